@@ -1,0 +1,93 @@
+"""Resumable training states in a folder that belongs to one run, and weights that others load.
+
+A run is identified by a fingerprint of its parameters, its code and its inputs; a state is written
+whole, with its SHA-256 beside it, and the last two are kept, so that one survives any fault.
+"""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from lm.errors import IntegrityError
+from lm.files import atomic_write, read_json, sha256_file, sha256_json, write_json
+
+KEPT_STATES = 2
+
+
+def fingerprint(params: dict, code_files: list[Path], input_hashes: dict[str, str]) -> str:
+    """Identify a run: 16 hex digits over its parameters, the bytes of its code and its inputs' hashes."""
+    code = {path.as_posix(): sha256_file(path) for path in sorted(code_files)}
+    return sha256_json({"params": params, "code": code, "inputs": input_hashes})[:16]
+
+
+def save_tensors(path: Path, value) -> str:
+    """Write `value` with torch.save through a file object, atomically; return the file's SHA-256.
+
+    Through a file object the bytes do not depend on the file's name, so equal weights are equal files.
+    """
+    with atomic_write(path) as file:
+        torch.save(value, file)
+    return sha256_file(path)
+
+
+def load_tensors(path: Path, sha256: str | None):
+    """Load what `save_tensors` wrote onto the CPU: tensors and plain values, no code is ever run.
+
+    Raises IntegrityError if the file is missing, unreadable or not the one of that SHA-256.
+    """
+    if not path.exists():
+        raise IntegrityError(f"{path}: missing; run `dvc repro`")
+    found = sha256_file(path)
+    if sha256 is not None and found != sha256:
+        raise IntegrityError(f"{path}: sha256 is {found}, its record says {sha256}; run `dvc repro -f train`")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises many kinds for what it does not trust or cannot read
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
+
+
+def save_state(run: Path, step: int, state: dict) -> None:
+    """Write state-<step>.pt and its record into the run's folder and drop all but the last two."""
+    path = run / f"state-{step:09d}.pt"
+    sha256 = save_tensors(path, state)
+    write_json(path.with_suffix(".json"), {"step": step, "sha256": sha256})
+    for old in sorted(run.glob("state-*.pt"))[:-KEPT_STATES]:
+        old.with_suffix(".json").unlink(missing_ok=True)
+        old.unlink()
+
+
+def load_newest_state(run: Path) -> dict | None:
+    """Return the newest intact state, or None if the run has none; a damaged one is named and passed over.
+
+    Raises IntegrityError if there are states but none is intact: training never restarts silently.
+    """
+    recorded = sorted(run.glob("state-*.json"), reverse=True)
+    for record in recorded:
+        try:
+            return load_tensors(record.with_suffix(".pt"), read_json(record)["sha256"])
+        except IntegrityError as error:
+            print(f"warning: {error}; trying the state before it", file=sys.stderr)
+    if recorded:
+        raise IntegrityError(f"{run}: none of {len(recorded)} states is intact; delete the folder to train from scratch")
+    return None
+
+
+def drop_states(run: Path) -> None:
+    """Remove the resumable states of a finished run."""
+    for path in run.glob("state-*"):
+        path.unlink()
+
+
+def prune_runs(runs: Path, current: Path, keep: int) -> None:
+    """Keep the `keep` most recently used run folders; `current` is always among them."""
+    current.mkdir(parents=True, exist_ok=True)
+    os.utime(current, (time.time(), time.time()))
+    folders = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
+    for folder in folders[keep:]:
+        if folder != current:
+            shutil.rmtree(folder)

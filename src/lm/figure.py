@@ -1,0 +1,93 @@
+"""Pictures drawn from the CSV files that lie beside them: deterministic PNG, readable in grey."""
+
+import csv
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402 - the backend has to be chosen first
+from matplotlib.ticker import EngFormatter  # noqa: E402
+
+from lm.files import atomic_write  # noqa: E402
+
+# Okabe and Ito's palette, told apart by lightness and line style as well.
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
+STYLE = {
+    "figure.dpi": 110,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.7,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "lines.linewidth": 1.8,
+}
+
+
+def read_csv(path: Path) -> dict[str, list[float]]:
+    """Columns of numbers by name."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+        return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}
+
+
+def save(figure, path: Path) -> None:
+    """Write a PNG without date or version, so that equal data give equal bytes."""
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", metadata={"Software": None}, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+
+
+def label_end(axes, x: list[float], y: list[float], text: str, color: str) -> None:
+    """Write a curve's name beside its last point instead of into a legend."""
+    axes.annotate(
+        text, (x[-1], y[-1]), xytext=(6, 0), textcoords="offset points", va="center", color=color,
+        annotation_clip=False, fontweight="bold", fontsize=9,
+    )  # fmt: skip
+
+
+def draw_training(plots: Path) -> None:
+    """training.csv and validation.csv → training.png: losses, learning rate, gradient norm by tokens seen."""
+    train, validation = read_csv(plots / "training.csv"), read_csv(plots / "validation.csv")
+    with plt.rc_context(STYLE):
+        figure, (losses, rates, norms) = plt.subplots(
+            3, 1, figsize=(7.5, 7.5), sharex=True, height_ratios=(3, 1, 1), layout="constrained"
+        )
+        if train:
+            losses.plot(train["tokens"], train["train_loss"], color=BLUE, alpha=0.9, linewidth=1.2)
+            rates.plot(train["tokens"], train["lr"], color=GREY)
+            norms.plot(train["tokens"], train["grad_norm"], color=GREY, linewidth=1.0)
+            norms.set_yscale("log")
+        if validation:
+            x, y = validation["tokens"], validation["val_loss"]
+            losses.plot(x, y, color=ORANGE, linestyle="--", marker="o", markersize=4)
+            label_end(losses, x, y, f"validation\n{y[-1]:.3f}", ORANGE)
+        if train:
+            last = train["train_loss"][-1]
+            gap = last - validation["val_loss"][-1] if validation else 1.0
+            near = abs(gap) < 0.35
+            shown = last + (0.35 if gap > 0 else -0.35) if near else last
+            label_end(losses, train["tokens"], [shown], f"training\n{last:.3f}", BLUE)
+        losses.set(title="Loss while training", ylabel="nats per token")
+        rates.set(ylabel="learning rate", ylim=(0, None))
+        norms.set(ylabel="gradient norm", xlabel="tokens seen")
+        norms.xaxis.set_major_formatter(EngFormatter(sep=""))
+        save(figure, plots / "training.png")
+
+
+def draw_loss_by_position(path: Path, rows: list[tuple[int, float, int]]) -> None:
+    """Mean loss against the number of real tokens to the left; rows as `score.loss_by_position` gives them."""
+    x, y = [row[0] for row in rows], [row[1] for row in rows]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
+        axes.plot(x, y, color=BLUE, marker="o", markersize=5)
+        axes.set_xscale("symlog", base=2, linthresh=1)
+        axes.set_xticks(x, [str(value) for value in x])
+        axes.minorticks_off()
+        axes.set(title="Loss by context", xlabel="tokens of context, up to", ylabel="nats per token")
+        label_end(axes, x, y, f"{y[-1]:.2f}", BLUE)
+        save(figure, path)

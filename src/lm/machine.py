@@ -1,0 +1,77 @@
+"""What the computation runs on: device, number format, threads; and how memory is given back."""
+
+import ctypes
+import platform
+import sys
+import time
+
+import psutil
+import torch
+
+from lm.errors import EnvironmentFailure
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def pick_device() -> torch.device:
+    """CUDA where it is visible (CUDA_VISIBLE_DEVICES), else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def check_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """Return the torch dtype; EnvironmentFailure if the device only emulates it.
+
+    A native bfloat16 multiplies matrices faster than float32 (2 to 8 times), an emulated one slower.
+    """
+    if dtype == "bfloat16":
+        rates = {kind: matmul_peak_flops(device, kind, seconds=0.1) for kind in DTYPES.values()}
+        if rates[torch.bfloat16] < rates[torch.float32]:
+            raise EnvironmentFailure(
+                f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32"
+            )
+    return DTYPES[dtype]
+
+
+def describe(device: torch.device) -> dict:
+    """What decides the bits of a result beside parameters, code and data."""
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "ranks": 1,
+        "torch": torch.__version__.split("+")[0],
+    }
+
+
+def available_memory_bytes(device: torch.device) -> int:
+    """Memory that could be allocated now, in bytes."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to keep large freed blocks instead of handing each back to the kernel.
+
+    Every training step frees and takes gigabytes of activations; without this they are
+    page-faulted anew each time. Costs resident memory, changes no result. Call before the first
+    tensor. Returns whether it took effect (glibc on Linux only).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    mmap_max, trim_threshold, top_pad = -4, -1, -2  # the names of <malloc.h>: M_MMAP_MAX, …
+    return all([mallopt(mmap_max, 0), mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**29)])
+
+
+def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:
+    """The rate of square matrix products on this machine now, in FLOP/s (2 per multiply-add)."""
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best

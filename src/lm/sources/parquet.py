@@ -1,0 +1,98 @@
+"""Documents in parquet: written with page checksums, described and checked when read back.
+
+Text of our own is stored uncompressed and without dictionaries, so that its bytes depend on the
+documents and on pyarrow's version alone and not on a compressor's build.
+"""
+
+from collections.abc import Iterable
+from itertools import islice, repeat
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lm.errors import DataError
+from lm.files import sha256_file
+
+ROWS_PER_GROUP = 1000
+
+
+def write_documents(
+    path: Path, texts: Iterable[str], column: str = "text", surprisal_bits: Iterable[float] | None = None
+) -> None:
+    """Write one document a row, in order, into a new parquet file.
+
+    `surprisal_bits`, where the source knows it, is a second column: each document's information.
+    """
+    fields = [(column, pa.string())]
+    if surprisal_bits is not None:
+        fields.append(("surprisal_bits", pa.float64()))
+    schema = pa.schema(fields)
+    rows = zip(texts, repeat(None) if surprisal_bits is None else surprisal_bits, strict=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    with pq.ParquetWriter(path, schema, write_page_checksum=True, **options) as writer:
+        while group := list(islice(rows, ROWS_PER_GROUP)):
+            columns = list(zip(*group, strict=True))[: len(schema)]
+            writer.write_table(pa.table([list(values) for values in columns], schema=schema))
+
+
+def split_files(folder: Path, split: str) -> list[Path]:
+    """The parquet files of one split in their order."""
+    return sorted((folder / split).glob("*.parquet"))
+
+
+def open_parquet(path: Path, column: str) -> pq.ParquetFile:
+    """Open a parquet file that has a string column `column`; page checksums are verified on reading."""
+    try:
+        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: not a whole parquet file ({error}); fetch it again") from None
+    schema = file.schema_arrow
+    if column not in schema.names:
+        raise DataError(f"{path}: has no column {column!r}; its columns are {', '.join(schema.names)}")
+    if not (pa.types.is_string(schema.field(column).type) or pa.types.is_large_string(schema.field(column).type)):
+        raise DataError(f"{path}: column {column!r} holds {schema.field(column).type}, not strings")
+    return file
+
+
+def read_row_group(path: Path, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterable[pa.RecordBatch]:
+    """Yield a row group in batches; damage and invalid UTF-8 raise DataError with its place."""
+    try:
+        for batch in file.iter_batches(256, row_groups=[group], columns=columns):
+            batch.validate(full=True)
+            yield batch
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: row group {group} cannot be read ({reason}); fetch it again") from None
+
+
+def describe_split(folder: Path, split: str, column: str) -> dict:
+    """Read every document of a split once and return its entry in the manifest.
+
+    Null and empty rows are counted as dropped; what remains is counted in documents, characters
+    (code points) and UTF-8 bytes. Raises DataError where nothing remains or a file is unusable.
+    """
+    files, kept, dropped = [], {"documents": 0, "characters": 0, "utf8_bytes": 0}, {"null": 0, "empty": 0}
+    for path in split_files(folder, split):
+        files.append({"path": f"{split}/{path.name}", "sha256": sha256_file(path), "bytes": path.stat().st_size})
+        file = open_parquet(path, column)
+        for group in range(file.num_row_groups):
+            for batch in read_row_group(path, file, group, [column]):
+                _count(batch.column(0), kept, dropped)
+    if not kept["documents"]:
+        raise DataError(f"{folder / split}: found no document in {len(files)} parquet files; at least one is needed")
+    return {"files": files, **kept, "dropped_rows": dropped}
+
+
+def _count(texts: pa.Array, kept: dict, dropped: dict) -> None:
+    """Add one batch's counts to `kept` and `dropped`."""
+    lengths = pc.fill_null(pc.binary_length(texts), 0)
+    num_bytes = pc.sum(lengths).as_py() or 0
+    num_empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0
+    dropped["null"] += texts.null_count
+    dropped["empty"] += num_empty - texts.null_count
+    kept["documents"] += len(texts) - num_empty
+    kept["characters"] += pc.sum(pc.utf8_length(texts)).as_py() or 0
+    kept["utf8_bytes"] += num_bytes

@@ -1,0 +1,141 @@
+"""The training loop and the state it can stop with and go on from, bit for bit."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from lm.errors import DivergedError
+from lm.optim import learning_rate, set_learning_rate
+from lm.windows import TokenWindows
+
+
+@dataclasses.dataclass
+class History:
+    """Rows for the curves: [step, tokens, lr, train_loss, grad_norm] and [step, tokens, val_loss]."""
+
+    train: list[list] = dataclasses.field(default_factory=list)
+    validation: list[list] = dataclasses.field(default_factory=list)
+    timing: list[list] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class TrainingState:
+    """All that the next step depends on; `as_dict` and `restore` are each other's inverse."""
+
+    model: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    step: int = 0
+    best_loss: float = math.inf
+    best_step: int = 0
+    best_weights: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    history: History = dataclasses.field(default_factory=History)
+    interval_loss: float = 0.0
+    elapsed_s: float = 0.0
+    segments: list[dict] = dataclasses.field(default_factory=list)
+
+    PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "elapsed_s", "segments")
+
+    def as_dict(self) -> dict:
+        """Tensors and plain values only, so that it loads without running code."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "history": dataclasses.asdict(self.history),
+            "rng": torch.get_rng_state(),
+            **{name: getattr(self, name) for name in self.PLAIN},
+        }
+
+    def restore(self, saved: dict) -> None:
+        """Take over what `as_dict` gave."""
+        self.model.load_state_dict(saved["model"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.history = History(**saved["history"])
+        torch.set_rng_state(saved["rng"])
+        for name in self.PLAIN:
+            setattr(self, name, saved[name])
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """A copy of the weights on the CPU, in model order."""
+        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+
+
+def train_steps(
+    state: TrainingState, windows: TokenWindows, params, max_steps: int, device: torch.device, dtype: torch.dtype
+) -> Iterator[int]:
+    """Run optimizer steps from state.step on; yield after each, with state.step counting those done.
+
+    Raises DivergedError before the update if the loss or a gradient is not finite.
+    """
+    micro_batches = params.batch_tokens // params.micro_batch_tokens
+    log_every_steps = max(1, params.log_every_tokens // params.batch_tokens)
+    while state.step < max_steps:
+        lr = learning_rate(
+            state.step, max_steps, params.warmup_steps, params.peak_lr, params.min_lr, params.schedule, params.decay_share
+        )
+        set_learning_rate(state.optimizers, lr)
+        x, y = windows.batch(state.step)
+        loss = accumulate_gradients(state.model, x, y, micro_batches, device, dtype)
+        grad_norm = float(nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip))
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            raise DivergedError(
+                f"training diverged at step {state.step}: loss {loss}, gradient norm {grad_norm}, windows "
+                f"{windows.starts(state.step)[:4].tolist()}…; lower train.peak_lr {params.peak_lr}"
+            )
+        for optimizer in state.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        state.interval_loss += loss
+        if state.step % log_every_steps == 0:
+            tokens = state.step * params.batch_tokens
+            state.history.train.append([state.step, tokens, lr, state.interval_loss / log_every_steps, grad_norm])
+            state.interval_loss = 0.0
+        yield state.step
+
+
+def accumulate_gradients(
+    model: nn.Module, x: np.ndarray, y: np.ndarray, micro_batches: int, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Add the gradients of the mean loss over (B, T) in equal micro-batches; return that loss in nats."""
+    total = torch.zeros((), device=device)
+    for x_part, y_part in zip(np.split(x, micro_batches), np.split(y, micro_batches), strict=True):
+        ids, targets = (to_device(part, device) for part in (x_part, y_part))
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            loss = model.loss(ids, targets) / micro_batches
+        loss.backward()
+        total += loss.detach()
+    return float(total)
+
+
+def to_device(ids: np.ndarray, device: torch.device) -> torch.Tensor:
+    """(B, T) int64 onto the device; through pinned memory to CUDA, so that the copy does not wait."""
+    tensor = torch.from_numpy(ids)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
+
+
+def validate(state: TrainingState, score: Callable[[], float], tokens: int) -> float:
+    """Record the validation loss in nats a token and keep the weights if it is the best so far."""
+    loss = score()
+    if not math.isfinite(loss):
+        raise DivergedError(f"validation loss is {loss} at step {state.step}; lower train.peak_lr")
+    state.history.validation.append([state.step, tokens, loss])
+    if loss < state.best_loss:
+        state.best_loss, state.best_step, state.best_weights = loss, state.step, state.weights()
+    return loss
+
+
+def seconds_per_step(model: nn.Module, windows: TokenWindows, micro_batches: int, device, dtype) -> float:
+    """Time the gradients of one batch, the second of two, and leave no trace in the model."""
+    for _ in range(2):
+        start = time.perf_counter()
+        accumulate_gradients(model, *windows.batch(0), micro_batches, device, dtype)
+        model.zero_grad(set_to_none=True)
+    return time.perf_counter() - start

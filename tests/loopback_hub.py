@@ -1,0 +1,199 @@
+"""A Hugging Face hub on loopback, over which the real, unmodified clients are tested.
+
+    with LoopbackHub() as hub:
+        hub.add("datasets", "owner/name", "a" * 40, {"data/x.parquet": content, "README.md": b""})
+        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+        subprocess.run([sys.executable, "-c", CLIENT], env=environment)
+
+The clients read HF_ENDPOINT and HF_HOME when they are imported, hence a subprocess. After the
+`with` block both ports are closed: that is the dead hub. `hf_hub_download`, `snapshot_download`,
+`load_dataset` (streamed or not) and `AutoTokenizer.from_pretrained` work against it.
+
+Large files travel as on the real hub: the redirect to another origin (here a second port) states
+SHA-256 and size, and that origin refuses an Authorization header as signed addresses do. README.md
+and *.json come straight from the hub, their ETag being git's SHA-1. A fault names a file by its
+path, in whichever repository, and lasts for ever or for so many `times`.
+"""
+
+import hashlib
+import json
+import re
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+RESOLVE = re.compile(r"(/lfs)?/(?:(datasets)/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
+API = re.compile(r"/api/(datasets|models)/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)/?(.*))?")
+
+
+class LoopbackHub:
+    """The repositories, the faults and the record of requests; a context manager that serves them."""
+
+    def __init__(self):
+        self.requests: list[tuple[str, str]] = []  # (method, path) in the order of arrival, both origins
+        self.ranges, self.xet = True, False  # answer Range headers; announce Xet, where nothing listens
+        self.repos = {}  # (type, name) → commits, branches, gated, lfs
+        self._cuts, self._failures, self._corrupt = {}, {}, {}  # path → [times left, byte, status or bit]
+        handler = type("Handler", (_Handler,), {"hub": self, "log_message": lambda *_: None})
+        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
+        self.url, self.lfs_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+
+    def __enter__(self):
+        for server in self._servers:
+            threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+        return self
+
+    def __exit__(self, *exception):
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+    def add(self, repo_type, repo, commit, files, branch="main", gated=False, lfs=True):
+        """Add a commit and point `branch` at it; earlier commits of the repository stay.
+
+        repo_type: "datasets" or "models"; files: path in the repository → bytes.
+        gated: True refuses every file (401 without a token, 403 with one); a string is the token
+        that opens them. What the API tells of a gated repository stays public, as on the real hub.
+        lfs: False sends every file straight from the hub.
+        """
+        entry = self.repos.setdefault((repo_type, repo), {"commits": {}, "branches": {}})
+        entry |= {"gated": gated, "lfs": lfs}
+        entry["commits"][commit], entry["branches"][branch] = dict(files), commit
+
+    def cut(self, path, after_bytes, times=10**9):
+        """Drop the next GETs of a file at its byte `after_bytes`: one resumed there receives nothing."""
+        self._cuts[path] = [times, after_bytes]
+
+    def corrupt(self, path, times=10**9):
+        """Flip one bit in the middle of the file in its next GETs; size and ETag stay right."""
+        self._corrupt[path] = [times, 1]
+
+    def fail(self, path, status, times=10**9):
+        """Answer the next requests, of any method, whose path ends with `path` by `status`."""
+        self._failures[path] = [times, status]
+
+    def failure(self, url_path) -> int | None:
+        """The status that an armed `fail` asks for."""
+        armed = (_take(fault) for path, fault in self._failures.items() if url_path.endswith(path))
+        return next(filter(None, armed), None)
+
+    def sent(self, path, content) -> tuple[bytes, int]:
+        """What a GET sends of a file: its perhaps corrupted bytes, and the byte at which it is cut."""
+        if _take(self._corrupt.get(path)):
+            middle = len(content) // 2
+            content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        return content, _take(self._cuts.get(path), len(content))
+
+
+def _take(fault: list[int] | None, otherwise: int | None = None) -> int | None:
+    """Count a fault [times left, value] down and return its value, or `otherwise` if none is left."""
+    if not fault or fault[0] <= 0:
+        return otherwise
+    fault[0] -= 1
+    return fault[1]
+
+
+def _git_sha1(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _tree(files: dict[str, bytes]) -> list[dict]:
+    """Every folder and file of a commit, as the tree route lists them."""
+    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents} - {"."}
+    tree = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders)]
+    for path, content in sorted(files.items()):
+        tree.append({"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)})
+    return tree
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection, kept alive; `hub`, the LoopbackHub, holds everything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append((self.command, path))
+        if status := self.hub.failure(path):
+            return self._refuse(status, "", f"armed to fail with {status}")
+        for route, answer in ((API, self._api), (RESOLVE, self._resolve)):
+            if match := route.fullmatch(path):
+                return answer(*match.groups())
+        self._refuse(404, "", "no such route")
+
+    do_HEAD = do_GET
+
+    def _files(self, repo_type, repo, revision) -> tuple[dict, str, dict] | None:
+        """The repository's entry, the commit and its files; None after a refusal was sent."""
+        if not (entry := self.hub.repos.get((repo_type, repo))):
+            return self._refuse(404, "RepoNotFound", "Repository not found")
+        commit = entry["branches"].get(revision, revision)
+        if commit not in entry["commits"]:
+            return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return entry, commit, entry["commits"][commit]
+
+    def _resolve(self, lfs, repo_type, repo, revision, path):
+        """A file: its bytes, or the redirect to the other origin (`lfs`), which gives them."""
+        if not (found := self._files(repo_type or "models", repo, revision)):
+            return
+        entry, commit, files = found
+        token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
+        if lfs and token:
+            self._refuse(400, "", "Only one auth mechanism allowed")
+        elif not lfs and entry["gated"] not in (False, token):
+            self._refuse(403 if token else 401, "GatedRepo", f"Access to {repo} is restricted")
+        elif path not in files:
+            self._refuse(404, "EntryNotFound", "Entry not found", commit)
+        elif lfs or not entry["lfs"] or path.endswith(("README.md", ".json")):
+            self._file(path, files[path], {"X-Repo-Commit": commit, "ETag": f'"{_git_sha1(files[path])}"'})
+        else:
+            headers = {"X-Repo-Commit": commit, "Location": f"{self.hub.lfs_url}/lfs{self.path}"}
+            digest, size = hashlib.sha256(files[path]).hexdigest(), str(len(files[path]))
+            xet = {"X-Xet-Hash": digest, "X-Xet-Refresh-Route": "http://127.0.0.1:9/"} if self.hub.xet else {}
+            self._send(302, b"", headers | xet | {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": size})
+
+    def _api(self, repo_type, repo, what, revision, folder):
+        """What a repository is, or what stands in a folder of it (recursive=true: below it)."""
+        if not (found := self._files(repo_type, repo, revision or "main")):
+            return
+        entry, commit, files = found
+        answer = {"id": repo, "sha": commit, "gated": bool(entry["gated"])}
+        if what == "tree":
+            prefix, deep = f"{folder}/" if folder else "", "recursive=true" in self.path.lower()
+            below = [item for item in _tree(files) if item["path"].startswith(prefix)]
+            answer = [item for item in below if deep or "/" not in item["path"].removeprefix(prefix)]
+            if not answer:
+                return self._refuse(404, "EntryNotFound", f"{folder} does not exist")
+        self._send(200, json.dumps(answer).encode(), {})
+
+    def _file(self, path, content, headers):
+        """Send a file or the asked range of it, with the faults armed for it."""
+        stop = len(content)
+        if self.command == "GET":
+            content, stop = self.hub.sent(path, content)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
+        if not (asked and self.hub.ranges):
+            return self._send(200, content, headers, stop)
+        first, last = int(asked[1]), min(int(asked[2] or len(content)), len(content) - 1)
+        span = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
+        self._send(206, content[first : last + 1], headers | span, stop - first)
+
+    def _refuse(self, status, code, message, commit=""):
+        """Refuse as the hub does, the reason in X-Error-Code."""
+        headers = {"X-Error-Code": code, "X-Error-Message": message, "X-Repo-Commit": commit}
+        self._send(status, json.dumps({"error": message}).encode(), headers)
+
+    def _send(self, status, body, headers, stop=None):
+        """Announce the whole body and send its bytes before `stop`; drop the connection if they are fewer."""
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        sent = body if stop is None else body[: max(0, stop)]
+        if self.command != "HEAD":
+            self.wfile.write(sent)
+        if len(sent) < len(body):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True

@@ -1,0 +1,82 @@
+"""States and weights are whole, verified, and never restart silently."""
+
+import json
+
+import pytest
+import torch
+
+from lm.checkpoint import fingerprint, load_newest_state, load_tensors, prune_runs, save_state, save_tensors
+from lm.errors import IntegrityError
+
+
+def test_equal_weights_are_equal_bytes_whatever_the_name(tmp_path):
+    weights = {"a": torch.arange(5.0), "b": torch.ones(2, 3)}
+    assert save_tensors(tmp_path / "one.pt", weights) == save_tensors(tmp_path / "another.pt", weights)
+    loaded = load_tensors(tmp_path / "one.pt", None)
+    assert all(torch.equal(loaded[name], value) for name, value in weights.items())
+
+
+def test_the_last_two_states_are_kept_and_the_newest_is_loaded(tmp_path):
+    for step in (1, 2, 3):
+        save_state(tmp_path, step, {"step": step})
+    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["state-000000002.pt", "state-000000003.pt"]
+    assert load_newest_state(tmp_path) == {"step": 3}
+    assert load_newest_state(tmp_path / "empty") is None
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_state_falls_back_with_a_warning_and_never_to_scratch(tmp_path, capsys):
+    for step in (1, 2):
+        save_state(tmp_path, step, {"step": step, "w": torch.ones(100)})
+    flip_a_bit(tmp_path / "state-000000002.pt")
+    assert load_newest_state(tmp_path)["step"] == 1
+    assert "state-000000002.pt: sha256 is" in capsys.readouterr().err
+    flip_a_bit(tmp_path / "state-000000001.pt")
+    with pytest.raises(IntegrityError, match="none of 2 states is intact"):
+        load_newest_state(tmp_path)
+
+
+def test_a_state_without_its_record_is_as_if_never_written(tmp_path):
+    save_state(tmp_path, 1, {"step": 1})
+    save_state(tmp_path, 2, {"step": 2})
+    (tmp_path / "state-000000002.json").unlink()
+    assert load_newest_state(tmp_path) == {"step": 1}
+
+
+class Payload:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('the payload ran')",))
+
+
+@pytest.mark.parametrize("switch", [None, "1"])
+def test_a_malicious_file_never_runs(tmp_path, monkeypatch, switch):
+    if switch:
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", switch)
+    torch.save({"a": Payload()}, tmp_path / "x.pt")
+    with pytest.raises(IntegrityError, match="refused by torch.load"):
+        load_tensors(tmp_path / "x.pt", None)
+
+
+def test_a_fingerprint_changes_with_anything_it_covers(tmp_path):
+    code = tmp_path / "a.py"
+    code.write_text("x = 1\n")
+    base = fingerprint({"lr": 1.0}, [code], {"train": "h"})
+    assert fingerprint({"lr": 1.0}, [code], {"train": "h"}) == base
+    assert fingerprint({"lr": 2.0}, [code], {"train": "h"}) != base
+    assert fingerprint({"lr": 1.0}, [code], {"train": "g"}) != base
+    code.write_text("x = 2\n")
+    assert fingerprint({"lr": 1.0}, [code], {"train": "h"}) != base
+
+
+def test_old_runs_go_first_and_the_current_one_stays(tmp_path):
+    for number, name in enumerate("abcd"):
+        prune_runs(tmp_path, tmp_path / name, keep=3)
+        (tmp_path / name / "x").write_text(json.dumps(number))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b", "c", "d"]
+    prune_runs(tmp_path, tmp_path / "b", keep=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]

@@ -1,0 +1,311 @@
+"""The model against transformers' Gemma 3, against its own definition, and against its books."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from lm.model import (
+    Gemma3Model,
+    ModelConfig,
+    ModelParams,
+    attend,
+    count_parameters,
+    flops_per_token,
+    from_hugging_face,
+    hugging_face_config,
+    to_hugging_face,
+    visible,
+)
+from lm.sample import KVCache
+
+TINY = ModelConfig(
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, window=8, full_attention_every=4,
+    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
+    vocab_size=61,
+)  # fmt: skip
+GEMMA3_270M = ModelParams(
+    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, window=512, full_attention_every=6,
+    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=256, norm_eps=1e-6, max_seq_len=32_768,
+)  # fmt: skip
+SMALL_270M = dataclasses.replace(
+    GEMMA3_270M, n_layer=7, head_dim=32, d_model=80, d_ff=256, window=11, query_scale=24, max_seq_len=128
+).config(vocab_size=301)
+CONFIGS = pytest.mark.parametrize("config", [TINY, SMALL_270M], ids=["tiny", "small_270m"])
+AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+
+
+def build(config: ModelConfig, seed: int = 0) -> Gemma3Model:
+    """A model whose norms are random too, so that none of them can be left out unnoticed."""
+    model, generator = Gemma3Model(config), torch.Generator().manual_seed(seed)
+    model.init_weights(generator)
+    for weight in model.parameters():
+        if weight.ndim == 1:
+            weight.data.normal_(0, 0.3, generator=generator)
+    return model
+
+
+def draw_ids(config: ModelConfig, *shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(config.vocab_size, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(model, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def assert_close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5):
+    """Equal within `tolerance` of the largest entry, or of 1 if that is smaller."""
+    assert (found - wanted).abs().max() <= tolerance * max(1.0, wanted.abs().max())
+
+
+def published(config: ModelConfig, model: Gemma3Model, attention: str = "eager"):
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    theirs = Gemma3ForCausalLM(Gemma3TextConfig(**hugging_face_config(config), attn_implementation=attention))
+    missing, unexpected = theirs.load_state_dict(to_hugging_face(model.state_dict()), strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    theirs.tie_weights()
+    return theirs
+
+
+@CONFIGS
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_logits_and_gradients_are_those_of_transformers(config, attention):
+    model, ids, targets = build(config), draw_ids(config, 2, 40), draw_ids(config, 2, 40, seed=1)
+    theirs = published(config, model, attention)
+    logits = theirs(ids).logits
+    assert_close(model(ids), logits)
+    wanted = gradients(theirs, F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
+    found = to_hugging_face(gradients(model, model.loss(ids, targets)))
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        assert_close(found[name], wanted[name])
+        assert wanted[name].abs().max() > 1e-4, name
+
+
+def test_embedding_scale_is_rounded_to_the_weights_dtype_as_published():
+    model, ids = build(SMALL_270M).bfloat16(), draw_ids(SMALL_270M, 1, 30)
+    seen = []
+    model.layers[0].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+    model.hidden(ids)
+    assert torch.equal(seen[0], published(SMALL_270M, model).bfloat16().model.embed_tokens(ids))
+
+
+@CONFIGS
+def test_weights_convert_both_ways(config):
+    model = build(config)
+    state = model.state_dict()
+    there_and_back = from_hugging_face(to_hugging_face(state))
+    assert list(there_and_back) == list(state)
+    assert all(torch.equal(there_and_back[name], state[name]) for name in state)
+    from_theirs = from_hugging_face(published(config, build(config, seed=1)).state_dict())
+    model.load_state_dict(from_theirs)
+    assert torch.equal(model.layers[1].mlp.up_proj.weight, build(config, seed=1).layers[1].mlp.up_proj.weight)
+
+
+def test_untied_head_is_refused():
+    state = to_hugging_face(build(TINY).state_dict())
+    head = state["model.embed_tokens.weight"]
+    assert len(from_hugging_face({**state, "lm_head.weight": head})) == len(state)
+    with pytest.raises(ValueError, match="tied"):
+        from_hugging_face({**state, "lm_head.weight": head + 1})
+
+
+def test_state_is_float32_in_model_order_without_the_tied_head():
+    state = Gemma3Model(TINY).state_dict()
+    names = list(state)
+    assert names[0] == "embed_tokens.weight" and names[-1] == "norm.weight"
+    assert not any("head" in name for name in names)
+    assert {weight.dtype for weight in state.values()} == {torch.float32}
+
+
+@AUTOCAST
+@pytest.mark.parametrize(("every", "reach"), [(3, 2 * (8 - 1)), (2, 40)], ids=["sliding", "with_full"])
+def test_causality_and_reach_by_gradient(every, reach, autocast):
+    """Each position depends on itself and `reach` positions before it, exactly."""
+    config = dataclasses.replace(TINY, n_layer=2, full_attention_every=every)
+    model, ids = build(config), torch.arange(40)[None]  # every position has an embedding of its own
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        hidden = model.hidden(ids).float()
+    for t in (0, 7, 8, 14, 15, 39):
+        (grad,) = torch.autograd.grad(hidden[0, t].sum(), model.embed_tokens.weight, retain_graph=True)
+        depends = grad[:40].abs().amax(1) > 0
+        position = torch.arange(40)
+        assert torch.equal(depends, (position <= t) & (position >= t - reach))
+
+
+@AUTOCAST
+@pytest.mark.parametrize("window", [5, 64])
+def test_attention_is_its_definition(window, autocast):
+    """Against softmax(scale q k^T + mask) v in float64, values and gradients, four query heads a key head."""
+    generator, dtype = torch.Generator().manual_seed(0), torch.bfloat16 if autocast else torch.float32
+    q, k, v, grad = (torch.randn(2, h, 24, 16, generator=generator).to(dtype) for h in (4, 1, 1, 4))
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+    attend(*inputs, 0.3, window).backward(grad)
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    scores = (0.3 * exact[0] @ exact[1].mT).masked_fill(~visible(24, 24, window, "cpu"), -math.inf)
+    y = scores.softmax(-1) @ exact[2]
+    y.backward(grad.double())
+    assert_close(attend(*inputs, 0.3, window), y, 2e-2 if autocast else 1e-5)
+    for found, wanted in zip(inputs, exact, strict=True):
+        assert_close(found.grad, wanted.grad, 2e-2 if autocast else 1e-5)
+
+
+@CONFIGS
+def test_parameters_are_counted(config):
+    counts, found = count_parameters(config), dict.fromkeys(("embedding", "attention", "mlp", "norms"), 0)
+    for name, weight in Gemma3Model(config).named_parameters():
+        part = (
+            "norms"
+            if "norm" in name
+            else "mlp"
+            if "mlp" in name
+            else "attention"
+            if "attn" in name
+            else "embedding"
+        )
+        found[part] += weight.numel()
+    assert counts == found | {"total": sum(found.values())}
+
+
+def test_gemma3_270m_has_its_published_size():
+    config = GEMMA3_270M.config(vocab_size=262_144)
+    with torch.device("meta"):
+        model = Gemma3Model(config)
+    assert sum(weight.numel() for weight in model.parameters()) == 268_098_176
+    assert count_parameters(config)["total"] == 268_098_176
+
+
+@CONFIGS
+def test_flops_are_those_of_the_matrix_products(config):
+    model, seq_len = build(config), 30
+    with FlopCounterMode(display=False) as counter:
+        model.loss(draw_ids(config, 2, seq_len), draw_ids(config, 2, seq_len)).backward()
+    flops = flops_per_token(config, seq_len)
+    products = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
+    assert flops["attention"] + flops["mlp"] + flops["head"] == products / (2 * seq_len)
+    seen = sum(
+        min(t, seq_len if config.is_full(layer) else config.window)
+        for layer in range(config.n_layer)
+        for t in range(1, seq_len + 1)
+    )
+    assert flops["scores"] == pytest.approx(3 * 2 * 2 * config.n_head * config.head_dim * seen / seq_len)
+    assert flops["total"] == pytest.approx(sum(flops.values()) / 2)
+
+
+@pytest.mark.parametrize("d_model", [48, 640])
+def test_first_loss_is_about_that_of_guessing(d_model):
+    config = dataclasses.replace(TINY, d_model=d_model, vocab_size=1000)
+    model = Gemma3Model(config)
+    model.init_weights(torch.Generator().manual_seed(0))
+    loss = model.loss(draw_ids(config, 4, 64), draw_ids(config, 4, 64, seed=1))
+    assert abs(loss.item() - math.log(1000)) < 0.1
+    copied = model.loss(
+        draw_ids(config, 4, 64), draw_ids(config, 4, 64)
+    )  # the tied head favours the present id
+    assert abs(copied.item() - math.log(1000)) < 3
+
+
+def test_weights_come_from_the_generator_alone():
+    state = torch.get_rng_state()
+    models = [Gemma3Model(TINY) for _ in range(3)]
+    assert all(weight.count_nonzero() == 0 for weight in models[0].parameters())
+    for model, seed in zip(models, (1, 1, 2), strict=True):
+        model.init_weights(torch.Generator().manual_seed(seed))
+    first, same, other = (model.layers[0].mlp.gate_proj.weight for model in models)
+    assert torch.equal(first, same) and not torch.equal(first, other)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_one_batch_is_learned_by_heart():
+    model = Gemma3Model(TINY)
+    model.init_weights(torch.Generator().manual_seed(0))
+    ids = draw_ids(TINY, 4, 25)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = model.loss(ids[:, :-1], ids[:, 1:])
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1
+
+
+@AUTOCAST
+@pytest.mark.parametrize("rows", [1, 7, 512])
+def test_chunked_loss_is_the_cross_entropy(rows, autocast):
+    model, ids, targets = build(TINY), draw_ids(TINY, 3, 20), draw_ids(TINY, 3, 20, seed=1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = model.loss(ids, targets, logits_chunk=rows)
+        wanted = F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten())
+        each = model.token_losses(ids, targets, logits_chunk=rows)
+    assert loss.dtype == each.dtype == torch.float32 and each.shape == (3, 20)
+    assert_close(loss, wanted, 1e-6)
+    assert_close(each.mean(), wanted, 1e-6)
+    found, grads = gradients(model, loss / 3), gradients(model, wanted / 3)
+    for name in grads:
+        largest = grads[name].abs().max()
+        assert (found[name] - grads[name]).abs().max() <= (2e-2 if autocast else 1e-5) * largest, name
+
+
+def test_autocast_keeps_gradients_in_float32_and_near_the_float32_ones():
+    model, ids, targets = build(SMALL_270M), draw_ids(SMALL_270M, 4, 40), draw_ids(SMALL_270M, 4, 40, seed=1)
+    wanted = gradients(model, model.loss(ids, targets))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.loss(ids, targets)
+    found = gradients(model, loss)
+    assert {grad.dtype for grad in found.values()} == {torch.float32}
+    for name in wanted:
+        assert F.cosine_similarity(found[name].flatten(), wanted[name].flatten(), dim=0) > 0.99, name
+
+
+@CONFIGS
+@pytest.mark.parametrize(
+    "pieces", [[1] * 40, [25, 1, 14], [3, 9, 13, 15]], ids=["singles", "prompt", "pieces"]
+)
+def test_cache_gives_the_same_whatever_the_pieces(config, pieces):
+    model, ids, cache = build(config), draw_ids(config, 2, 40), KVCache()
+    with torch.inference_mode():
+        parts = [model(part, cache) for part in ids.split(pieces, dim=1)]
+        assert_close(torch.cat(parts, dim=1), model(ids))
+    assert cache.num_tokens == 40
+    kept = [cache.past[layer][0].shape[2] for layer in range(config.n_layer)]
+    assert kept == [40 if config.is_full(layer) else config.window - 1 for layer in range(config.n_layer)]
+
+
+def test_compiled_blocks_give_the_same():
+    config = dataclasses.replace(TINY, n_layer=2, full_attention_every=2)
+    model, ids, targets = build(config), draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
+    wanted_loss = model.loss(ids, targets)
+    wanted = gradients(model, wanted_loss)
+    names = list(model.state_dict())
+    model.compile(backend="eager", fullgraph=True)
+    loss = model.loss(ids, targets)
+    assert torch.equal(loss, wanted_loss) and list(model.state_dict()) == names
+    for name, grad in gradients(model, loss).items():
+        assert_close(grad, wanted[name])
+
+
+def test_text_longer_than_the_model_is_refused():
+    with pytest.raises(ValueError, match=r"129 tokens, needed: at most max_seq_len \(128\)"):
+        Gemma3Model(TINY)(draw_ids(TINY, 1, 129))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("n_head", 5, r"n_head is 5, needed: a multiple of n_kv_head \(2\)"),
+        ("d_model", 50, r"d_model is 50, needed: a multiple of n_head \(4\)"),
+        ("head_dim", 15, "head_dim is 15, needed: an even number"),
+        ("window", 0, "window is 0, needed: above 0"),
+        ("norm_eps", 0.0, "norm_eps is 0.0, needed: above 0"),
+        ("vocab_size", 0, "vocab_size is 0, needed: above 0"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused(field, value, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        dataclasses.replace(TINY, **{field: value})

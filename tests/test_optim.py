@@ -1,0 +1,64 @@
+"""The schedule counts optimizer steps and never rises after the warm-up."""
+
+import pytest
+import torch
+from torch import nn
+
+from lm.optim import build_optimizers, learning_rate, set_learning_rate
+
+
+def rates(schedule, max_steps=100, warmup_steps=10, decay_share=0.4):
+    return [learning_rate(s, max_steps, warmup_steps, 1.0, 0.1, schedule, decay_share) for s in range(max_steps)]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "stable_decay"])
+def test_warm_up_then_down_to_the_minimum(schedule):
+    values = rates(schedule)
+    assert values[0] == pytest.approx(0.1)
+    assert values[9] == pytest.approx(1.0)
+    assert all(later <= earlier for earlier, later in zip(values[9:], values[10:], strict=False))
+    assert 0.1 < values[-1] < 0.13
+    assert max(values) == 1.0
+
+
+def test_stable_decay_stays_at_the_peak_until_its_last_share():
+    values = rates("stable_decay")
+    assert values[10:61] == [1.0] * 51
+    assert values[80] == pytest.approx(0.1 + 0.9 * 0.5)
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.matrix = nn.Linear(4, 4, bias=False)
+        self.norm = nn.RMSNorm(4)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_each_parameter_is_in_one_group_with_its_factor_and_decay(optimizer):
+    model = Tiny()
+    optimizers = build_optimizers(model, optimizer, 0.1, (0.9, 0.95), embedding_lr_factor=3.0)
+    set_learning_rate(optimizers, 0.5)
+    groups = [group for o in optimizers for group in o.param_groups]
+    found = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert sum(len(group["params"]) for group in groups) == len(found) == 3
+    assert found[id(model.embed.weight)] == (1.5, 0.0)
+    assert found[id(model.matrix.weight)] == (0.5, 0.1)
+    assert found[id(model.norm.weight)] == (0.5, 0.0)
+
+
+def test_muon_and_adamw_take_steps_of_one_size():
+    sizes = {}
+    for name in ("muon", "adamw"):
+        torch.manual_seed(0)
+        matrix = nn.Linear(64, 32, bias=False)
+        before = matrix.weight.detach().clone()
+        optimizers = build_optimizers(matrix, name, 0.0, (0.9, 0.95), 1.0)
+        set_learning_rate(optimizers, 0.01)
+        matrix.weight.grad = torch.randn(32, 64)
+        for optimizer in optimizers:
+            if optimizer.param_groups[-1]["params"]:
+                optimizer.step()
+        sizes[name] = (matrix.weight - before).square().mean().sqrt().item()
+    assert 0.1 < sizes["muon"] / sizes["adamw"] < 1.0

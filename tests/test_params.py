@@ -1,0 +1,96 @@
+"""The typed loader: what it reads is what DVC records, and nothing wrong gets past it."""
+
+import dataclasses
+from typing import Literal
+
+import dvc.api
+import pytest
+
+from conftest import ROOT
+from lm.errors import ParamsError
+from lm.params import coerce, read_section, read_yaml
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    start: int
+    end: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    rate: float
+    steps: int
+    name: Literal["a", "b"]
+    flag: bool
+    names: tuple[str, ...]
+    inner: Inner
+
+    def __post_init__(self):
+        if self.rate <= 0:
+            raise ValueError(f"rate is {self.rate}, needed: above 0")
+
+
+GOOD = {"rate": 1e-5, "steps": 3, "name": "a", "flag": True, "names": ["x"], "inner": {"start": 1, "end": None}}
+
+
+def test_the_shipped_file_reads_as_dvc_reads_it():
+    assert read_yaml(ROOT / "params.yaml") == dvc.api.params_show("params.yaml", repo=str(ROOT))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3e-4", 3e-4), ("1e-05", 1e-5), ("1e3", 1e3), ("5", 5), ("010", 10), ("off", "off"), ("2:30", "2:30"), ("~", None)],
+)
+def test_scalars_are_those_of_yaml_1_2(tmp_path, text, value):
+    path = tmp_path / "p.yaml"
+    path.write_text(f"a: {text}\n")
+    assert read_yaml(path) == {"a": value}
+    assert type(read_yaml(path)["a"]) is type(value)
+
+
+def test_a_section_becomes_its_dataclass(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text("s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n  names: [x, y]\n  inner: {start: 0, end: 7}\n")
+    section = read_section(path, "s", Section)
+    assert section == Section(3.0, 2, "b", False, ("x", "y"), Inner(0, 7))
+    assert isinstance(section.rate, float)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"rate": "abc"}, "p: s.rate is 'abc', not a finite number"),
+        ({"rate": True}, "s.rate is True"),
+        ({"rate": float("nan")}, "s.rate is nan"),
+        ({"rate": float("inf")}, "s.rate is inf"),
+        ({"rate": -1}, "p: s.rate is -1.0, needed: above 0"),
+        ({"steps": 512.0}, "s.steps is 512.0, not an integer"),
+        ({"steps": "5"}, "s.steps is '5'"),
+        ({"flag": 1}, "s.flag is 1, not true or false"),
+        ({"name": "c"}, "s.name is 'c'; it must be one of a, b"),
+        ({"names": "x"}, "s.names is 'x'"),
+        ({"names": [1]}, "s.names[0] is 1"),
+        ({"inner": {"start": 1}}, "s.inner.end is missing"),
+        ({"stepz": 1}, "s.stepz is unknown; the nearest valid name is s.steps"),
+    ],
+)
+def test_what_is_wrong_is_named(change, sentence):
+    with pytest.raises(ParamsError) as caught:
+        coerce({**GOOD, **change}, Section, "s", "p")
+    assert sentence in str(caught.value)
+
+
+def test_a_missing_key_a_duplicate_and_broken_yaml_are_refused(tmp_path):
+    path = tmp_path / "p.yaml"
+    with pytest.raises(ParamsError, match="s.rate is missing"):
+        coerce({k: v for k, v in GOOD.items() if k != "rate"}, Section, "s", "p")
+    path.write_text("a: 1\nb: 2\na: 3\n")
+    with pytest.raises(ParamsError, match="a stands twice"):
+        read_yaml(path)
+    path.write_text("a: [1\n")
+    with pytest.raises(ParamsError, match="not valid YAML"):
+        read_yaml(path)
+    path.write_text("a: {b: 1}\n")
+    with pytest.raises(ParamsError, match=r"a\.c is missing; there are: b"):
+        read_section(path, "a.c", int)

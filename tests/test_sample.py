@@ -1,0 +1,137 @@
+"""Sampling: the cache changes no id, the filters keep what they say, a seed decides everything."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+
+from lm.model import Gemma3Model, ModelConfig
+from lm.sample import Sampling, filter_logits, generate
+
+CONFIG = ModelConfig(
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, window=8, full_attention_every=3,
+    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
+    vocab_size=53,
+)  # fmt: skip
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+
+
+@pytest.fixture(scope="module")
+def model() -> Gemma3Model:
+    """Untrained, with weights large enough that its choices depend on the whole text."""
+    model, generator = Gemma3Model(CONFIG), torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        weight.data.normal_(0, 0.5, generator=generator)
+    return model
+
+
+def sample(model, new_tokens: int, seed: int = 0, prompt=PROMPT, **settings) -> list[int]:
+    return list(
+        generate(model, prompt, new_tokens, generator=torch.Generator().manual_seed(seed), **settings)
+    )
+
+
+@pytest.mark.parametrize("window", [1, 2, 8, 200])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]], ids=["prompt", "one_id"])
+def test_cache_changes_no_id(model, window, temperature, prompt):
+    """Over more than two windows."""
+    other = Gemma3Model(dataclasses.replace(CONFIG, window=window))
+    other.load_state_dict(model.state_dict())
+    ids = sample(other, 30, temperature=temperature, prompt=prompt)
+    assert ids == sample(other, 30, temperature=temperature, prompt=prompt, use_cache=False)
+    assert len(ids) == 30 and len(set(ids)) > 5
+
+
+def test_ids_are_those_of_the_whole_text_one_position_at_a_time(model):
+    ids = list(PROMPT)
+    for _ in range(20):
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    assert sample(model, 20, temperature=0) == ids[len(PROMPT) :]
+
+
+def test_with_the_cache_each_token_is_computed_once(model):
+    lengths = []
+    hook = model.embed_tokens.register_forward_hook(lambda _, inputs, __: lengths.append(inputs[0].shape[1]))
+    stream = generate(model, PROMPT, 5, generator=torch.Generator().manual_seed(0))
+    next(stream)
+    assert lengths == [len(PROMPT)]  # streamed: nothing is computed ahead
+    assert not torch.is_inference_mode_enabled()
+    list(stream)
+    hook.remove()
+    assert lengths == [len(PROMPT), 1, 1, 1, 1]
+
+
+def test_seed_decides_the_ids(model):
+    state = torch.get_rng_state()
+    assert sample(model, 20, seed=1) == sample(model, 20, seed=1) != sample(model, 20, seed=2)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_stops_after_the_end_of_text(model):
+    ids = sample(model, 40)
+    eot_id = ids[12]
+    assert sample(model, 40, eot_id=eot_id) == ids[: ids.index(eot_id) + 1]
+    assert sample(model, 3, eot_id=CONFIG.vocab_size) == ids[:3]
+    assert sample(model, 0) == []
+
+
+def test_top_k_of_one_is_greedy(model):
+    assert sample(model, 20, top_k=1) == sample(model, 20, temperature=0)
+
+
+def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
+    """The filters in plain words, on a list without ties."""
+    kept = sorted(range(len(logits)), key=lambda i: -logits[i])[:top_k]
+    if top_p is not None:
+        total = sum(math.exp(logits[i]) for i in kept)
+        shares = itertools.accumulate(math.exp(logits[i]) / total for i in kept)
+        kept = kept[: next((n for n, share in enumerate(shares, 1) if share >= top_p), len(kept))]
+    if min_p is not None:
+        kept = [i for i in kept if math.exp(logits[i]) >= min_p * math.exp(max(logits))]
+    return set(kept)
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 3, 8, 50])
+@pytest.mark.parametrize("top_p", [None, 1e-6, 0.35, 0.7, 0.95])
+@pytest.mark.parametrize("min_p", [None, 0.05, 0.4, 0.999])
+def test_filters_are_their_definition(top_k, top_p, min_p):
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 2, 8, 20):
+        logits = torch.randn(size, generator=generator) * 2
+        before = logits.clone()
+        found = filter_logits(logits, top_k, top_p, min_p)
+        kept = {i for i in range(size) if found[i] > -math.inf}
+        assert kept == kept_by_definition(logits.tolist(), top_k, top_p, min_p)
+        assert all(found[i] == logits[i] for i in kept) and torch.equal(logits, before)
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(0.5, None), (1.0, 2), (2.0, None)])
+def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k):
+    logits, generator = torch.tensor([1.0, 0.0, -1.0, 0.5]), torch.Generator().manual_seed(0)
+    sampling = Sampling(temperature, top_k=top_k)
+    counts = torch.bincount(
+        torch.tensor([sampling.draw(logits, generator) for _ in range(4000)]), minlength=4
+    )
+    wanted = filter_logits(logits / temperature, top_k=top_k).softmax(0)
+    assert (counts / 4000 - wanted).abs().max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1, needed: 0 or more"),
+        ({"top_k": 0}, "top_k is 0, needed: 1 or more"),
+        ({"top_p": 1.5}, "top_p is 1.5, needed: above 0, at most 1"),
+        ({"min_p": 0.0}, "min_p is 0.0, needed: above 0, at most 1"),
+        ({"prompt": []}, "prompt_ids is empty"),
+        ({"new_tokens": 118}, r"prompt and new tokens are 129, needed: at most max_seq_len \(128\)"),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_anything_is_drawn(model, settings, sentence):
+    settings = {"prompt": PROMPT, "new_tokens": 5} | settings
+    prompt, new_tokens = settings.pop("prompt"), settings.pop("new_tokens")
+    with pytest.raises(ValueError, match=sentence):
+        generate(model, prompt, new_tokens, generator=torch.Generator(), **settings)

@@ -1,0 +1,71 @@
+"""Every token is scored once, with real left context; figures over documents are what they say."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lm.score import loss_by_position, score_tokens, sum_by_span, summarize, windows_to_score
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 5, 8, 9, 16, 17, 100])
+@pytest.mark.parametrize(("seq_len", "stride"), [(8, 8), (8, 4), (8, 1), (8, 3)])
+def test_windows_cover_each_token_once_with_its_context(num_tokens, seq_len, stride):
+    seq_len = min(seq_len, num_tokens)
+    stride = min(stride, seq_len)
+    scored = []
+    for start, first in windows_to_score(num_tokens, seq_len, stride):
+        assert 0 <= start <= num_tokens - seq_len
+        assert first == 0 or first - start >= seq_len - stride
+        scored += range(first, start + seq_len)
+    assert scored == list(range(num_tokens))
+
+
+class CountingModel:
+    """Its loss at each position is input + 1000 · target, so that a wrong pair shows."""
+
+    def eval(self):
+        pass
+
+    train = eval
+
+    def token_losses(self, ids, targets):
+        return (ids + 1000 * targets).float()
+
+
+@pytest.mark.parametrize("stride", [1, 3, 4])
+def test_each_token_is_predicted_from_the_one_before_it_and_the_first_from_end_of_text(stride):
+    ids = np.arange(1, 12, dtype=np.uint16)
+    losses, positions = score_tokens(CountingModel(), ids, 99, 4, stride, 2, torch.device("cpu"), torch.float32)
+    inputs = [99, *range(1, 11)]
+    assert losses.tolist() == [1000 * target + given for target, given in zip(ids.tolist(), inputs, strict=True)]
+    assert positions[0] == 0 and positions.max() == 3
+    assert (positions[4:] >= 4 - stride).all()
+
+
+def test_sums_by_document_and_figures():
+    nats, tokens, size = np.array([2.0, 6.0]), np.array([2, 2]), np.array([10, 30])
+    assert sum_by_span(np.array([1.0, 1.0, 2.0, 4.0]), np.array([[0, 2], [2, 4]])).tolist() == [2.0, 6.0]
+    figures = summarize(nats, tokens, size)
+    assert figures["nats_per_token"] == 2.0
+    assert figures["perplexity"] == pytest.approx(math.exp(2))
+    assert figures["bits_per_byte"] == pytest.approx(8 / math.log(2) / 40)
+    assert figures["bits_per_byte_se"] == pytest.approx(0, abs=1e-12)
+    # residuals of the mean 2 nats a token: -2 and 2; sqrt(2/1 · 8) / 4
+    assert figures["nats_per_token_se"] == pytest.approx(1.0)
+    assert summarize(nats[:1], tokens[:1], size[:1])["nats_per_token_se"] is None
+
+
+def test_the_standard_error_is_that_of_repeated_sampling():
+    rng = np.random.Generator(np.random.PCG64(0))
+    tokens = rng.integers(10, 500, 5000)
+    nats = tokens * rng.normal(2.0, 0.5, 5000)
+    figures = [summarize(*(column[i : i + 50] for column in (nats, tokens, tokens))) for i in range(0, 5000, 50)]
+    spread = np.std([figure["nats_per_token"] for figure in figures])
+    assert np.mean([figure["nats_per_token_se"] for figure in figures]) == pytest.approx(spread, rel=0.2)
+
+
+def test_loss_by_position_is_a_mean_over_octaves():
+    rows = loss_by_position(np.array([1.0, 2.0, 3.0, 5.0, 7.0]), np.array([0, 1, 2, 3, 4]))
+    assert rows == [(1, 1.0, 1), (2, 2.0, 1), (4, 4.0, 2), (8, 7.0, 1)]

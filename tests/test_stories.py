@@ -1,0 +1,260 @@
+"""The story grammar: one derivation a text, exact entropy, readable English, the same bytes everywhere."""
+
+import collections
+import hashlib
+import itertools
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+from lm.errors import DataError
+from lm.sources import stories
+from lm.sources.stories import Plot, StoriesFetch, fetch_stories, parse, plots, render, story
+from lm.sources.stories_words import PRONOUNS, WORDS
+
+GOLDEN_SHA256 = "0"  # of the first 100 stories of seed 0, each followed by \0
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[stories.Story]:
+    return [story(0, index) for index in range(20_000)]
+
+
+@pytest.fixture(scope="module")
+def one_of_each(corpus) -> dict[int, stories.Story]:
+    """A story of every plot, by the plot's number."""
+    return {s.choices[0]: s for s in corpus}
+
+
+def pieces(plot: Plot) -> list[str | tuple[str, ...]]:
+    """A plot as a row of single characters and of fields' words."""
+    row = list(plot.literals[0])
+    for field, literal in zip(plot.fields, plot.literals[1:], strict=True):
+        row += [field.words, *literal]
+    return row
+
+
+def beginnings(row: list[str | tuple[str, ...]]) -> set[str]:
+    """What the row begins with: the words of its first field, or the literal before it."""
+    if isinstance(row[0], tuple):
+        return set(row[0])
+    return {"".join(itertools.takewhile(lambda piece: isinstance(piece, str), row))}
+
+
+def prefix_free(words: set[str]) -> bool:
+    """No word begins with the whole of another; neighbours in sorted order are enough."""
+    return all(not longer.startswith(word) for word, longer in itertools.pairwise(sorted(words)))
+
+
+# --- the same bytes everywhere ---
+
+
+def test_the_generator_is_splitmix64():
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert [stories._splitmix64(0, step) for step in range(3)] == published
+
+
+def test_the_first_stories_have_the_committed_bytes(corpus):
+    digest = hashlib.sha256()
+    for s in corpus[:100]:
+        digest.update(s.text.encode("utf-8") + b"\0")
+    assert digest.hexdigest() == GOLDEN_SHA256
+
+
+def test_seed_and_index_each_make_another_story():
+    assert len({story(seed, index).text for seed in range(30) for index in range(30)}) == 900
+
+
+# --- one derivation a text ---
+
+
+def test_parse_returns_the_derivation(corpus):
+    for s in corpus[:2000]:
+        assert parse(s.text) == s.choices
+        assert render(parse(s.text)) == s.text
+        assert stories.surprisal_bits(s.text) == s.surprisal_bits
+
+
+def test_a_text_outside_the_grammar_is_refused(corpus):
+    text = corpus[0].text
+    for wrong in ("", "Once upon a time there was a model.", text + " ", text[:-1], text.replace('"', "'")):
+        with pytest.raises(DataError, match="no story of the grammar"):
+            parse(wrong)
+
+
+def test_a_word_that_changes_on_the_way_is_noticed(one_of_each):
+    """A slot that returns as another option is refused, unless that makes another story of the grammar."""
+    refused = accepted = 0
+    for number, s in one_of_each.items():
+        plot = plots()[number]
+        words = [field.words[s.choices[1 + field.slot]] for field in plot.fields]
+        returning = [i for i, f in enumerate(plot.fields) if f.slot in [g.slot for g in plot.fields[:i]]]
+        for place in returning:
+            other = next(word for word in plot.fields[place].words if word != words[place])
+            filled = [*words[:place], other, *words[place + 1 :], ""]
+            text = "".join(literal + word for literal, word in zip(plot.literals, filled, strict=True))
+            try:
+                assert render(parse(text)) == text
+                accepted += 1
+            except DataError:
+                refused += 1
+    assert refused > 700 and accepted < 5, (refused, accepted)
+
+
+def test_the_words_of_a_field_tell_themselves_apart():
+    """With this, reading from left to right never has two ways to go inside a plot."""
+    for plot in plots():
+        for field in plot.fields:
+            assert prefix_free(set(field.words)), field
+
+
+def test_every_slot_is_told_by_its_fields():
+    for plot in plots():
+        for slot, count in enumerate(plot.num_options):
+            shown = zip(*(field.words for field in plot.fields if field.slot == slot), strict=True)
+            assert len(set(shown)) == count
+
+
+def test_no_text_belongs_to_two_plots():
+    """Behind what two plots share, no filling of the one is the beginning of a filling of the other."""
+    for a, b in itertools.combinations(map(pieces, plots()), 2):
+        shared = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+        one, other = beginnings(a[shared:]), beginnings(b[shared:])
+        assert one.isdisjoint(other) and prefix_free(one | other), (one, other)
+
+
+# --- entropy ---
+
+
+def test_choices_are_uniform_because_lists_are_powers_of_two():
+    assert len(plots()) == 64
+    for slot in WORDS:
+        count = len(stories.options(slot))
+        assert count in (16, 32, 64), slot
+        assert len({word for word, _ in stories.options(slot)}) == count, slot
+
+
+def test_entropy_is_the_mean_over_plots_of_the_digits():
+    expected = sum(6 + sum({16: 4, 32: 5, 64: 6}[n] for n in plot.num_options) for plot in plots()) / 64
+    assert stories.entropy_bits_per_story() == expected
+    assert all(80 <= plot.surprisal_bits <= 98 for plot in plots())
+
+
+def test_the_corpus_realises_the_entropy_and_the_length(corpus):
+    bits = [s.surprisal_bits for s in corpus]
+    lengths = [len(s.text.encode("utf-8")) for s in corpus]
+    assert sum(bits) / len(bits) == pytest.approx(stories.entropy_bits_per_story(), abs=0.15)
+    assert sum(lengths) / len(lengths) == pytest.approx(stories.mean_utf8_bytes_per_story(), abs=1.5)
+
+
+def test_a_small_plot_has_as_many_texts_as_derivations(monkeypatch):
+    plot = stories._compile("# title\n{A tree} tree and {number} {bug}s.\nThe {tree} fell.")
+    monkeypatch.setattr(stories, "plots", lambda: (plot,))
+    texts = {render((0, *choices)) for choices in itertools.product(*map(range, plot.num_options))}
+    assert len(texts) == 2**plot.surprisal_bits == 16**3
+    assert sum(len(text) for text in texts) / len(texts) == plot.mean_utf8_bytes
+
+
+def test_plots_and_options_are_drawn_equally_often(corpus):
+    by_plot = collections.Counter(s.choices[0] for s in corpus)
+    closings = collections.Counter(s.choices[-1] for s in corpus)  # a slot of 64 options ends every plot
+    for counts in (by_plot, closings):
+        assert set(counts) == set(range(64))
+        assert all(abs(count - 20_000 / 64) < 5 * (20_000 / 64) ** 0.5 for count in counts.values())
+
+
+# --- the notation ---
+
+
+def test_fields_repeat_inflect_and_capitalise(monkeypatch):
+    plot = stories._compile(
+        "# title\n{hero} met {A bird}, {a bird} or the {bird}. {He} and\n{friend}: {his}, {him friend}, {boy}"
+    )
+    monkeypatch.setattr(stories, "plots", lambda: (plot,))
+    words = {slot: [word for word, _ in stories.options(slot)] for slot in ("hero", "bird", "friend")}
+    choices = (0, words["hero"].index("Lily"), words["bird"].index("owl"), words["friend"].index("Fred"))
+    assert render(choices) == "Lily met An owl, an owl or the owl. She and Fred: her, him, girl"
+
+
+def test_every_pronoun_and_list_is_used():
+    text = (stories.stories_children.PLOTS + stories.stories_wonders.PLOTS).lower()
+    used = {word for field in re.findall(r"\{([^}]*)\}", text) for word in field.split()}
+    assert used == set(WORDS) | set(PRONOUNS["he"]) | {"a"}
+
+
+# --- English ---
+
+
+def test_stories_are_of_the_promised_size_and_variety(corpus):
+    assert all(60 <= len(s.text.split()) <= 250 for s in corpus)
+    assert len({word.lower() for s in corpus for word in re.findall(r"[A-Za-z-]+", s.text)}) > 1500
+    assert len({s.text for s in corpus}) == len(corpus)
+
+
+def test_every_story_has_dialogue_and_whole_sentences(one_of_each):
+    for s in one_of_each.values():
+        assert s.text.count('"') >= 4 and s.text.count('"') % 2 == 0, s.text
+        assert re.fullmatch(r"[A-Z].*[.!?]", s.text), s.text
+        assert not re.search(r"[{}\n]|  |\s[.,!?]|[.,!?][A-Za-z]|[.!?] [a-z]", s.text), s.text
+
+
+def test_articles_agree(corpus):
+    wrong = re.compile(r"\ba [aeiou]|\ban [^aeiou]", re.IGNORECASE)
+    misleading = re.compile(r"\ban? (u[kns]i|uk|eu|ewe|one|use|hour|honest|heir)", re.IGNORECASE)
+    for s in corpus[:5000]:
+        assert not wrong.search(s.text) and not misleading.search(s.text), s.text
+
+
+def test_a_character_keeps_one_name_and_one_pronoun(one_of_each):
+    """Where a plot's pronouns are the hero's alone, they are of one gender in the whole story."""
+    own = {"he", "him", "his", "she", "her"}
+    checked = 0
+    for number, s in one_of_each.items():
+        plot = plots()[number]
+        slots = {f.slot for f in plot.fields if {word.lower() for word in f.words} <= own}
+        spoken = own & set(re.findall(r"[a-z]+", s.text.lower()))
+        if len(slots) == 1:
+            checked += 1
+            assert spoken <= {"he", "him", "his"} or spoken <= {"she", "her"}, s.text
+    assert checked > 30
+
+
+# --- fetching ---
+
+
+def test_fetch_writes_two_disjoint_splits_and_the_entropy(tmp_path):
+    manifest = fetch_stories(StoriesFetch("stories", 3, 40, 10), tmp_path)
+    files = {split: tmp_path / split / "0000.parquet" for split in ("train", "validation")}
+    tables = {split: pq.read_table(file).to_pydict() for split, file in files.items()}
+    assert tables["train"]["text"] == [story(3, index).text for index in range(40)]
+    assert tables["validation"]["text"] == [story(3, index).text for index in range(40, 50)]
+    assert manifest["column"] == "text" and manifest["splits"]["validation"]["documents"] == 10
+    entropy = manifest["entropy"]
+    assert entropy["bits_per_byte"] == entropy["bits_per_story"] / entropy["utf8_bytes_per_story"]
+    assert entropy["stories_per_split"] == {"train": 40, "validation": 10}
+    for split, table in tables.items():
+        bits = [stories.surprisal_bits(text) for text in table["text"]]
+        assert table["surprisal_bits"] == bits
+        assert entropy["realised_bits_per_split"][split] == sum(bits)
+
+
+def test_fetch_gives_the_same_files_again(tmp_path):
+    fetch = StoriesFetch("stories", 0, 5, 5)
+    first, second = (fetch_stories(fetch, tmp_path / name) for name in ("a", "b"))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_documents": 0}, "num_documents is 0, needed: at least 1"),
+        ({"num_validation_documents": -1}, "num_validation_documents is -1, needed: at least 1"),
+        ({"seed": -1}, "seed is -1, needed: 0 to"),
+        ({"seed": 2**64}, "needed: 0 to"),
+    ],
+)
+def test_ranges_are_checked(changed, message):
+    good = {"kind": "stories", "seed": 0, "num_documents": 1, "num_validation_documents": 1}
+    with pytest.raises(ValueError, match=message):
+        StoriesFetch(**good | changed)
