@@ -4,8 +4,8 @@
         data/evaluation/document_losses.parquet metrics plots
 
 Every token of the validation file is scored once, the first one after an end-of-text id, in windows
-of the training length that move by eval.stride. The documents among the first `eval_tokens`, which
-chose the best model, are reported apart from the unseen rest.
+of the training length that move by eval.stride, in float32 whatever training computed in. The
+documents among the first `eval_tokens`, which chose the best model, are reported apart from the rest.
 """
 
 import dataclasses
@@ -61,18 +61,23 @@ def load_model(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise IntegrityError(f"{models}/best_model_params.pt does not fit model.json: {' '.join(str(error).split())}") from None
+        raise IntegrityError(
+            f"{models}/best_model_params.pt does not fit model.json: {' '.join(str(error).split())}"
+        ) from None
     return model.to(device), record
 
 
-def score_documents(model, record: dict, tokens: TokenFile, tokenizer: Tokenizer, stride: int, device) -> tuple:
+def score_documents(
+    model: Gemma3Model, record: dict, tokens: TokenFile, tokenizer: Tokenizer, stride: int
+) -> tuple[dict, list]:
     """Score the whole file; return per-document columns (D,) and the loss by position in the context."""
-    if stride > record["seq_len"]:
-        raise ParamsError(f"{PARAMS}: eval.stride is {stride}, needed: at most train.seq_len {record['seq_len']}")
+    seq_len = record["seq_len"]
+    if stride > seq_len:
+        raise ParamsError(f"{PARAMS}: eval.stride is {stride}, needed: at most train.seq_len {seq_len}")
+    batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
     losses, positions = score_tokens(
-        model, tokens.ids, tokens.eot_id, record["seq_len"], stride, max(1, SCORE_BATCH_TOKENS // record["seq_len"]),
-        device, machine.DTYPES[record["dtype"]], "evaluate",
-    )  # fmt: skip
+        model, tokens.ids, tokens.eot_id, seq_len, stride, batch_size, model.device, torch.float32, "evaluate"
+    )
     if not np.isfinite(losses).all():
         raise DataError(f"{tokens.path}: {np.isnan(losses).sum()} of {len(losses)} losses are not finite")
     spans = document_spans(tokens)
@@ -87,10 +92,13 @@ def score_documents(model, record: dict, tokens: TokenFile, tokenizer: Tokenizer
 
 
 def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) -> dict:
-    """The figures of metrics/eval.json: the whole file, its two parts, and the excess over a known entropy."""
-    figures = lambda keep: summarize(*(columns[name][keep] for name in ("nats", "tokens", "utf8_bytes")))  # noqa: E731
+    """The figures of metrics/eval.json: the whole file, its two parts, the excess over a known entropy."""
     chose = columns["chose_the_model"]
-    metrics = figures(slice(None)) | {"window_tokens": record["seq_len"], "stride_tokens": stride}
+
+    def figures(keep: np.ndarray) -> dict:
+        return summarize(*(columns[name][keep] for name in ("nats", "tokens", "utf8_bytes")))
+
+    metrics = figures(np.ones_like(chose)) | {"window_tokens": record["seq_len"], "stride_tokens": stride}
     metrics["selection_part"] = figures(chose)
     if not chose.all():
         metrics["unseen_part"] = figures(~chose)
@@ -107,40 +115,46 @@ def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) ->
     return metrics
 
 
-def write_samples(path: Path, model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams) -> None:
+def write_samples(
+    path: Path, model: Gemma3Model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams
+) -> None:
     """Continue each prompt, and the empty one, num_samples times and write Markdown."""
-    lines = ["# Samples", "", f"Temperature {params.temperature}, top-k {params.top_k}, seed {params.seed}.", ""]
+    settings = f"Temperature {params.temperature}, top-k {params.top_k}, seed {params.seed}."
+    lines = ["# Samples", "", settings, ""]
     for prompt in prompts:
         for number in range(params.num_samples):
-            generator = torch.Generator(model.device).manual_seed(params.seed + number)
-            prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
-            ids = list(
-                generate(
-                    model, prompt_ids, params.sample_tokens, temperature=params.temperature, top_k=params.top_k,
-                    generator=generator, eot_id=tokenizer.eot_id,
-                )  # fmt: skip
-            )
-            ended = bool(ids) and ids[-1] == tokenizer.eot_id
-            text = prompt + tokenizer.decode(ids[:-1] if ended else ids)
-            end = "ends by itself" if ended else f"cut after {len(ids)} tokens"
-            lines += [f"## `{prompt or '(nothing)'}`, sample {number + 1}, {end}", "", "```text", text.strip("\n"), "```", ""]
-    write_text(path, "\n".join(lines).replace("\r", ""))
+            text, end = sample(model, tokenizer, prompt, params, params.seed + number)
+            title = f"## `{prompt.strip() or '(nothing)'}`, sample {number + 1}, {end}"
+            lines += [title, "", "```text", text.strip("\n"), "```", ""]
+    write_text(path, "\n".join(lines))
+
+
+def sample(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, params: EvalParams, seed: int) -> tuple[str, str]:
+    """Continue one prompt from one seed; return the text and how it ended."""
+    prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
+    generator = torch.Generator(model.device).manual_seed(seed)
+    settings = {"temperature": params.temperature, "top_k": params.top_k, "eot_id": tokenizer.eot_id}
+    ids = list(generate(model, prompt_ids, params.sample_tokens, generator=generator, **settings))
+    if ids and ids[-1] == tokenizer.eot_id:
+        return prompt + tokenizer.decode(ids[:-1]), "ends by itself"
+    return prompt + tokenizer.decode(ids), f"cut after {len(ids)} tokens"
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Evaluate argv[0] on argv[1] with argv[2]; document losses to argv[3], metrics to argv[4], plots to argv[5]."""
+    """Evaluate argv[0] on argv[1] with argv[2]; write argv[3] (document losses), argv[4] and argv[5]."""
     models, validation, tokenizer_folder, losses_path, metrics, plots = map(Path, argv)
     params = read_section(PARAMS, "eval", EvalParams)
-    prompts = read_section(PARAMS, f"sources.{read_section(PARAMS, 'data.source', str)}.prompts", tuple[str, ...])
-    tokens, tokenizer, device = open_tokens(validation), load_tokenizer(tokenizer_folder), machine.pick_device()
+    source = read_section(PARAMS, "data.source", str)
+    prompts = read_section(PARAMS, f"sources.{source}.prompts", tuple[str, ...])
+    tokens, tokenizer = open_tokens(validation), load_tokenizer(tokenizer_folder)
     check_tokenizer(tokens, tokenizer.sha256)
     check_id_range(tokens)
-    model, record = load_model(models, device)
+    model, record = load_model(models, machine.pick_device())
     if record["data_sha256"]["validation"] != tokens.meta["sha256"]:
         raise IntegrityError(f"{models}/model.json: trained beside another {validation}; run `dvc repro`")
     with output_lock(losses_path):
-        columns, by_position = score_documents(model, record, tokens, tokenizer, params.stride, device)
+        columns, by_position = score_documents(model, record, tokens, tokenizer, params.stride)
         with atomic_write(losses_path) as file:
             pq.write_table(pa.table(columns), file, compression="none", write_page_checksum=True)
         figures = make_metrics(columns, record, tokens, params.stride)
@@ -148,10 +162,9 @@ def main(argv: list[str]) -> None:
         write_csv(plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
         draw_loss_by_position(plots / "loss_by_position.png", by_position)
         write_samples(metrics / "samples.md", model, tokenizer, prompts, params)
-    se = figures["bits_per_byte_se"]
     print(
-        f"validation: {figures['nats_per_token']:.4f} nats/token, {figures['bits_per_byte']:.4f} bits per byte"
-        + (f" (standard error {se:.4f} over {figures['documents']} documents)" if se is not None else "")
+        f"validation: {figures['nats_per_token']:.4f} nats/token, {figures['bits_per_byte']:.4f} bits per byte "
+        f"(standard error {figures['bits_per_byte_se'] or math.nan:.4f} over {figures['documents']} documents)"
     )
 
 

@@ -1,6 +1,6 @@
 """Stage fetch: a source of text → data/raw (parquet files and manifest.json).
 
-    python src/fetch.py data/raw
+python src/fetch.py data/raw
 """
 
 import sys
@@ -9,26 +9,34 @@ from pathlib import Path
 from lm.errors import ParamsError, command
 from lm.files import atomic_folder, output_lock, write_json
 from lm.params import read_section
-from lm.sources.hub import HubFetch, fetch_hub
-from lm.sources.hub_datasets import DatasetsFetch, fetch_datasets
 from lm.sources.local import LocalFetch, LocalPath, fetch_local
 from lm.sources.stories import StoriesFetch, fetch_stories
 from lm.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
 
 PARAMS = "params.yaml"
 
-SOURCES = {
-    "torch_headers": (TorchHeadersFetch, fetch_torch_headers),
-    "stories": (StoriesFetch, fetch_stories),
-    "local": (LocalFetch, lambda fetch, folder: fetch_local(fetch, local_path(), folder)),
-    "hub": (HubFetch, fetch_hub),
-    "datasets": (DatasetsFetch, fetch_datasets),
-}
 
+def fetch_source(name: str, folder: Path) -> dict:
+    """Fill `folder` from the source `name` by its kind and return the manifest."""
+    kind = read_section(PARAMS, f"sources.{name}.fetch.kind", str)
+    read = lambda section_type: read_section(PARAMS, f"sources.{name}.fetch", section_type)  # noqa: E731
+    match kind:
+        case "torch_headers":
+            return fetch_torch_headers(read(TorchHeadersFetch), folder)
+        case "stories":
+            return fetch_stories(read(StoriesFetch), folder)
+        case "local":
+            return fetch_local(read(LocalFetch), Path(read_section(PARAMS, "local", LocalPath).path), folder)
+        case "hub":
+            from lm.sources.hub import HubFetch, fetch_hub  # the hub's client takes a second to import
 
-def local_path() -> Path:
-    """Where the person's own text lies."""
-    return Path(read_section(PARAMS, "local", LocalPath).path)
+            return fetch_hub(read(HubFetch), folder)
+        case "datasets":
+            from lm.sources.hub_datasets import DatasetsFetch, fetch_datasets
+
+            return fetch_datasets(read(DatasetsFetch), folder)
+    known = "torch_headers, stories, local, hub, datasets"
+    raise ParamsError(f"{PARAMS}: sources.{name}.fetch.kind is {kind!r}; it must be one of {known}")
 
 
 @command
@@ -36,13 +44,8 @@ def main(argv: list[str]) -> None:
     """Fetch data.source into argv[0], which appears whole or not at all."""
     raw = Path(argv[0])
     name = read_section(PARAMS, "data.source", str)
-    kind = read_section(PARAMS, f"sources.{name}.fetch.kind", str)
-    if kind not in SOURCES:
-        raise ParamsError(f"{PARAMS}: sources.{name}.fetch.kind is {kind!r}; it must be one of {', '.join(SOURCES)}")
-    fetch_type, fetch_source = SOURCES[kind]
-    fetch = read_section(PARAMS, f"sources.{name}.fetch", fetch_type)
     with output_lock(raw), atomic_folder(raw) as folder:
-        manifest = {"format_version": 1, "source": name, **fetch_source(fetch, folder)}
+        manifest = {"format_version": 1, "source": name, **fetch_source(name, folder)}
         write_json(folder / "manifest.json", manifest)
     for split, found in manifest["splits"].items():
         print(f"{split}: {found['documents']:,} documents, {found['characters']:,} characters")

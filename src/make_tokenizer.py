@@ -1,6 +1,6 @@
 """Stage make_tokenizer: a trained, downloaded or imported vocabulary → data/tokenizer.
 
-    python src/make_tokenizer.py data/raw data/tokenizer
+python src/make_tokenizer.py data/raw data/tokenizer
 """
 
 import dataclasses
@@ -27,9 +27,7 @@ class BpeParams:
 
     def __post_init__(self):
         if self.vocab_size < 257:
-            raise ValueError(
-                f"vocab_size is {self.vocab_size}, needed: at least 257 (all bytes, end-of-text)"
-            )
+            raise ValueError(f"vocab_size is {self.vocab_size}, needed: at least 257 (all bytes, end-of-text)")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,9 @@ Work in progress lives in .runs/<fingerprint>/, so a killed run goes on where it
 changed parameter, input or line of code begins a run of its own (README, "Stop and go on").
 """
 
-import contextlib
 import dataclasses
 import os
-import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -21,17 +18,20 @@ from tqdm import tqdm
 
 from lm import checkpoint, machine, preflight
 from lm.errors import DataError, ParamsError, command
-from lm.figure import draw_training
-from lm.files import atomic_folder, output_lock, sha256_file, write_csv, write_json
+from lm.files import atomic_folder, output_lock, sha256_file
 from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, flops_per_token
 from lm.optim import build_optimizers
-from lm.params import read_section, read_yaml
+from lm.params import needed, read_section, read_yaml
+from lm.results import publish, write_curves, write_metrics, write_models
 from lm.score import score_tokens
 from lm.stopping import StopRequest
 from lm.tokenfile import TokenFile, check_id_range, open_tokens, sidecar_path
-from lm.training import TrainingState, seconds_per_step, train_steps, validate
+from lm.training import Clock, TrainingState, seconds_per_step, train_steps, validate
 from lm.windows import TokenWindows
 
+TOKEN_COUNTS = (
+    "seq_len", "batch_tokens", "micro_batch_tokens", "log_every_tokens", "eval_every_tokens", "eval_tokens",
+)  # fmt: skip
 PARAMS, RUNTIME, PIPELINE = "params.yaml", "runtime.yaml", "dvc.yaml"
 
 
@@ -54,7 +54,7 @@ class TrainParams:
     beta1: float
     beta2: float
     grad_clip: float
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
     seed: int
     log_every_tokens: int
@@ -62,36 +62,39 @@ class TrainParams:
     eval_tokens: int
 
     def __post_init__(self):
-        for name in ("seq_len", "batch_tokens", "micro_batch_tokens", "log_every_tokens", "eval_every_tokens", "eval_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needed: at least 1")
-        if self.micro_batch_tokens % self.seq_len:
-            raise ValueError(
-                f"micro_batch_tokens is {self.micro_batch_tokens}, needed: a multiple of seq_len {self.seq_len}"
-            )
-        if self.batch_tokens % self.micro_batch_tokens:
-            raise ValueError(
-                f"batch_tokens is {self.batch_tokens}, needed: a multiple of micro_batch_tokens {self.micro_batch_tokens}"
-            )
-        if self.max_tokens < self.batch_tokens:
-            raise ValueError(f"max_tokens is {self.max_tokens}, needed: at least batch_tokens {self.batch_tokens}")
-        if self.peak_lr <= 0:
-            raise ValueError(f"peak_lr is {self.peak_lr}, needed: above 0")
-        if not 0 <= self.min_lr <= self.peak_lr:
-            raise ValueError(f"min_lr is {self.min_lr}, needed: from 0 to peak_lr {self.peak_lr}")
-        if not 0 <= self.warmup_steps < self.max_steps:
-            raise ValueError(f"warmup_steps is {self.warmup_steps}, needed: fewer than the run's {self.max_steps} steps")
-        if not 0 < self.decay_share <= 1:
-            raise ValueError(f"decay_share is {self.decay_share}, needed: above 0, at most 1")
-        if self.grad_clip <= 0 or self.embedding_lr_factor <= 0 or self.weight_decay < 0:
-            raise ValueError("grad_clip, embedding_lr_factor or weight_decay is out of range, needed: above 0, above 0, 0 or more")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError(f"beta1, beta2 is {self.beta1}, {self.beta2}, needed: from 0 to below 1")
+        for name in TOKEN_COUNTS:
+            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        needed(self.micro_batch_tokens % self.seq_len == 0, "micro_batch_tokens", self.micro_batch_tokens,
+               f"a multiple of seq_len {self.seq_len}")  # fmt: skip
+        needed(self.batch_tokens % self.micro_batch_tokens == 0, "batch_tokens", self.batch_tokens,
+               f"a multiple of micro_batch_tokens {self.micro_batch_tokens}")  # fmt: skip
+        needed(self.max_tokens >= self.batch_tokens, "max_tokens", self.max_tokens,
+               f"at least batch_tokens {self.batch_tokens}")  # fmt: skip
+        needed(self.peak_lr > 0, "peak_lr", self.peak_lr, "above 0")
+        needed(0 <= self.min_lr <= self.peak_lr, "min_lr", self.min_lr, f"from 0 to peak_lr {self.peak_lr}")
+        needed(0 <= self.warmup_steps < self.max_steps, "warmup_steps", self.warmup_steps,
+               f"fewer than the run's {self.max_steps} steps")  # fmt: skip
+        needed(0 < self.decay_share <= 1, "decay_share", self.decay_share, "above 0, at most 1")
+        needed(self.grad_clip > 0, "grad_clip", self.grad_clip, "above 0")
+        needed(self.embedding_lr_factor > 0, "embedding_lr_factor", self.embedding_lr_factor, "above 0")
+        needed(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
+        for name in ("beta1", "beta2"):
+            needed(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
 
     @property
     def max_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.max_tokens // self.batch_tokens
+
+    @property
+    def eval_every_steps(self) -> int:
+        """Optimizer steps between validations."""
+        return max(1, self.eval_every_tokens // self.batch_tokens)
+
+    @property
+    def log_every_steps(self) -> int:
+        """Optimizer steps that a row of the training curve averages."""
+        return max(1, self.log_every_tokens // self.batch_tokens)
 
     @property
     def batch_size(self) -> int:
@@ -126,7 +129,7 @@ def read_setup(train_path: Path, validation_path: Path) -> Setup:
     name = read_section(PARAMS, "model.name", str)
     model_params = read_section(PARAMS, f"models.{name}", ModelParams)
     device = machine.pick_device()
-    dtype = machine.check_dtype(params.dtype, device)
+    dtype = machine.resolve_dtype(params.dtype, device)
     train, validation = open_tokens(train_path), open_tokens(validation_path)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
         raise ParamsError(f"{train_path} and {validation_path} were made with different tokenizers; run `dvc repro`")
@@ -157,14 +160,12 @@ def make_plan(setup: Setup) -> preflight.Plan:
     params, config = setup.params, setup.config
     num_parameters = count_parameters(config)["total"]
     return preflight.Plan(
-        num_parameters,
-        flops_per_token(config, params.seq_len)["total"],
-        params.max_steps,
-        params.max_steps * params.batch_tokens,
-        len(setup.train.ids),
-        preflight.estimate_memory_bytes(
-            num_parameters, config.n_layer, config.d_model, config.d_ff, config.vocab_size, params.micro_batch_tokens
-        ),
+        num_parameters=num_parameters,
+        flops_per_token=flops_per_token(config, params.seq_len)["total"],
+        max_steps=params.max_steps,
+        max_tokens=params.max_steps * params.batch_tokens,
+        train_tokens=len(setup.train.ids),
+        memory_bytes=preflight.estimate_memory_bytes(num_parameters, config, params.micro_batch_tokens),
     )
 
 
@@ -176,155 +177,109 @@ def build_state(setup: Setup) -> TrainingState:
     model.to(setup.device)
     if params.compile:
         model.compile()
-    betas = (params.beta1, params.beta2)
-    optimizers = build_optimizers(model, params.optimizer, params.weight_decay, betas, params.embedding_lr_factor)
+    betas, factor = (params.beta1, params.beta2), params.embedding_lr_factor
+    optimizers = build_optimizers(model, params.optimizer, params.weight_decay, betas, factor, setup.dtype)
     return TrainingState(model, optimizers)
 
 
-def resume(state: TrainingState, run: Path, device: torch.device) -> None:
-    """Go on from the newest state; a segment is added where what computes has changed."""
+def resume(state: TrainingState, run: Path, setup: Setup) -> None:
+    """Go on from the newest state, if there is one; a segment is added where what computes has changed."""
     saved = checkpoint.load_newest_state(run)
     if saved is not None:
         state.restore(saved)
         print(f"resumed at step {state.step} from {run}")
-    here = machine.describe(device)
-    if state.segments and {**state.segments[-1], "from_step": 0} != {**here, "from_step": 0}:
-        print(f"warning: begun on {state.segments[-1]}, going on with {here}: bits may differ", file=sys.stderr)
-    if not state.segments or {**state.segments[-1], "from_step": 0} != {**here, "from_step": 0}:
+    here = machine.describe(setup.device, setup.dtype)
+    last = (
+        {name: value for name, value in state.segments[-1].items() if name != "from_step"} if state.segments else None
+    )
+    if last != here:
         state.segments.append({"from_step": state.step, **here})
+        if last is not None:
+            print(f"warning: begun on {last}, going on with {here}: the bits may differ", file=sys.stderr)
 
 
-def train(setup: Setup, state: TrainingState, run: Path, runtime: TrainRuntime, plots: Path, peak_flops: float) -> None:
-    """Train to the end, validating at intervals and saving states; Interrupted if asked to stop."""
-    params = setup.params
-    windows = TokenWindows(setup.train.ids, params.seq_len, params.batch_size, params.seed)
+def introduce(setup: Setup, state: TrainingState, plan: preflight.Plan, windows: TokenWindows) -> None:
+    """Print the pre-flight summary with the time that one step takes now, and what is unwise."""
+    micro_batches = setup.params.batch_tokens // setup.params.micro_batch_tokens
+    measure = lambda: seconds_per_step(state.model, windows, micro_batches, setup.device, setup.dtype)  # noqa: E731
+    seconds = measure()
+    print("\n".join(plan.lines(seconds)), flush=True)
+    found = preflight.warnings(plan, setup.params.seq_len, setup.config.window, setup.config.full_attention_every)
+    several = setup.device.type == "cpu" and torch.get_num_threads() > 1
+    if several and (single := machine.with_one_thread(measure)) < seconds:
+        found.append(
+            f"one thread takes {single:.2f} s a step, {torch.get_num_threads()} threads {seconds:.2f} s: other "
+            "processes keep the cores busy; stop them, or set OMP_NUM_THREADS=1"
+        )
+    for warning in found:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+
+
+def train(setup: Setup, state: TrainingState, windows: TokenWindows, run: Path, plots: Path, every_s: float) -> None:
+    """Train to the end, validating at intervals, saving states every `every_s`; Interrupted if asked to stop."""
+    params, total_tokens = setup.params, setup.params.max_steps * setup.params.batch_tokens
     flops = flops_per_token(setup.config, params.seq_len)["total"]
-    eval_every_steps = max(1, params.eval_every_tokens // params.batch_tokens)
-    started, saved_at = time.monotonic() - state.elapsed_s, time.monotonic()
-
-    def score() -> float:
-        ids = setup.validation.ids[: params.eval_tokens]
-        batch_size = max(1, params.micro_batch_tokens // params.seq_len)
-        losses, _ = score_tokens(
-            state.model, ids, setup.validation.eot_id, params.seq_len, params.seq_len, batch_size, setup.device,
-            setup.dtype, "validate",
-        )  # fmt: skip
-        return float(losses.mean(dtype="float64"))
+    peak_flops = machine.matmul_peak_flops(setup.device, setup.dtype)
+    clock = Clock(state.elapsed_s)
 
     def keep_state() -> None:
-        nonlocal saved_at
-        state.elapsed_s = time.monotonic() - started
+        state.elapsed_s = clock.elapsed_s()
         checkpoint.save_state(run, state.step, state.as_dict())
-        saved_at = time.monotonic()
+        clock.restart_interval()
 
-    total = params.max_steps * params.batch_tokens
-    with StopRequest() as stop, tqdm(total=total, unit="tok", unit_scale=True, desc="train", disable=None) as bar:
+    def validate_now() -> None:
+        tokens = state.step * params.batch_tokens
+        loss = validate(state, validation_loss(setup, state.model), tokens)
+        state.history.timing.append([tokens, clock.elapsed_s()])
+        write_curves(plots, state.history)
+        mfu = tokens * flops / clock.elapsed_s() / peak_flops
+        bar.set_postfix(val_loss=f"{loss:.3f}", mfu=f"{mfu:.0%}")
+
+    with (
+        StopRequest() as stop,
+        tqdm(total=total_tokens, unit="tok", unit_scale=True, desc="train", disable=None) as bar,
+    ):
         bar.update(state.step * params.batch_tokens)
         if not state.history.validation:
-            validate(state, score, 0)
-        for step in train_steps(state, windows, params, params.max_steps, setup.device, setup.dtype):
+            validate_now()
+        for step in train_steps(state, windows, params, setup.device, setup.dtype):
             bar.update(params.batch_tokens)
-            if step % eval_every_steps == 0 or step == params.max_steps:
-                loss = validate(state, score, step * params.batch_tokens)
-                state.history.timing.append([step * params.batch_tokens, time.monotonic() - started])
-                write_curves(state, plots)
-                rate = step * params.batch_tokens / (time.monotonic() - started)
-                bar.set_postfix(val_loss=f"{loss:.3f}", mfu=f"{rate * flops / peak_flops:.0%}")
+            if step % params.eval_every_steps == 0 or step == params.max_steps:
+                validate_now()
             if stop.wanted:
                 keep_state()
                 raise stop.interrupted(step)
-            if time.monotonic() - saved_at > runtime.checkpoint_every_s:
+            if clock.interval_s() > every_s:
                 keep_state()
-    state.elapsed_s = time.monotonic() - started
+    state.elapsed_s = clock.elapsed_s()
 
 
-def write_curves(state: TrainingState, plots: Path) -> None:
-    """The curves so far as CSV, also for whoever watches a run in progress."""
-    history = state.history
-    write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
-    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
-    write_csv(plots / "timing.csv", ["tokens", "seconds"], history.timing)
+def validation_loss(setup: Setup, model: Gemma3Model) -> float:
+    """Mean nats a token over the first `eval_tokens` of the validation file, in windows side by side."""
+    params = setup.params
+    batch_size = max(1, params.micro_batch_tokens // params.seq_len)
+    losses, _ = score_tokens(
+        model, setup.validation.ids[: params.eval_tokens], setup.validation.eot_id, params.seq_len, params.seq_len,
+        batch_size, setup.device, setup.dtype, "validate",
+    )  # fmt: skip
+    return float(losses.mean(dtype="float64"))
 
 
-def write_results(setup: Setup, state: TrainingState, plan: preflight.Plan, folder: Path) -> None:
-    """Write what the stage puts out into `folder`/{models,metrics,plots}."""
-    tokens_of = lambda step: step * setup.params.batch_tokens  # noqa: E731
-    models, last_loss = folder / "models", state.history.validation[-1][2]
-    record = {
-        "config": dataclasses.asdict(setup.config),
-        "seq_len": setup.params.seq_len,
-        "dtype": setup.params.dtype,
-        "eval_tokens": setup.params.eval_tokens,
-        "seed": setup.params.seed,
-        "tokenizer_sha256": setup.train.meta["tokenizer"]["sha256"],
-        "data_sha256": {"train": setup.train.meta["sha256"], "validation": setup.validation.meta["sha256"]},
-        "segments": state.segments,
-    }
-    for name, weights, step, loss in (
-        ("best", state.best_weights, state.best_step, state.best_loss),
-        ("last", state.weights(), state.step, last_loss),
-    ):
-        sha256 = checkpoint.save_tensors(models / f"{name}_model_params.pt", weights)
-        record[name] = {"step": step, "tokens_seen": tokens_of(step), "val_loss": loss, "sha256": sha256}
-    write_json(models / "model.json", record)
-    metrics = {
-        "best_val_loss": state.best_loss,
-        "last_val_loss": last_loss,
-        "last_train_loss": state.history.train[-1][3] if state.history.train else None,
-        "best_tokens_seen": tokens_of(state.best_step),
-        "tokens_seen": tokens_of(state.step),
-        "steps": state.step,
-        "epochs": plan.epochs,
-        "parameters": plan.num_parameters,
-        "training_flops": plan.flops_per_token * tokens_of(state.step),
-    }
-    write_json(folder / "metrics" / "train.json", metrics)
-    timing = {"train_seconds": state.elapsed_s, "train_tokens_per_s": tokens_of(state.step) / state.elapsed_s}
-    write_json(folder / "metrics" / "timing.json", timing)
-    write_curves(state, folder / "plots")
-    draw_training(folder / "plots")
-
-
-def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
-    """Copy a finished run's files to the stage's outputs; each appears whole."""
-    with atomic_folder(models) as folder:
-        shutil.copytree(done / "models", folder, dirs_exist_ok=True)
-    for name, target in (("metrics", metrics), ("plots", plots)):
-        for path in (done / name).iterdir():
-            target.mkdir(parents=True, exist_ok=True)
-            temporary = target / f".{path.name}.tmp"
-            shutil.copyfile(path, temporary)
-            os.replace(temporary, target / path.name)
-
-
-def run_to_end(setup: Setup, run: Path, runtime: TrainRuntime, plots: Path) -> None:
+def run_to_end(setup: Setup, run: Path, every_s: float, plots: Path) -> None:
     """Train what is left of the run and leave its results in run/done."""
-    plan = make_plan(setup)
+    params, plan = setup.params, make_plan(setup)
     preflight.refuse_too_large(plan, machine.available_memory_bytes(setup.device))
+    windows = TokenWindows(setup.train.ids, params.seq_len, params.batch_size, params.seed)
     state = build_state(setup)
-    windows = TokenWindows(setup.train.ids, setup.params.seq_len, setup.params.batch_size, setup.params.seed)
-    micro_batches = setup.params.batch_tokens // setup.params.micro_batch_tokens
-    seconds = seconds_per_step(state.model, windows, micro_batches, setup.device, setup.dtype)
-    print("\n".join(plan.lines(seconds)))
-    config = setup.config
-    for warning in preflight.warnings(plan, setup.params.seq_len, config.window, config.full_attention_every):
-        print(f"warning: {warning}", file=sys.stderr)
-    resume(state, run, setup.device)
-    peak_flops = machine.matmul_peak_flops(setup.device, setup.dtype)
-    train(setup, state, run, runtime, plots, peak_flops)
+    introduce(setup, state, plan, windows)
+    resume(state, run, setup)
+    train(setup, state, windows, run, plots, every_s)
     with atomic_folder(run / "done") as folder:
-        write_results(setup, state, plan, folder)
+        write_models(folder / "models", state, params, setup.config, setup.train, setup.validation)
+        write_metrics(folder / "metrics", state, plan)
+        write_curves(folder / "plots", state.history, draw=True)
     checkpoint.drop_states(run)
     print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
-
-
-@contextlib.contextmanager
-def memory_errors():
-    """Turn torch's failed allocations into the sentence that says what to lower."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise (preflight.out_of_memory(error) or error) from None
 
 
 @command
@@ -336,10 +291,10 @@ def main(argv: list[str]) -> None:
         machine.keep_freed_memory()
     setup = read_setup(train_path, validation_path)
     run = run_folder(setup)
-    with output_lock(models), output_lock(run, wait=True), memory_errors():
+    with output_lock(models), output_lock(run, wait=True), preflight.out_of_memory_in_words():
         checkpoint.prune_runs(run.parent, run, runtime.keep_fingerprints)
         if not (run / "done").exists():
-            run_to_end(setup, run, runtime, plots)
+            run_to_end(setup, run, runtime.checkpoint_every_s, plots)
         publish(run / "done", models, metrics, plots)
 
 

@@ -58,7 +58,7 @@ def test_a_malicious_file_never_runs(tmp_path, monkeypatch, switch):
     if switch:
         monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", switch)
     torch.save({"a": Payload()}, tmp_path / "x.pt")
-    with pytest.raises(IntegrityError, match="refused by torch.load"):
+    with pytest.raises(IntegrityError, match="refused by torch"):
         load_tensors(tmp_path / "x.pt", None)
 
 

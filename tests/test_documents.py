@@ -52,7 +52,7 @@ def test_two_slices_that_meet_hold_every_document_once(tmp_path, cut):
         try:
             parts += texts_of(raw, *part)
         except DataError as error:  # the last document begins before the cut
-            assert cut > 9 and "no document" in str(error)  # noqa: PT017
+            assert cut > 9 and "no document" in str(error)
     assert parts == [text for text in TEXTS if text]
 
 

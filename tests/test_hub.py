@@ -315,9 +315,7 @@ def json_lines(word) -> bytes:
 
 
 def test_a_set_of_json_lines_becomes_parquet_and_its_commit_is_cached(hub, tmp_path):
-    hub.add(
-        "datasets", "o/j", A, {"train.jsonl": json_lines("old"), "README.md": b"---\nlicense: mit\n---\n"}
-    )
+    hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old"), "README.md": b"---\nlicense: mit\n---\n"})
     (answer,) = run(hub, tmp_path / "hf", ["fetch", set_fetch(revision="main"), f"{tmp_path}/1"])
     train, validation = (pq.read_table(tmp_path / "1" / split) for split in ("train", "validation"))
     assert train.to_pydict() == {"text": [f"old {i}" for i in range(18)]}
@@ -371,9 +369,7 @@ def test_the_loopback_hub_serves_the_clients(hub, tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "one": 1, "two": 2}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     config = b'{"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}'
-    hub.add(
-        "models", "o/t", C, {"tokenizer.json": tokenizer.to_str().encode(), "tokenizer_config.json": config}
-    )
+    hub.add("models", "o/t", C, {"tokenizer.json": tokenizer.to_str().encode(), "tokenizer_config.json": config})
     hub.add("datasets", "o/n", A, {"data/train.parquet": parquet(["a", "b"])})
     program = f"""
 import datasets, huggingface_hub, transformers

@@ -53,7 +53,9 @@ def test_a_separator_parts_a_file(tmp_path):
 
 
 def test_what_is_no_utf_8_becomes_one_character_and_is_counted(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"long enough to be text, one bad \xff byte, a true \xef\xbf\xbd and NUL \x00 kept")
+    (tmp_path / "a.txt").write_bytes(
+        b"long enough to be text, one bad \xff byte, a true \xef\xbf\xbd and NUL \x00 kept"
+    )
     texts, replaced = documents(tmp_path / "a.txt")
     assert replaced == 1
     assert texts[0].count("\ufffd") == 2 and "\0" in texts[0]
@@ -100,7 +102,7 @@ def test_the_split_is_by_content_whole_and_about_the_share(tmp_path):
 
 def test_one_document_cannot_be_split_and_the_way_out_is_named(tmp_path):
     (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
-    with pytest.raises(DataError, match="found 1 distinct documents.*set sources.local.fetch.separator"):
+    with pytest.raises(DataError, match=r"found 1 distinct documents.*set sources\.local\.fetch\.separator"):
         fetch_local(fetch_params(), tmp_path / "book.txt", tmp_path / "out")
     fetch_local(fetch_params(separator="\n\n"), tmp_path / "book.txt", tmp_path / "out2")
     assert sum(map(len, splits(tmp_path / "out2").values())) == 2

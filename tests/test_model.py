@@ -20,7 +20,6 @@ from lm.model import (
     to_hugging_face,
     visible,
 )
-from lm.sample import KVCache
 
 TINY = ModelConfig(
     n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, window=8, full_attention_every=4,
@@ -28,12 +27,12 @@ TINY = ModelConfig(
     vocab_size=61,
 )  # fmt: skip
 GEMMA3_270M = ModelParams(
-    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, window=512, full_attention_every=6,
-    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=256, norm_eps=1e-6, max_seq_len=32_768,
+    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, window=512,
+    full_attention_every=6, rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=256,
+    norm_eps=1e-6, max_seq_len=32_768,
 )  # fmt: skip
-SMALL_270M = dataclasses.replace(
-    GEMMA3_270M, n_layer=7, head_dim=32, d_model=80, d_ff=256, window=11, query_scale=24, max_seq_len=128
-).config(vocab_size=301)
+SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "window": 11, "query_scale": 24}
+SMALL_270M = dataclasses.replace(GEMMA3_270M, **SMALLER, norm_eps=1e-3, max_seq_len=128).config(vocab_size=301)
 CONFIGS = pytest.mark.parametrize("config", [TINY, SMALL_270M], ids=["tiny", "small_270m"])
 AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
 
@@ -98,20 +97,21 @@ def test_embedding_scale_is_rounded_to_the_weights_dtype_as_published():
 
 @CONFIGS
 def test_weights_convert_both_ways(config):
-    model = build(config)
-    state = model.state_dict()
+    state = build(config).state_dict()
     there_and_back = from_hugging_face(to_hugging_face(state))
     assert list(there_and_back) == list(state)
     assert all(torch.equal(there_and_back[name], state[name]) for name in state)
     from_theirs = from_hugging_face(published(config, build(config, seed=1)).state_dict())
-    model.load_state_dict(from_theirs)
-    assert torch.equal(model.layers[1].mlp.up_proj.weight, build(config, seed=1).layers[1].mlp.up_proj.weight)
+    wanted = build(config, seed=1).state_dict()
+    assert from_theirs.keys() == wanted.keys()
+    assert all(torch.equal(from_theirs[name], wanted[name]) for name in wanted)
 
 
-def test_untied_head_is_refused():
-    state = to_hugging_face(build(TINY).state_dict())
+def test_published_weights_become_float32_and_an_untied_head_is_refused():
+    state = to_hugging_face(build(TINY).bfloat16().state_dict())
     head = state["model.embed_tokens.weight"]
-    assert len(from_hugging_face({**state, "lm_head.weight": head})) == len(state)
+    converted = from_hugging_face({**state, "lm_head.weight": head})
+    assert {weight.dtype for weight in converted.values()} == {torch.float32} and len(converted) == len(state)
     with pytest.raises(ValueError, match="tied"):
         from_hugging_face({**state, "lm_head.weight": head + 1})
 
@@ -160,15 +160,7 @@ def test_attention_is_its_definition(window, autocast):
 def test_parameters_are_counted(config):
     counts, found = count_parameters(config), dict.fromkeys(("embedding", "attention", "mlp", "norms"), 0)
     for name, weight in Gemma3Model(config).named_parameters():
-        part = (
-            "norms"
-            if "norm" in name
-            else "mlp"
-            if "mlp" in name
-            else "attention"
-            if "attn" in name
-            else "embedding"
-        )
+        part = "norms" if "norm" in name else "mlp" if "mlp" in name else "attention" if "attn" in name else "embedding"
         found[part] += weight.numel()
     assert counts == found | {"total": sum(found.values())}
 
@@ -205,10 +197,6 @@ def test_first_loss_is_about_that_of_guessing(d_model):
     model.init_weights(torch.Generator().manual_seed(0))
     loss = model.loss(draw_ids(config, 4, 64), draw_ids(config, 4, 64, seed=1))
     assert abs(loss.item() - math.log(1000)) < 0.1
-    copied = model.loss(
-        draw_ids(config, 4, 64), draw_ids(config, 4, 64)
-    )  # the tied head favours the present id
-    assert abs(copied.item() - math.log(1000)) < 3
 
 
 def test_weights_come_from_the_generator_alone():
@@ -219,6 +207,12 @@ def test_weights_come_from_the_generator_alone():
         model.init_weights(torch.Generator().manual_seed(seed))
     first, same, other = (model.layers[0].mlp.gate_proj.weight for model in models)
     assert torch.equal(first, same) and not torch.equal(first, other)
+    for norm in (
+        models[0].layers[2].post_attention_layernorm,
+        models[0].layers[2].post_feedforward_layernorm,
+    ):
+        assert torch.allclose(1 + norm.weight, torch.tensor(8**-0.5))
+    assert models[0].norm.weight.count_nonzero() == 0
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -257,24 +251,11 @@ def test_autocast_keeps_gradients_in_float32_and_near_the_float32_ones():
     wanted = gradients(model, model.loss(ids, targets))
     with torch.autocast("cpu", torch.bfloat16):
         loss = model.loss(ids, targets)
+        assert model.hidden(ids).dtype == torch.bfloat16
     found = gradients(model, loss)
     assert {grad.dtype for grad in found.values()} == {torch.float32}
     for name in wanted:
         assert F.cosine_similarity(found[name].flatten(), wanted[name].flatten(), dim=0) > 0.99, name
-
-
-@CONFIGS
-@pytest.mark.parametrize(
-    "pieces", [[1] * 40, [25, 1, 14], [3, 9, 13, 15]], ids=["singles", "prompt", "pieces"]
-)
-def test_cache_gives_the_same_whatever_the_pieces(config, pieces):
-    model, ids, cache = build(config), draw_ids(config, 2, 40), KVCache()
-    with torch.inference_mode():
-        parts = [model(part, cache) for part in ids.split(pieces, dim=1)]
-        assert_close(torch.cat(parts, dim=1), model(ids))
-    assert cache.num_tokens == 40
-    kept = [cache.past[layer][0].shape[2] for layer in range(config.n_layer)]
-    assert kept == [40 if config.is_full(layer) else config.window - 1 for layer in range(config.n_layer)]
 
 
 def test_compiled_blocks_give_the_same():
@@ -282,10 +263,10 @@ def test_compiled_blocks_give_the_same():
     model, ids, targets = build(config), draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
     wanted_loss = model.loss(ids, targets)
     wanted = gradients(model, wanted_loss)
-    names = list(model.state_dict())
-    model.compile(backend="eager", fullgraph=True)
+    names, graphs = list(model.state_dict()), []
+    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
     loss = model.loss(ids, targets)
-    assert torch.equal(loss, wanted_loss) and list(model.state_dict()) == names
+    assert torch.equal(loss, wanted_loss) and list(model.state_dict()) == names and len(graphs) == 2
     for name, grad in gradients(model, loss).items():
         assert_close(grad, wanted[name])
 

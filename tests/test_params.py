@@ -5,8 +5,8 @@ from typing import Literal
 
 import dvc.api
 import pytest
-
 from conftest import ROOT
+
 from lm.errors import ParamsError
 from lm.params import coerce, read_section, read_yaml
 
@@ -31,7 +31,14 @@ class Section:
             raise ValueError(f"rate is {self.rate}, needed: above 0")
 
 
-GOOD = {"rate": 1e-5, "steps": 3, "name": "a", "flag": True, "names": ["x"], "inner": {"start": 1, "end": None}}
+GOOD = {
+    "rate": 1e-5,
+    "steps": 3,
+    "name": "a",
+    "flag": True,
+    "names": ["x"],
+    "inner": {"start": 1, "end": None},
+}
 
 
 def test_the_shipped_file_reads_as_dvc_reads_it():
@@ -40,7 +47,16 @@ def test_the_shipped_file_reads_as_dvc_reads_it():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("3e-4", 3e-4), ("1e-05", 1e-5), ("1e3", 1e3), ("5", 5), ("010", 10), ("off", "off"), ("2:30", "2:30"), ("~", None)],
+    [
+        ("3e-4", 3e-4),
+        ("1e-05", 1e-5),
+        ("1e3", 1e3),
+        ("5", 5),
+        ("010", 10),
+        ("off", "off"),
+        ("2:30", "2:30"),
+        ("~", None),
+    ],
 )
 def test_scalars_are_those_of_yaml_1_2(tmp_path, text, value):
     path = tmp_path / "p.yaml"
@@ -51,7 +67,9 @@ def test_scalars_are_those_of_yaml_1_2(tmp_path, text, value):
 
 def test_a_section_becomes_its_dataclass(tmp_path):
     path = tmp_path / "p.yaml"
-    path.write_text("s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n  names: [x, y]\n  inner: {start: 0, end: 7}\n")
+    path.write_text(
+        "s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n  names: [x, y]\n  inner: {start: 0, end: 7}\n"
+    )
     section = read_section(path, "s", Section)
     assert section == Section(3.0, 2, "b", False, ("x", "y"), Inner(0, 7))
     assert isinstance(section.rate, float)
@@ -83,7 +101,7 @@ def test_what_is_wrong_is_named(change, sentence):
 
 def test_a_missing_key_a_duplicate_and_broken_yaml_are_refused(tmp_path):
     path = tmp_path / "p.yaml"
-    with pytest.raises(ParamsError, match="s.rate is missing"):
+    with pytest.raises(ParamsError, match=r"s\.rate is missing"):
         coerce({k: v for k, v in GOOD.items() if k != "rate"}, Section, "s", "p")
     path.write_text("a: 1\nb: 2\na: 3\n")
     with pytest.raises(ParamsError, match="a stands twice"):

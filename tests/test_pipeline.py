@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import ROOT
+
 from lm.params import read_yaml
 
 SRC = ROOT / "src"
@@ -75,7 +75,9 @@ def test_parameters_are_the_sections_read(stage):
 def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
     outs = []
     for kind in ("outs", "metrics", "plots"):
-        outs += [name for entry in STAGES[stage].get(kind, []) for name in ([entry] if isinstance(entry, str) else entry)]
+        outs += [
+            name for entry in STAGES[stage].get(kind, []) for name in ([entry] if isinstance(entry, str) else entry)
+        ]
     known = STAGES[stage]["deps"] + outs
     paths = [word for word in STAGES[stage]["cmd"].split() if "/" in word or word in ("metrics", "plots")]
     assert [p for p in paths if not any(k == p or k.startswith(p + "/") for k in known)] == []
@@ -86,7 +88,17 @@ def test_no_string_parameter_reaches_a_shell():
 
 
 def test_no_module_shadows_another():
-    installed = {"datasets", "tokenizers", "transformers", "torch", "numpy", "tiktoken", "dvc", "yaml", "evaluate"}
+    installed = {
+        "datasets",
+        "tokenizers",
+        "transformers",
+        "torch",
+        "numpy",
+        "tiktoken",
+        "dvc",
+        "yaml",
+        "evaluate",
+    }
     for path in SRC.iterdir():
         assert path.stem not in sys.stdlib_module_names | installed
 

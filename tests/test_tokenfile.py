@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from lm.errors import IntegrityError
-from lm.tokenfile import check_id_range, check_tokenizer, document_spans, open_tokens, sidecar_path, write_tokens
+from lm.tokenfile import (
+    check_id_range,
+    check_tokenizer,
+    document_spans,
+    open_tokens,
+    sidecar_path,
+    write_tokens,
+)
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 100, "eot_id": 99, "sha256": "ab" * 32}
 

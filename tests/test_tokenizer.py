@@ -107,9 +107,7 @@ def test_white_space_is_that_of_the_pattern():
     ranks = {bytes([byte]): byte for byte in range(256)}
     only_space = tiktoken.Encoding("space", pat_str=r"\s", mergeable_ranks=ranks, special_tokens={})
     characters = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
-    assert only_space.decode(only_space.encode_ordinary(characters)) == "".join(
-        re.findall(_SPACE, characters)
-    )
+    assert only_space.decode(only_space.encode_ordinary(characters)) == "".join(re.findall(_SPACE, characters))
 
 
 def test_a_million_spaces_are_encoded_as_the_reference_does(bpe_folder):
@@ -124,13 +122,9 @@ def test_a_million_spaces_are_encoded_as_the_reference_does(bpe_folder):
 
 def test_a_text_is_cut_only_at_long_runs(monkeypatch, bpe_folder):
     monkeypatch.setattr("lm.tokenizer.LONG_RUN_CHARS", 2)
-    monkeypatch.setattr(
-        "lm.tokenizer._LONG_RUN", re.compile(_LONG_RUN.pattern.replace(str(LONG_RUN_CHARS), "2"))
-    )
+    monkeypatch.setattr("lm.tokenizer._LONG_RUN", re.compile(_LONG_RUN.pattern.replace(str(LONG_RUN_CHARS), "2")))
     cut, whole = load_tokenizer(bpe_folder), open_backend(bpe_folder / "tokenizer.json")
-    assert [cut.encode(text) for text in TEXTS] == [
-        encoding.ids for encoding in whole.encode_batch_fast(TEXTS)
-    ]
+    assert [cut.encode(text) for text in TEXTS] == [encoding.ids for encoding in whole.encode_batch_fast(TEXTS)]
 
 
 def test_an_id_outside_the_vocabulary_is_refused(bpe_folder):
@@ -184,10 +178,7 @@ def test_a_gemma_like_tokenizer_gives_the_ids_of_auto_tokenizer(gemma_source, ge
     assert [tokenizer.encode(text) for text in texts] == expected
     assert auto_ids(gemma_folder, texts) == expected
     ids, lengths = tokenizer.encode_documents(texts)
-    assert (
-        ids.dtype == np.dtype("<u4")
-        and np.split(ids, np.cumsum(lengths)[:-1])[7][:-1].tolist() == expected[7]
-    )
+    assert ids.dtype == np.dtype("<u4") and np.split(ids, np.cumsum(lengths)[:-1])[7][:-1].tolist() == expected[7]
     assert np.count_nonzero(ids == tokenizer.eot_id) == len(texts)
     greeting = "Hi <bos>\n\nthere 👋 "
     assert tokenizer.decode([*tokenizer.encode(greeting), tokenizer.eot_id]) == greeting + "<eos>"

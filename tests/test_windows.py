@@ -65,5 +65,5 @@ def test_one_window_is_enough_and_less_is_refused():
     x, y = TokenWindows(np.arange(9), 8, 2, seed=0).batch(0)
     assert x.tolist() == [list(range(8))] * 2
     assert y.tolist() == [list(range(1, 9))] * 2
-    with pytest.raises(DataError, match="8 tokens, one window of train.seq_len 8 needs 9"):
+    with pytest.raises(DataError, match=r"8 tokens, one window of train\.seq_len 8 needs 9"):
         TokenWindows(np.arange(8), 8, 2, seed=0)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import yaml
-
 from conftest import ROOT
 
 MICRO_MODEL = {
@@ -23,7 +22,11 @@ class Workspace:
     def __init__(self, folder: Path):
         self.folder = folder
         listed = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", "ls-files", "-co", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.splitlines()
         for name in listed:
             if (ROOT / name).is_file() and name != "dvc.lock":
@@ -31,7 +34,12 @@ class Workspace:
                 shutil.copy2(ROOT / name, folder / name)
         # The commands' `python` is the one that runs the tests; the run is the same on any machine.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment = {
+            **os.environ,
+            "PATH": path,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         self.environment.pop("DVC_ROOT", None)
 
     def change(self, **values) -> None:

@@ -73,7 +73,9 @@ def load_newest_state(run: Path) -> dict | None:
         except IntegrityError as error:
             print(f"warning: {error}; trying the state before it", file=sys.stderr)
     if recorded:
-        raise IntegrityError(f"{run}: none of {len(recorded)} states is intact; delete the folder to train from scratch")
+        raise IntegrityError(
+            f"{run}: none of {len(recorded)} states is intact; delete the folder to train from scratch"
+        )
     return None
 
 

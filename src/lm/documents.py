@@ -97,7 +97,9 @@ def iter_rows(raw: Path, part: Slice, columns: list[str] | None = None) -> Itera
                 if position >= part.end_char:
                     return
     if not found:
-        raise DataError(f"no document of split {part.split!r} begins in characters {part.start_char} to {part.end_char}")
+        raise DataError(
+            f"no document of split {part.split!r} begins in characters {part.start_char} to {part.end_char}"
+        )
 
 
 def _select(batch: pa.RecordBatch, position: int, part: Slice) -> tuple[pa.RecordBatch, int]:

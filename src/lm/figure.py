@@ -6,10 +6,10 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402 - the backend has to be chosen first
-from matplotlib.ticker import EngFormatter  # noqa: E402
+import matplotlib.pyplot as plt
+from matplotlib.ticker import EngFormatter
 
-from lm.files import atomic_write  # noqa: E402
+from lm.files import atomic_write
 
 # Okabe and Ito's palette, told apart by lightness and line style as well.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"

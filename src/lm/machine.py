@@ -18,27 +18,37 @@ def pick_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def check_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """Return the torch dtype; EnvironmentFailure if the device only emulates it.
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The format to compute in: "auto" is bfloat16 where the device has it, else float32.
 
-    A native bfloat16 multiplies matrices faster than float32 (2 to 8 times), an emulated one slower.
+    Raises EnvironmentFailure for a bfloat16 that the device would only emulate, at a crawl.
     """
-    if dtype == "bfloat16":
-        rates = {kind: matmul_peak_flops(device, kind, seconds=0.1) for kind in DTYPES.values()}
-        if rates[torch.bfloat16] < rates[torch.float32]:
-            raise EnvironmentFailure(
-                f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32"
-            )
-    return DTYPES[dtype]
+    if name == "auto":
+        name = "bfloat16" if has_bfloat16(device) else "float32"
+    if name == "bfloat16" and not has_bfloat16(device):
+        raise EnvironmentFailure(
+            f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32 or auto"
+        )
+    return DTYPES[name]
 
 
-def describe(device: torch.device) -> dict:
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 matrices in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found = torch.cpu.get_capabilities()
+    names = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # x86, x86, Arm, Arm
+    return sys.platform.startswith("linux") and any(found.get(name, False) for name in names)
+
+
+def describe(device: torch.device, dtype: torch.dtype) -> dict:
     """What decides the bits of a result beside parameters, code and data."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
+        "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "ranks": 1,
         "torch": torch.__version__.split("+")[0],
@@ -64,6 +74,16 @@ def keep_freed_memory() -> bool:
         return False
     mmap_max, trim_threshold, top_pad = -4, -1, -2  # the names of <malloc.h>: M_MMAP_MAX, …
     return all([mallopt(mmap_max, 0), mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**29)])
+
+
+def with_one_thread(measure):
+    """Return measure() as one thread does it; the number of threads is set back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return measure()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:

@@ -219,13 +219,14 @@ class CrossEntropyFunction(Function):
             grad_logits = grad_logits.to(dtype)
             grad_h[part] = grad_logits @ narrow_head
             grad_head += grad_logits.T @ narrow_h[part]
-        ctx.save_for_backward(grad_h.div_(len(h)), grad_head.div_(len(h)))
+        ctx.save_for_backward(grad_h, grad_head)
         return loss / len(h)
 
     @staticmethod
     def backward(ctx, grad):
         grad_h, grad_head = ctx.saved_tensors
-        return grad_h.mul_(grad), grad_head.mul_(grad), None, None
+        scale = grad / len(grad_h)
+        return grad_h.mul_(scale), grad_head.mul_(scale), None, None
 
 
 class Gemma3Model(nn.Module):

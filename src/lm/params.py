@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _SCALARS = {
-    "null": (r"~|null|Null|NULL|", list("~nN") + [""]),
+    "null": (r"~|null|Null|NULL|", [*"~nN", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     "int": (r"[-+]?[0-9]+", list("-+0123456789")),
     "float": (
@@ -50,7 +50,7 @@ def read_yaml(path: Path | str) -> dict:
     """Read a YAML mapping; ParamsError names the file and the line of what is wrong."""
     try:
         with open(path, encoding="utf-8") as file:
-            value = yaml.load(file, _Loader)  # noqa: S506 - a SafeLoader subclass
+            value = yaml.load(file, _Loader)
     except FileNotFoundError:
         raise ParamsError(f"{path}: missing; run the command at the repository's root") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -67,7 +67,7 @@ def read_section(path: Path | str, name: str, section_type):
     for key in name.split("."):
         if not isinstance(value, dict) or key not in value:
             known = ", ".join(value) if isinstance(value, dict) else "no keys"
-            raise ParamsError(f"{path}: {'.'.join(walked + [key])} is missing; there are: {known}")
+            raise ParamsError(f"{path}: {'.'.join([*walked, key])} is missing; there are: {known}")
         walked.append(key)
         value = value[key]
     return coerce(value, section_type, name, str(path))
@@ -96,6 +96,12 @@ def coerce(value, wanted, name: str, where: str):
         return value
     kinds = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
     raise ParamsError(f"{where}: {name} is {value!r}, not {kinds.get(wanted, 'a list or mapping as needed')}")
+
+
+def needed(ok: bool, name: str, found, requirement: str) -> None:
+    """Raise the ValueError that a section's `__post_init__` owes for a value out of range."""
+    if not ok:
+        raise ValueError(f"{name} is {found}, needed: {requirement}")
 
 
 def _dataclass(value, wanted, name: str, where: str):

@@ -1,10 +1,12 @@
 """What a run will be, said before it starts: size, work, memory, epochs, and what is unwise."""
 
+import contextlib
 import dataclasses
 
 import torch
 
 from lm.errors import EnvironmentFailure
+from lm.model import ModelConfig
 
 GIB = 1 << 30
 
@@ -40,18 +42,17 @@ class Plan:
         ]
 
 
-def estimate_memory_bytes(
-    num_parameters: int, n_layer: int, d_model: int, d_ff: int, vocab_size: int, micro_batch_tokens: int
-) -> int:
+def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_tokens: int) -> int:
     """Rough upper estimate of a training run's memory in bytes.
 
-    Weights, gradients, two AdamW moments and the best weights so far in float32; about
-    16 d_model + 6 d_ff float32 activations kept a token and block; logits, their float32 copy and gradient.
+    Weights, gradients, two AdamW moments and the best weights so far in float32; about 16 d_model +
+    6 d_ff float32 activations kept a token and block; a chunk of logits with its gradient, and the
+    gradient of the head.
     """
     states = 5 * 4 * num_parameters
-    activations = 4 * n_layer * (16 * d_model + 6 * d_ff) * micro_batch_tokens
-    logits = 3 * 4 * vocab_size * min(micro_batch_tokens, 4096)
-    return states + activations + logits
+    activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * micro_batch_tokens
+    head = 4 * config.vocab_size * (3 * min(micro_batch_tokens, 512) + config.d_model)
+    return states + activations + head
 
 
 def refuse_too_large(plan: Plan, available_bytes: int) -> None:
@@ -76,11 +77,15 @@ def warnings(plan: Plan, seq_len: int, window: int, full_attention_every: int) -
     return found
 
 
-def out_of_memory(error: RuntimeError) -> EnvironmentFailure | None:
-    """The clear error for an allocation that failed inside torch, or None for any other error."""
-    text = str(error)
-    if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in text and "not enough memory" not in text:
-        return None
-    return EnvironmentFailure(
-        "out of memory in a training step; lower train.micro_batch_tokens (more accumulation gives the same losses)"
-    )
+@contextlib.contextmanager
+def out_of_memory_in_words():
+    """Turn torch's failed allocations into the sentence that says what to lower."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise EnvironmentFailure(
+                "out of memory in a training step; lower train.micro_batch_tokens (more accumulation gives the "
+                "same losses) or choose a smaller model.name"
+            ) from None
+        raise

@@ -47,7 +47,7 @@ def filter_logits(
         values, order = logits.sort(descending=True, stable=True)
         p = values.softmax(0)
         likelier = p.cumsum(0) - p  # the probability of all entries before
-        logits = logits.index_fill(0, order[1:][likelier[1:] >= top_p], -math.inf)
+        logits = logits.index_fill(0, order[likelier >= top_p], -math.inf)
     if min_p is not None:
         logits = logits.masked_fill(logits < logits.max() + math.log(min_p), -math.inf)
     return logits

@@ -50,8 +50,7 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
         found = sha256_file(folder / name) if (folder / name).exists() else "no file"
         if found != expected:
             raise IntegrityError(
-                f"{folder / name}: sha256 is {found}, {META} says {expected}; "
-                "run `dvc repro -f make_tokenizer`"
+                f"{folder / name}: sha256 is {found}, {META} says {expected}; run `dvc repro -f make_tokenizer`"
             )
     return (ByteLevelTokenizer if RANKS in meta["files"] else HuggingFaceTokenizer)(folder, meta)
 
@@ -178,9 +177,7 @@ class ByteLevelTokenizer(Tokenizer):
 
     def _encode(self, text: str) -> np.ndarray:
         pieces = cut_long_runs(text) if len(text) > LONG_RUN_CHARS else [text]
-        return np.concatenate(
-            [self._encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
-        )
+        return np.concatenate([self._encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
 
     def _sizes(self) -> Iterable[tuple[int, int]]:
         return ((rank, len(token)) for token, rank in self.ranks.items())

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -66,18 +66,18 @@ class TrainingState:
 
 
 def train_steps(
-    state: TrainingState, windows: TokenWindows, params, max_steps: int, device: torch.device, dtype: torch.dtype
+    state: TrainingState, windows: TokenWindows, params, device: torch.device, dtype: torch.dtype
 ) -> Iterator[int]:
-    """Run optimizer steps from state.step on; yield after each, with state.step counting those done.
+    """Run optimizer steps from state.step to params.max_steps (the stage's section); yield after each.
 
     Raises DivergedError before the update if the loss or a gradient is not finite.
     """
     micro_batches = params.batch_tokens // params.micro_batch_tokens
-    log_every_steps = max(1, params.log_every_tokens // params.batch_tokens)
-    while state.step < max_steps:
+    while state.step < params.max_steps:
         lr = learning_rate(
-            state.step, max_steps, params.warmup_steps, params.peak_lr, params.min_lr, params.schedule, params.decay_share
-        )
+            state.step, params.max_steps, params.warmup_steps, params.peak_lr, params.min_lr, params.schedule,
+            params.decay_share,
+        )  # fmt: skip
         set_learning_rate(state.optimizers, lr)
         x, y = windows.batch(state.step)
         loss = accumulate_gradients(state.model, x, y, micro_batches, device, dtype)
@@ -92,15 +92,22 @@ def train_steps(
             optimizer.zero_grad(set_to_none=True)
         state.step += 1
         state.interval_loss += loss
-        if state.step % log_every_steps == 0:
+        if state.step % params.log_every_steps == 0:
             tokens = state.step * params.batch_tokens
-            state.history.train.append([state.step, tokens, lr, state.interval_loss / log_every_steps, grad_norm])
+            state.history.train.append(
+                [state.step, tokens, lr, state.interval_loss / params.log_every_steps, grad_norm]
+            )
             state.interval_loss = 0.0
         yield state.step
 
 
 def accumulate_gradients(
-    model: nn.Module, x: np.ndarray, y: np.ndarray, micro_batches: int, device: torch.device, dtype: torch.dtype
+    model: nn.Module,
+    x: np.ndarray,
+    y: np.ndarray,
+    micro_batches: int,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> float:
     """Add the gradients of the mean loss over (B, T) in equal micro-batches; return that loss in nats."""
     total = torch.zeros((), device=device)
@@ -121,9 +128,27 @@ def to_device(ids: np.ndarray, device: torch.device) -> torch.Tensor:
     return tensor
 
 
-def validate(state: TrainingState, score: Callable[[], float], tokens: int) -> float:
-    """Record the validation loss in nats a token and keep the weights if it is the best so far."""
-    loss = score()
+class Clock:
+    """Seconds of training over all segments of a run, and since the last state was saved."""
+
+    def __init__(self, elapsed_before_s: float):
+        self._started, self._interval = time.monotonic() - elapsed_before_s, time.monotonic()
+
+    def elapsed_s(self) -> float:
+        """Seconds since the run began, pauses between its segments left out."""
+        return time.monotonic() - self._started
+
+    def interval_s(self) -> float:
+        """Seconds since `restart_interval`."""
+        return time.monotonic() - self._interval
+
+    def restart_interval(self) -> None:
+        """Begin a new interval."""
+        self._interval = time.monotonic()
+
+
+def validate(state: TrainingState, loss: float, tokens: int) -> float:
+    """Record a validation loss in nats a token and keep the weights if it is the best so far."""
     if not math.isfinite(loss):
         raise DivergedError(f"validation loss is {loss} at step {state.step}; lower train.peak_lr")
     state.history.validation.append([state.step, tokens, loss])

@@ -120,9 +120,7 @@ def _check_cache(encoding_name: str) -> list[tuple[Path, str, str]]:
         if not path.exists():
             missing.append((path, url, expected))
         elif (found := sha256_file(path)) != expected:
-            raise IntegrityError(
-                f"{path}: sha256 is {found}, needed for {url}: {expected}; delete it and run again"
-            )
+            raise IntegrityError(f"{path}: sha256 is {found}, needed for {url}: {expected}; delete it and run again")
     return missing
 
 
@@ -226,15 +224,11 @@ def _open_auto(source: Path):
         auto = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # `tokenizers` raises Exception itself on a file that it cannot read
         reason = str(error).strip().split("\n")[0]
-        raise DataError(
-            f"transformers cannot build the tokenizer: {type(error).__name__}: {reason}"
-        ) from error
+        raise DataError(f"transformers cannot build the tokenizer: {type(error).__name__}: {reason}") from error
     if not auto.is_fast:
         raise DataError(f"{type(auto).__name__} is no fast tokenizer; choose one with a {BACKEND}")
     if getattr(auto.backend_tokenizer.model, "dropout", None):
-        raise DataError(
-            "the tokenizer leaves out merges at random (dropout), but ids must repeat; choose another"
-        )
+        raise DataError("the tokenizer leaves out merges at random (dropout), but ids must repeat; choose another")
     auto.backend_tokenizer.no_truncation()
     auto.backend_tokenizer.no_padding()
     return auto

@@ -125,9 +125,7 @@ def _form_and_slot(form: str, name: str) -> tuple[str, str]:
 def options(slot: str) -> tuple[tuple[str, str], ...]:
     """The options of a slot as (word, "he" | "she" | "")."""
     groups = [group.rpartition(":") for group in WORDS[slot].split(";")]
-    return tuple(
-        (" ".join(word.split()), gender.strip()) for gender, _, words in groups for word in words.split(",")
-    )
+    return tuple((" ".join(word.split()), gender.strip()) for gender, _, words in groups for word in words.split(","))
 
 
 @functools.cache

@@ -1,0 +1,80 @@
+"""What a training run leaves behind: weights and their record, metrics, curves."""
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+from lm.checkpoint import save_tensors
+from lm.figure import draw_training
+from lm.files import atomic_folder, write_csv, write_json
+from lm.model import ModelConfig
+from lm.preflight import Plan
+from lm.tokenfile import TokenFile
+from lm.training import History, TrainingState
+
+
+def write_curves(plots: Path, history: History, draw: bool = False) -> None:
+    """The curves as CSV, also of a run in progress; `draw` adds the picture."""
+    write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
+    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
+    write_csv(plots / "timing.csv", ["tokens", "seconds"], history.timing)
+    if draw:
+        draw_training(plots)
+
+
+def write_models(
+    models: Path, state: TrainingState, params, config: ModelConfig, train: TokenFile, validation: TokenFile
+) -> None:
+    """Best and last weights, and model.json, which names all that they were made from."""
+    record = {
+        "config": dataclasses.asdict(config),
+        "seq_len": params.seq_len,
+        "seed": params.seed,
+        "eval_tokens": params.eval_tokens,
+        "tokenizer_sha256": train.meta["tokenizer"]["sha256"],
+        "data_sha256": {"train": train.meta["sha256"], "validation": validation.meta["sha256"]},
+        "segments": state.segments,
+    }
+    last_step, _, last_loss = state.history.validation[-1]
+    for name, weights, step, loss in (
+        ("best", state.best_weights, state.best_step, state.best_loss),
+        ("last", state.weights(), last_step, last_loss),
+    ):
+        sha256 = save_tensors(models / f"{name}_model_params.pt", weights)
+        tokens = step * params.batch_tokens
+        record[name] = {"step": step, "tokens_seen": tokens, "val_loss": loss, "sha256": sha256}
+    write_json(models / "model.json", record)
+
+
+def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
+    """train.json, the same for the same bits, and timing.json, which holds the wall clock alone."""
+    _, tokens_seen, last_loss = state.history.validation[-1]
+    best_tokens = {step: tokens for step, tokens, _ in state.history.validation}[state.best_step]
+    figures = {
+        "best_val_loss": state.best_loss,
+        "last_val_loss": last_loss,
+        "best_tokens_seen": best_tokens,
+        "tokens_seen": tokens_seen,
+        "steps": state.step,
+        "epochs": plan.epochs,
+        "parameters": plan.num_parameters,
+        "training_flops": plan.flops_per_token * tokens_seen,
+    }
+    if state.history.train:
+        figures["last_train_loss"] = state.history.train[-1][3]
+    write_json(metrics / "train.json", figures)
+    speed = {"train_seconds": state.elapsed_s, "train_tokens_per_s": tokens_seen / state.elapsed_s}
+    write_json(metrics / "timing.json", speed)
+
+
+def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
+    """Copy a finished run's files to the stage's outputs; each appears whole."""
+    with atomic_folder(models) as folder:
+        shutil.copytree(done / "models", folder, dirs_exist_ok=True)
+    for source, target in ((done / "metrics", metrics), (done / "plots", plots)):
+        target.mkdir(parents=True, exist_ok=True)
+        for path in source.iterdir():
+            temporary = target / f".{path.name}.tmp"
+            shutil.copyfile(path, temporary)
+            os.replace(temporary, target / path.name)
