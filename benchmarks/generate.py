@@ -88,7 +88,7 @@ def main() -> None:
         "parameters": count_parameters(config)["total"],
         "prompt_tokens": len(PROMPT_IDS),
         "new_tokens": args.new_tokens,
-        "median_ratio": statistics.median(round["ratio"] for round in rounds),
+        "median_ratio": statistics.median(r["ratio"] for r in rounds),
         "median_cached_tokens_per_s": args.new_tokens / statistics.median(r["cached_s"] for r in rounds),
         "rounds": rounds,
     }

@@ -66,16 +66,20 @@ def test_ids_are_those_of_the_whole_text_one_position_at_a_time(model):
     assert sample(model, 20, temperature=0) == ids[len(PROMPT) :]
 
 
-def test_with_the_cache_each_token_is_computed_once(model):
-    lengths = []
-    hook = model.embed_tokens.register_forward_hook(lambda _, inputs, __: lengths.append(inputs[0].shape[1]))
-    stream = generate(model, PROMPT, 5, generator=torch.Generator().manual_seed(0))
+def test_with_the_cache_each_token_is_computed_once_and_without_a_graph(model):
+    seen = []
+
+    def look(module, inputs, output):
+        seen.append((inputs[0].shape[1], torch.is_inference_mode_enabled()))
+
+    hook = model.embed_tokens.register_forward_hook(look)
+    stream = generate(model, PROMPT, 4, generator=torch.Generator().manual_seed(0))
     next(stream)
-    assert lengths == [len(PROMPT)]  # streamed: nothing is computed ahead
+    assert seen == [(len(PROMPT), True)]  # streamed: nothing is computed ahead
     assert not torch.is_inference_mode_enabled()
     list(stream)
     hook.remove()
-    assert lengths == [len(PROMPT), 1, 1, 1, 1]
+    assert seen[1:] == [(1, True)] * 3
 
 
 def test_seed_decides_the_ids(model):

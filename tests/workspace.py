@@ -12,7 +12,7 @@ from conftest import ROOT
 MICRO_MODEL = {
     "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "window": 8,
     "full_attention_every": 2, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_scale": 8,
-    "norm_eps": 1e-6, "max_seq_len": 64,
+    "norm_eps": 1e-6, "max_seq_len": 1024,
 }  # fmt: skip
 
 
@@ -71,9 +71,9 @@ class Workspace:
                 "tokenizers.bpe.vocab_size": 400,
                 "models.micro": MICRO_MODEL,
                 "model.name": "micro",
-                "train.seq_len": 32, "train.batch_tokens": 128, "train.micro_batch_tokens": 128,
-                "train.max_tokens": 2560, "train.warmup_steps": 2, "train.log_every_tokens": 256,
-                "train.eval_every_tokens": 1280, "train.eval_tokens": 512, "train.dtype": "float32",
+                "train.seq_len": 32, "train.batch_tokens": 512, "train.micro_batch_tokens": 512,
+                "train.max_tokens": 10240, "train.warmup_steps": 2, "train.log_every_tokens": 1024,
+                "train.eval_every_tokens": 5120, "train.eval_tokens": 512, "train.dtype": "float32",
                 "eval.stride": 16, "eval.sample_tokens": 8, "eval.num_samples": 1,
             }
         )  # fmt: skip

@@ -13,6 +13,7 @@ lists and numbers and call nothing.
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -20,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.errors import IntegrityError, ParamsError
-from lm.files import atomic_folder, read_json, sha256_file
+from lm.errors import DataError, IntegrityError, ParamsError
+from lm.files import atomic_folder, read_json, sha256_file, write_json
 from lm.formats_stream import Stream, padding_of, unpadded
-from lm.tokenfile import DTYPES
+from lm.tokenfile import DTYPES, FORMAT_VERSION
 
 META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
 DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
@@ -47,7 +48,9 @@ class DumpFolder:
 
 
 def open_dumps(folder: Path) -> DumpFolder:
-    """List a folder's dumps; IntegrityError if the meta file names others than there are."""
+    """List a folder's dumps; IntegrityError if the meta file is missing or names others than there are."""
+    if not (folder / META).exists():
+        raise IntegrityError(f"{folder}: has no {META}, so it is no folder of dumps; name another, or tokenize again")
     entries = read_json(folder / META)
     found = {path.name for path in folder.iterdir() if DUMP_NAME.fullmatch(path.name)}
     if found != entries.keys() or not found:
@@ -98,7 +101,8 @@ def _load(path: Path) -> np.ndarray:
         raise
     except Exception as error:  # a damaged pickle can raise anything
         raise IntegrityError(f"{path}: not a list of equally long lists of ids ({error}); tokenize again") from None
-    if rest or rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.size == 0 or rows.min() < 0:
+    is_ids = rows.ndim == 2 and rows.dtype.kind in "iu" and rows.size and rows.min() >= 0 and rows.max() < 2**32
+    if rest or not is_ids:
         raise IntegrityError(f"{path}: not a list of equally long lists of ids, and nothing else; tokenize again")
     return rows
 

@@ -26,7 +26,9 @@ def open_npy(path: Path) -> np.ndarray:
     """
     try:
         ids = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, SyntaxError, TypeError, OverflowError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a damaged header can raise anything
         raise IntegrityError(f"{path}: not a whole .npy array of integers ({error}); write it again") from None
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
         raise IntegrityError(f"{path}: holds {ids.ndim}-D {ids.dtype}, needed: 1-D or 2-D integers")
@@ -56,16 +58,17 @@ def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
     `pad_token`: what pads the ends of rows in a file without a sidecar; None: nothing does.
     """
     ids = open_npy(path)
-    num_tokens = count_tokens(path, ids)
+    num_tokens, has_sidecar = count_tokens(path, ids), npy_sidecar_path(path).exists()
     num_rows, row_length = ids.shape if ids.ndim == 2 else (ids.size, 1)
-    has_sidecar = npy_sidecar_path(path).exists()
+    if pad_token is not None and (has_sidecar or ids.ndim == 1):
+        raise ParamsError(f"{path}: padding is at the ends of rows of a 2-D file without a sidecar, which this is not")
 
     def blocks() -> Iterator[np.ndarray]:
         rows_per_block = max(1, BLOCK_TOKENS // row_length)
         for start in range(0, num_rows, rows_per_block):
             # Mapped anew for each block, so that what was read does not stay resident.
             rows = open_npy(path)[start : start + rows_per_block].reshape(-1, row_length)
-            if pad_token is not None and not has_sidecar:
+            if pad_token is not None:
                 yield unpadded(rows, padding_of(rows, pad_token))
             else:
                 yield rows.reshape(-1)[: num_tokens - start * row_length]

@@ -66,7 +66,7 @@ def unpadded(rows: np.ndarray, padding: np.ndarray) -> np.ndarray:
 def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Path) -> Iterator[np.ndarray]:
     """Pass ids on as `dtype`; IntegrityError with the position of the first one outside the vocabulary."""
     position = 0
-    for block in blocks:
+    for block in _pieces(blocks):
         outside = (block < 0) | (block >= vocab_size)
         if outside.any():
             first = int(np.argmax(outside))
@@ -76,6 +76,13 @@ def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Pa
             )
         position += len(block)
         yield np.ascontiguousarray(block, DTYPES[dtype])
+
+
+def _pieces(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Cut blocks that are longer than BLOCK_TOKENS, such as a very long row."""
+    for block in blocks:
+        for start in range(0, len(block), BLOCK_TOKENS):
+            yield block[start : start + BLOCK_TOKENS]
 
 
 def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:

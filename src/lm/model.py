@@ -207,7 +207,7 @@ class CrossEntropyFunction(Function):
 
     @staticmethod
     def forward(ctx, h, head, targets, rows):
-        loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), torch.zeros_like(head)
+        loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
         dtype = compute_dtype(h)
         narrow_h, narrow_head = h.to(dtype), head.to(dtype)
         for start in range(0, len(h), rows):
@@ -215,10 +215,12 @@ class CrossEntropyFunction(Function):
             target = targets[part, None]
             log_p = F.log_softmax(narrow_h[part] @ narrow_head.T, -1, dtype=torch.float32)  # (rows, V)
             loss -= log_p.gather(1, target).sum()
+            # The gradient of the logits is p, less 1 at the target; 1 / N and the outer gradient come last.
             grad_logits = log_p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=log_p.dtype))
             grad_logits = grad_logits.to(dtype)
             grad_h[part] = grad_logits @ narrow_head
-            grad_head += grad_logits.T @ narrow_h[part]
+            grad_part = grad_logits.T @ narrow_h[part]  # (V, C)
+            grad_head = grad_part.float() if grad_head is None else grad_head.add_(grad_part)
         ctx.save_for_backward(grad_h, grad_head)
         return loss / len(h)
 

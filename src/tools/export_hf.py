@@ -52,8 +52,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(".")
 model = AutoModelForCausalLM.from_pretrained(".")
 ids = torch.tensor([[{eot_id}, *tokenizer("", add_special_tokens=False)["input_ids"]]])
-text = model.generate(ids, max_new_tokens=100, do_sample=True, temperature=0.8, top_k=50)[0, 1:]
-print(tokenizer.decode(text))
+settings = {{"max_new_tokens": 100, "do_sample": True, "temperature": 0.8, "top_k": 50}}
+print(tokenizer.decode(model.generate(ids, attention_mask=torch.ones_like(ids), **settings)[0, 1:]))
 ```
 
 ## Metrics

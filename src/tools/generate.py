@@ -5,6 +5,7 @@ python src generate "Once upon a time" --temperature 0.8 --seed 1 --num_samples 
 
 import argparse
 import itertools
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -29,16 +30,23 @@ def whole(text: str) -> int:
     return number
 
 
+def finite(text: str) -> float:
+    """A number on the command line."""
+    if not math.isfinite(number := float(text)):
+        raise argparse.ArgumentTypeError(f"is {text}, needed: a finite number")
+    return number
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the arguments; a wrong one ends the program with status 2."""
     parser = argparse.ArgumentParser("python src generate", description="Continue a text, as it is drawn.")
     parser.add_argument("prompt", nargs="?", default="", help="the text to continue; none begins a document")
     parser.add_argument("--models", type=Path, default="data/models")
     parser.add_argument("--tokenizer", type=Path, default="data/tokenizer")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token (0.8)")
+    parser.add_argument("--temperature", type=finite, default=0.8, help="0 takes the likeliest token (0.8)")
     parser.add_argument("--top_k", type=whole, default=50, help="draw from the k likeliest; 0: from all (50)")
-    parser.add_argument("--top_p", type=float, help="draw from the fewest that reach this probability")
-    parser.add_argument("--min_p", type=float, help="drop what is less than min_p times the likeliest")
+    parser.add_argument("--top_p", type=finite, help="draw from the fewest that reach this probability")
+    parser.add_argument("--min_p", type=finite, help="drop what is less than min_p times the likeliest")
     parser.add_argument("--seed", type=whole, default=1, help="of the first sample, then one more each (1)")
     parser.add_argument("--num_samples", type=whole, default=1)
     parser.add_argument("--max_new_tokens", type=whole, default=256)

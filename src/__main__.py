@@ -1,0 +1,31 @@
+"""Tools for people: `python src convert IN OUT` runs tools/convert.py, and so for every file there."""
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "tools"
+TOOLS = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem != "__init__"}
+
+
+def summary(path: Path) -> str:
+    """The first line of a tool's docstring; the tool is not imported."""
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
+
+
+def main(argv: list[str]) -> int:
+    """Run the tool argv[0] with the other arguments and return its exit status; 2 if there is none."""
+    if argv[:1] in (["-h"], ["--help"]):
+        print("usage: python src TOOL …\n")
+        print("\n".join(f"{name:12} {summary(path)}" for name, path in TOOLS.items()))
+        return 0
+    if not argv or argv[0] not in TOOLS:
+        found = f"unknown tool {argv[0]!r}" if argv else "no tool named"
+        print(f"error: {found}; there are: {', '.join(TOOLS)}", file=sys.stderr)
+        return 2
+    return importlib.import_module(f"tools.{argv[0]}").main(argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

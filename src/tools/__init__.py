@@ -1,0 +1,1 @@
+"""One file a tool: `python src NAME …` calls its main(argv), which returns the exit status."""
