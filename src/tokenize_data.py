@@ -53,7 +53,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="characters encoded at a time: memory, not the result (default: %(default)s)")  # fmt: skip
     add("--max_dump_size", type=int, default=10_000, help="samples in a dump (default: %(default)s)")
     add("--min_sample_length", type=int, default=1,
-        help="tokens that the last sample needs to be padded and kept; else it is left out (default: keep)")  # fmt: skip
+        help="tokens the last sample needs to be padded and kept, not left out (default: keep)")  # fmt: skip
     add("--pad_token", type=int, help="id that fills up the last sample (default: the end-of-text id)")
     add("--disjoint_from", type=Path, nargs="+", default=[], metavar="DIR",
         help="refuse a range that shares a character with what is tokenized there")  # fmt: skip

@@ -8,17 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from lm.kernels import attend, visible
 from lm.model import (
     Gemma3Model,
     ModelConfig,
     ModelParams,
-    attend,
     count_parameters,
     flops_per_token,
     from_hugging_face,
     hugging_face_config,
     to_hugging_face,
-    visible,
 )
 
 TINY = ModelConfig(
