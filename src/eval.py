@@ -99,9 +99,9 @@ def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) ->
         return summarize(*(columns[name][keep] for name in ("nats", "tokens", "utf8_bytes")))
 
     metrics = figures(np.ones_like(chose)) | {"window_tokens": record["seq_len"], "stride_tokens": stride}
-    metrics["selection_part"] = figures(chose)
-    if not chose.all():
-        metrics["unseen_part"] = figures(~chose)
+    for name, part in (("selection", chose), ("unseen", ~chose)):
+        if part.any():
+            metrics[name] = {key: figures(part)[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
     floor = tokens.meta["surprisal_bits"]
     if floor is not None:
         bits = metrics["nats_per_token"] * metrics["tokens"] / math.log(2)

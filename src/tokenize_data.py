@@ -127,7 +127,8 @@ def range_of(args: argparse.Namespace, num_chars: int) -> Slice:
 
 def refuse_overlap(part: Slice, file_sha256: str, folder: Path) -> None:
     """Raise ParamsError if a character of the range is tokenized in `folder` already."""
-    stream = (open_dumps(folder).provenance or {}).get("stream", {})
+    provenance = open_dumps(folder).provenance
+    stream = provenance["stream"] if provenance else {}
     if not stream.get("slice"):
         raise IntegrityError(f"--disjoint_from {folder}: names no range of characters; tokenize it again")
     other = Slice(**stream["slice"])

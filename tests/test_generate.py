@@ -239,6 +239,19 @@ def test_bytes_that_are_no_text_become_replacement_characters(gemma_like):
     assert "".join(stream_text(gemma_like, [gemma_like.eot_id], ids)) == "漢\ufffdx\ufffd"
 
 
+def test_a_token_that_depends_on_the_one_before_is_shown_as_in_the_whole_text():
+    """A space that stands at the beginning of a text is none; and the work does not grow with the text."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"▁one": 0, "▁day": 1, "s": 2}, unk_token="s"))
+    backend.decoder, lengths = decoders.Metaspace(), []
+
+    def decode(ids: list[int]) -> str:
+        lengths.append(len(ids))
+        return backend.decode(ids)
+
+    pieces = stream_text(SimpleNamespace(decode=decode), [0], [1, 2, 0, 1] * 20)
+    assert list(pieces) == [" day", "s", " one", " day"] * 20 and max(lengths) == 2
+
+
 def test_text_appears_with_the_token_that_completes_it(trained):
     tokenizer, seen = trained.tokenizer, []
     ids = [*tokenizer.encode("the"), *tokenizer.encode("🇩"), *tokenizer.encode("x")]
@@ -293,6 +306,13 @@ def test_stops_at_the_end_of_the_text(trained, run, tmp_path):
     status, out, err = run("", "--temperature", 0, "--max_new_tokens", 9, models=tmp_path / "models")
     assert (status, out) == (0, "\n") and "1 tokens" in err and "ended by itself" in err
     assert run("x", "--temperature", 0, "--max_new_tokens", 9, models=tmp_path / "models")[1] == "x" * 10 + "\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no_cache"]])
+def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
+    settings = {}
+    monkeypatch.setattr("tools.generate.generate", lambda *_, **given: settings.update(given) or iter([]))
+    assert run("x", *arguments)[0] == 0 and settings["use_cache"] is not bool(arguments)
 
 
 def test_each_character_is_on_the_screen_before_the_next_is_drawn(trained, run, monkeypatch):

@@ -52,9 +52,10 @@ def test_sums_by_document_and_figures():
     assert figures["perplexity"] == pytest.approx(math.exp(2))
     assert figures["bits_per_byte"] == pytest.approx(8 / math.log(2) / 40)
     assert figures["bits_per_byte_se"] == pytest.approx(0, abs=1e-12)
-    # residuals of the mean 2 nats a token: -2 and 2; sqrt(2/1 · 8) / 4
-    assert figures["nats_per_token_se"] == pytest.approx(1.0)
-    assert summarize(nats[:1], tokens[:1], size[:1])["nats_per_token_se"] is None
+    # 0.2 nats a byte over sizes 20, 20: residuals -2 and 2; sqrt(2/1 · 8) / 40 nats
+    unequal = summarize(nats, tokens, np.array([20, 20]))
+    assert unequal["bits_per_byte_se"] == pytest.approx(0.1 / math.log(2))
+    assert "bits_per_byte_se" in figures and summarize(nats[:1], tokens[:1], size[:1])["bits_per_byte_se"] is None
 
 
 def test_the_standard_error_is_that_of_repeated_sampling():
@@ -62,8 +63,8 @@ def test_the_standard_error_is_that_of_repeated_sampling():
     tokens = rng.integers(10, 500, 5000)
     nats = tokens * rng.normal(2.0, 0.5, 5000)
     figures = [summarize(*(column[i : i + 50] for column in (nats, tokens, tokens))) for i in range(0, 5000, 50)]
-    spread = np.std([figure["nats_per_token"] for figure in figures])
-    assert np.mean([figure["nats_per_token_se"] for figure in figures]) == pytest.approx(spread, rel=0.2)
+    spread = np.std([figure["bits_per_byte"] for figure in figures])
+    assert np.mean([figure["bits_per_byte_se"] for figure in figures]) == pytest.approx(spread, rel=0.2)
 
 
 def test_loss_by_position_is_a_mean_over_octaves():

@@ -64,8 +64,10 @@ def open_dumps(folder: Path) -> DumpFolder:
         dumps = [(folder / name, int(entries[name]["num_samples"]), int(entries[name]["num_tokens"])) for name in names]
     except (TypeError, KeyError, ValueError) as error:
         raise IntegrityError(f"{folder / META}: no num_samples and num_tokens for each file ({error!r})") from None
-    has_provenance = (folder / PROVENANCE).exists()
-    return DumpFolder(folder, dumps, read_json(folder / PROVENANCE) if has_provenance else None)
+    provenance = read_json(folder / PROVENANCE) if (folder / PROVENANCE).exists() else None
+    if provenance is not None and not {"files", "stream"} <= provenance.keys():
+        raise IntegrityError(f"{folder / PROVENANCE}: has no 'files' and 'stream'; tokenize again")
+    return DumpFolder(folder, dumps, provenance)
 
 
 def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -76,7 +78,7 @@ def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.n
     IntegrityError if a file is not what the records say.
     """
     for path, num_samples, num_tokens in folder.dumps:
-        if folder.provenance is not None and sha256_file(path) != folder.provenance.get("files", {}).get(path.name):
+        if folder.provenance is not None and sha256_file(path) != folder.provenance["files"].get(path.name):
             raise IntegrityError(f"{path}: its sha256 is not the one in {PROVENANCE}; tokenize again")
         rows = _load(path)
         num_padded = rows.size - num_tokens
@@ -114,7 +116,7 @@ def dumps_stream(path: Path, pad_token: int | None) -> Stream:
     def blocks() -> Iterator[np.ndarray]:
         return (unpadded(rows, padding) for rows, padding in read_dumps(folder, pad_token))
 
-    return Stream(path, blocks, (folder.provenance or {}).get("stream"))
+    return Stream(path, blocks, folder.provenance and folder.provenance["stream"])
 
 
 @contextlib.contextmanager

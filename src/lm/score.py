@@ -67,14 +67,13 @@ def summarize(nats: np.ndarray, num_tokens: np.ndarray, utf8_bytes: np.ndarray) 
     The standard errors are those of a ratio of sums over documents taken as the sampling unit
     (linearized ratio estimator: Cochran, Sampling Techniques, 6.4); one document has none.
     """
-    loss, loss_se = _ratio(nats, num_tokens)
+    loss, _ = _ratio(nats, num_tokens)
     bits_per_byte, bits_per_byte_se = _ratio(nats / math.log(2), utf8_bytes)
     return {
         "documents": len(nats),
         "tokens": int(num_tokens.sum()),
         "utf8_bytes": int(utf8_bytes.sum()),
         "nats_per_token": loss,
-        "nats_per_token_se": loss_se,
         "perplexity": math.exp(loss),
         "bits_per_byte": bits_per_byte,
         "bits_per_byte_se": bits_per_byte_se,
