@@ -19,16 +19,16 @@ import pyarrow.parquet as pq
 import torch
 
 from lm import machine
-from lm.checkpoint import load_tensors
 from lm.errors import DataError, IntegrityError, ParamsError, command
 from lm.figure import draw_loss_by_position
-from lm.files import atomic_write, output_lock, read_json, write_csv, write_json, write_text
-from lm.model import Gemma3Model, ModelConfig
+from lm.files import atomic_write, output_lock, write_csv, write_json, write_text
+from lm.model import Gemma3Model
 from lm.params import read_section
 from lm.sample import generate
 from lm.score import loss_by_position, score_tokens, sum_by_span, summarize
 from lm.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
 from lm.tokenizer import Tokenizer, load_tokenizer
+from lm.trained import check_trained_with, load_trained
 
 PARAMS = "params.yaml"
 SCORE_BATCH_TOKENS = 8192
@@ -53,42 +53,30 @@ class EvalParams:
             raise ValueError(f"temperature is {self.temperature}, needed: 0 or more")
 
 
-def load_model(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
-    """Return the best model and model.json. IntegrityError if the weights are not the recorded ones."""
-    record = read_json(models / "model.json")
-    model = Gemma3Model(ModelConfig(**record["config"]))
-    weights = load_tensors(models / "best_model_params.pt", record["best"]["sha256"])
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise IntegrityError(
-            f"{models}/best_model_params.pt does not fit model.json: {' '.join(str(error).split())}"
-        ) from None
-    return model.to(device), record
-
-
-def score_documents(
-    model: Gemma3Model, record: dict, tokens: TokenFile, tokenizer: Tokenizer, stride: int
-) -> tuple[dict, list]:
-    """Score the whole file; return per-document columns (D,) and the loss by position in the context."""
+def score(model: Gemma3Model, record: dict, tokens: TokenFile, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Each token's nats (N,) and position (N,) in windows of the training length that move by `stride`."""
     seq_len = record["seq_len"]
     if stride > seq_len:
         raise ParamsError(f"{PARAMS}: eval.stride is {stride}, needed: at most train.seq_len {seq_len}")
-    batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
     losses, positions = score_tokens(
-        model, tokens.ids, tokens.eot_id, seq_len, stride, batch_size, model.device, torch.float32, "evaluate"
-    )
+        model, tokens.ids, tokens.eot_id, seq_len, stride, max(1, SCORE_BATCH_TOKENS // seq_len), model.device,
+        torch.float32, "evaluate",
+    )  # fmt: skip
     if not np.isfinite(losses).all():
         raise DataError(f"{tokens.path}: {np.isnan(losses).sum()} of {len(losses)} losses are not finite")
+    return losses, positions
+
+
+def by_document(losses: np.ndarray, tokens: TokenFile, tokenizer: Tokenizer, eval_tokens: int) -> dict:
+    """Columns (D,): what each document's nats, tokens and bytes are, and whether it chose the model."""
     spans = document_spans(tokens)
-    columns = {
+    return {
         "document": np.arange(len(spans)),
         "tokens": spans[:, 1] - spans[:, 0],
         "utf8_bytes": sum_by_span(tokenizer.token_bytes[tokens.ids], spans).astype(np.int64),
         "nats": sum_by_span(losses, spans),
-        "chose_the_model": spans[:, 0] < record["eval_tokens"],
+        "chose_the_model": spans[:, 0] < eval_tokens,
     }
-    return columns, loss_by_position(losses, positions)
 
 
 def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) -> dict:
@@ -150,15 +138,22 @@ def main(argv: list[str]) -> None:
     tokens, tokenizer = open_tokens(validation), load_tokenizer(tokenizer_folder)
     check_tokenizer(tokens, tokenizer.sha256)
     check_id_range(tokens)
-    model, record = load_model(models, machine.pick_device())
+    model, record = load_trained(models, machine.pick_device())
+    check_trained_with(tokenizer, models, record)
     if record["data_sha256"]["validation"] != tokens.meta["sha256"]:
         raise IntegrityError(f"{models}/model.json: trained beside another {validation}; run `dvc repro`")
     with output_lock(losses_path):
-        columns, by_position = score_documents(model, record, tokens, tokenizer, params.stride)
+        columns = by_document(score(model, record, tokens, params.stride)[0], tokens, tokenizer, record["eval_tokens"])
         with atomic_write(losses_path) as file:
             pq.write_table(pa.table(columns), file, compression="none", write_page_checksum=True)
+        # Windows side by side fill every position alike, and are what others report.
+        side_by_side, positions = score(model, record, tokens, record["seq_len"])
         figures = make_metrics(columns, record, tokens, params.stride)
+        figures["bits_per_byte_side_by_side"] = (
+            float(side_by_side.sum(dtype="float64")) / math.log(2) / figures["utf8_bytes"]
+        )
         write_json(metrics / "eval.json", figures)
+        by_position = loss_by_position(side_by_side, positions)
         write_csv(plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
         draw_loss_by_position(plots / "loss_by_position.png", by_position)
         write_samples(metrics / "samples.md", model, tokenizer, prompts, params)

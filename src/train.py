@@ -17,7 +17,8 @@ import torch
 from tqdm import tqdm
 
 from lm import checkpoint, machine, preflight
-from lm.errors import DataError, ParamsError, command
+from lm.errors import DataError, IntegrityError, ParamsError, command
+from lm.figure import draw_training
 from lm.files import atomic_folder, output_lock, sha256_file
 from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, flops_per_token
 from lm.optim import build_optimizers
@@ -25,7 +26,7 @@ from lm.params import needed, read_section, read_yaml
 from lm.results import publish, write_curves, write_metrics, write_models
 from lm.score import score_tokens
 from lm.stopping import StopRequest
-from lm.tokenfile import TokenFile, check_id_range, open_tokens, sidecar_path
+from lm.tokenfile import TokenFile, check_id_range, entropy_per_token, open_tokens, sidecar_path
 from lm.training import Clock, TrainingState, seconds_per_step, train_steps, validate
 from lm.windows import TokenWindows
 
@@ -128,21 +129,21 @@ def read_setup(train_path: Path, validation_path: Path) -> Setup:
     params = read_section(PARAMS, "train", TrainParams)
     name = read_section(PARAMS, "model.name", str)
     model_params = read_section(PARAMS, f"models.{name}", ModelParams)
+    if params.seq_len > model_params.max_seq_len:
+        raise ParamsError(
+            f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
+            f"{model_params.max_seq_len}"
+        )
     device = machine.pick_device()
     dtype = machine.resolve_dtype(params.dtype, device)
     train, validation = open_tokens(train_path), open_tokens(validation_path)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
-        raise ParamsError(f"{train_path} and {validation_path} were made with different tokenizers; run `dvc repro`")
+        raise IntegrityError(f"{train_path} and {validation_path} were made with different tokenizers; run `dvc repro`")
     for tokens in (train, validation):
         check_id_range(tokens)
     if len(validation.ids) < params.seq_len + 1:
         raise DataError(
             f"{validation_path}: {len(validation.ids)} tokens, one window of train.seq_len needs {params.seq_len + 1}"
-        )
-    if params.seq_len > model_params.max_seq_len:
-        raise ParamsError(
-            f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
-            f"{model_params.max_seq_len}"
         )
     return Setup(params, model_params.config(train.vocab_size), train, validation, device, dtype)
 
@@ -189,13 +190,12 @@ def resume(state: TrainingState, run: Path, setup: Setup) -> None:
         state.restore(saved)
         print(f"resumed at step {state.step} from {run}")
     here = machine.describe(setup.device, setup.dtype)
-    last = (
-        {name: value for name, value in state.segments[-1].items() if name != "from_step"} if state.segments else None
-    )
-    if last != here:
+    former = dict(state.segments[-1]) if state.segments else {}
+    former.pop("from_step", None)
+    if former and former != here:
+        print(f"warning: begun on {former}, going on with {here}: the bits may differ", file=sys.stderr)
+    if former != here:
         state.segments.append({"from_step": state.step, **here})
-        if last is not None:
-            print(f"warning: begun on {last}, going on with {here}: the bits may differ", file=sys.stderr)
 
 
 def introduce(setup: Setup, state: TrainingState, plan: preflight.Plan, windows: TokenWindows) -> None:
@@ -277,7 +277,8 @@ def run_to_end(setup: Setup, run: Path, every_s: float, plots: Path) -> None:
     with atomic_folder(run / "done") as folder:
         write_models(folder / "models", state, params, setup.config, setup.train, setup.validation)
         write_metrics(folder / "metrics", state, plan)
-        write_curves(folder / "plots", state.history, draw=True)
+        write_curves(folder / "plots", state.history)
+        draw_training(folder / "plots", entropy_per_token(setup.validation))
     checkpoint.drop_states(run)
     print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
 

@@ -8,8 +8,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from lm import formats_stream
 from lm.files import read_json, write_json
 from lm.formats_dumps import META, PROVENANCE

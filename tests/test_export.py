@@ -10,9 +10,8 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
-from conftest import ROOT
-from test_generate import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
 
+from conftest import ROOT
 from lm.errors import DataError
 from lm.hugging_face import read_config, read_pretrained, write_pretrained
 from lm.model import Gemma3Model, ModelParams, hugging_face_config, to_hugging_face
@@ -20,6 +19,7 @@ from lm.params import read_yaml
 from lm.sample import generate
 from lm.tokenizer import load_tokenizer
 from lm.trained import load_trained
+from test_generate import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
 from tools.export_hf import main
 from tools.generate import main as generate_main
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from tokenizer_cases import fuzzed_texts, save_tokenizer
 from tokenizers import AddedToken, decoders, models, normalizers
 
 from lm.batch import get_batch
@@ -23,6 +22,7 @@ from lm.tokenizer import Tokenizer, load_tokenizer
 from lm.trained import load_trained
 from lm.training import TrainingState
 from lm.vocabulary import train_ranks, write_byte_level, write_huggingface
+from tokenizer_cases import fuzzed_texts, save_tokenizer
 from tools.generate import main, stream_text
 
 SHAPE = dict(

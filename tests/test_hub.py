@@ -13,13 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
-from loopback_hub import LoopbackHub
 
+from conftest import ROOT
 from lm.errors import EnvironmentFailure, ParamsError
 from lm.params import coerce
 from lm.sources.hub import HubFetch, _receive
 from lm.sources.hub_datasets import DatasetsFetch
+from loopback_hub import LoopbackHub
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
 TOKEN = "hf_doNotPrintMe"

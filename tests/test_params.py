@@ -5,8 +5,8 @@ from typing import Literal
 
 import dvc.api
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from lm.errors import ParamsError
 from lm.params import coerce, read_section, read_yaml
 

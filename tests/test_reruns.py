@@ -1,6 +1,7 @@
 """The README's table "a change reruns exactly what depends on it", run with real DVC."""
 
 import pytest
+
 from workspace import Workspace
 
 ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"}

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
-from loopback_hub import LoopbackHub
 
+from conftest import ROOT
 from lm.files import read_json
 from lm.formats import IGNORED, PickledTrainerDataset
 from lm.formats_dumps import META, PROVENANCE, dumps_stream, open_dumps
 from lm.tokenfile import open_tokens
 from lm.tokenizer import load_tokenizer
 from lm.vocabulary import train_ranks, write_byte_level
+from loopback_hub import LoopbackHub
 from tokenize_data import main as tokenize
 from tools.convert import main as convert
 

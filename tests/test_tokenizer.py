@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiktoken
-from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, digests, write_bpe, write_gemma_like
 
 from lm.errors import IntegrityError
 from lm.files import write_json
 from lm.tokenizer import _LONG_RUN, _SPACE, LONG_RUN_CHARS, load_tokenizer, open_backend, well_formed
 from lm.vocabulary import download_ranks, write_byte_level, write_huggingface
+from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, digests, write_bpe, write_gemma_like
 
 
 @pytest.fixture(scope="module")

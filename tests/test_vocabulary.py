@@ -14,7 +14,16 @@ import pytest
 import requests
 import tiktoken
 import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+import make_tokenizer
 from conftest import ROOT
+from lm import vocabulary
+from lm.errors import DataError
+from lm.files import write_json
+from lm.sources.parquet import describe_split, write_documents
+from lm.tokenizer import load_tokenizer, token_dtype
+from lm.vocabulary import recover_merges, write_byte_level, write_huggingface
 from tokenizer_cases import (
     TEXTS,
     TIKTOKEN_CACHE,
@@ -24,15 +33,6 @@ from tokenizer_cases import (
     save_tokenizer,
     write_bpe,
 )
-from tokenizers import models, pre_tokenizers, trainers
-
-import make_tokenizer
-from lm import vocabulary
-from lm.errors import DataError
-from lm.files import write_json
-from lm.sources.parquet import describe_split, write_documents
-from lm.tokenizer import load_tokenizer, token_dtype
-from lm.vocabulary import recover_merges, write_byte_level, write_huggingface
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from itertools import product
 from pathlib import Path
 
 import tokenizers
-from conftest import ROOT
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from conftest import ROOT
 from lm.files import write_json
 from lm.vocabulary import train_ranks, write_byte_level
 

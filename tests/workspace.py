@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import yaml
+
 from conftest import ROOT
 
 MICRO_MODEL = {

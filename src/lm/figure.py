@@ -7,7 +7,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, FormatStrFormatter
 
 from lm.files import atomic_write
 
@@ -50,8 +50,11 @@ def label_end(axes, x: list[float], y: list[float], text: str, color: str) -> No
     )  # fmt: skip
 
 
-def draw_training(plots: Path) -> None:
-    """training.csv and validation.csv → training.png: losses, learning rate, gradient norm by tokens seen."""
+def draw_training(plots: Path, floor: float | None = None) -> None:
+    """training.csv and validation.csv → training.png: losses, learning rate, gradient norm by tokens seen.
+
+    `floor`, in nats a token, is the entropy of the validation text where it is known.
+    """
     train, validation = read_csv(plots / "training.csv"), read_csv(plots / "validation.csv")
     with plt.rc_context(STYLE):
         figure, (losses, rates, norms) = plt.subplots(
@@ -62,6 +65,8 @@ def draw_training(plots: Path) -> None:
             rates.plot(train["tokens"], train["lr"], color=GREY)
             norms.plot(train["tokens"], train["grad_norm"], color=GREY, linewidth=1.0)
             norms.set_yscale("log")
+            for axis in (norms.yaxis.set_major_formatter, norms.yaxis.set_minor_formatter):
+                axis(FormatStrFormatter("%g"))
         if validation:
             x, y = validation["tokens"], validation["val_loss"]
             losses.plot(x, y, color=ORANGE, linestyle="--", marker="o", markersize=4)
@@ -72,6 +77,11 @@ def draw_training(plots: Path) -> None:
             near = abs(gap) < 0.35
             shown = last + (0.35 if gap > 0 else -0.35) if near else last
             label_end(losses, train["tokens"], [shown], f"training\n{last:.3f}", BLUE)
+        if floor is not None:
+            losses.axhline(floor, color=GREY, linestyle=":")
+            losses.annotate(
+                f"entropy of the text {floor:.3f}", (0, floor), xytext=(2, 4), textcoords="offset points", color=GREY
+            )
         losses.set(title="Loss while training", ylabel="nats per token")
         rates.set(ylabel="learning rate", ylim=(0, None))
         norms.set(ylabel="gradient norm", xlabel="tokens seen")
@@ -88,6 +98,11 @@ def draw_loss_by_position(path: Path, rows: list[tuple[int, float, int]]) -> Non
         axes.set_xscale("symlog", base=2, linthresh=1)
         axes.set_xticks(x, [str(value) for value in x])
         axes.minorticks_off()
-        axes.set(title="Loss by context", xlabel="tokens of context, up to", ylabel="nats per token")
+        axes.set(
+            title="Loss by position in the window",
+            xlabel="tokens of context, up to",
+            ylabel="nats per token",
+            ylim=(0, None),
+        )
         label_end(axes, x, y, f"{y[-1]:.2f}", BLUE)
         save(figure, path)

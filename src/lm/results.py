@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 from lm.checkpoint import save_tensors
-from lm.figure import draw_training
 from lm.files import atomic_folder, write_csv, write_json
 from lm.model import ModelConfig
 from lm.preflight import Plan
@@ -14,13 +13,11 @@ from lm.tokenfile import TokenFile
 from lm.training import History, TrainingState
 
 
-def write_curves(plots: Path, history: History, draw: bool = False) -> None:
-    """The curves as CSV, also of a run in progress; `draw` adds the picture."""
+def write_curves(plots: Path, history: History) -> None:
+    """The curves as CSV, also of a run in progress."""
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
     write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
     write_csv(plots / "timing.csv", ["tokens", "seconds"], history.timing)
-    if draw:
-        draw_training(plots)
 
 
 def write_models(

@@ -6,6 +6,7 @@ the stream; the sidecar holds counts, the slice, the tokenizer and the SHA-256 o
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -91,6 +92,12 @@ def open_tokens(path: Path | str) -> TokenFile:
             "delete the file and the cached copy, then `dvc repro -f` the stage that writes it"
         )
     return TokenFile(path, np.memmap(path, dtype=dtype, mode="r"), meta)
+
+
+def entropy_per_token(tokens: TokenFile) -> float | None:
+    """Nats a token that the text holds, where its source knows: no honest loss is lower on average."""
+    bits = tokens.meta["surprisal_bits"]
+    return None if bits is None else bits * math.log(2) / tokens.meta["tokens"]
 
 
 def document_spans(tokens: TokenFile) -> np.ndarray:
