@@ -124,6 +124,7 @@ def test_texts_begin_end_and_are_filled_up_with_the_end_of_text(exported, theirs
 def test_configuration_also_has_the_names_of_older_readers(exported):
     config = json.loads((exported.path / "config.json").read_text())
     assert (config["rope_theta"], config["rope_local_base_freq"]) == (500_000.0, 10_000.0)
+    assert config["architectures"] == ["Gemma3ForCausalLM"]
 
 
 def test_every_embedding_is_trained_on(theirs):

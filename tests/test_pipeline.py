@@ -83,6 +83,12 @@ def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
     assert [p for p in paths if not any(k == p or k.startswith(p + "/") for k in known)] == []
 
 
+def test_no_output_switches_the_run_cache_off():
+    """DVC keeps no run of a stage with an uncached out that is neither metric nor plot."""
+    for stage in STAGES.values():
+        assert all(isinstance(entry, str) for entry in stage.get("outs", []))
+
+
 def test_no_string_parameter_reaches_a_shell():
     assert not [stage for stage in STAGES if "${" in STAGES[stage]["cmd"]]
 

@@ -7,35 +7,22 @@ that lies about its sound (hour, unicorn), because "a" or "an" is chosen by the 
 """
 
 PRONOUNS = {
-    "he": {"he": "he", "him": "him", "his": "his", "boy": "boy", "brother": "brother", "king": "king"},
-    "she": {"he": "she", "him": "her", "his": "her", "boy": "girl", "brother": "sister", "king": "queen"},
+    "he": {"he": "he", "him": "him", "his": "his", "boy": "boy", "brother": "brother", "king": "king", "man": "man"},
+    "she": {"he": "she", "him": "her", "his": "her", "boy": "girl", "brother": "sister", "king": "queen", "man": "woman"},
 }
 
 WORDS = {
     # --- who ---
-    "hero": """she: Lily, Mia, Emma, Zoe, Anna, Ruby, Nora, Ella, Ivy, Clara, Daisy, Molly, Sophie, Grace,
-        Hannah, Chloe, Alice, Bella, Eva, Holly, Jane, Kate, Lucy, Maya, Nina, Olive, Penny, Rosie, Sara,
-        Thea, Violet, Wendy; he: Tom, Ben, Max, Sam, Leo, Jack, Finn, Noah, Oscar, Peter, Henry, Theo, Eli,
-        Adam, Billy, Carl, David, Ethan, Felix, George, Hugo, Isaac, Jacob, Kevin, Liam, Mark, Nate, Owen,
-        Paul, Ryan, Simon, Toby""",
-    "friend": """she: Abby, Betty, Cora, Dora, Elsa, Fiona, Gina, Heidi, Iris, Julia, Kim, Laura, Mary, Naomi,
-        Olga, Petra, Rita, Sally, Tina, Una, Vera, Wilma, Yara, Zara, Bonnie, Cindy, Donna, Erin, Freya,
-        Greta, Helen, Stella; he: Alex, Bobby, Charlie, Danny, Eddie, Fred, Gus, Harry, Ian, Jimmy, Kyle,
-        Lucas, Milo, Ned, Ollie, Pablo, Quinn, Ralph, Sean, Tim, Umar, Victor, Wes, Yusuf, Zack, Andy, Brian,
-        Colin, Dylan, Ernie, Frank, Glenn""",
-    "pet": """she: Honey, Clover, Dot, Misty, Willow, Poppy, Maple, Pearl, Luna, Coco, Ginger, Nutmeg,
-        Bluebell, Snowdrop, Peaches, Sugar, Velvet, Tansy, Hazel, Juniper, Lulu, Mimi, Fifi, Dolly, Kiki,
-        Cherry, Plum, Twinkle, Jasmine, Roxy, Trixie, Blossom; he: Biscuit, Pepper, Waffle, Bumble, Rusty,
-        Scout, Patch, Buster, Chip, Ziggy, Pip, Barnaby, Bramble, Cosmo, Dusty, Fergus, Gizmo, Jasper, Kipper,
-        Monty, Noodle, Otis, Pickle, Rufus, Sprout, Tumble, Wally, Nibbles, Fudge, Mango, Toffee, Boris""",
-    "elder": """she: Mom, Grandma, Nana, Aunt Rose, Aunt May, Aunt Ada, Aunt Bea, Aunt Dee, Aunt Fay, Aunt
-        Gwen, Aunt Ida, Aunt Joy, Aunt Lena, Aunt Meg, Aunt Peg, Aunt Sue; he: Dad, Grandpa, Papa, Uncle Bert,
-        Uncle Cal, Uncle Dan, Uncle Earl, Uncle Hank, Uncle Joe, Uncle Ken, Uncle Lou, Uncle Mack, Uncle Nick,
-        Uncle Pete, Uncle Ray, Uncle Walt""",
-    "neighbor": """she: Mrs. Bell, Mrs. Brook, Mrs. Clay, Mrs. Dove, Mrs. Field, Mrs. Hill, Mrs. Lamb, Mrs.
-        Frost, Mrs. Page, Mrs. Reed, Mrs. Snow, Mrs. Swift, Mrs. Vale, Mrs. West, Mrs. Wood, Mrs. Young; he:
-        Mr. Ash, Mr. Birch, Mr. Cook, Mr. Drake, Mr. Finch, Mr. Green, Mr. Hood, Mr. King, Mr. Long, Mr.
-        Marsh, Mr. North, Mr. Park, Mr. Rush, Mr. Stone, Mr. Tall, Mr. Winter""",
+    "hero": """she: Lily, Mia, Anna, Ruby, Clara, Daisy, Lucy, Rosie; he: Tom, Ben, Max, Sam, Leo, Jack, Finn,
+        Toby""",
+    "friend": """she: Betty, Dora, Elsa, Fiona, Heidi, Mary, Sally, Zara; he: Bobby, Charlie, Eddie, Fred,
+        Harry, Milo, Pablo, Yusuf""",
+    "pet": """she: Honey, Clover, Poppy, Luna, Coco, Ginger, Maple, Hazel; he: Biscuit, Waffle, Rusty, Pip,
+        Pickle, Noodle, Toffee, Barnaby""",
+    "elder": """she: Mom, Grandma, Nana, Aunt Rose, Aunt May, Aunt Sue, Aunt Joy, Aunt Meg; he: Dad, Grandpa,
+        Papa, Uncle Joe, Uncle Ray, Uncle Pete, Uncle Nick, Uncle Walt""",
+    "neighbor": """she: Mrs. Bell, Mrs. Brook, Mrs. Dove, Mrs. Field, Mrs. Hill, Mrs. Snow, Mrs. West, Mrs.
+        Wood; he: Mr. Cook, Mr. Finch, Mr. Green, Mr. King, Mr. Long, Mr. Park, Mr. Stone, Mr. Winter""",
     "trait": """kind, brave, curious, clever, gentle, cheerful, shy, quiet, happy, friendly, polite, playful,
         silly, funny, lively, careful, patient, helpful, thoughtful, merry, jolly, bold, calm, bright, sweet,
         smart, loving, hopeful, dreamy, sleepy, busy, eager, adventurous, caring, charming, cheeky, creative,
@@ -127,7 +114,11 @@ WORDS = {
         police car, forklift""",
     "color": """red, blue, green, yellow, orange, purple, pink, brown, black, white, gray, golden, silver,
         violet, scarlet, crimson, turquoise, teal, navy, beige, cream, peach, lavender, maroon, lime, ivory,
-        indigo, amber, copper, bronze, coral, mint""",
+        indigo, amber, copper, bronze, coral, mint, dark red, dark blue, dark green, dark brown, dark purple,
+        dark gray, dark pink, dark orange, light blue, light green, light gray, light brown, light pink, light
+        purple, light orange, light yellow, pale blue, pale green, pale yellow, pale pink, pale purple, pale
+        gray, pale orange, pale brown, bright red, bright blue, bright green, bright yellow, bright orange,
+        bright pink, bright purple, bright white""",
     "look": """shiny, little, big, old, new, pretty, dusty, funny, lovely, strange, tiny, sparkly, wooden,
         striped, spotted, painted, polished, faded, fancy, plain, bright, smooth, beautiful, odd, unusual,
         wonderful, handmade, enormous, ancient, crooked, elegant, curious""",
@@ -162,12 +153,21 @@ WORDS = {
     "hobby": """painting, drawing, singing, dancing, reading, cooking, baking, gardening, swimming, skating,
         climbing trees, telling jokes, telling stories, knitting, sewing, fishing, hiking, camping, juggling,
         whistling, building forts, collecting shells, collecting stamps, making puppets, flying kites, riding
-        bikes, jumping rope, counting stars, picking flowers, writing poems, skipping stones, solving
-        riddles""",
+        bikes, jumping rope, counting stars, picking flowers, writing poems, skipping stones, solving riddles,
+        flying toy planes, riding horses, riding trains, counting clouds, counting sheep, picking apples,
+        picking berries, making hats, making masks, making music, making soup, collecting coins, collecting
+        buttons, collecting leaves, collecting stones, collecting feathers, watching birds, watching clouds,
+        watching ships, watching trains, watching bugs, building castles, building boats, building robots,
+        climbing hills, climbing rocks, playing chess, playing cards, playing music, skipping rope, catching
+        leaves, chasing butterflies""",
     "topic": """dragons, pirates, trains, robots, knights, fairies, dinosaurs, rockets, mermaids, castles,
         whales, wolves, kings, monkeys, giants, wizards, elves, bears, horses, ships, stars, planets,
-        volcanoes, jungles, deserts, islands, oceans, cowboys, astronauts, explorers, detectives,
-        inventors""",
+        volcanoes, jungles, deserts, islands, oceans, cowboys, astronauts, explorers, detectives, inventors,
+        the sea, the moon, the sun, the wind, the snow, the rain, the stars, the clouds, the forest, the
+        mountains, the old days, the north pole, outer space, hidden treasure, magic beans, talking animals,
+        flying horses, flying ships, brave sailors, brave girls, clever foxes, clever boys, hungry bears,
+        hungry wolves, tiny elves, sleepy giants, lucky coins, golden eggs, silver bells, secret doors, secret
+        gardens, singing birds""",
     "walked": """walked, ran, skipped, hurried, strolled, wandered, marched, raced, dashed, jogged, trotted,
         danced, rushed, bounced, hopped, sped""",
     "smiled": """smiled, grinned, laughed, giggled, chuckled, clapped, cheered, nodded, beamed, blushed,
@@ -175,11 +175,20 @@ WORDS = {
     "kindly": """kindly, softly, gently, quietly, warmly, cheerfully, clearly, politely, calmly, firmly,
         sweetly, slowly, with a smile, wisely, patiently, tenderly, thoughtfully, with a nod, simply, quickly,
         honestly, earnestly, lovingly, carefully, sincerely, in a soft voice, pleasantly, helpfully, promptly,
-        fondly, nicely, bravely""",
+        fondly, nicely, bravely, with a wink, with a bow, with a grin, with a wave, with a laugh, with great
+        care, with a kind look, with open arms, with a warm smile, with shining eyes, in a warm voice, in a
+        low voice, in a clear voice, in a kind voice, in a gentle voice, in a friendly voice, in a cheerful
+        voice, in a calm voice, in a tiny voice, in a happy voice, at once, right away, after a moment, after
+        a while, without delay, without waiting, from the heart, very kindly, very softly, very gently, very
+        warmly, very quietly""",
     "cheer": """Hooray, Wow, Yippee, Yay, Hurrah, Oh my, Oh wow, Oh joy, Goodness, Amazing, Wonderful,
         Fantastic, Marvelous, Super, Splendid, Terrific, Brilliant, Great, Lovely, Perfect, Woohoo, Bravo, How
         lovely, How wonderful, What a surprise, What luck, Incredible, Fabulous, Delightful, Excellent,
-        Magnificent, Hip hip hooray""",
+        Magnificent, Hip hip hooray, Oh yes, Oh good, Oh what fun, Oh what joy, Oh what luck, Oh happy day,
+        How nice, How sweet, How grand, How funny, How perfect, How splendid, How amazing, How exciting, What
+        fun, What joy, What a day, What a sight, What a treat, What a wonder, What a happy day, What good
+        news, Good for us, Good news, Good work, Well done, Look at that, Just look at that, Just in time,
+        Just like that, At last, Thank goodness""",
     "sound": """Bang, Boom, Bump, Clang, Clank, Clatter, Click, Crack, Crash, Creak, Crunch, Ding, Drip, Fizz,
         Flop, Honk, Pop, Plop, Rattle, Rumble, Rustle, Scratch, Splash, Splat, Squeak, Swish, Swoosh, Tap,
         Thud, Thump, Whoosh, Zoom""",
@@ -188,11 +197,21 @@ WORDS = {
     "feeling": """happy, glad, proud, joyful, cheerful, delighted, thrilled, merry, pleased, excited,
         grateful, thankful, lucky, content, jolly, overjoyed, wonderful, hopeful, peaceful, cozy, loved,
         relieved, satisfied, special, strong, full of joy, warm inside, light as a feather, ten feet tall, on
-        top of the world, better than ever, snug and safe""",
+        top of the world, better than ever, snug and safe, very happy, very glad, very proud, very lucky, very
+        merry, very brave, very special, so happy, so glad, so proud, so lucky, so merry, so thankful, so
+        peaceful, as happy as a king, as happy as a lark, as happy as could be, as proud as a king, as proud
+        as could be, as light as a cloud, as bright as the sun, as good as new, full of hope, full of love,
+        full of fun, full of sunshine, like singing, like dancing, like laughing out loud, like jumping for
+        joy, happier than ever, on top of a cloud""",
     "gloom": """sad, upset, worried, lonely, gloomy, unhappy, blue, glum, dismayed, nervous, tearful,
         miserable, disappointed, troubled, uneasy, wretched, heartbroken, downhearted, anxious, forlorn,
         sorrowful, distressed, lost, helpless, like crying, terrible, awful, very small, hopeless,
-        discouraged, frustrated, a bit sad""",
+        discouraged, frustrated, a bit sad, very sad, very upset, very lonely, very worried, very nervous,
+        very low, so sad, so upset, so lonely, so worried, so nervous, so small, a bit lost, a bit lonely, a
+        bit worried, a little blue, a little lost, a little upset, a little nervous, rather sad, rather
+        lonely, rather worried, rather glum, as sad as could be, as small as a mouse, as gray as the rain,
+        like hiding, like giving up, like running away, like a cloud without sun, full of worry, full of
+        sorrow""",
     # --- how it ends ---
     "closing": """It was a day to remember., What a wonderful day it was!, Everyone slept well that night.,
         And they all lived happily ever after., The stars came out one by one., That night the moon was big
