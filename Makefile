@@ -5,6 +5,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .PHONY: all test test-slow lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
+	@echo 'metrics that differ from the committed ones (none: the same bits):'
+	@dvc metrics diff --targets metrics/data.json metrics/train.json metrics/eval.json
 
 test: .venv/ready-dev
 	python -m pytest -q -m "not slow" tests

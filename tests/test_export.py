@@ -226,10 +226,18 @@ def test_weights_that_changed_since_the_export_are_noticed(exported, tmp_path, c
     (tmp_path / "hf" / "model.safetensors").write_bytes(content)
     assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
     assert not (tmp_path / "models").exists()
-    assert "says sha256" in capsys.readouterr().err
+    assert "is not the record of the model beside it" in capsys.readouterr().err
     (tmp_path / "hf" / "model.json").unlink()  # as if trained on elsewhere
     assert call("--from", tmp_path / "hf", tmp_path / "models", "--seq_len", 32, *exported.options[2:4]) == 0
     assert load_trained(tmp_path / "models", CPU)[1]["tokenizer_sha256"] == exported.tokenizer.sha256
+
+
+def test_a_configuration_that_changed_since_the_export_is_noticed(exported, tmp_path, capsys):
+    shutil.copytree(exported.path, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"sliding_window": 9}))
+    assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
+    assert "is not the record of the model beside it" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

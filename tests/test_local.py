@@ -100,6 +100,17 @@ def test_the_split_is_by_content_whole_and_about_the_share(tmp_path):
     assert len(moved) <= 2
 
 
+def test_without_a_fraction_there_is_one_split_in_path_order(tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in ("b", "a", "c"):
+        (source / name).write_text(f"text of {name}")
+    manifest = fetch_local(fetch_params(validation_fraction=None), source, tmp_path / "out")
+    assert list(manifest["splits"]) == ["text"]
+    texts = pq.read_table(tmp_path / "out" / "text" / "0000.parquet")["text"].to_pylist()
+    assert texts == ["text of a", "text of b", "text of c"]
+
+
 def test_one_document_cannot_be_split_and_the_way_out_is_named(tmp_path):
     (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
     with pytest.raises(DataError, match=r"found 1 distinct documents.*set sources\.local\.fetch\.separator"):

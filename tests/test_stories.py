@@ -99,7 +99,7 @@ def test_a_word_that_changes_on_the_way_is_noticed(one_of_each):
                 accepted += 1
             except DataError:
                 refused += 1
-    assert refused > 700 and accepted < 5, (refused, accepted)
+    assert refused > 300 and accepted < 5, (refused, accepted)
 
 
 def test_the_words_of_a_field_tell_themselves_apart():
@@ -138,7 +138,7 @@ def test_choices_are_uniform_because_lists_are_powers_of_two():
 def test_entropy_is_the_mean_over_plots_of_the_digits():
     expected = sum(6 + sum({16: 4, 32: 5, 64: 6}[n] for n in plot.num_options) for plot in plots()) / 64
     assert stories.entropy_bits_per_story() == expected
-    assert all(80 <= plot.surprisal_bits <= 98 for plot in plots())
+    assert all(80 <= plot.surprisal_bits <= 100 for plot in plots())
 
 
 def test_the_corpus_realises_the_entropy_and_the_length(corpus):

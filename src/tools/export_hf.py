@@ -204,8 +204,8 @@ def own_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
         raise IntegrityError(f"{path}: {error}; export the model anew") from None
     if recorded != sha256 or not same_shape:
         raise IntegrityError(
-            f"{path}: says sha256 {recorded} of the weights, found: {sha256}; export the model anew or, "
-            f"if it was trained on since, delete {RECORD} there"
+            f"{path}: is not the record of the model beside it (sha256 of the weights {recorded}, found "
+            f"{sha256}); export the model anew or, if it was trained on since, delete {RECORD} there"
         )
     return record
 

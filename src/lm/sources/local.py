@@ -39,35 +39,42 @@ class LocalFetch:
     include: str
     column: str
     separator: str | None
-    validation_fraction: float
+    validation_fraction: float | None
 
     def __post_init__(self):
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction is {self.validation_fraction}, needed: between 0 and 1")
+        if self.validation_fraction is not None and not 0 < self.validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction is {self.validation_fraction}, needed: between 0 and 1, or null for one split"
+            )
         if self.separator == "":
             raise ValueError("separator is empty, needed: a string, or null for one document a file")
 
 
 def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
-    """Write train and validation below `folder` in path order and return the manifest.
+    """Write the documents below `folder` in path order and return the manifest.
 
-    A document validates if the SHA-256 of its text is among the highest: the split is the same on
-    every machine, does not depend on names, and keeps equal documents together.
+    With a validation_fraction there are the splits train and validation: a document validates if the
+    SHA-256 of its text is among the highest, so the split is the same on every machine, does not
+    depend on names, and keeps equal documents together. Without one there is the split `text`, to be
+    cut by start_char and num_chars.
     """
-    files = find_files(path, fetch.include)
-    threshold = _validation_threshold(files, fetch)
-    replaced = {"characters": 0}
-    for split in ("train", "validation"):
-        documents = _documents(files, fetch, replaced if split == "train" else {"characters": 0})
-        chosen = (text for text in documents if (_digest(text) >= threshold) == (split == "validation"))
-        write_documents(folder / split / "0000.parquet", chosen)
+    files, replaced = find_files(path, fetch.include), {"characters": 0}
+    if fetch.validation_fraction is None:
+        write_documents(folder / "text" / "0000.parquet", _documents(files, fetch, replaced))
+    else:
+        threshold = _validation_threshold(files, fetch)
+        for split, uncounted in (("train", replaced), ("validation", {"characters": 0})):
+            documents = _documents(files, fetch, uncounted)
+            chosen = (text for text in documents if (_digest(text) >= threshold) == (split == "validation"))
+            write_documents(folder / split / "0000.parquet", chosen)
+    splits = sorted(entry.name for entry in folder.iterdir())
     return {
         "kind": fetch.kind,
         "path": str(path),
         "input_files": len(files),
         "replaced_characters": replaced["characters"],
         "column": "text",
-        "splits": {split: describe_split(folder, split, "text") for split in ("train", "validation")},
+        "splits": {split: describe_split(folder, split, "text") for split in splits},
     }
 
 

@@ -6,7 +6,7 @@ A plot is a text with fields in braces. A field names a slot, and a slot's optio
     {toy}         the chosen option: kite
     {a toy}       with its article: a kite, an umbrella
     {he friend}   the pronoun of the slot's option, or another word that follows it:
-                  he him his boy brother king (she her her girl sister queen)
+                  he him his boy brother king man (she her her girl sister queen woman)
     {he}          the same for the slot `hero`
     {He} {A bird} a capital in the field is a capital in the text
 

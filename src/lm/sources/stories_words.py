@@ -6,9 +6,10 @@ a list has 16, 32 or 64 options; none begins with the whole of another; none sta
 that lies about its sound (hour, unicorn), because "a" or "an" is chosen by the letter.
 """
 
+FORMS = ("he", "him", "his", "boy", "brother", "king", "man")
 PRONOUNS = {
-    "he": {"he": "he", "him": "him", "his": "his", "boy": "boy", "brother": "brother", "king": "king", "man": "man"},
-    "she": {"he": "she", "him": "her", "his": "her", "boy": "girl", "brother": "sister", "king": "queen", "man": "woman"},
+    "he": dict(zip(FORMS, FORMS, strict=True)),
+    "she": dict(zip(FORMS, ("she", "her", "her", "girl", "sister", "queen", "woman"), strict=True)),
 }
 
 WORDS = {
