@@ -205,12 +205,8 @@ def introduce(setup: Setup, state: TrainingState, plan: preflight.Plan, windows:
     seconds = measure()
     print("\n".join(plan.lines(seconds)), flush=True)
     found = preflight.warnings(plan, setup.params.seq_len, setup.config.window, setup.config.full_attention_every)
-    several = setup.device.type == "cpu" and torch.get_num_threads() > 1
-    if several and (single := machine.with_one_thread(measure)) < seconds:
-        found.append(
-            f"one thread takes {single:.2f} s a step, {torch.get_num_threads()} threads {seconds:.2f} s: other "
-            "processes keep the cores busy; stop them, or set OMP_NUM_THREADS=1"
-        )
+    if setup.device.type == "cpu":
+        found += machine.warn_of_busy_cores(seconds, measure)
     for warning in found:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
 

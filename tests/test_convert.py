@@ -246,15 +246,16 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, run, tokenizer, argum
     assert visible(tmp_path) == before and visible(tmp_path / "full") == ["thesis.txt"]
 
 
-def test_another_tokenizer_is_refused(tmp_path, run, tokenizer):
+def test_another_tokenizer_is_refused(tmp_path, run, tokenizer, monkeypatch):
+    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 2)
     other = tmp_path / "other"
     other.mkdir()
     write_byte_level(other, train_ranks([["only this"]], 280), "bpe")
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     assert "made with tokenizer" in run("a.bin", "b.npy", "--tokenizer", other, expect=4)
     run("a.bin", "b.npy", "--tokenizer", tokenizer.folder)
-    np.save(tmp_path / "c.npy", [1, 2, 298, 3])
-    assert "token 298 at position 2 is outside the vocabulary" in run("c.npy", "c.bin", "--tokenizer", other, expect=4)
+    np.save(tmp_path / "c.npy", [1, 2, 3, 298, 3])
+    assert "token 298 at position 3 is outside the vocabulary" in run("c.npy", "c.bin", "--tokenizer", other, expect=4)
     np.save(tmp_path / "c.npy", [1, -1])
     assert "token -1 at position 1" in run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
     np.save(tmp_path / "c.npy", [1, 2**16 + 1])  # would wrap to 1
@@ -271,7 +272,7 @@ def flip(path, place=-1):
     ("source", "damage"),
     [
         ("a.bin", lambda folder: flip(folder / "a.bin")),
-        ("b.npy", lambda folder: flip(folder / "b.npy")),
+        ("b.npy", lambda folder: flip(folder / "b.npy", -2)),
         ("c", lambda folder: flip(folder / "c" / "dump-0.pkl", -3)),
         ("c", lambda folder: write_json(folder / "c" / PROVENANCE, {"files": {}})),
         ("b.npy", lambda folder: write_json(folder / "b.npy.json", {"tokens": 21})),

@@ -107,6 +107,7 @@ def test_global_random_state_plays_no_part(tmp_path):
     assert items(dataset) == first == items(pickle.loads(pickle.dumps(dataset)))
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_same_data_for_any_number_of_workers(tmp_path, method):
     dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(3000, dtype=np.uint16)), T, seed=7, length=64)

@@ -76,14 +76,23 @@ def keep_freed_memory() -> bool:
     return all([mallopt(mmap_max, 0), mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**29)])
 
 
-def with_one_thread(measure):
-    """Return measure() as one thread does it; the number of threads is set back."""
+def warn_of_busy_cores(seconds: float, measure) -> list[str]:
+    """A warning if measure(), in seconds, is quicker with one thread than the `seconds` it took with all.
+
+    Threads wait for each other by spinning; beside one busy process a step was measured 15 times slower.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return measure()
+        single = measure() if threads > 1 else seconds
     finally:
         torch.set_num_threads(threads)
+    if single >= seconds:
+        return []
+    return [
+        f"one thread takes {single:.2f} s a step, {threads} threads {seconds:.2f} s: other processes keep the cores "
+        "busy; stop them, or set OMP_NUM_THREADS=1"
+    ]
 
 
 def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:

@@ -84,11 +84,12 @@ def check_arguments(args: argparse.Namespace) -> None:
 def open_input(args: argparse.Namespace, tokenizer: Tokenizer | None) -> Stream:
     """The input's stream. ParamsError for what the input says itself, and for what it does not say."""
     kind = format_of(args.input)
-    pad_token = None if args.input_pad_token == -1 else args.input_pad_token
     if kind == ".bin":
         stream = bin_stream(args.input, args.input_dtype or (tokenizer.meta["dtype"] if tokenizer else "uint16"))
+    elif kind == ".npy":
+        stream = npy_stream(args.input, args.input_pad_token)
     else:
-        stream = npy_stream(args.input, pad_token) if kind == ".npy" else dumps_stream(args.input, pad_token)
+        stream = dumps_stream(args.input, args.input_pad_token)
     for name, is_open in (
         ("input_dtype", kind == ".bin" and stream.meta is None),
         ("input_pad_token", kind != ".bin" and stream.meta is None),
