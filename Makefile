@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow lint clean-runs clean-venv
+.PHONY: all test test-slow stories lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -13,6 +13,15 @@ test: .venv/ready-dev
 
 test-slow: .venv/ready-dev
 	python -m pytest -q -m slow tests
+
+# The stories of README's "Reading the figures": an experiment of its own, its metrics in one file.
+STORIES = -S data.source=stories -S tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
+	-S train.batch_tokens=2048 -S train.micro_batch_tokens=2048 -S train.peak_lr=0.014 \
+	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride=32
+stories: .venv/ready
+	dvc exp run --temp --force -n stories $(STORIES)
+	python -c 'import json, dvc.api; print(json.dumps(dvc.api.metrics_show(rev="stories"), indent=1))' \
+		> benchmarks/results/stories.json
 
 lint: .venv/ready-dev
 	ruff check .
