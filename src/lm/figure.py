@@ -7,7 +7,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import EngFormatter, FormatStrFormatter
+from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter
 
 from lm.files import atomic_write
 
@@ -42,12 +42,20 @@ def save(figure, path: Path) -> None:
     plt.close(figure)
 
 
-def label_end(axes, x: list[float], y: list[float], text: str, color: str) -> None:
-    """Write a curve's name beside its last point instead of into a legend."""
+def label_end(axes, x: list[float], y: list[float], text: str, color: str, shift: int = 0) -> None:
+    """Write a curve's name beside its last point, `shift` points above it, instead of into a legend."""
     axes.annotate(
-        text, (x[-1], y[-1]), xytext=(6, 0), textcoords="offset points", va="center", color=color,
+        text, (x[-1], y[-1]), xytext=(6, shift), textcoords="offset points", va="center", color=color,
         annotation_clip=False, fontweight="bold", fontsize=9,
     )  # fmt: skip
+
+
+def scale_in_octaves(axes) -> None:
+    """A logarithmic y axis with plain numbers at 1, 2, 5 of each decade."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_training(plots: Path, floor: float | None = None) -> None:
@@ -60,33 +68,36 @@ def draw_training(plots: Path, floor: float | None = None) -> None:
         figure, (losses, rates, norms) = plt.subplots(
             3, 1, figsize=(7.5, 7.5), sharex=True, height_ratios=(3, 1, 1), layout="constrained"
         )
+        _draw_losses(losses, train, validation, floor)
         if train:
-            losses.plot(train["tokens"], train["train_loss"], color=BLUE, alpha=0.9, linewidth=1.2)
             rates.plot(train["tokens"], train["lr"], color=GREY)
             norms.plot(train["tokens"], train["grad_norm"], color=GREY, linewidth=1.0)
-            norms.set_yscale("log")
-            for axis in (norms.yaxis.set_major_formatter, norms.yaxis.set_minor_formatter):
-                axis(FormatStrFormatter("%g"))
-        if validation:
-            x, y = validation["tokens"], validation["val_loss"]
-            losses.plot(x, y, color=ORANGE, linestyle="--", marker="o", markersize=4)
-            label_end(losses, x, y, f"validation\n{y[-1]:.3f}", ORANGE)
-        if train:
-            last = train["train_loss"][-1]
-            gap = last - validation["val_loss"][-1] if validation else 1.0
-            near = abs(gap) < 0.35
-            shown = last + (0.35 if gap > 0 else -0.35) if near else last
-            label_end(losses, train["tokens"], [shown], f"training\n{last:.3f}", BLUE)
-        if floor is not None:
-            losses.axhline(floor, color=GREY, linestyle=":")
-            losses.annotate(
-                f"entropy of the text {floor:.3f}", (0, floor), xytext=(2, 4), textcoords="offset points", color=GREY
-            )
-        losses.set(title="Loss while training", ylabel="nats per token")
+        scale_in_octaves(norms)
         rates.set(ylabel="learning rate", ylim=(0, None))
         norms.set(ylabel="gradient norm", xlabel="tokens seen")
         norms.xaxis.set_major_formatter(EngFormatter(sep=""))
         save(figure, plots / "training.png")
+
+
+def _draw_losses(axes, train: dict, validation: dict, floor: float | None) -> None:
+    """The two curves, named at their ends, the higher one above; and the floor where there is one."""
+    ends = [curve[name][-1] for curve, name in ((train, "train_loss"), (validation, "val_loss")) if curve]
+    for curve, name, color, look in (
+        (train, "train_loss", BLUE, {"linewidth": 1.2}),
+        (validation, "val_loss", ORANGE, {"linestyle": "--", "marker": "o", "markersize": 4}),
+    ):
+        if curve:
+            x, y = curve["tokens"], curve[name]
+            axes.plot(x, y, color=color, **look)
+            shift = 14 if y[-1] == max(ends) else -14
+            label_end(axes, x, y, f"{'training' if curve is train else 'validation'}\n{y[-1]:.3f}", color, shift)
+    if floor is not None:
+        axes.axhline(floor, color=GREY, linestyle=":")
+        axes.annotate(
+            f"entropy of the text {floor:.3f}", (0, floor), xytext=(2, 4), textcoords="offset points", color=GREY
+        )
+    scale_in_octaves(axes)
+    axes.set(title="Loss while training", ylabel="nats per token (logarithmic)")
 
 
 def draw_loss_by_position(path: Path, rows: list[tuple[int, float, int]]) -> None:
