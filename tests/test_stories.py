@@ -13,7 +13,7 @@ from lm.sources import stories
 from lm.sources.stories import Plot, StoriesFetch, fetch_stories, parse, plots, render, story
 from lm.sources.stories_words import PRONOUNS, WORDS
 
-GOLDEN_SHA256 = "0"  # of the first 100 stories of seed 0, each followed by \0
+GOLDEN_SHA256 = ""
 
 
 @pytest.fixture(scope="module")
