@@ -13,7 +13,7 @@ from lm.sources import stories
 from lm.sources.stories import Plot, StoriesFetch, fetch_stories, parse, plots, render, story
 from lm.sources.stories_words import PRONOUNS, WORDS
 
-GOLDEN_SHA256 = ""
+GOLDEN_SHA256 = "bd4eadc78fee2215f07777907e9fe13095a1e391fc86b32a83b13324e5bbe9b9"
 
 
 @pytest.fixture(scope="module")
