@@ -28,7 +28,7 @@ from lm.sample import generate
 from lm.score import loss_by_position, score_tokens, sum_by_span, summarize
 from lm.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
 from lm.tokenizer import Tokenizer, load_tokenizer
-from lm.trained import check_trained_with, load_trained
+from lm.trained import WEIGHTS_DIGITS, check_trained_with, load_trained
 
 PARAMS = "params.yaml"
 SCORE_BATCH_TOKENS = 8192
@@ -86,7 +86,11 @@ def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) ->
     def figures(keep: np.ndarray) -> dict:
         return summarize(*(columns[name][keep] for name in ("nats", "tokens", "utf8_bytes")))
 
-    metrics = figures(np.ones_like(chose)) | {"window_tokens": record["seq_len"], "stride_tokens": stride}
+    metrics = figures(np.ones_like(chose)) | {
+        "window_tokens": record["seq_len"],
+        "stride_tokens": stride,
+        "weights_sha256": record["best"]["sha256"][:WEIGHTS_DIGITS],
+    }
     for name, part in (("selection", chose), ("unseen", ~chose)):
         if part.any():
             metrics[name] = {key: figures(part)[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
@@ -139,8 +143,8 @@ def main(argv: list[str]) -> None:
     check_tokenizer(tokens, tokenizer.sha256)
     check_id_range(tokens)
     model, record = load_trained(models, machine.pick_device())
-    check_trained_with(tokenizer, models, record)
-    if record["data_sha256"]["validation"] != tokens.meta["sha256"]:
+    check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
+    if record["data_sha256"]["validation"] not in (None, tokens.meta["sha256"]):  # None: trained elsewhere
         raise IntegrityError(f"{models}/model.json: trained beside another {validation}; run `dvc repro`")
     with output_lock(losses_path):
         columns = by_document(score(model, record, tokens, params.stride)[0], tokens, tokenizer, record["eval_tokens"])

@@ -11,7 +11,6 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
 import torch
 from tqdm import tqdm
@@ -22,85 +21,17 @@ from lm.figure import draw_training
 from lm.files import atomic_folder, output_lock, sha256_file
 from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, flops_per_token
 from lm.optim import build_optimizers
-from lm.params import needed, read_section, read_yaml
+from lm.params import read_section, read_yaml
+from lm.recipe import TrainParams
 from lm.results import publish, write_curves, write_metrics, write_models
 from lm.score import score_tokens
 from lm.stopping import StopRequest
 from lm.tokenfile import TokenFile, check_id_range, entropy_per_token, open_tokens, sidecar_path
+from lm.trained import load_initial
 from lm.training import Clock, TrainingState, seconds_per_step, train_steps, validate
 from lm.windows import TokenWindows
 
-TOKEN_COUNTS = (
-    "seq_len", "batch_tokens", "micro_batch_tokens", "log_every_tokens", "eval_every_tokens", "eval_tokens",
-)  # fmt: skip
 PARAMS, RUNTIME, PIPELINE = "params.yaml", "runtime.yaml", "dvc.yaml"
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainParams:
-    """The section `train` of params.yaml; tokens are counted, learning rates are per optimizer step."""
-
-    seq_len: int
-    batch_tokens: int
-    micro_batch_tokens: int
-    max_tokens: int
-    optimizer: Literal["muon", "adamw"]
-    peak_lr: float
-    min_lr: float
-    embedding_lr_factor: float
-    warmup_steps: int
-    schedule: Literal["cosine", "stable_decay"]
-    decay_share: float
-    weight_decay: float
-    beta1: float
-    beta2: float
-    grad_clip: float
-    dtype: Literal["auto", "float32", "bfloat16"]
-    compile: bool
-    seed: int
-    log_every_tokens: int
-    eval_every_tokens: int
-    eval_tokens: int
-
-    def __post_init__(self):
-        for name in TOKEN_COUNTS:
-            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        needed(self.micro_batch_tokens % self.seq_len == 0, "micro_batch_tokens", self.micro_batch_tokens,
-               f"a multiple of seq_len {self.seq_len}")  # fmt: skip
-        needed(self.batch_tokens % self.micro_batch_tokens == 0, "batch_tokens", self.batch_tokens,
-               f"a multiple of micro_batch_tokens {self.micro_batch_tokens}")  # fmt: skip
-        needed(self.max_tokens >= self.batch_tokens, "max_tokens", self.max_tokens,
-               f"at least batch_tokens {self.batch_tokens}")  # fmt: skip
-        needed(self.peak_lr > 0, "peak_lr", self.peak_lr, "above 0")
-        needed(0 <= self.min_lr <= self.peak_lr, "min_lr", self.min_lr, f"from 0 to peak_lr {self.peak_lr}")
-        needed(0 <= self.warmup_steps < self.max_steps, "warmup_steps", self.warmup_steps,
-               f"fewer than the run's {self.max_steps} steps")  # fmt: skip
-        needed(0 < self.decay_share <= 1, "decay_share", self.decay_share, "above 0, at most 1")
-        needed(self.grad_clip > 0, "grad_clip", self.grad_clip, "above 0")
-        needed(self.embedding_lr_factor > 0, "embedding_lr_factor", self.embedding_lr_factor, "above 0")
-        needed(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
-        for name in ("beta1", "beta2"):
-            needed(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
-
-    @property
-    def max_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        return self.max_tokens // self.batch_tokens
-
-    @property
-    def eval_every_steps(self) -> int:
-        """Optimizer steps between validations."""
-        return max(1, self.eval_every_tokens // self.batch_tokens)
-
-    @property
-    def log_every_steps(self) -> int:
-        """Optimizer steps that a row of the training curve averages."""
-        return max(1, self.log_every_tokens // self.batch_tokens)
-
-    @property
-    def batch_size(self) -> int:
-        """Sequences in an optimizer step."""
-        return self.batch_tokens // self.seq_len
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +45,15 @@ class TrainRuntime:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Everything a run reads: parameters, checked token files, where and in what format it computes."""
+    """Everything a run reads: parameters, checked token files, the model it begins with (None: drawn
+    from train.seed) and the SHA-256 of its weights, where and in what format it computes."""
 
     params: TrainParams
     config: ModelConfig
     train: TokenFile
     validation: TokenFile
+    initial: Gemma3Model | None
+    initial_sha256: str | None
     device: torch.device
     dtype: torch.dtype
 
@@ -145,14 +79,18 @@ def read_setup(train_path: Path, validation_path: Path) -> Setup:
         raise DataError(
             f"{validation_path}: {len(validation.ids)} tokens, one window of train.seq_len needs {params.seq_len + 1}"
         )
-    return Setup(params, model_params.config(train.vocab_size), train, validation, device, dtype)
+    config = model_params.config(train.vocab_size)
+    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
+    return Setup(params, config, train, validation, initial, sha256, device, dtype)
 
 
 def run_folder(setup: Setup) -> Path:
     """.runs/<fingerprint> below the main repository, also when run in a copy for a queued experiment."""
-    code = [Path(dep) for dep in read_yaml(PIPELINE)["stages"]["train"]["deps"] if not dep.startswith("data/")]
+    deps = read_yaml(PIPELINE)["stages"]["train"]["deps"]
+    code = [Path(dep) for dep in deps if not dep.startswith(("data/", "${"))]
     params = {"train": dataclasses.asdict(setup.params), "model": dataclasses.asdict(setup.config)}
     inputs = {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (setup.train, setup.validation)}
+    inputs["initial"] = setup.initial_sha256
     return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoint.fingerprint(params, code, inputs)
 
 
@@ -171,10 +109,11 @@ def make_plan(setup: Setup) -> preflight.Plan:
 
 
 def build_state(setup: Setup) -> TrainingState:
-    """A fresh model and its optimizers, drawn from train.seed."""
-    params = setup.params
-    model = Gemma3Model(setup.config)
-    model.init_weights(torch.Generator().manual_seed(params.seed))
+    """The model that the run begins with, drawn from train.seed if none is given, and fresh optimizers."""
+    params, model = setup.params, setup.initial
+    if model is None:
+        model = Gemma3Model(setup.config)
+        model.init_weights(torch.Generator().manual_seed(params.seed))
     model.to(setup.device)
     if params.compile:
         model.compile()
@@ -211,10 +150,15 @@ def introduce(setup: Setup, state: TrainingState, plan: preflight.Plan, windows:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
-def train(setup: Setup, state: TrainingState, windows: TokenWindows, run: Path, plots: Path, every_s: float) -> None:
-    """Train to the end, validating at intervals, saving states every `every_s`; Interrupted if asked to stop."""
-    params, total_tokens = setup.params, setup.params.max_steps * setup.params.batch_tokens
-    flops = flops_per_token(setup.config, params.seq_len)["total"]
+def train(
+    setup: Setup, state: TrainingState, plan: preflight.Plan, windows: TokenWindows, run: Path, every_s: float,
+    metrics: Path, plots: Path,
+) -> None:  # fmt: skip
+    """Train to the end, validating at intervals, saving states every `every_s`; Interrupted if asked to stop.
+
+    Metrics and curves so far are current after each validation, for whoever looks on.
+    """
+    params = setup.params
     peak_flops = machine.matmul_peak_flops(setup.device, setup.dtype)
     clock = Clock(state.elapsed_s)
 
@@ -226,14 +170,16 @@ def train(setup: Setup, state: TrainingState, windows: TokenWindows, run: Path, 
     def validate_now() -> None:
         tokens = state.step * params.batch_tokens
         loss = validate(state, validation_loss(setup, state.model), tokens)
-        state.history.timing.append([tokens, clock.elapsed_s()])
+        state.elapsed_s = clock.elapsed_s()
+        state.history.timing.append([tokens, state.elapsed_s])
         write_curves(plots, state.history)
-        mfu = tokens * flops / clock.elapsed_s() / peak_flops
+        write_metrics(metrics, state, plan)
+        mfu = tokens * plan.flops_per_token / state.elapsed_s / peak_flops
         bar.set_postfix(val_loss=f"{loss:.3f}", mfu=f"{mfu:.0%}")
 
     with (
         StopRequest() as stop,
-        tqdm(total=total_tokens, unit="tok", unit_scale=True, desc="train", disable=None) as bar,
+        tqdm(total=plan.max_tokens, unit="tok", unit_scale=True, desc="train", disable=None) as bar,
     ):
         bar.update(state.step * params.batch_tokens)
         if not state.history.validation:
@@ -261,7 +207,20 @@ def validation_loss(setup: Setup, model: Gemma3Model) -> float:
     return float(losses.mean(dtype="float64"))
 
 
-def run_to_end(setup: Setup, run: Path, every_s: float, plots: Path) -> None:
+def provenance(setup: Setup) -> dict:
+    """What model.json says of where a model comes from: its shape and the hashes of all that made it."""
+    return {
+        "config": dataclasses.asdict(setup.config),
+        "seq_len": setup.params.seq_len,
+        "seed": setup.params.seed,
+        "eval_tokens": setup.params.eval_tokens,
+        "tokenizer_sha256": setup.train.meta["tokenizer"]["sha256"],
+        "data_sha256": {"train": setup.train.meta["sha256"], "validation": setup.validation.meta["sha256"]},
+        "init_sha256": setup.initial_sha256,
+    }
+
+
+def run_to_end(setup: Setup, run: Path, every_s: float, metrics: Path, plots: Path) -> None:
     """Train what is left of the run and leave its results in run/done."""
     params, plan = setup.params, make_plan(setup)
     preflight.refuse_too_large(plan, machine.available_memory_bytes(setup.device))
@@ -269,13 +228,17 @@ def run_to_end(setup: Setup, run: Path, every_s: float, plots: Path) -> None:
     state = build_state(setup)
     introduce(setup, state, plan, windows)
     resume(state, run, setup)
-    train(setup, state, windows, run, plots, every_s)
+    train(setup, state, plan, windows, run, every_s, metrics, plots)
     with atomic_folder(run / "done") as folder:
-        write_models(folder / "models", state, params, setup.config, setup.train, setup.validation)
+        write_models(folder / "models", state, params.batch_tokens, provenance(setup))
         write_metrics(folder / "metrics", state, plan)
         write_curves(folder / "plots", state.history)
         draw_training(folder / "plots", entropy_per_token(setup.validation))
     checkpoint.drop_states(run)
+    if state.step < plan.max_steps:
+        print(
+            f"ended at step {state.step}: train.patience_evals {params.patience_evals} validations without a better one"
+        )
     print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
 
 
@@ -291,7 +254,7 @@ def main(argv: list[str]) -> None:
     with output_lock(models), output_lock(run, wait=True), preflight.out_of_memory_in_words():
         checkpoint.prune_runs(run.parent, run, runtime.keep_fingerprints)
         if not (run / "done").exists():
-            run_to_end(setup, run, runtime.checkpoint_every_s, plots)
+            run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
         publish(run / "done", models, metrics, plots)
 
 

@@ -48,6 +48,14 @@ def test_a_state_without_its_record_is_as_if_never_written(tmp_path):
     assert load_newest_state(tmp_path) == {"step": 1}
 
 
+def test_a_state_of_another_run_is_not_taken_over(tmp_path, capsys):
+    save_state(tmp_path / "one", 1, {"step": 1})
+    (tmp_path / "one").rename(tmp_path / "another")
+    with pytest.raises(IntegrityError, match="none of 1 states is intact"):
+        load_newest_state(tmp_path / "another")
+    assert "is of the run one, not another" in capsys.readouterr().err
+
+
 class Payload:
     def __reduce__(self):
         return (exec, ("raise SystemExit('the payload ran')",))

@@ -56,6 +56,7 @@ def exported(tmp_path_factory) -> SimpleNamespace:
     (folder / "metrics").mkdir()
     metrics = {"train": {"best_val_loss": 2.5, "steps": 20}, "data": {"train": {"documents": 9}}}
     metrics["eval"] = {"bits_per_byte": 1.23456789, "unseen_part": {"nats_per_token": 2.75}}
+    metrics["eval"]["weights_sha256"] = record["best"]["sha256"][:12]
     for name, figures in metrics.items():
         (folder / "metrics" / f"{name}.json").write_text(json.dumps(figures))
     sources = {name: folder / name for name in ("models", "tokenizer", "metrics", "params.yaml")}
@@ -186,6 +187,7 @@ def test_a_file_is_left_alone(exported, tmp_path):
         ("params.yaml", lambda p: p["train"].update(seq_len=64), "seq_len is 64, the model was trained with 32"),
         ("params.yaml", lambda p: p["models"]["micro"].update(d_ff=65), "d_ff is 65, the model was trained with 64"),
         ("metrics/train.json", lambda p: p.update(best_val_loss=2.4), "best_val_loss is 2.4, the model's was 2.5"),
+        ("metrics/eval.json", lambda p: p.update(weights_sha256="0" * 12), "eval.json: is of the model 000000000000"),
         ("models/model.json", lambda r: r.update(tokenizer_sha256="0"), "trained with tokenizer 0…"),
     ],
 )

@@ -1,5 +1,6 @@
 """A trained model: loaded, given batches, and made to write; the text on the screen is that of the ids."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -78,11 +79,16 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
     state = TrainingState(model, [], step=20, best_loss=2.5, best_step=10)
     state.best_weights = state.weights()
     state.history.validation += [[10, 1280, 2.5], [20, 2560, 2.6]]
-    train, validation = (
-        SimpleNamespace(meta={"tokenizer": {"sha256": tokenizer.sha256}, "sha256": digit * 64}) for digit in "ab"
-    )
-    params = SimpleNamespace(seq_len=32, dtype="float32", seed=1, eval_tokens=512, batch_tokens=128)
-    write_models(folder, state, params, model.config, train, validation)
+    provenance = {
+        "config": dataclasses.asdict(model.config),
+        "seq_len": 32,
+        "seed": 1,
+        "eval_tokens": 512,
+        "tokenizer_sha256": tokenizer.sha256,
+        "data_sha256": {"train": "a" * 64, "validation": "b" * 64},
+        "init_sha256": None,
+    }
+    write_models(folder, state, batch_tokens=128, provenance=provenance)
     return json.loads((folder / "model.json").read_text())
 
 

@@ -1,5 +1,7 @@
 """The README's table "a change reruns exactly what depends on it", run with real DVC."""
 
+import json
+
 import pytest
 
 from workspace import Workspace
@@ -63,3 +65,21 @@ def test_going_back_is_served_from_the_cache(workspace):
     workspace.change(**{"eval.stride": 8})
     output = workspace.run("dvc", "repro").stdout
     assert "Stage 'eval' is cached - skipping run" in output
+
+
+def test_a_model_goes_away_comes_back_is_evaluated_and_trained_on(workspace):
+    workspace.run("python", "src", "export_hf", "exported")
+    (workspace.folder / "exported" / "model.json").unlink()  # as if it were someone else's
+    seq_len = str(workspace.get("train.seq_len"))
+    workspace.run("python", "src", "export_hf", "--from", "exported", "data/start", "--seq_len", seq_len)
+    paths = ("data/start", "data/processed_datasets/validation.bin", "data/tokenizer", "elsewhere/losses.parquet")
+    workspace.run("python", "src/eval.py", *paths, "elsewhere", "elsewhere")
+    figures = [json.loads((workspace.folder / p / "eval.json").read_text()) for p in ("metrics", "elsewhere")]
+    assert figures[1]["bits_per_byte"] == pytest.approx(figures[0]["bits_per_byte"], rel=1e-6)
+    assert figures[1]["unseen"]["documents"] == figures[1]["documents"]  # none of them chose it
+
+    workspace.run("dvc", "add", "data/start")
+    workspace.change(**{"train.init_from": "data/start"})
+    assert workspace.repro() == {"train", "eval"}
+    again = json.loads((workspace.folder / "metrics" / "eval.json").read_text())
+    assert again["bits_per_byte"] < figures[0]["bits_per_byte"]

@@ -32,6 +32,8 @@ class Params:
     decay_share: float = 0.4
     grad_clip: float = 1.0
     log_every_steps: int = 3
+    patience_evals: int | None = None
+    divergence_nats: float | None = None
 
 
 def new_state(optimizer="muon"):
@@ -106,6 +108,27 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
     assert torch.equal(state.model.embed_tokens.weight, before)
     with pytest.raises(DivergedError, match="validation loss is nan"):
         validate(state, float("nan"), 0)
+
+
+def test_a_rise_of_the_loss_ends_the_run_where_it_is_asked_to():
+    wild = Params(peak_lr=3.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
+    losses = [row[3] for row in run(new_state(), wild).history.train]
+    first = next(i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5)
+    with pytest.raises(DivergedError, match=rf"diverged at step {(first + 1) * 3}: .*divergence_nats 0\.5"):
+        run(new_state(), dataclasses.replace(wild, divergence_nats=0.5))
+
+
+def test_patience_ends_the_run_also_when_it_was_stopped_at_its_end(tmp_path):
+    state, params = new_state(), Params(patience_evals=2)
+    validate(state, 2.0, 0)
+    for loss in (1.5, 1.6, 1.5):  # equal is not better
+        run(state, params, until=state.step + 1)
+        validate(state, loss, 0)
+    assert (state.step, state.best_step) == (3, 1)
+    resumed = new_state()
+    resumed.restore(state.as_dict())
+    assert run(resumed, params).step == 3
+    assert run(resumed, Params()).step == 12
 
 
 def test_the_best_weights_are_kept_apart_from_those_that_follow():

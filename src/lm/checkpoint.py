@@ -55,7 +55,7 @@ def save_state(run: Path, step: int, state: dict) -> None:
     """Write state-<step>.pt and its record into the run's folder and drop all but the last two."""
     path = run / f"state-{step:09d}.pt"
     sha256 = save_tensors(path, state)
-    write_json(path.with_suffix(".json"), {"step": step, "sha256": sha256})
+    write_json(path.with_suffix(".json"), {"run": run.name, "step": step, "sha256": sha256})
     for old in sorted(run.glob("state-*.pt"))[:-KEPT_STATES]:
         old.with_suffix(".json").unlink(missing_ok=True)
         old.unlink()
@@ -69,7 +69,10 @@ def load_newest_state(run: Path) -> dict | None:
     recorded = sorted(run.glob("state-*.json"), reverse=True)
     for record in recorded:
         try:
-            return load_tensors(record.with_suffix(".pt"), read_json(record)["sha256"])
+            state = read_json(record)
+            if state["run"] != run.name:
+                raise IntegrityError(f"{record}: is of the run {state['run']}, not {run.name}")
+            return load_tensors(record.with_suffix(".pt"), state["sha256"])
         except IntegrityError as error:
             print(f"warning: {error}; trying the state before it", file=sys.stderr)
     if recorded:

@@ -1,15 +1,12 @@
 """What a training run leaves behind: weights and their record, metrics, curves."""
 
-import dataclasses
 import os
 import shutil
 from pathlib import Path
 
 from lm.checkpoint import save_tensors
 from lm.files import atomic_folder, write_csv, write_json
-from lm.model import ModelConfig
 from lm.preflight import Plan
-from lm.tokenfile import TokenFile
 from lm.training import History, TrainingState
 
 
@@ -20,26 +17,16 @@ def write_curves(plots: Path, history: History) -> None:
     write_csv(plots / "timing.csv", ["tokens", "seconds"], history.timing)
 
 
-def write_models(
-    models: Path, state: TrainingState, params, config: ModelConfig, train: TokenFile, validation: TokenFile
-) -> None:
-    """Best and last weights, and model.json, which names all that they were made from."""
-    record = {
-        "config": dataclasses.asdict(config),
-        "seq_len": params.seq_len,
-        "seed": params.seed,
-        "eval_tokens": params.eval_tokens,
-        "tokenizer_sha256": train.meta["tokenizer"]["sha256"],
-        "data_sha256": {"train": train.meta["sha256"], "validation": validation.meta["sha256"]},
-        "segments": state.segments,
-    }
+def write_models(models: Path, state: TrainingState, batch_tokens: int, provenance: dict) -> None:
+    """Best and last weights, and model.json: `provenance`, the segments of the run, and both weights' hashes."""
+    record = {**provenance, "segments": state.segments}
     last_step, _, last_loss = state.history.validation[-1]
     for name, weights, step, loss in (
         ("best", state.best_weights, state.best_step, state.best_loss),
         ("last", state.weights(), last_step, last_loss),
     ):
         sha256 = save_tensors(models / f"{name}_model_params.pt", weights)
-        tokens = step * params.batch_tokens
+        tokens = step * batch_tokens
         record[name] = {"step": step, "tokens_seen": tokens, "val_loss": loss, "sha256": sha256}
     write_json(models / "model.json", record)
 

@@ -1,5 +1,6 @@
 """What training left in data/models: best_model_params.pt and model.json in, a checked model out."""
 
+import dataclasses
 from pathlib import Path
 
 import torch
@@ -8,10 +9,10 @@ from lm.checkpoint import load_tensors
 from lm.errors import IntegrityError
 from lm.files import read_json
 from lm.model import Gemma3Model, ModelConfig
-from lm.tokenizer import Tokenizer
 
 RECORD = "model.json"
 WEIGHTS = "best_model_params.pt"
+WEIGHTS_DIGITS = 12  # of its SHA-256, by which metrics/eval.json names the model
 
 
 def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
@@ -34,11 +35,29 @@ def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]
     return model.to(device), record
 
 
-def check_trained_with(tokenizer: Tokenizer, models: Path, record: dict) -> None:
+def load_initial(
+    folder: Path, config: ModelConfig, tokenizer_sha256: str
+) -> tuple[Gemma3Model, str] | tuple[None, None]:
+    """The model that a run begins with and the SHA-256 of its weights; Nones where the folder is empty.
+
+    Raises IntegrityError if it was trained with another tokenizer or has another shape than `config`.
+    """
+    if folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir()):
+        return None, None
+    model, record = load_trained(folder, torch.device("cpu"))
+    check_trained_with(tokenizer_sha256, "the training tokens' one", folder, record)
+    wanted, found = dataclasses.asdict(config), dataclasses.asdict(model.config)
+    other = [f"{name} is {found[name]}, not {value}" for name, value in wanted.items() if found[name] != value]
+    if other:
+        raise IntegrityError(f"{folder / RECORD}: {', '.join(other)}; choose the preset of that model as model.name")
+    return model, record["best"]["sha256"]
+
+
+def check_trained_with(tokenizer_sha256: str, where: Path | str, models: Path, record: dict) -> None:
     """Raise IntegrityError if the model of a record knows the ids of another tokenizer."""
     found = record.get("tokenizer_sha256")
-    if found != tokenizer.sha256:
+    if found != tokenizer_sha256:
         raise IntegrityError(
-            f"{models / RECORD}: trained with tokenizer {str(found)[:12]}…, {tokenizer.folder} is "
-            f"{tokenizer.sha256[:12]}…; name the folder of that one, or run `dvc repro`"
+            f"{models / RECORD}: trained with tokenizer {str(found)[:12]}…, {where} is "
+            f"{tokenizer_sha256[:12]}…; name the folder of that one, or run `dvc repro`"
         )

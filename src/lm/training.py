@@ -11,6 +11,7 @@ from torch import nn
 
 from lm.errors import DivergedError
 from lm.optim import learning_rate, set_learning_rate
+from lm.recipe import TrainParams
 from lm.windows import TokenWindows
 
 
@@ -65,15 +66,22 @@ class TrainingState:
         return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
 
-def train_steps(
-    state: TrainingState, windows: TokenWindows, params, device: torch.device, dtype: torch.dtype
-) -> Iterator[int]:
-    """Run optimizer steps from state.step to params.max_steps (the stage's section); yield after each.
+def finished(state: TrainingState, params: TrainParams) -> bool:
+    """Whether the run is at its end: all its steps done, or `patience_evals` validations without a better one."""
+    since_best = sum(step > state.best_step for step, _, _ in state.history.validation)
+    return state.step >= params.max_steps or (params.patience_evals is not None and since_best >= params.patience_evals)
 
-    Raises DivergedError before the update if the loss or a gradient is not finite.
+
+def train_steps(
+    state: TrainingState, windows: TokenWindows, params: TrainParams, device: torch.device, dtype: torch.dtype
+) -> Iterator[int]:
+    """Run optimizer steps from state.step to the end of the run; yield after each.
+
+    Raises DivergedError before the update if the loss or a gradient is not finite, and where the mean
+    loss of a logging interval stands `divergence_nats` above the lowest one before it.
     """
     micro_batches = params.batch_tokens // params.micro_batch_tokens
-    while state.step < params.max_steps:
+    while not finished(state, params):
         lr = learning_rate(
             state.step, params.max_steps, params.warmup_steps, params.peak_lr, params.min_lr, params.schedule,
             params.decay_share,
@@ -98,7 +106,18 @@ def train_steps(
                 [state.step, tokens, lr, state.interval_loss / params.log_every_steps, grad_norm]
             )
             state.interval_loss = 0.0
+            check_divergence(state.history.train, params)
         yield state.step
+
+
+def check_divergence(rows: list[list], params: TrainParams) -> None:
+    """Raise DivergedError if the newest row's train loss is `divergence_nats` above the lowest."""
+    losses = [row[3] for row in rows]
+    if params.divergence_nats is not None and losses[-1] > min(losses) + params.divergence_nats:
+        raise DivergedError(
+            f"training diverged at step {rows[-1][0]}: loss {losses[-1]:.3f}, {min(losses):.3f} before, more than "
+            f"train.divergence_nats {params.divergence_nats} lower; lower train.peak_lr {params.peak_lr}"
+        )
 
 
 def accumulate_gradients(

@@ -25,7 +25,7 @@ from lm.hugging_face import WEIGHTS as SAFETENSORS
 from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, hugging_face_config
 from lm.params import read_section, read_yaml
 from lm.tokenizer import BACKEND, META, Tokenizer, load_tokenizer
-from lm.trained import RECORD, WEIGHTS, check_trained_with, load_trained
+from lm.trained import RECORD, WEIGHTS, WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.vocabulary import CONFIG as TOKENIZER_CONFIG
 from lm.vocabulary import write_huggingface
 
@@ -101,7 +101,7 @@ def export(folder: Path, args) -> None:
     """Write the best model of args.models, its tokenizer and its card, whole or not at all."""
     model, record = load_trained(args.models, torch.device("cpu"))
     tokenizer = load_tokenizer(args.tokenizer)
-    check_trained_with(tokenizer, args.models, record)
+    check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
     params, figures = chosen_params(args.params, record), read_figures(args.metrics, record)
     card = model_card(record, params, figures, tokenizer)
     copied = [META, *tokenizer.meta["files"]]
@@ -140,6 +140,9 @@ def read_figures(metrics: Path, record: dict) -> dict:
         raise IntegrityError(
             f"{metrics}/train.json: best_val_loss is {found}, the model's was {recorded}; run `dvc repro`"
         )
+    evaluated, weights = figures["eval"].pop("weights_sha256", None), record["best"]["sha256"]
+    if evaluated != weights[:WEIGHTS_DIGITS]:
+        raise IntegrityError(f"{metrics}/eval.json: is of the model {evaluated}, not {weights}; run `dvc repro`")
     return figures
 
 

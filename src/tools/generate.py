@@ -136,7 +136,7 @@ def main(argv: list[str]) -> None:
     args = parse(argv)
     tokenizer = load_tokenizer(args.tokenizer)
     model, record = load_trained(args.models, machine.pick_device())
-    check_trained_with(tokenizer, args.models, record)
+    check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
     sys.stdout.reconfigure(errors="replace")  # for a terminal that knows few characters
     for number in range(args.num_samples):
         print_sample(model, tokenizer, args.seed + number, args)
