@@ -2,9 +2,11 @@
 
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -274,3 +276,17 @@ def test_real_c_code_with_gpt2_tokens(tmp_path, monkeypatch):
         num_chars += len(text)
     tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer")
     assert texts_of(tmp_path / "out", tokenizer) == texts
+
+
+@pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
+def test_the_session_of_the_readme(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
+    monkeypatch.chdir(tmp_path)
+    Path("c.parquet").symlink_to(C_SAMPLE)
+    readme = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    session = re.findall(r"^python src/tokenize_data.py (.*)\n# (.*)$", readme, re.M)
+    assert len(session) == 2
+    for arguments, figures in session:
+        assert tokenize(arguments.split()) == 0
+        printed = capsys.readouterr().out
+        assert all(number in printed for number in re.findall(r"\d+(?:,\d+)*", figures))
