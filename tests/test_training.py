@@ -76,13 +76,21 @@ def test_an_interrupted_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, o
     assert same(run(resumed), undisturbed)
 
 
+def test_a_resumed_run_draws_the_numbers_that_the_undisturbed_one_would_have():
+    state = new_state()
+    saved, expected = state.as_dict(), torch.rand(3)
+    torch.manual_seed(99)
+    new_state().restore(saved)
+    assert torch.equal(torch.rand(3), expected)
+
+
 @pytest.mark.parametrize("micro_batches", [2, 4, 8])
 def test_accumulation_gives_the_gradients_of_the_large_batch(micro_batches):
-    x, y = TokenWindows(IDS, 16, 8, seed=1).batch(0)
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
     results = []
     for parts in (1, micro_batches):
         model = new_state().model
-        loss = accumulate_gradients(model, x, y, parts, CPU, torch.float32)
+        loss = accumulate_gradients(model, x, y, parts, torch.float32)
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
     assert torch.allclose(results[0][1], results[1][1], atol=1e-6)

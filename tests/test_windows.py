@@ -1,10 +1,15 @@
 """Batches are a function of seed and step, without replacement, and reach every window."""
 
+import hashlib
+import pickle
+
 import numpy as np
 import pytest
+import torch
 
+from lm.batch import prefetch, to_device
 from lm.errors import DataError
-from lm.windows import TokenWindows, hash_of, permute
+from lm.windows import TokenWindows, hash_of, permute, read_windows
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1023, 1025])
@@ -67,3 +72,66 @@ def test_one_window_is_enough_and_less_is_refused():
     assert y.tolist() == [list(range(1, 9))] * 2
     with pytest.raises(DataError, match=r"8 tokens, one window of train\.seq_len 8 needs 9"):
         TokenWindows(np.arange(8), 8, 2, seed=0)
+
+
+def test_the_order_of_windows_is_that_of_all_runs_before():
+    files = ((100_000, 64, 8, 1), (1000, 16, 5, 2**40), (9, 8, 2, 0))
+    all_windows = [TokenWindows(np.arange(length), seq_len, size, seed) for length, seq_len, size, seed in files]
+    starts = [windows.starts(step) for windows in all_windows for step in range(600)]
+    digest = hashlib.sha256(np.concatenate(starts).astype("<i8").tobytes()).hexdigest()
+    assert digest == "bfe9a65ebbecdfcded6e09b50e045f56c1a2b7686e5f8ebff148a064355ad33d"
+
+
+def test_steps_in_any_order_read_the_same_windows(monkeypatch):
+    """Starts are computed a block of steps at a time; here a block is shorter than an epoch."""
+    monkeypatch.setattr("lm.windows._BLOCK_WINDOWS", 12)
+    short = TokenWindows(np.arange(500), 8, 5, seed=2)
+    monkeypatch.undo()
+    long = TokenWindows(np.arange(500), 8, 5, seed=2)
+    for step in np.random.default_rng(0).permutation(60):
+        assert np.array_equal(short.starts(step), long.starts(step))
+
+
+@pytest.mark.parametrize("ids", [np.arange(60)[::3], np.arange(20, dtype=">u2"), np.arange(20, dtype=np.uint32)])
+def test_windows_are_read_out_of_any_array_of_integers(ids):
+    buffer = read_windows(ids, np.array([0, 16, 3]), 4)
+    assert buffer.dtype == np.int64 and buffer.flags.c_contiguous and buffer.flags.writeable
+    assert buffer.tolist() == [ids[start : start + 4].tolist() for start in (0, 16, 3)]
+    with pytest.raises(IndexError):
+        read_windows(ids, np.array([17]), 4)
+
+
+def test_a_batch_is_the_callers_own():
+    windows = TokenWindows(np.arange(100), 8, 4, seed=1)
+    x, y = windows.batch(3)
+    before = x.copy()
+    y[:] = 0
+    assert np.array_equal(windows.batch(3)[0], before)
+    assert np.array_equal(windows.buffer(3)[:, :-1], before)
+
+
+def test_a_pickle_holds_the_ids_and_not_every_window():
+    windows = TokenWindows(np.arange(10_000, dtype=np.uint16), 512, 4, seed=1)
+    pickled = pickle.dumps(windows)
+    assert len(pickled) < 21_000
+    assert np.array_equal(pickle.loads(pickled).buffer(7), windows.buffer(7))
+
+
+def test_prefetched_batches_are_those_of_the_steps_one_ahead(monkeypatch):
+    windows, read = TokenWindows(np.arange(500), 8, 4, seed=1), []
+    buffer = windows.buffer
+    monkeypatch.setattr(windows, "buffer", lambda step: read.append(step) or buffer(step))
+    for step, (x, y) in zip(range(3, 7), prefetch(windows, range(3, 7), "cpu"), strict=True):
+        assert read == list(range(3, min(step + 2, 7)))
+        assert x.dtype == y.dtype == torch.int64
+        for found, wanted in zip((x, y), windows.batch(step), strict=True):
+            assert np.array_equal(found.numpy(), wanted)
+        read[:] = range(3, min(step + 2, 7))  # without the one that this test asked for
+    assert list(prefetch(windows, [], "cpu")) == []
+
+
+def test_a_device_gets_inputs_and_targets_out_of_one_buffer():
+    for device in ("cpu", "meta"):
+        x, y = to_device(np.arange(10).reshape(2, 5), device)
+        assert x.shape == y.shape == (2, 4) and x.device.type == y.device.type == device
+        assert y.stride() == (5, 1)

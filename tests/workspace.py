@@ -17,22 +17,22 @@ MICRO_MODEL = {
 }  # fmt: skip
 
 
+def copy_repository(folder: Path) -> None:
+    """Copy the files that git has or would take, as they are now."""
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
 class Workspace:
     """The copy: its folder, its parameters, and the commands that run in it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        listed = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
-        for name in listed:
-            if (ROOT / name).is_file() and name != "dvc.lock":
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
+        copy_repository(folder)
+        (folder / "dvc.lock").unlink(missing_ok=True)
         # The commands' `python` is the one that runs the tests; the run is the same on any machine.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {

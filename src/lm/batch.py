@@ -1,14 +1,50 @@
-"""Random windows of a token stream, as a training loop of one's own wants them.
+"""Batches on the device that computes: copied ahead of their step, or drawn at random for a loop of one's own.
 
-The pipeline trains on `lm.windows.TokenWindows`, which takes every window once an epoch; this draws
-with replacement.
+The pipeline trains on `lm.windows.TokenWindows`, which takes every window once an epoch; `get_batch`
+draws with replacement.
 """
+
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lm.windows import gather
+from lm.windows import TokenWindows, read_windows
+
+
+def prefetch(
+    windows: TokenWindows, steps: Iterable[int], device: torch.device | str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the inputs and targets (B, T) int64 of each step on `device`.
+
+    The copy of the next step's begins before a step is handed out, so that a GPU, which works its
+    queue while Python goes on, finds it there.
+    """
+    ready = None
+    for step in steps:
+        following = to_device(windows.buffer(step), device)
+        if ready is not None:
+            yield ready
+        ready = following
+    if ready is not None:
+        yield ready
+
+
+def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """x and y (B, T), y being x shifted by one, on `device` out of a buffer (B, T + 1).
+
+    The buffer crosses to CUDA in one piece and from pinned memory: the copy of a slice of it would go
+    through unpinned memory, and wait.
+    """
+    kind = torch.device(device).type
+    if kind == "cpu":  # slices cost less in NumPy than in torch
+        return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
+    tensor = torch.from_numpy(buffer)
+    if kind == "cuda":
+        tensor = tensor.pin_memory()
+    tensor = tensor.to(device, non_blocking=True)
+    return tensor[:, :-1], tensor[:, 1:]
 
 
 def get_batch(
@@ -22,7 +58,4 @@ def get_batch(
     if len(data) <= block_size:
         raise ValueError(f"data has {len(data)} tokens, a window of {block_size} needs {block_size + 1}")
     starts = torch.randint(len(data) - block_size, (batch_size,), generator=generator).numpy()
-    x, y = (torch.from_numpy(part) for part in gather(data, starts, block_size))
-    if torch.device(device).type == "cuda":  # from pinned memory the copy does not wait
-        x, y = x.pin_memory(), y.pin_memory()
-    return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+    return to_device(read_windows(data, starts, block_size + 1), device)

@@ -63,6 +63,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=H > K)
 
 
+SOFTMAX_ROWS = 32  # of logits at a time on a CPU: their softmax stays in its cache
+
+
 class CrossEntropyFunction(Function):
     """Mean nats of targets (N,) after h (N, C) under the head (V, C), `rows` of N at a time.
 
@@ -74,16 +77,17 @@ class CrossEntropyFunction(Function):
         loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
         dtype = compute_dtype(h)
         narrow_h, narrow_head = h.to(dtype), head.to(dtype)
+        block_rows = SOFTMAX_ROWS if h.device.type == "cpu" else rows
         for start in range(0, len(h), rows):
             part = slice(start, start + rows)
-            target = targets[part, None]
-            log_p = F.log_softmax(narrow_h[part] @ narrow_head.T, -1, dtype=torch.float32)  # (rows, V)
-            loss -= log_p.gather(1, target).sum()
-            # The gradient of the logits is p, less 1 at the target; 1 / N and the outer gradient come last.
-            grad_logits = log_p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=log_p.dtype))
-            grad_logits = grad_logits.to(dtype)
-            grad_h[part] = grad_logits @ narrow_head
-            grad_part = grad_logits.T @ narrow_h[part]  # (V, C)
+            logits = narrow_h[part] @ narrow_head.T  # (rows, V)
+            for block, target in zip(logits.split(block_rows), targets[part, None].split(block_rows), strict=True):
+                log_p = F.log_softmax(block, -1, dtype=torch.float32)
+                loss -= log_p.gather(1, target).sum()
+                # The gradient of the logits is p, less 1 at the target; 1 / N and the outer gradient come last.
+                block.copy_(log_p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=log_p.dtype)))
+            grad_h[part] = logits @ narrow_head
+            grad_part = logits.T @ narrow_h[part]  # (V, C)
             grad_head = grad_part.float() if grad_head is None else grad_head.add_(grad_part)
         ctx.save_for_backward(grad_h, grad_head)
         return loss / len(h)

@@ -5,10 +5,10 @@ import math
 import time
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import nn
 
+from lm.batch import prefetch, to_device
 from lm.errors import DivergedError
 from lm.optim import learning_rate, set_learning_rate
 from lm.recipe import TrainParams
@@ -81,14 +81,15 @@ def train_steps(
     loss of a logging interval stands `divergence_nats` above the lowest one before it.
     """
     micro_batches = params.batch_tokens // params.micro_batch_tokens
+    check_divergence(state.history.train, params)  # a run that ended so does not go on past it
+    batches = prefetch(windows, range(state.step, params.max_steps), device)
     while not finished(state, params):
         lr = learning_rate(
             state.step, params.max_steps, params.warmup_steps, params.peak_lr, params.min_lr, params.schedule,
             params.decay_share,
         )  # fmt: skip
         set_learning_rate(state.optimizers, lr)
-        x, y = windows.batch(state.step)
-        loss = accumulate_gradients(state.model, x, y, micro_batches, device, dtype)
+        loss = accumulate_gradients(state.model, *next(batches), micro_batches, dtype)
         grad_norm = float(nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip))
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise DivergedError(
@@ -113,7 +114,7 @@ def train_steps(
 def check_divergence(rows: list[list], params: TrainParams) -> None:
     """Raise DivergedError if the newest row's train loss is `divergence_nats` above the lowest."""
     losses = [row[3] for row in rows]
-    if params.divergence_nats is not None and losses[-1] > min(losses) + params.divergence_nats:
+    if losses and params.divergence_nats is not None and losses[-1] > min(losses) + params.divergence_nats:
         raise DivergedError(
             f"training diverged at step {rows[-1][0]}: loss {losses[-1]:.3f}, {min(losses):.3f} before, more than "
             f"train.divergence_nats {params.divergence_nats} lower; lower train.peak_lr {params.peak_lr}"
@@ -121,30 +122,16 @@ def check_divergence(rows: list[list], params: TrainParams) -> None:
 
 
 def accumulate_gradients(
-    model: nn.Module,
-    x: np.ndarray,
-    y: np.ndarray,
-    micro_batches: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, micro_batches: int, dtype: torch.dtype
 ) -> float:
-    """Add the gradients of the mean loss over (B, T) in equal micro-batches; return that loss in nats."""
-    total = torch.zeros((), device=device)
-    for x_part, y_part in zip(np.split(x, micro_batches), np.split(y, micro_batches), strict=True):
-        ids, targets = (to_device(part, device) for part in (x_part, y_part))
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+    """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
+    total = torch.zeros((), device=x.device)
+    for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
+        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
             loss = model.loss(ids, targets) / micro_batches
         loss.backward()
         total += loss.detach()
     return float(total)
-
-
-def to_device(ids: np.ndarray, device: torch.device) -> torch.Tensor:
-    """(B, T) int64 onto the device; through pinned memory to CUDA, so that the copy does not wait."""
-    tensor = torch.from_numpy(ids)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
 
 
 class Clock:
@@ -180,6 +167,6 @@ def seconds_per_step(model: nn.Module, windows: TokenWindows, micro_batches: int
     """Time the gradients of one batch, the second of two, and leave no trace in the model."""
     for _ in range(2):
         start = time.perf_counter()
-        accumulate_gradients(model, *windows.batch(0), micro_batches, device, dtype)
+        accumulate_gradients(model, *to_device(windows.buffer(0), device), micro_batches, dtype)
         model.zero_grad(set_to_none=True)
     return time.perf_counter() - start

@@ -5,12 +5,15 @@ epochs every position begins a window, and they are taken in the order of a stat
 each once an epoch, whatever the number of workers, ranks, evaluations or resumes.
 """
 
+import functools
+
 import numpy as np
 
 from lm.errors import DataError
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
+_BLOCK_WINDOWS = 1 << 14  # whose starts are computed at once: the walk ends with calls for a few windows
 
 
 def mix(value: np.ndarray) -> np.ndarray:
@@ -35,22 +38,24 @@ def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
     until they are inside (cycle walking: Black and Rogaway 2002). index: any int array, int64 out.
     """
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-    value = index.astype(np.uint64)
-    outside = np.ones(len(value), bool)
-    while outside.any():
-        value[outside] = _feistel(value[outside], half_bits, key)
-        outside = value >= np.uint64(size)
-    return value.astype(np.int64)
+    rounds, mask = _round_tables(half_bits, key), (1 << half_bits) - 1
+    value, outside = index.astype(np.int64), np.arange(len(index))
+    while len(outside):
+        walked = value[outside]
+        left, right = walked >> half_bits, walked & mask
+        for table in rounds:
+            left, right = right, left ^ table[right]
+        value[outside] = walked = (left << half_bits) | right
+        outside = outside[walked >= size]
+    return value
 
 
-def _feistel(value: np.ndarray, half_bits: int, key: int) -> np.ndarray:
-    """One pass of the network over 2·half_bits bits."""
-    shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
-    left, right = value >> shift, value & mask
-    for round_number in range(_FEISTEL_ROUNDS):
-        round_key = np.uint64(hash_of(key, round_number))
-        left, right = right, left ^ (mix(right + round_key) & mask)
-    return (left << shift) | right
+@functools.lru_cache(maxsize=2)  # the epoch at hand and the next
+def _round_tables(half_bits: int, key: int) -> list[np.ndarray]:
+    """What each round does to half the bits, for all values of that half: (2^half_bits,) int64 each."""
+    half = np.arange(1 << half_bits, dtype=np.uint64)
+    keys = [np.uint64(hash_of(key, round_number)) for round_number in range(_FEISTEL_ROUNDS)]
+    return [(mix(half + round_key) & half[-1]).astype(np.int64) for round_key in keys]
 
 
 class TokenWindows:
@@ -63,7 +68,14 @@ class TokenWindows:
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
             )
         self.ids, self.seq_len, self.batch_size, self.seed = ids, seq_len, batch_size, seed
+        self._windows = _windows_of(ids, seq_len + 1)
         self._first_of_epoch = [0]
+        self._block_steps = max(1, min(_BLOCK_WINDOWS, self.windows_per_epoch()) // batch_size)
+        self._block, self._block_starts = -1, np.empty((0, batch_size), np.int64)
+
+    def __reduce__(self):
+        # Without the view, of which a pickle would be a copy: every window in full.
+        return TokenWindows, (self.ids, self.seq_len, self.batch_size, self.seed)
 
     def _offset(self, epoch: int) -> int:
         """r_e: where the first window of an epoch starts, in tokens."""
@@ -81,8 +93,21 @@ class TokenWindows:
         return int(np.searchsorted(self._first_of_epoch, sequence, side="right")) - 1
 
     def starts(self, step: int) -> np.ndarray:
-        """(B,) int64: the token position at which each window of the batch begins."""
-        sequence, end, parts = step * self.batch_size, (step + 1) * self.batch_size, []
+        """(B,) int64, read-only: the token position at which each window of the batch begins.
+
+        Computed for a block of steps at once and kept until a step of another block is wanted.
+        """
+        block, row = divmod(step, self._block_steps)
+        if block != self._block:
+            size = self._block_steps * self.batch_size
+            starts = self._starts_between(block * size, (block + 1) * size)
+            starts.flags.writeable = False
+            self._block, self._block_starts = block, starts.reshape(self._block_steps, self.batch_size)
+        return self._block_starts[row]
+
+    def _starts_between(self, sequence: int, end: int) -> np.ndarray:
+        """(end - sequence,) int64: where the windows of these running numbers begin."""
+        parts = []
         while sequence < end:
             epoch = self._epoch_of(sequence)
             first, behind = self._first_of_epoch[epoch], self._first_of_epoch[epoch + 1]
@@ -92,13 +117,36 @@ class TokenWindows:
             sequence = min(end, behind)
         return np.concatenate(parts)
 
+    def buffer(self, step: int) -> np.ndarray:
+        """(B, T + 1) int64, new: the windows of a step, each with the token that follows it."""
+        return _widen(self._windows[self.starts(step)], self.ids.dtype)
+
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets (B, T) int64 of a step; y is x shifted by one, both views of one buffer."""
-        return gather(self.ids, self.starts(step), self.seq_len)
+        """Inputs and targets (B, T) int64 of a step: views of one buffer, y is x shifted by one."""
+        buffer = self.buffer(step)
+        return buffer[:, :-1], buffer[:, 1:]
 
 
 def gather(ids: np.ndarray, starts: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """x, y (B, T) int64 for windows at `starts` (B,): one fancy index of the stream, one widening."""
-    windows = np.lib.stride_tricks.sliding_window_view(ids, seq_len + 1)
-    buffer = windows[starts].astype(np.int64)
+    """x, y (B, T) int64 for windows of ids (N,) at `starts` (B,): one fancy index, one widening."""
+    buffer = read_windows(ids, starts, seq_len + 1)
     return buffer[:, :-1], buffer[:, 1:]
+
+
+def read_windows(ids: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+    """(B, length) int64, new: the ids from each of `starts` (B,) on. IndexError past the end of the stream."""
+    return _widen(_windows_of(ids, length)[starts], ids.dtype)
+
+
+def _windows_of(ids: np.ndarray, length: int) -> np.ndarray:
+    """(N - length + 1,), a view of ids (N,): item i is the `length` ids from i on as one opaque value.
+
+    A fancy index copies such items whole, in less time than the rows of a sliding_window_view.
+    """
+    ids = np.ascontiguousarray(ids)
+    return np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
+
+
+def _widen(windows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The ids of opaque windows (B,) as (B, length) int64."""
+    return windows.view(dtype).astype(np.int64).reshape(len(windows), -1)
