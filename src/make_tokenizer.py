@@ -11,7 +11,7 @@ from typing import Literal
 
 from lm.documents import Slice, iter_texts
 from lm.errors import ParamsError, command
-from lm.files import atomic_folder, output_lock
+from lm.files import atomic_folder, output_lock, sha256_file
 from lm.params import read_section
 from lm.vocabulary import download_ranks, download_tokenizer, train_ranks, write_byte_level, write_huggingface
 
@@ -46,6 +46,11 @@ class HuggingFaceParams:
     repo: str
     revision: str
 
+    def __post_init__(self):
+        from lm.sources.hub import check_repository  # the hub's client takes a while to import
+
+        check_repository(self.repo, self.revision)
+
 
 def make_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     """Train on the training slice of data.source."""
@@ -58,7 +63,8 @@ def make_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
             f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer",
             file=sys.stderr,
         )
-    return write_byte_level(folder, ranks, params.kind)
+    text = {"manifest_sha256": sha256_file(raw / "manifest.json"), "slice": dataclasses.asdict(part)}
+    return write_byte_level(folder, ranks, params.kind, text=text)
 
 
 def make_tiktoken(params: TiktokenParams, raw: Path, folder: Path) -> dict:

@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from lm import checkpoint, machine, preflight
-from lm.errors import DataError, IntegrityError, ParamsError, command
+from lm.errors import DataError, DivergedError, IntegrityError, ParamsError, command
 from lm.figure import draw_training
 from lm.files import atomic_folder, output_lock, sha256_file
 from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, flops_per_token
@@ -126,7 +126,13 @@ def resume(state: TrainingState, run: Path, setup: Setup) -> None:
     """Go on from the newest state, if there is one; a segment is added where what computes has changed."""
     saved = checkpoint.load_newest_state(run)
     if saved is not None:
-        state.restore(saved)
+        try:
+            state.restore(saved)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise IntegrityError(
+                f"{run}: its newest state does not fit: {reason}; delete the folder to train from scratch"
+            ) from None
         print(f"resumed at step {state.step} from {run}")
     here = machine.describe(setup.device, setup.dtype)
     former = dict(state.segments[-1]) if state.segments else {}
@@ -184,15 +190,19 @@ def train(
         bar.update(state.step * params.batch_tokens)
         if not state.history.validation:
             validate_now()
-        for step in train_steps(state, windows, params, setup.device, setup.dtype):
-            bar.update(params.batch_tokens)
-            if step % params.eval_every_steps == 0 or step == params.max_steps:
-                validate_now()
-            if stop.wanted:
-                keep_state()
-                raise stop.interrupted(step)
-            if clock.interval_s() > every_s:
-                keep_state()
+        try:
+            for step in train_steps(state, windows, params, setup.device, setup.dtype):
+                bar.update(params.batch_tokens)
+                if step % params.eval_every_steps == 0 or step == params.max_steps:
+                    validate_now()
+                if stop.wanted:
+                    keep_state()
+                    raise stop.interrupted(step)
+                if clock.interval_s() > every_s:
+                    keep_state()
+        except DivergedError:
+            keep_state()  # it holds the best weights so far
+            raise
     state.elapsed_s = clock.elapsed_s()
 
 

@@ -2,7 +2,7 @@
 
     with LoopbackHub() as hub:
         hub.add("datasets", "owner/name", "a" * 40, {"data/x.parquet": content, "README.md": b""})
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+        environment = hub.environment(tmp_path / "hf")
         subprocess.run([sys.executable, "-c", CLIENT], env=environment)
 
 The clients read HF_ENDPOINT and HF_HOME when they are imported, hence a subprocess. After the
@@ -16,7 +16,9 @@ path, in whichever repository, and lasts for ever or for so many `times`.
 """
 
 import hashlib
+import io
 import json
+import os
 import re
 import socket
 import threading
@@ -24,8 +26,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 RESOLVE = re.compile(r"(/lfs)?/(?:(datasets)/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 API = re.compile(r"/api/(datasets|models)/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)/?(.*))?")
+
+
+def parquet_bytes(**columns) -> bytes:
+    """A parquet file of the columns: lists or arrays of one length."""
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
 
 
 class LoopbackHub:
@@ -33,9 +45,11 @@ class LoopbackHub:
 
     def __init__(self):
         self.requests: list[tuple[str, str]] = []  # (method, path) in the order of arrival, both origins
+        self.bytes_sent = 0  # of files, to all GETs
         self.ranges, self.xet = True, False  # answer Range headers; announce Xet, where nothing listens
         self.repos = {}  # (type, name) → commits, branches, gated, lfs
         self._cuts, self._failures, self._corrupt = {}, {}, {}  # path → [times left, byte, status or bit]
+        self._hanging, self._closed = False, threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self, "log_message": lambda *_: None})
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
         self.url, self.lfs_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
@@ -46,6 +60,7 @@ class LoopbackHub:
         return self
 
     def __exit__(self, *exception):
+        self._closed.set()
         for server in self._servers:
             server.shutdown()
             server.server_close()
@@ -62,9 +77,23 @@ class LoopbackHub:
         entry |= {"gated": gated, "lfs": lfs}
         entry["commits"][commit], entry["branches"][branch] = dict(files), commit
 
-    def cut(self, path, after_bytes, times=10**9):
-        """Drop the next GETs of a file at its byte `after_bytes`: one resumed there receives nothing."""
-        self._cuts[path] = [times, after_bytes]
+    def environment(self, home, inherited=os.environ, **variables: str) -> dict[str, str]:
+        """What a client of this hub needs: its address, a cache of its own in `home`, no HF_ settings inherited."""
+        others = {name: value for name, value in inherited.items() if not name.startswith("HF_")}
+        return {**others, "HF_ENDPOINT": self.url, "HF_HOME": str(home), **variables}
+
+    def cut(self, path, after_bytes, times=10**9, hang=False):
+        """Drop the next GETs of a file at its byte `after_bytes`: one resumed there receives nothing.
+
+        hang: the connection stays open instead, and silent.
+        """
+        self._cuts[path], self._hanging = [times, after_bytes], hang
+
+    def interrupt(self, connection) -> None:
+        """End an answer before its time."""
+        if self._hanging:
+            self._closed.wait()
+        connection.shutdown(socket.SHUT_RDWR)
 
     def corrupt(self, path, times=10**9):
         """Flip one bit in the middle of the file in its next GETs; size and ETag stay right."""
@@ -194,6 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         sent = body if stop is None else body[: max(0, stop)]
         if self.command != "HEAD":
             self.wfile.write(sent)
+            self.hub.bytes_sent += 0 if stop is None else len(sent)
         if len(sent) < len(body):
-            self.connection.shutdown(socket.SHUT_RDWR)
+            self.hub.interrupt(self.connection)
             self.close_connection = True

@@ -1,7 +1,5 @@
 """Token files of other trainers as datasets: every window and sample, once, shifted, masked, unexecuted."""
 
-import contextlib
-import copyreg
 import importlib.util
 import json
 import os
@@ -150,32 +148,6 @@ def test_padding_behind_the_last_token_is_no_target(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "array",
-    [np.zeros((2, 3, 4), int), np.zeros(()), np.zeros(9), np.zeros(9, bool), np.array([{}, []], object)],
-)
-def test_what_is_no_array_of_ids_is_refused(tmp_path, array):
-    np.save(tmp_path / "a.npy", array, allow_pickle=True)
-    with pytest.raises(IntegrityError, match=r"a\.npy"):
-        open_npy(tmp_path / "a.npy")
-
-
-def test_a_part_of_a_file_and_more_than_a_file_are_refused(tmp_path):
-    path = save(tmp_path / "a.npy", np.arange(1000))
-    content = path.read_bytes()
-    for part in (b"", content[:5], content[:60], content[:130], content[:-1], content + b"\0", b"junk" * 99):
-        path.write_bytes(part)
-        with pytest.raises(IntegrityError):
-            open_npy(path)
-    for place in range(118):  # the header, of which spaces alone may change
-        for byte in (b"(", b"}", b"9", b"\xff"):
-            path.write_bytes(content[:place] + byte + content[place + 1 :])
-            with contextlib.suppress(IntegrityError):
-                open_npy(path)
-    with pytest.raises(DataError, match="no token"):
-        open_npy(save(path, np.zeros((0, 5), int)))
-
-
-@pytest.mark.parametrize(
     "arguments", [{"seq_len": 0}, {"stride": 0}, {"rows": "both"}, {"length": 5}, {"seed": 1, "length": 0}]
 )
 def test_impossible_arguments_are_refused(tmp_path, arguments):
@@ -264,102 +236,6 @@ def test_a_last_sample_shorter_than_asked_is_left_out_and_counted(tmp_path):
     with pytest.raises(DataError, match="2 tokens are no sample of at least 4"):
         write_own(tmp_path / "b", range(2), min_sample_length=10)
     assert not (tmp_path / "b").exists()
-
-
-class Payload:
-    """Runs code when it is unpickled."""
-
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.marker),)
-
-
-def hostile_pickles(marker):
-    """Pickles that create `marker` when pickle.load reads them."""
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        yield pickle.dumps([[1, 2, 3, Payload(marker)]], protocol)
-    yield b"(S'%s'\nios\nmkdir\n." % str(marker).encode()  # INST
-    yield b"(cos\nmkdir\nS'%s'\no." % str(marker).encode()  # OBJ
-
-
-def test_a_hostile_pickle_never_runs(tmp_path):
-    marker = tmp_path / "ran"
-    folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
-    for content in hostile_pickles(marker):
-        (folder / "dump-0.pkl").write_bytes(content)
-        with pytest.raises(IntegrityError, match=r"dump-0\.pkl: .*it asks for \w+\.mkdir"):
-            PickledTrainerDataset(folder)
-        assert not marker.exists()
-    pickle.loads(content)
-    assert marker.exists()  # the payload works
-
-
-def test_the_extension_registry_names_nothing_either(tmp_path):
-    folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
-    copyreg.add_extension("os", "getpid", 77)
-    try:
-        (folder / "dump-0.pkl").write_bytes(pickle.PROTO + b"\x02" + pickle.EXT1 + b"\x4d)R.")
-        with pytest.raises(IntegrityError, match=r"it asks for os\.getpid"):
-            PickledTrainerDataset(folder)
-    finally:
-        copyreg.remove_extension("os", "getpid", 77)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [[[1, 2], [3]], [[1.5, 2.0]], [["1", "2"]], [[True, False]], [1, 2], [], [[]], [[-1, 2]], [[2**32, 1]],
-     [[2**70, 1]], [[None, 1]], {"a": [1]}, 5, "text", [[[1, 2], [3, 4]]]],
-)  # fmt: skip
-def test_what_is_no_list_of_samples_is_refused(tmp_path, content):
-    folder = write_foreign(tmp_path / "a", [[1, 2]])
-    (folder / "dump-0.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(IntegrityError, match=r"dump-0\.pkl"):
-        PickledTrainerDataset(folder)
-
-
-def test_damaged_pickles_are_refused(tmp_path):
-    folder = write_foreign(tmp_path / "a", [[i, i + 300] for i in range(200)])
-    path = folder / "dump-0.pkl"
-    content = path.read_bytes()
-    for damaged in (b"", content[:-1], content[: len(content) // 2], content + b"x", b"\xff" + content[1:]):
-        path.write_bytes(damaged)
-        with pytest.raises(IntegrityError, match=r"dump-0\.pkl"):
-            PickledTrainerDataset(folder)
-
-
-def change_meta(folder, change):
-    entries = json.loads((folder / META).read_text())
-    change(entries)
-    (folder / META).write_text(json.dumps(entries))
-
-
-@pytest.mark.parametrize(
-    ("damage", "sentence"),
-    [
-        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_samples=3)), "holds 2 samples of 4"),
-        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_tokens=9)), "2 samples with 9 tokens"),
-        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_tokens=4)), "2 samples with 4 tokens"),
-        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].pop("num_tokens")), "no num_samples and num_tokens"),
-        (lambda f: change_meta(f, lambda m: m.pop("dump-1.pkl")), "differ in dump-1.pkl"),
-        (lambda f: (f / "dump-1.pkl").unlink(), "differ in dump-1.pkl"),
-        (lambda f: (f / "dump-1.pkl").rename(f / "dump-2.pkl"), "differ in dump-1.pkl, dump-2.pkl"),
-        (lambda f: (f / META).unlink(), "has no dump-meta_data.json"),
-        (lambda f: (f / META).write_text("{"), "not valid JSON"),
-    ],
-)
-@pytest.mark.parametrize("own", [False, True])
-def test_a_meta_file_that_disagrees_with_the_dumps_is_refused(tmp_path, own, damage, sentence):
-    folder = tmp_path / "a"
-    if own:
-        write_own(folder, range(14))
-    else:
-        write_foreign(folder, [[1] * T] * 2, [[2] * T] * 2)
-    damage(folder)
-    with pytest.raises(IntegrityError) as caught:
-        PickledTrainerDataset(folder)
-    assert sentence in str(caught.value)
 
 
 def test_a_changed_dump_is_found_by_its_hash(tmp_path):

@@ -2,7 +2,6 @@
 
 import fcntl
 import hashlib
-import io
 import json
 import os
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,10 +17,9 @@ from lm.errors import EnvironmentFailure, ParamsError
 from lm.params import coerce
 from lm.sources.hub import HubFetch, _receive
 from lm.sources.hub_datasets import DatasetsFetch
-from loopback_hub import LoopbackHub
+from loopback_hub import LoopbackHub, parquet_bytes
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
-TOKEN = "hf_doNotPrintMe"
 
 # Does its steps in one process; answers with a JSON line each: exit code, value or error, seconds.
 CLIENT = """
@@ -61,20 +58,9 @@ def hub():
         yield served
 
 
-def client_environment(hub, home, **variables) -> dict:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    return {
-        **inherited,
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(home),
-        "PYTHONPATH": f"{ROOT}/src",
-        **variables,
-    }
-
-
-def start_client(hub, home, steps, token="", hurry="1") -> subprocess.Popen:
-    environment = client_environment(hub, home, HF_TOKEN=token, HURRY=hurry)
+def start_client(hub, home, steps, hurry="1") -> subprocess.Popen:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = hub.environment(home, PYTHONPATH=f"{ROOT}/src", HURRY=hurry)
     client = subprocess.Popen([sys.executable, "-c", CLIENT], env=environment, text=True, **pipes)
     client.stdin.write(json.dumps(steps))
     client.stdin.close()
@@ -87,7 +73,7 @@ def finish(client) -> list[dict]:
     stdout, stderr = client.communicate(timeout=100)
     assert client.returncode == 0, stderr
     assert stderr == ""
-    assert TOKEN not in stdout and "\\n" not in stdout
+    assert "\\n" not in stdout
     *answers, heavy_imports = map(json.loads, stdout.splitlines())
     assert heavy_imports == []
     return answers
@@ -97,13 +83,7 @@ def run(hub, home, *steps, **options) -> list[dict]:
     return finish(start_client(hub, home, steps, **options))
 
 
-def parquet(texts, column="text") -> bytes:
-    file = io.BytesIO()
-    pq.write_table(pa.table({column: pa.array(texts, pa.string())}), file)
-    return file.getvalue()
-
-
-STORIES = parquet([hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)])  # 140 kB, not compressible
+STORIES = parquet_bytes(text=[hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)])  # 140 kB, not compressible
 
 
 def hub_fetch(**changes) -> dict:
@@ -122,8 +102,8 @@ def lfs_requests(hub) -> int:
 
 
 def test_a_branch_is_resolved_and_files_arrive_in_the_listed_order(hub, tmp_path):
-    first, second = parquet(["b", None, ""]), parquet(["aé", "c"])
-    hub.add("datasets", "o/n", B, {"data/z.parquet": parquet(["old"])})
+    first, second = parquet_bytes(text=["b", None, ""]), parquet_bytes(text=["aé", "c"])
+    hub.add("datasets", "o/n", B, {"data/z.parquet": parquet_bytes(text=["old"])})
     hub.add("datasets", "o/n", A, {"data/z.parquet": first, "more/a.parquet": second, "val.parquet": second})
     hub.xet = True  # never asked for: the client would wait minutes for it
     files = {"train": ["data/z.parquet", "more/a.parquet"], "validation": ["val.parquet"]}
@@ -148,18 +128,6 @@ def test_a_branch_is_resolved_and_files_arrive_in_the_listed_order(hub, tmp_path
     }
 
 
-def test_a_cached_commit_needs_no_network(hub, tmp_path):
-    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES})
-    run(hub, tmp_path / "hf", ["download", "o/n", A, "data/x.parquet", "dataset"])
-    hub.requests.clear()
-    run(hub, tmp_path / "hf", ["fetch", hub_fetch(), f"{tmp_path}/alive"])
-    assert hub.requests == []
-    hub.__exit__()
-    (answer,) = run(hub, tmp_path / "hf", ["fetch", hub_fetch(), f"{tmp_path}/dead"])
-    assert answer["value"]["commit"] == A
-    assert fetched(tmp_path / "dead") == fetched(tmp_path / "alive") == {"train/0000-x.parquet": STORIES}
-
-
 def test_a_dead_hub_is_given_up_soon(hub, tmp_path):
     hub.__exit__()
     pinned, branch = hub_fetch(), hub_fetch(revision="main")
@@ -170,51 +138,6 @@ def test_a_dead_hub_is_given_up_soon(hub, tmp_path):
         assert answer["exit"] == 5
         assert answer["error"].startswith("o/n ") and hub.url in answer["error"]
     assert fetched(tmp_path / "1") == fetched(tmp_path / "2") == {}
-
-
-def test_a_gated_repository_names_licence_and_token_and_keeps_the_token_secret(hub, tmp_path):
-    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES}, gated=TOKEN)
-    hub.add("models", "google/gemma", A, {"tokenizer.json": b"{}"}, gated=True)
-    (anonymous,) = run(hub, tmp_path / "hf", ["fetch", hub_fetch(revision="main"), f"{tmp_path}/1"])
-    with_token = (
-        ["download", "google/gemma", A, "tokenizer.json", "model"],
-        ["fetch", hub_fetch(), f"{tmp_path}/2"],
-    )
-    refused, opened = run(hub, tmp_path / "hf", *with_token, token=TOKEN)
-    for answer, page in ((anonymous, "datasets/o/n"), (refused, "google/gemma")):
-        assert answer["exit"] == 5
-        assert f"https://huggingface.co/{page} " in answer["error"] and "HF_TOKEN" in answer["error"]
-    # The other origin refuses whoever brings a token: none was sent there.
-    assert opened["exit"] == 0 and fetched(tmp_path / "2") == {"train/0000-x.parquet": STORIES}
-
-
-def test_a_cut_connection_resumes_where_it_was_cut(hub, tmp_path):
-    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES})
-    hub.fail("data/x.parquet", 503, times=2)  # its HEAD
-    hub.fail(f"/lfs/datasets/o/n/resolve/{A}/data/x.parquet", 503, times=2)
-    hub.cut("data/x.parquet", 5000, times=3)  # the first such request gets 5000 bytes, the next two none
-    (answer,) = run(hub, tmp_path / "hf", ["fetch", hub_fetch(), f"{tmp_path}/raw"])
-    assert answer["exit"] == 0, answer
-    assert fetched(tmp_path / "raw") == {"train/0000-x.parquet": STORIES}
-    assert lfs_requests(hub) == 6
-
-
-def test_a_lost_connection_leaves_no_file_and_the_next_run_continues(hub, tmp_path):
-    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES})
-    hub.cut("data/x.parquet", 5000)
-    (answer,) = run(hub, tmp_path / "hf", ["fetch", hub_fetch(), f"{tmp_path}/raw"])
-    assert answer["exit"] == 5
-    assert f"o/n: data/x.parquet: received 5000 of {len(STORIES)} bytes" in answer["error"]
-    assert fetched(tmp_path / "raw") == {}
-
-    hub.cut("data/x.parquet", len(STORIES))
-    (partial,) = (tmp_path / "hf/hub/datasets--o--n/blobs").iterdir()
-    assert partial.read_bytes() == STORIES[:5000]
-    partial.write_bytes(b"?" * 5000)  # continued, hence wrong; then discarded, hence right
-    steps = [["fetch", hub_fetch(), f"{tmp_path}/{name}"] for name in ("wrong", "right")]
-    wrong, right = run(hub, tmp_path / "hf", *steps)
-    assert wrong["exit"] == 4 and fetched(tmp_path / "wrong") == {}
-    assert right["exit"] == 0 and fetched(tmp_path / "right") == {"train/0000-x.parquet": STORIES}
 
 
 def test_a_hub_that_ignores_ranges_starts_the_file_again(hub, tmp_path):
@@ -244,18 +167,6 @@ def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
     assert right["exit"] == 0 and Path(right["value"]).read_bytes() == STORIES
 
 
-def test_a_damaged_cached_file_is_refused(hub, tmp_path):
-    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES})
-    step = ["download", "o/n", A, "data/x.parquet", "dataset"]
-    (answer,) = run(hub, tmp_path / "hf", step)
-    damaged = bytearray(STORIES)
-    damaged[1000] ^= 1
-    Path(answer["value"]).write_bytes(damaged)
-    (answer,) = run(hub, tmp_path / "hf", step)
-    assert answer["exit"] == 4
-    assert all(hashlib.sha256(content).hexdigest() in answer["error"] for content in (damaged, STORIES))
-
-
 def test_two_processes_take_turns_at_one_file(hub, tmp_path):
     hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES})
     blob = tmp_path / "hf/hub/datasets--o--n/blobs" / hashlib.sha256(STORIES).hexdigest()
@@ -276,7 +187,7 @@ def test_two_processes_take_turns_at_one_file(hub, tmp_path):
 
 
 def test_what_does_not_exist_is_named(hub, tmp_path):
-    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES, "code.parquet": parquet(["a"], "content")})
+    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES, "code.parquet": parquet_bytes(content=["a"])})
     expected = [
         (hub_fetch(revision="v9"), 5, "has no revision 'v9'"),
         (hub_fetch(revision=B), 5, f"commit {B}, for its revision does not exist"),
@@ -370,7 +281,7 @@ def test_the_loopback_hub_serves_the_clients(hub, tmp_path):
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     config = b'{"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}'
     hub.add("models", "o/t", C, {"tokenizer.json": tokenizer.to_str().encode(), "tokenizer_config.json": config})
-    hub.add("datasets", "o/n", A, {"data/train.parquet": parquet(["a", "b"])})
+    hub.add("datasets", "o/n", A, {"data/train.parquet": parquet_bytes(text=["a", "b"])})
     program = f"""
 import datasets, huggingface_hub, transformers
 print(huggingface_hub.snapshot_download("o/n", repo_type="dataset", revision="{A}"))
@@ -378,9 +289,9 @@ print([row["text"] for row in datasets.load_dataset("o/n", revision="{A}", split
 print(transformers.AutoTokenizer.from_pretrained("o/t", revision="{C}")("two one two")["input_ids"])
 """
     command = [sys.executable, "-c", program]
-    environment = client_environment(hub, tmp_path)
+    environment = hub.environment(tmp_path)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     folder, *results = done.stdout.splitlines()[-3:]
-    assert fetched(folder) == {"data/train.parquet": parquet(["a", "b"])}
+    assert fetched(folder) == {"data/train.parquet": parquet_bytes(text=["a", "b"])}
     assert results == ["['a', 'b']", "[2, 1, 2]"]

@@ -1,17 +1,12 @@
 """Stages against a hub on loopback: data through fetch, a Gemma-like tokenizer through make_tokenizer."""
 
-import io
-import os
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
 from lm.tokenfile import open_tokens
 from lm.tokenizer import load_tokenizer
-from loopback_hub import LoopbackHub
+from loopback_hub import LoopbackHub, parquet_bytes
 from tokenizer_cases import write_gemma_like
 from workspace import Workspace
 
@@ -19,19 +14,13 @@ COMMIT, MODEL_COMMIT = "a" * 40, "b" * 40
 TEXTS = [f"Story {i}: a <bos> in the text, <start_of_turn> too, é and 漢字 {i * 37}.\n" for i in range(400)]
 
 
-def parquet_bytes(texts):
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"content": texts, "path": ["x"] * len(texts)}), sink)
-    return sink.getvalue()
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     folder = write_gemma_like(tmp_path_factory.mktemp("gemma"))
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    texts = parquet_bytes(content=TEXTS, path=["x"] * len(TEXTS))
     with LoopbackHub() as hub:
-        hub.add("datasets", "owner/texts", COMMIT, {"data/part.parquet": parquet_bytes(TEXTS)})
-        hub.add("datasets", "owner/gated", COMMIT, {"data/part.parquet": parquet_bytes(TEXTS)}, gated=True)
+        hub.add("datasets", "owner/texts", COMMIT, {"data/part.parquet": texts})
         hub.add("models", "owner/gemma-like", MODEL_COMMIT, files)
         yield hub
 
@@ -53,8 +42,7 @@ def workspace(tmp_path, hub):
     workspace.change(
         **{"sources.texts": entry, "data.source": "texts", "tokenizers.like": tokenizer, "tokenizer.name": "like"}
     )
-    inherited = {name: value for name, value in workspace.environment.items() if not name.startswith("HF_")}
-    workspace.environment = {**inherited, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+    workspace.environment = hub.environment(tmp_path / "hf", workspace.environment)
     return workspace
 
 
@@ -78,14 +66,3 @@ def test_a_hub_set_and_a_gemma_like_tokenizer_go_through_the_stages(workspace):
     first = open_tokens(folder / "processed_datasets" / "validation.bin").ids
     second_part = tokenizer.decode(first[: int(np.argmax(first == tokens.eot_id))].tolist())
     assert second_part == TEXTS[count]
-
-
-def test_a_gated_set_is_refused_with_what_to_do_and_nothing_is_left(workspace):
-    workspace.change(**{"sources.texts.fetch.repo": "owner/gated"})
-    done = workspace.run("python", "src/fetch.py", "data/raw", check=False, HF_TOKEN="hf_not_to_be_printed")
-    assert done.returncode == 5
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: ") and "owner/gated" in last and "HF_TOKEN" in last
-    assert "hf_not_to_be_printed" not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert not [name for name in os.listdir(workspace.folder / "data") if name.startswith(("raw", ".raw.tmp"))]

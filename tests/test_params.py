@@ -3,10 +3,8 @@
 import dataclasses
 from typing import Literal
 
-import dvc.api
 import pytest
 
-from conftest import ROOT
 from lm.errors import ParamsError
 from lm.params import coerce, read_section, read_yaml
 
@@ -39,10 +37,6 @@ GOOD = {
     "names": ["x"],
     "inner": {"start": 1, "end": None},
 }
-
-
-def test_the_shipped_file_reads_as_dvc_reads_it():
-    assert read_yaml(ROOT / "params.yaml") == dvc.api.params_show("params.yaml", repo=str(ROOT))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lm.errors import IntegrityError
 from lm.files import write_json
 from lm.tokenizer import _LONG_RUN, _SPACE, LONG_RUN_CHARS, load_tokenizer, open_backend, well_formed
 from lm.vocabulary import download_ranks, write_byte_level, write_huggingface
-from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, digests, write_bpe, write_gemma_like
+from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, write_bpe, write_gemma_like
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +87,8 @@ def test_no_documents_give_no_ids(bpe_folder):
     assert ids.shape == lengths.shape == (0,) and ids.dtype == np.uint16
 
 
-def test_special_strings_are_ordinary_text(byte_level_folder):
-    tokenizer = load_tokenizer(byte_level_folder)
-    for text in SPECIAL:
-        ids = tokenizer.encode(f"x{text}{text} y")
-        assert tokenizer.eot_id not in ids and tokenizer.decode(ids) == f"x{text}{text} y"
-
-
-def test_surrogates_become_replacement_characters_and_nul_stays(bpe_folder):
-    tokenizer = load_tokenizer(bpe_folder)
+def test_surrogates_are_joined_or_replaced():
     assert well_formed("a\ud800b\udfff\ud83d\ude00\ud800") == "a\ufffdb\ufffd\U0001f600\ufffd"
-    assert tokenizer.encode("a\ud800b\udfff") == tokenizer.encode("a\ufffdb\ufffd")
-    assert tokenizer.encode_documents(["\udc00"])[0].tolist()[:-1] == tokenizer.encode("\ufffd")
-    assert tokenizer.decode_bytes(tokenizer.encode("\0a\0")) == b"\0a\0"
 
 
 def test_white_space_is_that_of_the_pattern():
@@ -125,28 +114,6 @@ def test_a_text_is_cut_only_at_long_runs(monkeypatch, bpe_folder):
     monkeypatch.setattr("lm.tokenizer._LONG_RUN", re.compile(_LONG_RUN.pattern.replace(str(LONG_RUN_CHARS), "2")))
     cut, whole = load_tokenizer(bpe_folder), open_backend(bpe_folder / "tokenizer.json")
     assert [cut.encode(text) for text in TEXTS] == [encoding.ids for encoding in whole.encode_batch_fast(TEXTS)]
-
-
-def test_an_id_outside_the_vocabulary_is_refused(bpe_folder):
-    tokenizer = load_tokenizer(bpe_folder)
-    tokenizer.vocab_size = max(tokenizer.encode("hello world"))
-    tokenizer.eot_id = 0
-    with pytest.raises(IntegrityError, match=f"{tokenizer.vocab_size} entries"):
-        tokenizer.encode_documents(["hello world"])
-
-
-@pytest.mark.parametrize("name", ["ranks.tiktoken", "tokenizer.json", "tokenizer_config.json"])
-def test_an_altered_or_missing_file_is_refused(bpe_folder, tmp_path, name):
-    folder = shutil.copytree(bpe_folder, tmp_path / "copy")
-    content = bytearray((folder / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (folder / name).write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    with pytest.raises(IntegrityError, match=f"{name}.*{digest}.*{digests(bpe_folder)[name]}"):
-        load_tokenizer(folder)
-    (folder / name).unlink()
-    with pytest.raises(IntegrityError, match=f"{name}.*no file"):
-        load_tokenizer(folder)
 
 
 def test_a_meta_that_cannot_be_right_is_refused(bpe_folder, tmp_path):

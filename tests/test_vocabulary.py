@@ -1,32 +1,26 @@
 """Vocabularies are made alike everywhere, come from downloads intact, and the stage says what it refuses."""
 
-import hashlib
 import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
-import requests
-import tiktoken
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 import make_tokenizer
 from conftest import ROOT
-from lm import vocabulary
 from lm.errors import DataError
-from lm.files import write_json
+from lm.files import read_json, sha256_file, write_json
 from lm.sources.parquet import describe_split, write_documents
-from lm.tokenizer import load_tokenizer, token_dtype
-from lm.vocabulary import recover_merges, write_byte_level, write_huggingface
+from lm.tokenizer import load_tokenizer
+from lm.vocabulary import LONG_WORD_CHARS, cut_long_words, recover_merges, write_huggingface
 from tokenizer_cases import (
     TEXTS,
-    TIKTOKEN_CACHE,
     TRAINING,
     VOCAB_SIZE,
     digests,
@@ -75,15 +69,12 @@ def test_merges_are_recovered_from_ranks():
         recover_merges({token: rank for rank, token in enumerate([b"a", b"b", b"aba", b"ab"])})
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
-def test_dtype_follows_the_vocabulary(tmp_path, vocab_size, dtype):
-    pairs = [bytes(pair) for pair in product(range(256), repeat=2)]
-    tokens = [*(bytes([byte]) for byte in range(256)), *pairs][: vocab_size - 1]
-    meta = write_byte_level(tmp_path, {token: rank for rank, token in enumerate(tokens)}, "bpe")
-    tokenizer = load_tokenizer(tmp_path)
-    ids, _ = tokenizer.encode_documents(["ab"])
-    assert meta["dtype"] == token_dtype(vocab_size) == ids.dtype.name == dtype
-    assert ids.tolist() == [256 + 256 * ord("a") + ord("b"), vocab_size - 1]
+def test_only_words_too_long_for_the_trainer_are_cut():
+    longest = "é" * LONG_WORD_CHARS
+    for text in ("", "short words", longest, f"{longest} {longest}", " " * LONG_WORD_CHARS + "x"):
+        assert cut_long_words(text) == [text]
+    text = f"{longest}{longest}é x" + "\n" * 2 * LONG_WORD_CHARS
+    assert cut_long_words(text) == [longest, longest, "é x" + "\n" * LONG_WORD_CHARS, "\n" * LONG_WORD_CHARS]
 
 
 def word_level(words, eos="EOS"):
@@ -169,10 +160,15 @@ def project(tmp_path, monkeypatch):
 
 
 def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
+    files = lambda folder: {name: sha for name, sha in digests(Path(folder)).items() if name != "meta.json"}  # noqa: E731
     assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}) == 0
-    assert digests(Path("data/tokenizer")) == digests(bpe_folder)
+    assert files("data/tokenizer") == files(bpe_folder)
+    assert read_json("data/tokenizer/meta.json")["text"] == {
+        "manifest_sha256": sha256_file("raw/manifest.json"),
+        "slice": {"split": "train", "start_char": 0, "num_chars": None},
+    }
     assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}, num_chars=5000) == 0
-    assert digests(Path("data/tokenizer")) != digests(bpe_folder)
+    assert files("data/tokenizer") != files(bpe_folder)
     assert project({"kind": "bpe", "vocab_size": 50_000}) == 0
     assert load_tokenizer("data/tokenizer").vocab_size < 50_000 and "fewer" in capsys.readouterr().err
 
@@ -191,44 +187,3 @@ def test_the_stage_refuses_in_one_sentence(project, capsys, params, part, code, 
     assert project(params, **part) == code
     assert sentence in capsys.readouterr().err.splitlines()[-1]
     assert not list(Path().glob("data/[!.]*")), "nothing but the lock may be left"
-
-
-@pytest.mark.skipif(not TIKTOKEN_CACHE.exists(), reason=f"{TIKTOKEN_CACHE} is absent")
-def test_a_corrupt_cached_vocabulary_is_named_and_kept(project, tmp_path, monkeypatch, capsys):
-    cache = shutil.copytree(TIKTOKEN_CACHE, tmp_path / "cache", copy_function=shutil.copyfile)
-    cache.chmod(0o755)
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(cache))
-    assert project({"kind": "tiktoken", "encoding": "gpt2"}) == 0
-    before = digests(Path("data/tokenizer"))
-    assert before["ranks.tiktoken"] == vocabulary.RANKS_SHA256["gpt2"]
-    for url, expected in vocabulary.DOWNLOADS["gpt2"].items():
-        path = cache / hashlib.sha1(url.encode()).hexdigest()
-        good = path.read_bytes()
-        path.write_bytes(good + b"\n")
-        assert project({"kind": "tiktoken", "encoding": "gpt2"}) == 4
-        error = capsys.readouterr().err
-        assert str(path) in error and expected in error and path.read_bytes() == good + b"\n"
-        assert digests(Path("data/tokenizer")) == before
-        path.write_bytes(good)
-
-
-@pytest.mark.skipif(not TIKTOKEN_CACHE.exists(), reason=f"{TIKTOKEN_CACHE} is absent")
-def test_ranks_that_are_not_the_known_ones_are_refused(project, monkeypatch, capsys):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
-    known = vocabulary.RANKS_SHA256["gpt2"]
-    monkeypatch.setitem(vocabulary.RANKS_SHA256, "gpt2", "0" * 64)
-    assert project({"kind": "tiktoken", "encoding": "gpt2"}) == 4
-    error = capsys.readouterr().err
-    assert known in error and "0" * 64 in error and not Path("data/tokenizer").exists()
-
-
-def test_an_absent_vocabulary_offline_is_named(project, tmp_path, monkeypatch, capsys):
-    def refuse(*arguments, **options):
-        raise requests.exceptions.ConnectionError("no network")
-
-    monkeypatch.setattr(requests, "get", refuse)
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
-    assert project({"kind": "tiktoken", "encoding": "gpt2"}) == 5
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert all(text in error for pair in vocabulary.DOWNLOADS["gpt2"].items() for text in pair)

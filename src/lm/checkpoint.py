@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from lm.errors import IntegrityError
+from lm.errors import MEND, IntegrityError
 from lm.files import atomic_write, read_json, sha256_file, sha256_json, write_json
 
 KEPT_STATES = 2
@@ -30,7 +30,12 @@ def save_tensors(path: Path, value) -> str:
     Through a file object the bytes do not depend on the file's name, so equal weights are equal files.
     """
     with atomic_write(path) as file:
-        torch.save(value, file)
+        try:
+            torch.save(value, file)
+        except RuntimeError as error:  # of its archive; what it came from, a full disk, says more
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
     return sha256_file(path)
 
 
@@ -43,7 +48,7 @@ def load_tensors(path: Path, sha256: str | None):
         raise IntegrityError(f"{path}: missing; run `dvc repro`")
     found = sha256_file(path)
     if sha256 is not None and found != sha256:
-        raise IntegrityError(f"{path}: sha256 is {found}, its record says {sha256}; run `dvc repro -f train`")
+        raise IntegrityError(f"{path}: sha256 is {found}, its record says {sha256}; {MEND}")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises many kinds for what it does not trust or cannot read
@@ -52,13 +57,14 @@ def load_tensors(path: Path, sha256: str | None):
 
 
 def save_state(run: Path, step: int, state: dict) -> None:
-    """Write state-<step>.pt and its record into the run's folder and drop all but the last two."""
+    """Write state-<step>.pt and its record into the run's folder; drop all but the last two that have one."""
     path = run / f"state-{step:09d}.pt"
     sha256 = save_tensors(path, state)
     write_json(path.with_suffix(".json"), {"run": run.name, "step": step, "sha256": sha256})
-    for old in sorted(run.glob("state-*.pt"))[:-KEPT_STATES]:
-        old.with_suffix(".json").unlink(missing_ok=True)
-        old.unlink()
+    kept = sorted(run.glob("state-*.json"))[-KEPT_STATES:]
+    for old in sorted(run.glob("*state-*")):  # a record before its state; what killed runs left as well
+        if old.with_suffix(".json") not in kept:
+            old.unlink()
 
 
 def load_newest_state(run: Path) -> dict | None:
@@ -70,9 +76,9 @@ def load_newest_state(run: Path) -> dict | None:
     for record in recorded:
         try:
             state = read_json(record)
-            if state["run"] != run.name:
-                raise IntegrityError(f"{record}: is of the run {state['run']}, not {run.name}")
-            return load_tensors(record.with_suffix(".pt"), state["sha256"])
+            if state.get("run") != run.name:
+                raise IntegrityError(f"{record}: is of the run {state.get('run')}, not {run.name}")
+            return load_tensors(record.with_suffix(".pt"), state.get("sha256", "missing"))
         except IntegrityError as error:
             print(f"warning: {error}; trying the state before it", file=sys.stderr)
     if recorded:
@@ -84,15 +90,20 @@ def load_newest_state(run: Path) -> dict | None:
 
 def drop_states(run: Path) -> None:
     """Remove the resumable states of a finished run."""
-    for path in run.glob("state-*"):
+    for path in run.glob("*state-*"):
         path.unlink()
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
-    """Keep the `keep` most recently used run folders; `current` is always among them."""
+    """Keep the `keep` most recently used run folders; `current` is always among them.
+
+    A folder is renamed before it is removed, so that what a kill leaves of it is no finished run.
+    """
     current.mkdir(parents=True, exist_ok=True)
+    for left in runs.glob(".*.tmp"):
+        shutil.rmtree(left, ignore_errors=True)
     os.utime(current, (time.time(), time.time()))
     folders = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
     for folder in folders[keep:]:
         if folder != current:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder.rename(runs / f".{folder.name}.tmp"), ignore_errors=True)

@@ -9,6 +9,9 @@ import signal
 import sys
 import traceback
 
+# Said of bytes that are not the recorded ones: they may be damaged in the cache too.
+MEND = "run `python src verify --cache`, which names the command that mends it"
+
 
 class UserError(Exception):
     """One sentence: the file or parameter, what was found, what is needed, what to do."""
@@ -72,18 +75,19 @@ def command(main):
         debug = "--debug" in argv
         try:
             main([argument for argument in argv if argument != "--debug"])
-        except KeyboardInterrupt:
-            error = Interrupted(signal.SIGINT, "interrupted; run the same command again")
+        except KeyboardInterrupt as raised:
+            cause, error = raised, Interrupted(signal.SIGINT, "interrupted; run the same command again")
         except UserError as raised:
-            error = raised
+            cause = error = raised
         except MemoryError as raised:
-            error = EnvironmentFailure(f"out of memory: {raised or 'an allocation failed'}")
+            cause, error = raised, EnvironmentFailure(f"out of memory: {raised or 'an allocation failed'}")
         except OSError as raised:
+            cause = raised
             error = EnvironmentFailure(f"{raised.filename or 'input/output'}: {raised.strerror or raised}")
         else:
             return 0
         if debug:
-            traceback.print_exc()
+            traceback.print_exception(cause)
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
 

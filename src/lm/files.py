@@ -1,17 +1,21 @@
 """Files that are either whole or absent: atomic writes, hashes, strict JSON, a lock per output."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from lm.errors import BusyError, IntegrityError
+import psutil
+
+from lm.errors import BusyError, EnvironmentFailure, IntegrityError
 
 
 @contextlib.contextmanager
@@ -22,34 +26,68 @@ def atomic_write(path: Path | str) -> Iterator[BinaryIO]:
     temporary file is removed. A read-only hard link into DVC's cache is replaced, never written.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with _temporary_beside(path) as temporary:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `path`; rename it to `path` on success."""
+    """Yield an empty temporary folder; rename it to `path` on success, the old one going as a whole."""
     path = Path(path)
+    with _temporary_beside(path) as temporary:
+        new, old = temporary / "new", temporary / "old"
+        new.mkdir(parents=True)
+        yield new
+        if path.is_dir():
+            os.replace(path, old)
+        os.replace(new, path)
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _temporary_beside(path: Path) -> Iterator[Path]:
+    """Yield the name under which this process makes `path`; at the end nothing has that name.
+
+    What killed processes left at theirs is removed first. Raises EnvironmentFailure on a full disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.iterdir():
+        writer = re.fullmatch(rf"\.{re.escape(path.name)}\.(\d+)\.tmp", left.name)
+        if writer and (int(writer[1]) == os.getpid() or not _is_running(int(writer[1]))):
+            _remove(left)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
     try:
         yield temporary
-        shutil.rmtree(path, ignore_errors=True)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise EnvironmentFailure(
+            f"{path}: {os.strerror(error.errno)}; what was there before is unchanged; free some space on that disk and "
+            "run the same command again"
+        ) from None
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)
+
+
+def _is_running(process_id: int) -> bool:
+    """Whether there is such a process; one that was killed and only waits for its parent to notice is none."""
+    try:
+        return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Delete a file or a folder that may not be there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ import ctypes
 import platform
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import torch
@@ -55,9 +56,19 @@ def describe(device: torch.device, dtype: torch.dtype) -> dict:
     }
 
 
-def available_memory_bytes(device: torch.device) -> int:
-    """Memory that could be allocated now, in bytes."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that could be allocated now, in bytes: of the device, else of the machine or the container."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    free = psutil.virtual_memory().available
+    try:  # a container's own limit, where its control group (version 2) is mounted
+        limit, used, stat = ((cgroup / f"memory.{name}").read_text().split() for name in ("max", "current", "stat"))
+    except OSError:
+        return free
+    if limit == ["max"]:
+        return free
+    cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel gives them up
+    return min(free, int(limit[0]) - int(used[0]) + cached)
 
 
 def keep_freed_memory() -> bool:

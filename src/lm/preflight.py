@@ -82,8 +82,8 @@ def out_of_memory_in_words():
     """Turn torch's failed allocations into the sentence that says what to lower."""
     try:
         yield
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
             raise EnvironmentFailure(
                 "out of memory in a training step; lower train.micro_batch_tokens (more accumulation gives the "
                 "same losses) or choose a smaller model.name"

@@ -58,6 +58,7 @@ class TrainParams:
         needed(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         for name in ("beta1", "beta2"):
             needed(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
+        needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
         needed(self.patience_evals is None or self.patience_evals >= 1, "patience_evals", self.patience_evals,
                "null or at least 1")  # fmt: skip
         needed(self.divergence_nats is None or self.divergence_nats > 0, "divergence_nats", self.divergence_nats,

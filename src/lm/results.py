@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 from lm.checkpoint import save_tensors
-from lm.files import atomic_folder, write_csv, write_json
+from lm.errors import IntegrityError
+from lm.files import atomic_folder, read_json, sha256_file, write_csv, write_json
 from lm.preflight import Plan
 from lm.training import History, TrainingState
 
@@ -52,8 +53,21 @@ def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
     write_json(metrics / "timing.json", speed)
 
 
+def check_finished(done: Path) -> None:
+    """Raise IntegrityError if the weights of a finished run are not those of its record."""
+    record = read_json(done / "models" / "model.json")
+    for name in ("best", "last"):
+        path = done / "models" / f"{name}_model_params.pt"
+        found, recorded = sha256_file(path), record[name]["sha256"]
+        if found != recorded:
+            raise IntegrityError(
+                f"{path}: sha256 is {found}, model.json says {recorded}; delete {done.parent} to train anew"
+            )
+
+
 def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
-    """Copy a finished run's files to the stage's outputs; each appears whole."""
+    """Copy a finished run's files to the stage's outputs; each appears whole. IntegrityError if it is damaged."""
+    check_finished(done)
     with atomic_folder(models) as folder:
         shutil.copytree(done / "models", folder, dirs_exist_ok=True)
     for source, target in ((done / "metrics", metrics), (done / "plots", plots)):

@@ -26,6 +26,8 @@ class StopRequest:
 
     def _note(self, number: int, frame) -> None:
         if self._received:
+            name = signal.Signals(number).name
+            os.write(2, f"error: left at once ({name}); `dvc repro` continues from the last saved state\n".encode())
             os._exit(128 + number)
         self._received = number
         print("\nstopping after this step; once more to leave at once", file=sys.stderr, flush=True)

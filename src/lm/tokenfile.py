@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.errors import IntegrityError
+from lm.errors import MEND, DataError, IntegrityError
 from lm.files import atomic_write, read_json, sha256_file, write_json
 
 FORMAT_VERSION = 1
@@ -67,7 +67,8 @@ def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe)
 def open_tokens(path: Path | str) -> TokenFile:
     """Open a token file after checking length, dtype and full hash against its sidecar.
 
-    Raises IntegrityError (exit 4) naming what was found and what the sidecar says.
+    Raises IntegrityError (exit 4) naming what was found and what the sidecar says, DataError (3) if
+    there is no token.
     """
     path = Path(path)
     meta = read_json(sidecar_path(path))
@@ -76,27 +77,31 @@ def open_tokens(path: Path | str) -> TokenFile:
             f"{sidecar_path(path)}: format_version {meta.get('format_version')!r} and dtype {meta.get('dtype')!r} "
             f"are not known; needed: {FORMAT_VERSION} and one of {', '.join(DTYPES)}"
         )
+    for key, kind in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
+        if not isinstance(meta.get(key), kind):
+            raise IntegrityError(
+                f"{sidecar_path(path)}: {key} is {meta.get(key)!r}; run `dvc repro -f` on the stage that writes it"
+            )
     dtype = DTYPES[meta["dtype"]]
     if not path.exists():
         raise IntegrityError(f"{path}: missing beside its sidecar; run `dvc repro` or `dvc checkout`")
     size, expected = path.stat().st_size, meta["tokens"] * dtype.itemsize
-    if size != expected or size == 0:
+    if size == expected == 0:
+        raise DataError(f"{path}: holds no token, at least one is needed; take a longer slice of the text")
+    if size != expected:
         raise IntegrityError(
             f"{path}: {size} bytes, its sidecar says {meta['tokens']} tokens of {meta['dtype']} = {expected} bytes; "
-            "run `dvc repro -f` on the stage that writes it"
+            f"{MEND}"
         )
     found = sha256_file(path)
     if found != meta["sha256"]:
-        raise IntegrityError(
-            f"{path}: sha256 is {found}, its sidecar says {meta['sha256']}; "
-            "delete the file and the cached copy, then `dvc repro -f` the stage that writes it"
-        )
+        raise IntegrityError(f"{path}: sha256 is {found}, its sidecar says {meta['sha256']}; {MEND}")
     return TokenFile(path, np.memmap(path, dtype=dtype, mode="r"), meta)
 
 
 def entropy_per_token(tokens: TokenFile) -> float | None:
     """Nats a token that the text holds, where its source knows: no honest loss is lower on average."""
-    bits = tokens.meta["surprisal_bits"]
+    bits = tokens.meta.get("surprisal_bits")
     return None if bits is None else bits * math.log(2) / tokens.meta["tokens"]
 
 

@@ -7,12 +7,14 @@ tokenizer is written as transformers saves it. Every folder works offline, and
 """
 
 import base64
+import contextlib
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -23,12 +25,14 @@ from tokenizers.trainers import BpeTrainer
 
 from lm.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.files import read_json, sha256_file, write_json
-from lm.tokenizer import BACKEND, META, RANKS, open_backend, token_dtype
+from lm.tokenizer import BACKEND, GPT2_PATTERN, META, RANKS, open_backend, token_dtype
 
 END_OF_TEXT = "<|endoftext|>"
 CONFIG = "tokenizer_config.json"
-# GPT-2's pre-tokenization in tiktoken's faster form, with the same pieces as ByteLevel's own.
-GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+
+# The trainer takes time quadratic in its longest piece: a minute for one of 100,000 characters.
+LONG_WORD_CHARS = 1000
+_LONG_WORD = re.compile(rf"(?<!\S)\S{{{LONG_WORD_CHARS},}}|(?<!\s)\s{{{LONG_WORD_CHARS},}}")
 
 # SHA-256 of the ranks as ranks.tiktoken holds them, and of the files that tiktoken downloads.
 RANKS_SHA256 = {"gpt2": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"}
@@ -64,7 +68,7 @@ def train_ranks(batches: Iterable[list[str]], vocab_size: int) -> dict[bytes, in
     """Train byte-level BPE; the same text gives the same ranks on every machine.
 
     Returns the ranks of at most vocab_size - 1 tokens, which leaves one entry to end-of-text; fewer
-    where the text holds no further pair twice.
+    where the text holds no further pair twice. Words of more than LONG_WORD_CHARS are cut.
     """
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
@@ -74,9 +78,17 @@ def train_ranks(batches: Iterable[list[str]], vocab_size: int) -> dict[bytes, in
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(batches, trainer)
+    cut_batches = ([part for text in texts for part in cut_long_words(text)] for texts in batches)
+    tokenizer.train_from_iterator(cut_batches, trainer)
     vocabulary = tokenizer.get_vocab()
     return {bytes(_BYTES[character] for character in token): rank for token, rank in vocabulary.items()}
+
+
+def cut_long_words(text: str) -> list[str]:
+    """Cut a text after every LONG_WORD_CHARS of a run of white space, or of anything else, that is longer."""
+    runs = _LONG_WORD.finditer(text) if len(text) > LONG_WORD_CHARS else ()
+    cuts = [cut for run in runs for cut in range(run.start() + LONG_WORD_CHARS, run.end(), LONG_WORD_CHARS)]
+    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
 def download_ranks(encoding_name: str) -> dict[bytes, int]:
@@ -128,7 +140,8 @@ def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, **origin)
     """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text comes last."""
     eot_id = len(ranks)
     (folder / RANKS).write_bytes(format_ranks(ranks))
-    byte_level_backend(ranks, eot_id).save(str(folder / BACKEND))
+    with _os_errors():
+        byte_level_backend(ranks, eot_id).save(str(folder / BACKEND))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,
@@ -139,6 +152,17 @@ def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, **origin)
     write_json(folder / CONFIG, config)
     special_tokens = {END_OF_TEXT: eot_id}
     return _write_meta(folder, kind, eot_id + 1, eot_id, GPT2_PATTERN, special_tokens, origin)
+
+
+@contextlib.contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise OSError where `tokenizers` raises Exception itself because it cannot write."""
+    try:
+        yield
+    except Exception as error:
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
+        raise
 
 
 def format_ranks(ranks: dict[bytes, int]) -> bytes:
@@ -199,7 +223,8 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     DataError if that id is missing, or if a special token can come out of ordinary text.
     """
     auto = _open_auto(source)
-    auto.save_pretrained(folder)
+    with _os_errors():
+        auto.save_pretrained(folder)
     config = read_json(folder / CONFIG)
     write_json(folder / CONFIG, {**config, "split_special_tokens": True})
 

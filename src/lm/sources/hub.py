@@ -41,7 +41,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, tqdm
 
 from lm.errors import EnvironmentFailure, IntegrityError
-from lm.sources.parquet import describe_split
+from lm.sources.parquet import describe_split, open_parquet
 
 T = TypeVar("T")
 RepoType = Literal["dataset", "model"]
@@ -90,10 +90,12 @@ def check_splits(key: str, splits: Iterable[str]) -> None:
 def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
     """Fill folder/<split> with the files as they came, in their listed order; return the manifest."""
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
+    names = {split: [f"{fetch.repo}: {path}" for path in paths] for split, paths in fetch.files.items()}
     for split, paths in fetch.files.items():
         (folder / split).mkdir()
         for index, path in enumerate(paths):
             cached = download(fetch.repo, commit, path, "dataset")
+            open_parquet(cached, fetch.column, names[split][index])  # before the next file is received
             shutil.copyfile(cached, folder / split / f"{index:04d}-{PurePosixPath(path).name}")
     return {
         "kind": fetch.kind,
@@ -101,7 +103,7 @@ def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
         "revision": fetch.revision,
         "commit": commit,
         "column": fetch.column,
-        "splits": {split: describe_split(folder, split, fetch.column) for split in fetch.files},
+        "splits": {split: describe_split(folder, split, fetch.column, names[split]) for split in fetch.files},
     }
 
 

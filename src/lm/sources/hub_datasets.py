@@ -63,7 +63,7 @@ def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
         "commit": commit,
         "config": fetch.config,
         "column": "text",
-        "splits": {split: describe_split(folder, split, "text") for split in fetch.splits},
+        "splits": {split: describe_split(folder, split, "text", [fetch.repo]) for split in fetch.splits},
     }
 
 

@@ -2,19 +2,20 @@
 
 .parquet and .jsonl files give one document a row (`column`); every other file is one document, or
 several where `separator` is set. `.gz` and `.zst` are read through. Bytes that are not UTF-8 and
-lone surrogates become U+FFFD and are counted; NUL is an ordinary character.
+lone surrogates become U+FFFD and are counted (in parquet they are refused); NUL is an ordinary
+character. Null and empty rows go into the split train or text, where they are counted as dropped.
 """
 
+import contextlib
 import dataclasses
-import gzip
 import hashlib
 import io
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
-import zstandard
+import pyarrow as pa
 from tqdm import tqdm
 
 from lm.errors import DataError
@@ -22,6 +23,7 @@ from lm.sources.parquet import describe_split, open_parquet, read_row_group, wri
 
 REPLACEMENT = "\ufffd"
 MAX_REPLACED_SHARE = 0.1
+CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,9 @@ class LocalFetch:
     validation_fraction: float | None
 
     def __post_init__(self):
+        parts = PurePosixPath(self.include).parts
+        if not parts or {"/", ".."} & set(parts) or any("**" in part and part != "**" for part in parts):
+            raise ValueError(f"include is {self.include!r}, needed: a glob below local.path such as '**/*.txt'")
         if self.validation_fraction is not None and not 0 < self.validation_fraction < 1:
             raise ValueError(
                 f"validation_fraction is {self.validation_fraction}, needed: between 0 and 1, or null for one split"
@@ -65,7 +70,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         threshold = _validation_threshold(files, fetch)
         for split, uncounted in (("train", replaced), ("validation", {"characters": 0})):
             documents = _documents(files, fetch, uncounted)
-            chosen = (text for text in documents if (_digest(text) >= threshold) == (split == "validation"))
+            chosen = (text for text in documents if _validates(text, threshold) == (split == "validation"))
             write_documents(folder / split / "0000.parquet", chosen)
     splits = sorted(entry.name for entry in folder.iterdir())
     return {
@@ -74,7 +79,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         "input_files": len(files),
         "replaced_characters": replaced["characters"],
         "column": "text",
-        "splits": {split: describe_split(folder, split, "text") for split in splits},
+        "splits": {split: describe_split(folder, split, "text", [str(path)]) for split in splits},
     }
 
 
@@ -94,7 +99,7 @@ def find_files(path: Path, include: str) -> list[Path]:
 def _validation_threshold(files: list[Path], fetch: LocalFetch) -> bytes:
     """The digest from which on documents validate: the smallest set holding the asked share of characters."""
     lengths: dict[bytes, int] = {}
-    for text in _documents(files, fetch, {"characters": 0}):
+    for text in filter(None, _documents(files, fetch, {"characters": 0})):
         digest = _digest(text)
         lengths[digest] = lengths.get(digest, 0) + len(text)
     if len(lengths) < 2:
@@ -114,17 +119,19 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8")).digest()
 
 
-def _documents(files: list[Path], fetch: LocalFetch, replaced: dict) -> Iterator[str]:
-    """Yield every document that is not empty; `replaced` counts characters that became U+FFFD."""
+def _validates(text: str | None, threshold: bytes) -> bool:
+    return bool(text) and _digest(text) >= threshold
+
+
+def _documents(files: list[Path], fetch: LocalFetch, replaced: dict) -> Iterator[str | None]:
+    """Yield every document, null and empty ones too; `replaced` counts characters that became U+FFFD."""
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
-        for text in read_documents(path, fetch.column, fetch.separator, replaced):
-            if text:
-                yield text
+        yield from read_documents(path, fetch.column, fetch.separator, replaced)
 
 
-def read_documents(path: Path, column: str, separator: str | None, replaced: dict) -> Iterator[str]:
+def read_documents(path: Path, column: str, separator: str | None, replaced: dict) -> Iterator[str | None]:
     """Yield the documents of one file by its suffix. Raises DataError naming the file and the place."""
-    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".zst")]
+    suffixes = [suffix for suffix in path.suffixes if suffix not in CODECS]
     kind = suffixes[-1] if suffixes else ""
     if kind == ".parquet":
         yield from _parquet_rows(path, column)
@@ -133,39 +140,53 @@ def read_documents(path: Path, column: str, separator: str | None, replaced: dic
             yield from _json_lines(path, file, column, replaced)
     else:
         with _open(path) as file:
-            text = _decode(path, file.read(), replaced)
+            text = _plain_text(path, file.read(), replaced)
         yield from text.split(separator) if separator else [text]
 
 
-def _open(path: Path) -> BinaryIO:
-    """Open for reading bytes, through gzip or zstandard where the suffix says so."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")
-    if path.suffix == ".zst":
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), closefd=True))
-    return open(path, "rb")
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open for reading bytes, through gzip or zstandard where the suffix says so; a part of such is a DataError."""
+    with open(path, "rb") as file:
+        if path.suffix not in CODECS:
+            yield file
+            return
+        try:
+            yield io.BufferedReader(pa.input_stream(file, compression=CODECS[path.suffix]))
+        except OSError as error:
+            raise DataError(f"{path}: not a whole {path.suffix} file ({error}); replace it or leave it out") from None
 
 
-def _decode(path: Path, content: bytes, replaced: dict) -> str:
-    """UTF-8 with U+FFFD for what is not; a file that is mostly not text is refused."""
-    text = content.decode("utf-8", errors="replace").replace("\r\n", "\n")
-    damage = text.count(REPLACEMENT) - content.count(REPLACEMENT.encode())
-    if damage > MAX_REPLACED_SHARE * len(text):
-        raise DataError(f"{path}: {damage} of {len(text)} characters are not UTF-8; leave the file out of local.path")
-    replaced["characters"] += damage
+def _plain_text(path: Path, content: bytes, replaced: dict) -> str:
+    """A file's text with LF line ends; one that is mostly not text is refused."""
+    own = {"characters": 0}
+    text = _decode(content, own).replace("\r\n", "\n")
+    if own["characters"] > MAX_REPLACED_SHARE * len(text):
+        raise DataError(
+            f"{path}: {own['characters']} of {len(text)} characters are not UTF-8; leave the file out of local.path"
+        )
+    replaced["characters"] += own["characters"]
     return text
 
 
-def _json_lines(path: Path, file: BinaryIO, column: str, replaced: dict) -> Iterator[str]:
-    """One JSON object a line; its `column` must be a string (null rows are left out)."""
+def _decode(content: bytes, replaced: dict) -> str:
+    """UTF-8 with U+FFFD, counted, for what is not."""
+    text = content.decode("utf-8", errors="replace")
+    replaced["characters"] += text.count(REPLACEMENT) - content.count(REPLACEMENT.encode())
+    return text
+
+
+def _json_lines(path: Path, file: BinaryIO, column: str, replaced: dict) -> Iterator[str | None]:
+    """One JSON object a line; its `column` must be a string or null."""
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         try:
-            text = json.loads(line)[column]
-        except (ValueError, KeyError, TypeError):
+            text = json.loads(_decode(line, replaced).removeprefix("\ufeff"))[column]
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path}: line {number} is no JSON object with the key {column!r}") from None
         if text is None:
+            yield None
             continue
         if not isinstance(text, str):
             raise DataError(f"{path}: line {number}: {column!r} is a {type(text).__name__}, not a string")
@@ -174,8 +195,8 @@ def _json_lines(path: Path, file: BinaryIO, column: str, replaced: dict) -> Iter
         yield clean
 
 
-def _parquet_rows(path: Path, column: str) -> Iterator[str]:
+def _parquet_rows(path: Path, column: str) -> Iterator[str | None]:
     file = open_parquet(path, column)
     for group in range(file.num_row_groups):
         for batch in read_row_group(path, file, group, [column]):
-            yield from (text for text in batch.column(0).to_pylist() if text is not None)
+            yield from batch.column(0).to_pylist()

@@ -4,7 +4,7 @@ Text of our own is stored uncompressed and without dictionaries, so that its byt
 documents and on pyarrow's version alone and not on a compressor's build.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
 from pathlib import Path
 
@@ -43,46 +43,57 @@ def split_files(folder: Path, split: str) -> list[Path]:
     return sorted((folder / split).glob("*.parquet"))
 
 
-def open_parquet(path: Path, column: str) -> pq.ParquetFile:
-    """Open a parquet file that has a string column `column`; page checksums are verified on reading."""
+def open_parquet(path: Path, column: str, name: str | None = None) -> pq.ParquetFile:
+    """Open a parquet file that has a string column `column`; page checksums are verified on reading.
+
+    Raises DataError under `name`, where the path means nothing to a person.
+    """
+    name = name or str(path)
     try:
         file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: not a whole parquet file ({error}); fetch it again") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{name}: not a whole parquet file ({reason}); replace it or leave it out") from None
     schema = file.schema_arrow
     if column not in schema.names:
-        raise DataError(f"{path}: has no column {column!r}; its columns are {', '.join(schema.names)}")
+        raise DataError(f"{name}: has no column {column!r}; its columns are {', '.join(schema.names)}")
     if not (pa.types.is_string(schema.field(column).type) or pa.types.is_large_string(schema.field(column).type)):
-        raise DataError(f"{path}: column {column!r} holds {schema.field(column).type}, not strings")
+        raise DataError(f"{name}: column {column!r} holds {schema.field(column).type}, not strings")
     return file
 
 
-def read_row_group(path: Path, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterable[pa.RecordBatch]:
+def read_row_group(name: Path | str, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterable[pa.RecordBatch]:
     """Yield a row group in batches; damage and invalid UTF-8 raise DataError with its place."""
     try:
         for batch in file.iter_batches(256, row_groups=[group], columns=columns):
             batch.validate(full=True)
             yield batch
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: row group {group} cannot be read ({reason}); fetch it again") from None
+        raise DataError(f"{name}: row group {group} cannot be read ({reason}); replace it or leave it out") from None
 
 
-def describe_split(folder: Path, split: str, column: str) -> dict:
+def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:
     """Read every document of a split once and return its entry in the manifest.
 
     Null and empty rows are counted as dropped; what remains is counted in documents, characters
-    (code points) and UTF-8 bytes. Raises DataError where nothing remains or a file is unusable.
+    (code points) and UTF-8 bytes. Raises DataError where nothing remains or a file is unusable;
+    `names` are what the files, in order, are called then, for `folder` may be a temporary one.
     """
     files, kept, dropped = [], {"documents": 0, "characters": 0, "utf8_bytes": 0}, {"null": 0, "empty": 0}
-    for path in split_files(folder, split):
+    paths = split_files(folder, split)
+    names = names or [str(path) for path in paths]
+    for path, name in zip(paths, names, strict=True):
         files.append({"path": f"{split}/{path.name}", "sha256": sha256_file(path), "bytes": path.stat().st_size})
-        file = open_parquet(path, column)
+        file = open_parquet(path, column, name)
         for group in range(file.num_row_groups):
-            for batch in read_row_group(path, file, group, [column]):
+            for batch in read_row_group(name, file, group, [column]):
                 _count(batch.column(0), kept, dropped)
     if not kept["documents"]:
-        raise DataError(f"{folder / split}: found no document in {len(files)} parquet files; at least one is needed")
+        raise DataError(
+            f"{', '.join(names)}: split {split!r} has no document, only {dropped['null']} null and {dropped['empty']} "
+            "empty rows; at least one is needed"
+        )
     return {"files": files, **kept, "dropped_rows": dropped}
 
 

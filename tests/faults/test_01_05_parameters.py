@@ -1,0 +1,271 @@
+"""Faults 1 to 5: parameters. Each is refused with 2 and one sentence, before any data is touched or written.
+
+The stages run in a small copy of the repository that holds no data at all: a stage that looked at data
+before it had checked its parameters would end with 4, for want of it.
+"""
+
+import importlib
+import json
+from pathlib import Path
+
+import dvc.api
+import pytest
+from dvc.utils.hydra import apply_overrides
+
+from conftest import ROOT
+from lm.params import read_yaml
+from refusal import files_below, refused
+from workspace import Workspace
+
+STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
+# A section of each stage, the stage that reads it, and a key of it.
+SECTIONS = [
+    ("fetch", "sources.stories.fetch", "num_documents"),
+    ("make_tokenizer", "tokenizers.bpe", "vocab_size"),
+    ("tokenize_train", "sources.stories.train", "start_char"),
+    ("tokenize_val", "sources.stories.validation", "start_char"),
+    ("train", "train", "seq_len"),
+    ("train", "models.micro", "d_model"),
+    ("eval", "eval", "top_k"),
+]
+HUB = {"kind": "hub", "repo": "o/n", "revision": "a" * 40, "files": {"train": ["x.parquet"]}, "column": "text"}
+SET = {"kind": "datasets", "repo": "o/n", "revision": "main", "config": None, "splits": {"t": "t"}, "column": "t"}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    workspace = Workspace(tmp_path_factory.mktemp("parameters") / "ws")
+    workspace.make_small()
+    books = {"sources": ["stories", "local"], "tokenizers": ["bpe"], "models": ["micro"]}
+    for book, names in books.items():  # the rest would be read hundreds of times
+        workspace.change(**{book: {name: workspace.get(f"{book}.{name}") for name in names}})
+    return workspace
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    """The copy as the working directory; its parameters and settings are put back afterwards."""
+    before = {name: (template.folder / name).read_text() for name in ("params.yaml", "runtime.yaml")}
+    monkeypatch.chdir(template.folder)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    yield template
+    for name, text in before.items():
+        (template.folder / name).write_text(text)
+
+
+@pytest.fixture
+def ends_with_2(workspace, capsys):
+    """Call it with a stage and the parts of its sentence: the stage refuses, and no file has changed."""
+
+    def check(stage: str, *parts: str) -> None:
+        script, *arguments = STAGES[stage]["cmd"].split()[1:]
+        before = files_below(workspace.folder)
+        refused(importlib.import_module(Path(script).stem).main(arguments), capsys.readouterr().err, 2, *parts)
+        assert files_below(workspace.folder) == before
+
+    return check
+
+
+def test_01_every_spelling_of_a_number_is_the_value_that_dvc_records(tmp_path):
+    """In a real experiment: `-S swept=1e-5` makes DVC write 1e-05, which YAML 1.1 takes for a string."""
+    workspace = Workspace(tmp_path)
+    spellings = {"a": "3e-4", "b": "1e-05", "c": "1e3", "d": "1E-4", "e": ".5", "f": "5", "g": "2.", "swept": "0"}
+    rows = [f"  {name}: {text}\n" for name, text in spellings.items()]
+    (tmp_path / "params.yaml").write_text("rates:\n" + "".join(rows))
+    (tmp_path / "dvc.yaml").write_text(
+        "stages:\n  show:\n    cmd: python src/show.py\n    params: [rates]\n    outs: [shown.json]\n"
+    )
+    (tmp_path / "src/show.py").write_text(
+        "import json\nfrom lm.params import read_section\n"
+        'json.dump(read_section("params.yaml", "rates", dict[str, float]), open("shown.json", "w"))\n'
+    )
+    workspace.commit()
+    workspace.run("dvc", "exp", "run", "-S", "rates.swept=1e-5")
+    assert "swept: 1e-05\n" in (tmp_path / "params.yaml").read_text()
+    recorded = read_yaml(tmp_path / "dvc.lock")["stages"]["show"]["params"]["params.yaml"]["rates"]
+    shown = json.loads((tmp_path / "shown.json").read_text())
+    expected = {name: float(text) for name, text in spellings.items()} | {"swept": 1e-5}
+    assert shown == recorded == expected
+    assert all(type(value) is float for value in shown.values())
+
+
+def test_01_the_shipped_file_reads_as_dvc_reads_it():
+    assert read_yaml(ROOT / "params.yaml") == dvc.api.params_show("params.yaml", repo=str(ROOT))
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("value", ["abc", "", "1e", True, None, [0.1], {"a": 1}, NAN, INF, -INF])
+def test_02_what_is_no_finite_number_is_refused(workspace, ends_with_2, value):
+    workspace.change(**{"train.peak_lr": value})
+    ends_with_2("train", f"params.yaml: train.peak_lr is {value!r}, not a finite number")
+
+
+@pytest.mark.parametrize("value", ["abc", "512", False, None, NAN, INF])
+def test_02_what_is_no_integer_is_refused(workspace, ends_with_2, value):
+    workspace.change(**{"train.seq_len": value})
+    ends_with_2("train", f"params.yaml: train.seq_len is {value!r}, not an integer")
+
+
+@pytest.mark.parametrize(("stage", "section", "key"), SECTIONS)
+def test_02_a_decimal_point_makes_no_integer_in_any_stage(workspace, ends_with_2, stage, section, key):
+    workspace.change(**{f"{section}.{key}": 512.0})
+    ends_with_2(stage, f"params.yaml: {section}.{key} is 512.0, not an integer")
+
+
+def test_02_settings_of_the_machine_are_typed_too(workspace, ends_with_2):
+    path = workspace.folder / "runtime.yaml"
+    path.write_text(path.read_text().replace("chunk_chars: 1000000", "chunk_chars: 1e6"))
+    ends_with_2("tokenize_train", "runtime.yaml: tokenize.chunk_chars is 1000000.0, not an integer")
+
+
+@pytest.mark.parametrize(("stage", "section", "key"), SECTIONS)
+def test_03_an_unknown_key_is_refused_with_the_nearest_name(workspace, ends_with_2, stage, section, key):
+    """As `-S +train.seq_lenn=1` writes it: DVC itself takes any new key."""
+    apply_overrides("params.yaml", [f"+{section}.{key}n=1"])
+    ends_with_2(stage, f"params.yaml: {section}.{key}n is unknown; the nearest valid name is {section}.{key}")
+
+
+@pytest.mark.parametrize(("stage", "section", "key"), SECTIONS)
+def test_03_a_missing_key_is_refused(workspace, ends_with_2, stage, section, key):
+    apply_overrides("params.yaml", [f"~{section}.{key}"])
+    ends_with_2(stage, f"params.yaml: {section}.{key} is missing")
+
+
+@pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "train", "eval"])
+def test_03_a_key_that_stands_twice_is_refused(workspace, ends_with_2, stage):
+    path = workspace.folder / "params.yaml"
+    path.write_text(path.read_text().replace("  stride: 16\n", "  stride: 16\n  stride: 32\n"))
+    ends_with_2(stage, "params.yaml: stride stands twice; keep one of them")
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes", "sentence"),
+    [
+        ("fetch", {"data.source": "nope"}, "sources.nope is missing; there are: stories, local"),
+        ("make_tokenizer", {"tokenizer.name": "nope"}, "tokenizers.nope is missing; there are: bpe"),
+        ("train", {"model.name": "nope"}, "models.nope is missing; there are: micro"),
+        ("train", {"train.optimizer": "sgd"}, "train.optimizer is 'sgd'; it must be one of muon, adamw"),
+        ("fetch", {"sources.stories.fetch.kind": "s3"}, "sources.stories.fetch.kind is 's3'; it must be one of"),
+    ],
+)
+def test_03_a_name_that_is_in_no_book_is_refused_with_those_that_are(workspace, ends_with_2, stage, changes, sentence):
+    workspace.change(**changes)
+    ends_with_2(stage, f"params.yaml: {sentence}")
+
+
+def test_03_dvc_ends_with_the_sentence_and_records_nothing_until_the_name_is_right(tmp_path):
+    """The whole way: `dvc exp run -S +…`, refused; then one command with the right name."""
+    workspace = Workspace(tmp_path)
+    workspace.make_small()
+    workspace.commit()
+    section = "sources.stories.fetch"
+    wrong = workspace.run("dvc", "exp", "run", "-s", "fetch", "-S", f"+{section}.num_docs=9", check=False)
+    assert wrong.returncode
+    assert f"error: params.yaml: {section}.num_docs is unknown; the nearest valid name is" in wrong.stderr
+    assert not (tmp_path / "dvc.lock").exists() and not list((tmp_path / "data").glob("*raw*/**/*.parquet"))
+    apply_overrides(str(tmp_path / "params.yaml"), [f"~{section}.num_docs", f"{section}.num_documents=9"])
+    workspace.run("dvc", "repro", "-s", "fetch")
+    assert json.loads((tmp_path / "data/raw/manifest.json").read_text())["splits"]["train"]["documents"] == 9
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes", "sentence"),
+    [
+        ("fetch", {"sources.stories.fetch.num_documents": 0}, "num_documents is 0, needed: at least 1"),
+        ("make_tokenizer", {"tokenizers.bpe.vocab_size": 256}, "vocab_size is 256, needed: at least 257"),
+        ("tokenize_train", {"sources.stories.train.start_char": -1}, "start_char is -1, needed: 0 or more"),
+        ("tokenize_train", {"sources.stories.train.num_chars": 0}, "num_chars is 0, needed: at least 1, or null"),
+        ("tokenize_val", {"sources.stories.validation.start_char": -1}, "start_char is -1, needed: 0 or more"),
+        ("train", {"train.peak_lr": 0.0}, "train.peak_lr is 0.0, needed: above 0"),
+        ("train", {"train.peak_lr": -1.0}, "train.peak_lr is -1.0, needed: above 0"),
+        ("train", {"train.min_lr": 0.5}, "train.min_lr is 0.5, needed: from 0 to peak_lr"),
+        ("train", {"train.warmup_steps": 20}, "train.warmup_steps is 20, needed: fewer than the run's 20 steps"),
+        ("train", {"train.seq_len": 0}, "train.seq_len is 0, needed: at least 1"),
+        ("train", {"train.seq_len": 48}, "micro_batch_tokens is 512, needed: a multiple of seq_len 48"),
+        ("train", {"train.batch_tokens": 700}, "batch_tokens is 700, needed: a multiple of micro_batch_tokens 512"),
+        ("train", {"train.max_tokens": 100}, "max_tokens is 100, needed: at least batch_tokens 512"),
+        ("train", {"train.decay_share": 1.5}, "train.decay_share is 1.5, needed: above 0, at most 1"),
+        ("train", {"train.grad_clip": 0.0}, "train.grad_clip is 0.0, needed: above 0"),
+        ("train", {"train.beta2": 1.0}, "train.beta2 is 1.0, needed: from 0 to below 1"),
+        ("train", {"models.micro.n_layer": 0}, "models.micro.n_layer is 0, needed: above 0"),
+        ("train", {"models.micro.n_kv_head": 3}, "models.micro.n_head is 2, needed: a multiple of n_kv_head (3)"),
+        ("train", {"models.micro.n_head": 3}, "n_head is 3, needed: a multiple of n_kv_head"),
+        ("train", {"models.micro.head_dim": 7}, "models.micro.head_dim is 7, needed: an even number"),
+        ("train", {"models.micro.max_seq_len": 16}, "seq_len is 32, needed: at most models.micro.max_seq_len 16"),
+        ("eval", {"eval.stride": 0}, "eval.stride is 0, needed: at least 1"),
+        ("eval", {"eval.temperature": -0.1}, "eval.temperature is -0.1, needed: 0 or more"),
+    ],
+)
+def test_04_a_value_out_of_range_is_refused(workspace, ends_with_2, stage, changes, sentence):
+    workspace.change(**{"models.micro.n_kv_head": 2} if "models.micro.n_head" in changes else {}, **changes)
+    ends_with_2(stage, "params.yaml: ", sentence)
+
+
+def test_05_outputs_are_literal():
+    """No parameter names a file that is written: dvc.yaml takes parameters in `params` and `deps` alone."""
+    for stage in STAGES.values():
+        written = [stage["cmd"], *(stage.get(kind, []) for kind in ("outs", "metrics", "plots"))]
+        assert "${" not in json.dumps(written)
+
+
+@pytest.mark.parametrize("kind", [HUB, SET], ids=lambda section: section["kind"])
+@pytest.mark.parametrize("name", ["..", "../out", "/tmp/out", "a/../../out", "", "$(touch pwned)"])
+def test_05_a_split_becomes_a_folder_and_is_nothing_else(workspace, ends_with_2, kind, name):
+    key = "files" if kind is HUB else "splits"
+    workspace.change(**{"sources.stories.fetch": {**kind, key: {name: next(iter(kind[key].values()))}}})
+    ends_with_2("fetch", f"sources.stories.fetch.{key} has the splits {[name]!r}, needed: ")
+    assert not (workspace.folder.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("repo", name) for name in ["n", "../n", "o/../n", "/o/n", "o/n; touch pwned"]]
+    + [("revision", ""), ("revision", " ")]
+    + [("files", {"train": [name]}) for name in ["../x.parquet", "/x.parquet", "a/../../x.parquet", "a//x.parquet"]],
+)
+def test_05_no_path_leads_out_of_a_repository_of_the_hub(workspace, ends_with_2, key, value):
+    workspace.change(**{"sources.stories.fetch": {**HUB, key: value}})
+    ends_with_2("fetch", f"params.yaml: sources.stories.fetch.{key}", ", needed: ")
+    if key != "files":
+        tokenizer = {"kind": "huggingface", "repo": "o/n", "revision": "main", key: value}
+        workspace.change(**{"tokenizers.bpe": tokenizer})
+        ends_with_2("make_tokenizer", f"params.yaml: tokenizers.bpe.{key} is ")
+
+
+@pytest.mark.parametrize("pattern", ["", "/etc/*", "../*", "a/../../*", "**x"])
+def test_05_text_of_ones_own_is_looked_for_below_its_folder(workspace, ends_with_2, pattern):
+    workspace.change(**{"data.source": "local", "sources.local.fetch.include": pattern})
+    ends_with_2("fetch", f"params.yaml: sources.local.fetch.include is {pattern!r}, needed: a glob below local.path")
+
+
+HOSTILE = [
+    "$(touch pwned1)",
+    "; touch pwned2 #",
+    "`touch pwned3`",
+    "| touch pwned4",
+    "&& touch pwned5",
+    "' \" \\ $HOME",
+]
+
+
+def test_05_shell_characters_are_inert_everywhere(tmp_path):
+    """Real `dvc repro` with names, paths and values that a shell would run; the text they hold arrives."""
+    workspace = Workspace(tmp_path / "ws")
+    source, tokenizer, folder, pattern, separator, column = HOSTILE
+    text = tmp_path / folder
+    text.mkdir()
+    workspace.commit()
+    (text / "a| touch pwned4").write_text(separator.join(f"text number {i} {HOSTILE}" for i in range(60)))
+    fetch_section = workspace.get("sources.local.fetch") | {"column": column, "separator": separator}
+    entry = {**workspace.get("sources.local"), "fetch": fetch_section | {"include": f"*{pattern}"}}
+    params = read_yaml(workspace.folder / "params.yaml")
+    params["sources"][source], params["data"]["source"] = entry, source
+    params["tokenizers"][tokenizer], params["tokenizer"]["name"] = {"kind": "bpe", "vocab_size": 300}, tokenizer
+    params["local"]["path"] = str(text)
+    (workspace.folder / "params.yaml").write_text(json.dumps(params))
+    assert workspace.repro("tokenize_val") == {"fetch", "make_tokenizer", "tokenize_val"}
+    sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
+    assert sidecar["documents"] >= 1 and sidecar["source"]["name"] == source
+    assert not list(tmp_path.rglob("pwned*"))

@@ -1,0 +1,366 @@
+"""Faults 6 to 11: fetching. The real stages, each run a process of its own, against a hub on loopback.
+
+The hub hangs up or falls silent in mid-file, refuses, corrupts and dies (`loopback_hub`); own text is damaged
+where it lies. A refusal leaves nothing at the final path, and one more run of the same command is right.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+import audit
+import fetch
+import make_tokenizer
+import tokenize_split
+from conftest import ROOT
+from lm.sources import torch_headers
+from loopback_hub import LoopbackHub, parquet_bytes
+from refusal import files_below, refused
+from tokenizer_cases import write_bpe
+
+A, B = "a" * 40, "b" * 40
+TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"
+# Waits between attempts are seconds in earnest; here the stage, argv[1], does not wait.
+HURRIED = """
+import importlib, sys
+from lm.sources import hub
+hub.RETRY_WAITS_S = (0.02, 0.02, 0.02)
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
+"""
+TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
+STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
+RAW = {"raw/train/0000-x.parquet": STORIES}
+
+
+class Project:
+    """A working directory with a params.yaml whose source and tokenizer come from the hub."""
+
+    def __init__(self, folder, hub):
+        self.folder, self.hub = folder, hub
+        folder.mkdir()
+        self.write()
+
+    def write(self, **changes):
+        """Write params.yaml; `changes` replace keys of the hub source."""
+        source = {"kind": "hub", "repo": "o/n", "revision": A, "files": {"train": ["data/x.parquet"]}, "column": "text"}
+        tokenizer = {"kind": "huggingface", "repo": "google/gemma", "revision": A}
+        params = {"data": {"source": "s"}, "sources": {"s": {"fetch": {**source, **changes}}}}
+        params |= {"tokenizer": {"name": "t"}, "tokenizers": {"t": tokenizer}}
+        (self.folder / "params.yaml").write_text(json.dumps(params))
+
+    def run(self, stage="fetch", *options, **variables) -> subprocess.CompletedProcess:
+        """Run a stage; its outputs are data/raw and data/tokenizer, its cache lies beside the folder."""
+        environment = self.hub.environment(self.folder.parent / "hf", PYTHONPATH=f"{ROOT}/src", **variables)
+        arguments = {"fetch": ["data/raw"], "make_tokenizer": ["data/raw", "data/tokenizer"]}[stage]
+        command = [sys.executable, "-c", HURRIED, stage, *arguments, *options]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+
+    def data(self) -> dict[str, bytes]:
+        """What lies in data/, but for the manifest."""
+        found = files_below(self.folder / "data")
+        return {name: content for name, content in found.items() if not name.endswith("manifest.json")}
+
+    def refused(self, code, *parts, stage="fetch", **variables) -> str:
+        """Run a stage that must refuse and leave nothing; return all it said."""
+        done = self.run(stage, **variables)
+        refused(done.returncode, done.stderr, code, *parts)
+        assert self.data() == {} and not (self.folder / "data/raw").exists()
+        return done.stdout + done.stderr
+
+    def recovers(self) -> None:
+        """The same command again succeeds, with the right bytes."""
+        done = self.run()
+        assert (done.returncode, done.stderr) == (0, "")
+        assert self.data() == RAW
+
+
+@pytest.fixture
+def hub():
+    with LoopbackHub() as served:
+        served.add("datasets", "o/n", A, {"data/x.parquet": STORIES})
+        yield served
+
+
+@pytest.fixture
+def project(hub, tmp_path):
+    return Project(tmp_path / "project", hub)
+
+
+@pytest.mark.parametrize("hang", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_06_a_network_lost_in_mid_file_ends_with_5_and_a_rerun_resumes(project, hub, hang):
+    hub.cut("data/x.parquet", 5000, hang=hang)
+    project.refused(
+        5, f"o/n: data/x.parquet: received 5000 of {len(STORIES)} bytes, then {hub.url} was lost", "run again",
+        HF_HUB_DOWNLOAD_TIMEOUT="1",
+    )  # fmt: skip
+    attempts = sum(path.startswith("/lfs/") and method == "GET" for method, path in hub.requests)
+    assert attempts == 4
+    hub.cut("data/x.parquet", len(STORIES))
+    hub.bytes_sent = 0
+    project.recovers()
+    assert hub.bytes_sent == len(STORIES) - 5000
+
+
+def test_06_what_passes_is_waited_for(project, hub):
+    hub.fail("data/x.parquet", 503, times=2)  # its HEAD
+    hub.fail(f"/lfs/datasets/o/n/resolve/{A}/data/x.parquet", 503, times=2)
+    hub.cut("data/x.parquet", 5000, times=3)  # the first such request gets 5000 bytes, the next two none
+    project.recovers()
+    assert hub.bytes_sent < 1.1 * len(STORIES)
+
+
+def test_06_a_partial_file_that_is_wrong_is_found_and_received_again(project, hub):
+    hub.cut("data/x.parquet", 5000)
+    project.refused(5)
+    hub.cut("data/x.parquet", len(STORIES))
+    (partial,) = (project.folder.parent / "hf/hub/datasets--o--n/blobs").iterdir()
+    assert partial.read_bytes() == STORIES[:5000]
+    partial.write_bytes(b"?" * 5000)
+    project.refused(4, "o/n: data/x.parquet", f"needed: {hashlib.sha256(STORIES).hexdigest()}", "run again")
+    project.recovers()
+
+
+@pytest.fixture
+def gated(hub, tmp_path):
+    """A set and a tokenizer that one token opens."""
+    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES}, gated=TOKEN)
+    (tmp_path / "bpe").mkdir()
+    files = {path.name: path.read_bytes() for path in write_bpe(tmp_path / "bpe").iterdir()}
+    hub.add("models", "google/gemma", A, files, gated=TOKEN)
+    return Project(tmp_path / "project", hub)
+
+
+@pytest.mark.parametrize(("stage", "repo"), [("fetch", "o/n"), ("make_tokenizer", "google/gemma")])
+def test_07_a_gated_repository_names_licence_and_token_and_keeps_the_token_secret(gated, stage, repo):
+    page = f"https://huggingface.co/{'datasets/' if stage == 'fetch' else ''}{repo}"
+    todo = f"{repo} is gated; accept its licence at {page} and set HF_TOKEN to a token of that account"
+    said = gated.refused(5, todo, stage=stage)  # 401
+    told_all = gated.run(stage, "--debug", HF_TOKEN=WRONG_TOKEN)  # 403
+    assert told_all.returncode == 5 and told_all.stderr.endswith(f"error: {todo}\n")
+    said += told_all.stdout + told_all.stderr
+    opened = gated.run(stage, HF_TOKEN=TOKEN)
+    assert opened.returncode == 0, opened.stderr
+    written = b"".join(files_below(gated.folder).values()).decode("utf-8", errors="replace")
+    assert "hf_" not in said + opened.stdout + opened.stderr + written
+
+
+def test_08_a_branch_is_resolved_and_recorded(project, hub):
+    hub.add("datasets", "o/n", B, {"data/x.parquet": parquet_bytes(text=["another"])}, branch="v1")
+    project.write(revision="main")
+    project.recovers()
+    manifest = json.loads((project.folder / "data/raw/manifest.json").read_text())
+    assert (manifest["revision"], manifest["commit"]) == ("main", A)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"revision": "v9"}, "o/n has no revision 'v9', for its revision does not exist; https://huggingface.co"),
+        ({"revision": B}, f"o/n has no data/x.parquet at commit {B}, for its revision does not exist"),
+    ],
+)
+def test_08_what_does_not_exist_is_named(project, change, sentence):
+    project.write(**change)
+    project.refused(5, sentence)
+
+
+def test_08_a_wrong_checksum_ends_with_4_and_both_digests(project, hub):
+    digest = hashlib.sha256(STORIES).hexdigest()
+    received = bytearray(STORIES)
+    received[len(received) // 2] ^= 1
+    hub.corrupt("data/x.parquet", times=1)
+    both = f"sha256 is {hashlib.sha256(received).hexdigest()}, needed: {digest}"
+    project.refused(4, "o/n: data/x.parquet as received from", "(run again)", both)
+    project.recovers()
+
+    blob = project.folder.parent / "hf/hub/datasets--o--n/blobs" / digest
+    blob.write_bytes(received)  # the cache rots
+    subprocess.run(["rm", "-r", "data"], cwd=project.folder, check=True)
+    project.refused(4, f"o/n: data/x.parquet in the cache (delete {blob} and run again)", both)
+    blob.unlink()
+    project.recovers()
+
+
+def test_08_headers_that_are_not_those_of_the_wheel_end_with_4_and_both_digests(tmp_path, monkeypatch, capsys):
+    (tmp_path / "include/c10/core").mkdir(parents=True)
+    (tmp_path / "include/c10/core/a.h").write_text("int a;\n")
+    found = hashlib.sha256(b"c10/core/a.h\0int a;\n\0").hexdigest()
+    monkeypatch.setattr(torch_headers, "_include_folder", lambda version: tmp_path / "include")
+    own_text(tmp_path, monkeypatch, kind="torch_headers", torch_version="2.13.0", sha256="0" * 64)
+    both = f"sha256 is {found}, sources.torch_headers.fetch.sha256 is {'0' * 64}"
+    refused(fetch.main(["raw"]), capsys.readouterr().err, 4, "headers of torch 2.13.0", both, "reinstall torch")
+    assert not (tmp_path / "raw").exists()
+
+
+def own_text(folder, monkeypatch, **section) -> None:
+    """Make `folder` the working directory, whose source is the text in its folder `texts`, or `section`."""
+    local = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
+    source = {"fetch": section or local}
+    for split in ("train", "validation"):
+        source[split] = {"split": "text", "start_char": 0 if split == "train" else 600, "num_chars": 600}
+    params = {"data": {"source": "s"}, "sources": {"s": source}, "local": {"path": "texts"}}
+    params |= {"tokenizer": {"name": "t"}, "tokenizers": {"t": {"kind": "bpe", "vocab_size": 300}}}
+    (folder / "params.yaml").write_text(json.dumps(params))
+    (folder / "runtime.yaml").write_text(json.dumps({"tokenize": {"num_processes": 1, "chunk_chars": 1000}}))
+    (folder / "texts").mkdir()
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """The folder of own text; `fetch.main(["raw"])` reads it."""
+    own_text(tmp_path, monkeypatch)
+    return tmp_path / "texts"
+
+
+OTHER_COLUMNS = {"content": ["a"], "text": [5]}
+
+
+def test_09_a_column_that_cannot_serve_is_named_before_the_next_file_is_received(project, hub):
+    hub.add("datasets", "o/n", A, {"data/x.parquet": parquet_bytes(**OTHER_COLUMNS), "data/y.parquet": STORIES})
+    project.write(column="body", files={"train": ["data/x.parquet", "data/y.parquet"]})
+    project.refused(3, "o/n: data/x.parquet: has no column 'body'; its columns are content, text")
+    assert not any("y.parquet" in path for _, path in hub.requests)
+    project.write(column="content")
+    assert project.run().returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("x.parquet", parquet_bytes(content=["a"]), "has no column 'text'; its columns are content"),
+        ("x.parquet", parquet_bytes(**OTHER_COLUMNS), "column 'text' holds int64, not strings"),
+        ("x.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "line 2 is no JSON object with the key 'text'"),
+        ("x.jsonl", b'{"text": "a"}\n[1]\n', "line 2 is no JSON object with the key 'text'"),
+        ("x.jsonl", b'{"text": "a"}\nnot JSON\n', "line 2 is no JSON object with the key 'text'"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2: 'text' is a int, not a string"),
+        ("x.jsonl", b"[" * 100_000, "line 1 is no JSON object with the key 'text'"),
+    ],
+)
+def test_09_a_column_of_own_text_that_cannot_serve_is_named(texts, capsys, name, content, sentence):
+    (texts / name).write_bytes(content)
+    refused(fetch.main(["raw"]), capsys.readouterr().err, 3, f"texts/{name}: {sentence}")
+    assert files_below(texts.parent / "raw") == {}
+    (texts / name).write_bytes(parquet_bytes(text=["a"]) if name.endswith("parquet") else b'{"text": "a"}\n')
+    assert fetch.main(["raw"]) == 0
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl"])
+def test_09_null_and_empty_rows_are_skipped_and_counted_up_to_the_metrics(texts, capsys, name):
+    rows = [None, "", *(f"a line of text, number {i}" for i in range(100)), None, None, ""]
+    lines = b"".join(json.dumps({"text": row}).encode() + b"\n" for row in rows)
+    (texts / name).write_bytes(lines if name == "x.jsonl" else parquet_bytes(text=rows))
+    assert fetch.main(["raw"]) == 0
+    assert make_tokenizer.main(["raw", "tokenizer"]) == 0
+    for split in ("train", "validation"):
+        assert tokenize_split.main([split, "raw", "tokenizer", f"{split}.bin"]) == 0
+    tables = ["duplicates.parquet", "overlap.parquet"]
+    assert audit.main(["raw", "train.bin", "validation.bin", *tables, "data.json"]) == 0
+    card = json.loads((texts.parent / "data.json").read_text())
+    assert card["dropped_rows"] == {"text": {"null": 3, "empty": 2}}
+    assert card["train"]["documents"] + card["validation"]["documents"] == 49
+    assert pq.read_table(texts.parent / "duplicates.parquet").num_rows == 49
+
+
+def with_bad_row_group() -> bytes:
+    """300 rows in three groups, the second of which holds what is no UTF-8."""
+    rows = [b"good %d" % i for i in range(300)]
+    rows[150] = b"\xff\xfe"
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": pa.array(rows).view(pa.string())}), file, row_group_size=100)
+    return file.getvalue()
+
+
+def with_damaged_page() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": TEXTS}), file, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = bytearray(file.getvalue())
+    content[len(content) // 2] ^= 1
+    return bytes(content)
+
+
+PARQUET_DAMAGE = {
+    "truncated": (STORIES[:-1000], "not a whole parquet file ("),
+    "bad footer": (STORIES[:-300] + bytes(200) + STORIES[-100:], "not a whole parquet file ("),
+    "0 bytes": (b"", "not a whole parquet file ("),
+    "zero rows": (parquet_bytes(text=pa.array([], pa.string())), "has no document, only 0 null and 0 empty rows"),
+    "null rows": (parquet_bytes(text=pa.array([None] * 3, pa.string())), "has no document, only 3 null and 0 empty"),
+    "invalid UTF-8": (with_bad_row_group(), "row group 1 cannot be read (In column 0: Invalid: Invalid UTF8"),
+    "damaged page": (with_damaged_page(), "row group 0 cannot be read (could not verify page integrity"),
+}
+
+
+@pytest.mark.parametrize("damage", PARQUET_DAMAGE)
+def test_10_damaged_parquet_of_ones_own_is_named(texts, capsys, damage):
+    content, sentence = PARQUET_DAMAGE[damage]
+    (texts / "x.parquet").write_bytes(content)
+    name = "texts: split 'text'" if "rows" in damage else "texts/x.parquet:"
+    refused(fetch.main(["raw"]), capsys.readouterr().err, 3, f"{name} {sentence}")
+    assert files_below(texts.parent / "raw") == {}
+    (texts / "x.parquet").write_bytes(STORIES)
+    assert fetch.main(["raw"]) == 0
+    assert pq.read_table("raw/text")["text"].to_pylist() == TEXTS
+
+
+def test_10_damaged_parquet_of_the_hub_is_named(project, hub):
+    """Its bytes are the repository's own, so that only another commit or file helps."""
+    content, sentence = PARQUET_DAMAGE["invalid UTF-8"]
+    hub.add("datasets", "o/n", B, {"data/x.parquet": content})
+    project.write(revision=B)
+    project.refused(3, "o/n: data/x.parquet: ", sentence)
+    project.write()
+    project.recovers()
+
+
+def test_10_no_flipped_bit_or_cut_gives_more_than_a_sentence(texts, capsys):
+    good, draw, said = with_damaged_page(), random.Random(1), set()
+    for _ in range(60):
+        content = bytearray(good[: draw.randrange(len(good))] if draw.random() < 0.3 else good)
+        if content:
+            content[draw.randrange(max(0, len(content) - 600), len(content))] ^= 1 << draw.randrange(8)
+        (texts / "x.parquet").write_bytes(content)
+        said.add(refused(fetch.main(["raw"]), capsys.readouterr().err, 3, "texts/x.parquet: "))
+    assert len(said) > 5
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+def test_10_compressed_text_that_is_cut_or_damaged_is_named(texts, capsys, suffix, compress):
+    whole = compress("\n".join(TEXTS).encode())
+    for content in (whole[:-9], whole[: len(whole) // 2], b"no such format", whole + b"more"):
+        (texts / f"x.txt{suffix}").write_bytes(content)
+        refused(fetch.main(["raw"]), capsys.readouterr().err, 3, f"texts/x.txt{suffix}: not a whole {suffix} file (")
+        assert files_below(texts.parent / "raw") == {}
+    (texts / f"x.txt{suffix}").write_bytes(whole)
+    assert fetch.main(["raw"]) == 0
+    assert pq.read_table("raw/text")["text"].to_pylist() == ["\n".join(TEXTS)]
+
+
+def test_11_what_is_cached_needs_no_network(project, hub, tmp_path):
+    """Source and tokenizer at a commit: not one request, though the hub is there."""
+    (tmp_path / "bpe").mkdir()
+    files = {path.name: path.read_bytes() for path in write_bpe(tmp_path / "bpe").iterdir()}
+    hub.add("models", "google/gemma", A, files)
+    project.recovers()
+    fill = f"from lm.vocabulary import *; download_tokenizer('google/gemma', '{A}', Path('.'))"
+    environment = hub.environment(tmp_path / "hf", PYTHONPATH=f"{ROOT}/src")
+    subprocess.run([sys.executable, "-c", fill], cwd=tmp_path, env=environment, check=True)
+    hub.requests.clear()
+    subprocess.run(["rm", "-r", "data"], cwd=project.folder, check=True)
+    project.recovers()
+    assert project.run("make_tokenizer").returncode == 0
+    assert hub.requests == []
+    hub.__exit__()
+    project.write(revision="main")
+    done = project.run()
+    refused(done.returncode, done.stderr, 5, "o/n revision 'main': not in the cache", f"{hub.url} is out of reach")

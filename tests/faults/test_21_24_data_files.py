@@ -1,0 +1,344 @@
+"""Files of tokens: what is not exactly what its record says is refused, and nothing in a file is ever run."""
+
+import copyreg
+import ctypes
+import json
+import os
+import pickle
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import train as train_stage
+from conftest import ROOT
+from lm.errors import command
+from lm.files import sha256_file
+from lm.formats import NpyTokensDataset, PickledTrainerDataset
+from lm.formats_dumps import META
+from lm.formats_npy import open_npy
+from test_formats import T, write_foreign, write_own
+from train_cases import ARGUMENTS, clear, make_training, run_stage, write_ids
+from workspace import Workspace
+
+FILES = ["train.bin", "train.json", "validation.bin", "validation.json"]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    return make_training(tmp_path_factory.mktemp("training") / "ws")
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    """The working directory, in which the stage train runs."""
+    monkeypatch.chdir(template.folder)
+    clear()
+    before = {name: Path(name).read_bytes() for name in FILES}
+    yield template
+    for name, content in before.items():
+        Path(name).write_bytes(content)
+
+
+def end_of(capsys, main, *arguments):
+    """The exit status of a command and the last line on stderr, with which it explains itself."""
+    status = main(list(arguments))
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return status, err.strip().splitlines()[-1] if err.strip() else ""
+
+
+def refusal(capsys, read, *arguments):
+    """The same of a command that does nothing but this."""
+    return end_of(capsys, command(lambda _: read(*arguments)))
+
+
+# ---------------------------------------------------------------- 21: .bin and its sidecar
+
+
+def change_sidecar(path, **values):
+    meta = json.loads(path.with_suffix(".json").read_text()) | values
+    kept = {name: value for name, value in meta.items() if value is not None}
+    path.with_suffix(".json").write_text(json.dumps(kept))
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def read_as_uint32(path):
+    """Length and hash agree with the sidecar; what the ids are does not."""
+    change_sidecar(path, dtype="uint32", tokens=350)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentences"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), ["1399 bytes", "700 tokens of uint16 = 1400 bytes"]),
+        (lambda path: path.write_bytes(path.read_bytes()[:700]), ["700 bytes", "700 tokens of uint16 = 1400 bytes"]),
+        (lambda path: path.write_bytes(b""), ["0 bytes", "700 tokens of uint16 = 1400 bytes"]),
+        (lambda path: path.write_bytes(path.read_bytes() + b"\0\0"), ["1402 bytes", "= 1400 bytes"]),
+        (lambda path: change_sidecar(path, dtype="uint32"), ["1400 bytes", "700 tokens of uint32 = 2800 bytes"]),
+        (read_as_uint32, ["at position 0 is outside the vocabulary of 50"]),
+        (flip_a_bit, ["sha256 is", "its sidecar says"]),
+        (lambda path: change_sidecar(path, sha256="ab" * 32), ["sha256 is", f"its sidecar says {'ab' * 32}"]),
+        (lambda path: path.unlink(), ["missing"]),
+        (lambda path: path.with_suffix(".json").unlink(), ["validation.json: missing"]),
+        (lambda path: path.with_suffix(".json").write_text("{"), ["validation.json: not valid JSON"]),
+        (lambda path: path.with_suffix(".json").write_text("[]"), ["validation.json: holds a list"]),
+        (lambda path: change_sidecar(path, format_version=2), ["validation.json: format_version 2", "needed: 1"]),
+        *[(lambda path, key=key: change_sidecar(path, **{key: None}), ["validation.json: ", key])
+          for key in ("dtype", "tokens", "sha256", "tokenizer")],
+    ],
+)  # fmt: skip
+def test_21_a_token_file_that_is_not_what_its_sidecar_says(workspace, capsys, damage, sentences):
+    damage(Path("validation.bin"))
+    status, last = end_of(capsys, train_stage.main, *ARGUMENTS)
+    assert status == 4 and last.startswith("error: validation.")
+    assert all(sentence in last for sentence in sentences), last
+    assert not Path("data/models").exists()
+
+
+def test_21_a_damaged_file_is_made_anew_by_one_command(workspace, capsys):
+    """Here by writing it again; the next test has the real stage."""
+    flip_a_bit(Path("train.bin"))
+    assert end_of(capsys, train_stage.main, *ARGUMENTS)[0] == 4
+    write_ids("train.bin", 3000)
+    assert end_of(capsys, train_stage.main, *ARGUMENTS)[0] == 0
+
+
+@pytest.mark.slow
+def test_21_a_corrupted_object_of_the_cache_is_noticed_though_dvc_restores_it(tmp_path, monkeypatch, capsys):
+    workspace = Workspace(tmp_path)
+    workspace.make_small()
+    workspace.commit()
+    workspace.repro("tokenize_train", "tokenize_val")
+    monkeypatch.chdir(tmp_path)
+    path = Path("data/processed_datasets/train.bin")
+    whole = path.read_bytes()
+    path.unlink()
+    (cached,) = [entry for entry in Path(".dvc/cache/files/md5").glob("*/*") if entry.read_bytes() == whole]
+    cached.chmod(0o644)
+    flip_a_bit(cached)
+    cached.chmod(0o444)
+    workspace.run("dvc", "checkout", str(path))
+    assert "up to date" in workspace.run("dvc", "status", "tokenize_train").stdout
+    arguments = [str(path), str(path.with_name("validation.bin")), *ARGUMENTS[2:]]
+    status, last = end_of(capsys, train_stage.main, *arguments)
+    assert status == 4 and f"{path}: sha256 is" in last and "python src verify --cache" in last
+    path.unlink(), cached.unlink()
+    workspace.repro("tokenize_train")
+    assert path.read_bytes() == whole and cached.read_bytes() == whole
+
+
+# ---------------------------------------------------------------- 22: what the tokens are
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "top", "status", "sentence"),
+    [
+        ("train.bin", 100, 50, 4, "train.bin: token 50 at position 99 is outside the vocabulary of 50"),
+        ("train.bin", 100, 65535, 4, "train.bin: token 65535 at position 99 is outside the vocabulary of 50"),
+        ("validation.bin", 100, 50, 4, "validation.bin: token 50 at position 99 is outside the vocabulary of 50"),
+        ("train.bin", 32, None, 3, "has 32 tokens, one window of train.seq_len 32 needs 33"),
+        ("validation.bin", 32, None, 3, "validation.bin: 32 tokens, one window of train.seq_len needs 33"),
+        ("train.bin", 1, None, 3, "has 1 tokens, one window of train.seq_len 32 needs 33"),
+    ],
+)
+def test_22_tokens_that_cannot_be_trained_on(workspace, capsys, name, count, top, status, sentence):
+    write_ids(name, count, top=top)
+    found, last = end_of(capsys, train_stage.main, *ARGUMENTS)
+    assert (found, last.startswith("error: ")) == (status, True)
+    assert sentence in last
+
+
+def test_22_exactly_one_window_is_enough(workspace, capsys):
+    write_ids("train.bin", 33)
+    write_ids("validation.bin", 33)
+    assert end_of(capsys, train_stage.main, *ARGUMENTS)[0] == 0
+
+
+def test_22_an_id_outside_is_found_in_whichever_block(workspace, capsys, monkeypatch):
+    monkeypatch.setattr("lm.tokenfile.check_id_range.__defaults__", (8,))
+    write_ids("train.bin", 100, top=50)
+    status, last = end_of(capsys, train_stage.main, *ARGUMENTS)
+    assert status == 4 and "token 50 at position 99 is outside" in last
+
+
+# ---------------------------------------------------------------- 23: .npy and dump-*.pkl
+
+
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros((2, 3, 4), int), np.zeros(()), np.zeros(9), np.zeros(9, bool), np.array([{}, []], object),
+     np.zeros(9, "datetime64[s]"), np.zeros(9, [("a", "i4")]), np.array(["1", "2"])],
+)  # fmt: skip
+def test_23_a_npy_of_anything_but_ids(tmp_path, capsys, array):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    status, last = refusal(capsys, NpyTokensDataset, tmp_path / "a.npy", T)
+    assert status == 4 and last.startswith(f"error: {tmp_path}/a.npy: ")
+
+
+def test_23_objects_in_a_npy_never_run(tmp_path, capsys):
+    marker = tmp_path / "ran"
+    np.save(tmp_path / "a.npy", np.array([Payload(marker)], object), allow_pickle=True)
+    assert refusal(capsys, NpyTokensDataset, tmp_path / "a.npy", T)[0] == 4
+    assert not marker.exists()
+    np.load(tmp_path / "a.npy", allow_pickle=True)
+    assert marker.exists()  # the payload works
+    assert not [path for path in (ROOT / "src").rglob("*.py") if "allow_pickle=True" in path.read_text()]
+
+
+def test_23_a_npy_of_which_a_part_is_missing_or_changed(tmp_path, capsys):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(1000))
+    content = path.read_bytes()
+    for part in (b"", content[:5], content[:60], content[:130], content[:-1], content + b"\0", b"junk" * 99):
+        path.write_bytes(part)
+        status, last = refusal(capsys, NpyTokensDataset, path, T)
+        assert status == 4 and last.startswith(f"error: {path}: ")
+    for place in range(118):  # the header, of which spaces alone may change
+        for byte in (b"(", b"}", b"9", b"\xff"):
+            path.write_bytes(content[:place] + byte + content[place + 1 :])
+            assert refusal(capsys, NpyTokensDataset, path, T)[0] in (0, 4)
+    np.save(path, np.zeros((0, 5), int))
+    assert refusal(capsys, open_npy, path)[0] == 3
+
+
+def hostile_pickles(marker):
+    """Pickles that create `marker` when pickle.load reads them."""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        yield pickle.dumps([[1, 2, 3, Payload(marker)]], protocol)
+    yield b"(S'%s'\nios\nmkdir\n." % str(marker).encode()  # INST
+    yield b"(cos\nmkdir\nS'%s'\no." % str(marker).encode()  # OBJ
+
+
+def test_23_a_hostile_pickle_never_runs(tmp_path, capsys):
+    marker = tmp_path / "ran"
+    folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
+    for content in hostile_pickles(marker):
+        (folder / "dump-0.pkl").write_bytes(content)
+        status, last = refusal(capsys, PickledTrainerDataset, folder)
+        assert status == 4 and "dump-0.pkl: " in last and ".mkdir" in last
+        assert not marker.exists()
+    pickle.loads(content)
+    assert marker.exists()  # the payload works
+
+
+def test_23_the_extension_registry_names_nothing_either(tmp_path, capsys):
+    folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
+    copyreg.add_extension("os", "getpid", 77)
+    try:
+        (folder / "dump-0.pkl").write_bytes(pickle.PROTO + b"\x02" + pickle.EXT1 + b"\x4d)R.")
+        status, last = refusal(capsys, PickledTrainerDataset, folder)
+        assert status == 4 and "it asks for os.getpid" in last
+    finally:
+        copyreg.remove_extension("os", "getpid", 77)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[[1, 2], [3]], [[1.5, 2.0]], [["1", "2"]], [[True, False]], [1, 2], [], [[]], [[-1, 2]], [[2**32, 1]],
+     [[2**70, 1]], [[None, 1]], {"a": [1]}, 5, "text", [[[1, 2], [3, 4]]]],
+)  # fmt: skip
+def test_23_a_dump_of_anything_but_samples(tmp_path, capsys, content):
+    folder = write_foreign(tmp_path / "a", [[1, 2]])
+    (folder / "dump-0.pkl").write_bytes(pickle.dumps(content))
+    status, last = refusal(capsys, PickledTrainerDataset, folder)
+    assert status == 4 and "dump-0.pkl" in last
+
+
+def test_23_a_dump_of_which_a_part_is_missing_or_changed(tmp_path, capsys):
+    folder = write_foreign(tmp_path / "a", [[i, i + 300] for i in range(200)])
+    path = folder / "dump-0.pkl"
+    content = path.read_bytes()
+    for damaged in (b"", content[:-1], content[: len(content) // 2], content + b"x", b"\xff" + content[1:]):
+        path.write_bytes(damaged)
+        status, last = refusal(capsys, PickledTrainerDataset, folder)
+        assert status == 4 and "dump-0.pkl" in last
+
+
+def change_meta(folder, change):
+    entries = json.loads((folder / META).read_text())
+    change(entries)
+    (folder / META).write_text(json.dumps(entries))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_samples=3)), "holds 2 samples of 4"),
+        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_tokens=9)), "2 samples with 9 tokens"),
+        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_tokens=4)), "2 samples with 4 tokens"),
+        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].pop("num_tokens")), "no num_samples and num_tokens"),
+        (lambda f: change_meta(f, lambda m: m.pop("dump-1.pkl")), "differ in dump-1.pkl"),
+        (lambda f: (f / "dump-1.pkl").unlink(), "differ in dump-1.pkl"),
+        (lambda f: (f / "dump-1.pkl").rename(f / "dump-2.pkl"), "differ in dump-1.pkl, dump-2.pkl"),
+        (lambda f: (f / META).unlink(), "has no dump-meta_data.json"),
+        (lambda f: (f / META).write_text("{"), "not valid JSON"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_23_a_meta_file_that_disagrees_with_the_dumps(tmp_path, capsys, own, damage, sentence):
+    folder = tmp_path / "a"
+    if own:
+        write_own(folder, range(14))
+    else:
+        write_foreign(folder, [[1] * T] * 2, [[2] * T] * 2)
+    damage(folder)
+    status, last = refusal(capsys, PickledTrainerDataset, folder)
+    assert status == 4 and last.startswith("error: ") and sentence in last
+
+
+# ---------------------------------------------------------------- 24: read-only links into the cache
+
+
+@pytest.fixture
+def cached(workspace):
+    """The token files are read-only hard links, as DVC's cache gives them; yields the other ends."""
+    folder = Path("cached")
+    folder.mkdir()
+    for name in FILES:
+        Path(name).chmod(0o444)
+        os.link(name, folder / name)
+    yield folder
+    shutil.rmtree(folder)
+    for name in FILES:
+        Path(name).chmod(0o644)
+
+
+def no_privileges():
+    """A sabotage: root's, so that a read-only file is one for this process too."""
+    if not os.geteuid():
+        ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+    with pytest.raises(PermissionError):
+        os.truncate("train.bin", 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux" and not os.geteuid(), reason="root may write read-only files")
+def test_24_training_reads_what_nobody_may_write(cached):
+    before = [(sha256_file(path), path.stat().st_mtime_ns) for path in map(Path, FILES)]
+    ended = run_stage(no_privileges)
+    assert ended.code == 0, ended.err
+    assert [(sha256_file(path), path.stat().st_mtime_ns) for path in map(Path, FILES)] == before
+    assert all(os.path.samefile(name, cached / name) for name in FILES)
+
+
+def test_24_writing_an_output_anew_leaves_the_cached_one_alone(cached):
+    before = (cached / "train.bin").read_bytes()
+    write_ids("train.bin", 500)
+    assert (cached / "train.bin").read_bytes() == before != Path("train.bin").read_bytes()

@@ -1,0 +1,270 @@
+"""Memory that does not suffice, and real DVC: two at once, killed in any stage, stages that fail."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import eval as eval_stage
+from lm.errors import EnvironmentFailure
+from lm.preflight import out_of_memory_in_words
+from lm.tokenfile import write_tokens
+from test_generate import build, write_bpe, write_trained
+from train_cases import clear, make_training, run_stage, wait_for
+from workspace import Workspace
+
+END = 399  # the end-of-text id of the vocabulary of 400
+STAGES = ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]
+
+
+# ---------------------------------------------------------------- 32: memory
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    """A working directory in which the stage train runs, one step of 65,536 tokens."""
+    workspace = make_training(tmp_path / "ws")
+    monkeypatch.chdir(workspace.folder)
+    tokens = {name: 65536 for name in ("batch_tokens", "micro_batch_tokens", "max_tokens", "eval_every_tokens")}
+    workspace.change(**{f"train.{name}": value for name, value in tokens.items()}, **{"train.warmup_steps": 0})
+    return workspace
+
+
+def limit_memory(more_bytes):
+    """A sabotage: this process can have so many bytes more than it has now."""
+    limit = psutil.Process().memory_info().vms + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="the limit on memory is Linux's")
+def test_32_a_failed_allocation_ends_with_5_and_a_smaller_micro_batch_fits(training):
+    ended = run_stage(limit_memory, 60 << 20)
+    assert ended.code == 5
+    assert "out of memory" in ended.sentence and "lower train.micro_batch_tokens" in ended.sentence
+    training.change(**{"train.micro_batch_tokens": 512})
+    ended = run_stage(limit_memory, 60 << 20)
+    assert ended.code == 0, ended.err
+
+
+def test_32_what_cannot_fit_is_refused_before_anything_is_computed(training):
+    training.change(**{f"train.{name}": 1 << 40 for name in ("batch_tokens", "micro_batch_tokens", "max_tokens")})
+    start = time.monotonic()
+    ended = run_stage()
+    assert ended.code == 5 and time.monotonic() - start < 30
+    assert re.search(r"needs about [\d.]+ GiB, [\d.]+ GiB are free; lower train\.micro_batch_tokens", ended.sentence)
+    clear()
+    training.change(**{f"train.{name}": 512 for name in ("batch_tokens", "micro_batch_tokens", "max_tokens")})
+    assert run_stage().code == 0
+
+
+def test_32_an_array_that_cannot_be_had_is_told_in_the_same_words():
+    with pytest.raises(EnvironmentFailure, match=r"lower train\.micro_batch_tokens"), out_of_memory_in_words():
+        np.ones(1 << 50)
+
+
+# ---------------------------------------------------------------- 33: two at once, and kill -9
+
+
+def start_repro(workspace, *arguments):
+    """`dvc repro` in a process group of its own; what it prints goes to a file."""
+    with open(workspace.folder / "repro.txt", "w") as file:
+        return subprocess.Popen(
+            ["dvc", "repro", *arguments], cwd=workspace.folder, env=workspace.environment, start_new_session=True,
+            stdout=file, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+def stage_of(repro, stage):
+    """The process of a stage below `dvc repro`, None if there is none."""
+    script = {"tokenize_train": "tokenize_split", "tokenize_val": "tokenize_split"}.get(stage, stage)
+    try:
+        children = psutil.Process(repro.pid).children(recursive=True)
+        return next((child for child in children if f"src/{script}.py" in child.cmdline()), None)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def kill_in(workspace, stage, after_s, group):
+    """kill -9 so many seconds after a stage has begun: the whole process group, or DVC alone."""
+    repro = start_repro(workspace, stage)
+    wait_for(lambda: stage_of(repro, stage) or repro.poll() is not None)
+    process = stage_of(repro, stage)
+    time.sleep(after_s)
+    assert repro.poll() is None, (workspace.folder / "repro.txt").read_text()
+    os.killpg(repro.pid, signal.SIGKILL) if group else repro.kill()
+    repro.wait()
+    return process
+
+
+def lock_of(workspace):
+    path = workspace.folder / "dvc.lock"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A small pipeline of which nothing has run; its first stage takes a second or two."""
+    workspace = Workspace(tmp_path)
+    workspace.make_small()
+    workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
+    workspace.commit()
+    return workspace
+
+
+def test_33_of_two_at_once_one_works_and_one_refuses(workspace):
+    first = start_repro(workspace, "fetch")
+    wait_for(lambda: stage_of(first, "fetch"))
+    second = workspace.run("dvc", "repro", "fetch", check=False)
+    assert second.returncode and "Traceback" not in second.stderr
+    assert "is busy" in second.stderr or "lock" in second.stderr, second.stderr
+    assert first.wait(120) == 0
+    assert workspace.repro("fetch") == set()
+
+
+def test_33_after_kill_9_one_command_recovers(workspace):
+    kill_in(workspace, "fetch", 0.3, group=True)
+    assert "fetch:" not in lock_of(workspace)
+    assert not (workspace.folder / "data" / "raw").exists()
+    assert workspace.repro("fetch") == {"fetch"}
+    assert [path.name for path in (workspace.folder / "data").glob(".raw*")] == [".raw.lock"]
+    assert workspace.repro("fetch") == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [True, False])
+def test_33_after_kill_9_in_any_stage_one_command_recovers(tmp_path, group):
+    """Where DVC alone is killed its stage lives on: until it has ended, the next one may refuse with 75."""
+    undisturbed, workspace = Workspace(tmp_path / "a"), Workspace(tmp_path / "b")
+    for each in (undisturbed, workspace):
+        each.make_small()
+        each.change(**{"train.max_tokens": 512 * 400})
+        each.commit()
+    undisturbed.repro()
+    for stage in STAGES:
+        process = kill_in(workspace, stage, 0.2, group)
+        assert f"  {stage}:" not in lock_of(workspace)
+        done = workspace.run("dvc", "repro", stage, check=False)
+        if done.returncode:
+            assert not group and "is writing it" in done.stderr, done.stderr
+            wait_for(lambda process=process: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+            workspace.repro(stage)
+    assert workspace.repro() == set()
+    assert results(workspace) == results(undisturbed)
+
+
+def results(workspace):
+    """What the stages record of their cached outputs."""
+    return {
+        (stage, out["path"]): out["md5"]
+        for stage, entry in yaml.safe_load(lock_of(workspace))["stages"].items()
+        for out in entry["outs"]
+        if "timing" not in out["path"]
+    }
+
+
+# ---------------------------------------------------------------- 34: stages that fail
+
+
+def run_cache(workspace):
+    folder = workspace.folder / ".dvc" / "cache" / "runs"
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
+    workspace.change(**{"sources.stories.fetch.num_documents": -1})
+    done = workspace.run("dvc", "repro", "fetch", check=False)
+    assert done.returncode == 255 and "exited with 2" in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "sources.stories.fetch.num_documents is -1" in errors[0]
+    workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
+    for number in (signal.SIGINT, signal.SIGTERM):
+        repro = start_repro(workspace, "fetch")
+        wait_for(lambda repro=repro: stage_of(repro, "fetch"))
+        os.killpg(repro.pid, number)
+        assert repro.wait(60) != 0
+    assert (lock_of(workspace), run_cache(workspace)) == ("", [])
+    assert not (workspace.folder / "data" / "raw").exists()
+    assert workspace.repro("fetch") == {"fetch"}
+    assert "fetch:" in lock_of(workspace) and run_cache(workspace)
+
+
+@pytest.mark.slow
+def test_34_an_interrupted_training_is_not_recorded_and_goes_on(tmp_path):
+    workspace = Workspace(tmp_path)
+    workspace.make_small()
+    workspace.change(**{"train.max_tokens": 512 * 1000})
+    workspace.commit()
+    workspace.repro("tokenize_train", "tokenize_val")
+    before = len(run_cache(workspace))
+    curve = workspace.folder / "plots" / "validation.csv"
+    curve.unlink()
+    repro = start_repro(workspace, "train")
+    wait_for(curve.exists, 120)
+    os.killpg(repro.pid, signal.SIGINT)
+    assert repro.wait(60) != 0
+    printed = (workspace.folder / "repro.txt").read_text()
+    assert "error: training stopped at step " in printed
+    assert "  train:" not in lock_of(workspace) and len(run_cache(workspace)) == before
+    step = re.search(r"stopped at step (\d+)", printed)[1]
+    assert f"resumed at step {step} " in workspace.run("dvc", "repro", "train").stdout
+    assert "  train:" in lock_of(workspace)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A small copy with a tokenizer and a model, in which the stage eval runs."""
+    workspace = Workspace(tmp_path_factory.mktemp("evaluated"))
+    workspace.make_small()
+    tokenizer = write_bpe(workspace.folder / "tokenizer")
+    write_trained(workspace.folder / "models", build(tokenizer.vocab_size), tokenizer)
+    return workspace, tokenizer
+
+
+def evaluate(evaluated, monkeypatch, capsys, ids):
+    """Run eval on these tokens; its exit code and what it printed on stderr."""
+    workspace, tokenizer = evaluated
+    monkeypatch.chdir(workspace.folder)
+    entry = {"kind": "bpe", "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id, "sha256": tokenizer.sha256}
+    meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": entry}
+    for name, content in (("train", range(100)), ("validation", ids)):
+        written = write_tokens(Path(f"{name}.bin"), [np.array(content, np.uint16)], "uint16", lambda: meta)
+    shares = pa.table({"shared_share": np.zeros(list(ids).count(END))})
+    pq.write_table(shares.replace_schema_metadata({"validation_sha256": written["sha256"]}), "overlap.parquet")
+    record = json.loads(Path("models/model.json").read_text())
+    record["data_sha256"]["validation"] = written["sha256"]
+    Path("models/model.json").write_text(json.dumps(record))
+    Path("metrics/eval.json").unlink(missing_ok=True)
+    files = ["models", "train.bin", "validation.bin", "tokenizer", "overlap.parquet", "losses.parquet"]
+    status = eval_stage.main([*files, "metrics", "plots"])
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [([], "holds no token"), ([END], "1 tokens, one window"), (range(32), "32 tokens, one window"),
+     ([END] * 100, "holds no text")],
+)  # fmt: skip
+def test_34_evaluating_too_little_ends_with_3_and_without_a_figure(evaluated, monkeypatch, capsys, ids, sentence):
+    status, err = evaluate(evaluated, monkeypatch, capsys, ids)
+    assert status == 3, err
+    last = err.strip().splitlines()[-1]
+    assert "Traceback" not in err and last.startswith(f"error: validation.bin: {sentence}")
+    assert not Path("metrics/eval.json").exists()
+
+
+def test_34_one_window_can_be_evaluated(evaluated, monkeypatch, capsys):
+    status, err = evaluate(evaluated, monkeypatch, capsys, [*range(32), END])
+    assert status == 0, err
+    figures = json.loads(Path("metrics/eval.json").read_text(), parse_constant=pytest.fail)
+    assert figures["nats_per_token"] > 0

@@ -1,0 +1,43 @@
+"""A failure is one sentence and an exit code; --debug shows where it came from."""
+
+import pytest
+
+from lm import errors
+
+
+def failing(error):
+    @errors.command
+    def main(argv):
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (errors.ParamsError("a.yaml: x is 1"), 2, "error: a.yaml: x is 1"),
+        (errors.DataError("no text"), 3, "error: no text"),
+        (errors.IntegrityError("altered"), 4, "error: altered"),
+        (errors.EnvironmentFailure("offline"), 5, "error: offline"),
+        (errors.DivergedError("nan"), 6, "error: nan"),
+        (errors.BusyError("busy"), 75, "error: busy"),
+        (errors.Interrupted(15, "stopped"), 143, "error: stopped"),
+        (KeyboardInterrupt(), 130, "error: interrupted"),
+        (MemoryError(), 5, "error: out of memory"),
+        (OSError(28, "No space left on device", "x.bin"), 5, "error: x.bin: No space left on device"),
+    ],
+)
+def test_each_kind_has_its_code_and_one_line(capsys, error, code, sentence):
+    main = failing(error)
+    assert main([]) == code
+    err = capsys.readouterr().err
+    assert err.startswith(sentence) and len(err.splitlines()) == 1
+    assert main(["--debug"]) == code
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "in main\n    raise error" in shown and shown.splitlines()[-1].startswith(sentence)
+
+
+def test_what_is_no_fault_of_the_user_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        failing(ZeroDivisionError())([])
