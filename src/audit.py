@@ -1,9 +1,10 @@
 """Stage audit: both splits → metrics/data.json (a data card) and flags of duplicate documents.
 
     python src/audit.py data/raw data/processed_datasets/train.bin data/processed_datasets/validation.bin \
-        data/audit/duplicates.parquet metrics/data.json
+        data/audit/duplicates.parquet data/audit/overlap.parquet metrics/data.json
 
-Duplicates, exact and after folding white space, are counted and flagged and never removed.
+Duplicates, exact and after folding white space, and what validation documents share with the training
+text in runs of 13 tokens are counted and flagged, and never removed.
 """
 
 import hashlib
@@ -17,7 +18,11 @@ import pyarrow.parquet as pq
 from lm.documents import Slice, iter_texts, read_manifest
 from lm.errors import IntegrityError, command
 from lm.files import atomic_write, output_lock, sha256_file, write_json
-from lm.tokenfile import TokenFile, open_tokens
+from lm.overlap import shared_tokens
+from lm.tokenfile import TokenFile, document_spans, open_tokens
+
+SHARED_NGRAM = 13  # tokens (Brown et al. 2020, C)
+CLEAN_BELOW, LEAKED_FROM = 0.2, 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
 
 
 def digest(text: str) -> int:
@@ -63,6 +68,34 @@ def count_flags(flags: pa.Table) -> dict:
     }
 
 
+def measure_overlap(train: TokenFile, validation: TokenFile) -> pa.Table:
+    """One row a validation document: its tokens, and the share of them in n-grams of the training text."""
+    shared = shared_tokens(validation.ids, train.ids, validation.eot_id, SHARED_NGRAM)
+    spans = document_spans(validation)
+    counts = spans[:, 1] - spans[:, 0] - 1  # the end-of-text id is not text
+    sums = np.concatenate([[0], np.cumsum(shared)])
+    share = (sums[spans[:, 1]] - sums[spans[:, 0]]) / np.maximum(counts, 1)
+    table = pa.table({"document": np.arange(len(spans)), "tokens": counts, "shared_share": share})
+    return table.replace_schema_metadata({"validation_sha256": validation.meta["sha256"]})
+
+
+def describe_overlap(overlap: pa.Table) -> dict:
+    """The shares over all documents: of tokens, and of documents that are clean or leaked."""
+    tokens, share = (overlap[name].to_numpy() for name in ("tokens", "shared_share"))
+    return {
+        "ngram_tokens": SHARED_NGRAM,
+        "shared_token_share": float((tokens * share).sum() / max(1, tokens.sum())),
+        "clean_documents": int((share < CLEAN_BELOW).sum()),
+        "leaked_documents": int((share >= LEAKED_FROM).sum()),
+    }
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write parquet with page checksums, whole or not at all."""
+    with output_lock(path), atomic_write(path) as file:
+        pq.write_table(table, file, compression="none", write_page_checksum=True)
+
+
 def describe(tokens: TokenFile) -> dict:
     """The figures of a split that its sidecar holds."""
     meta = tokens.meta
@@ -77,27 +110,32 @@ def describe(tokens: TokenFile) -> dict:
 
 @command
 def main(argv: list[str]) -> None:
-    """Audit the slices that argv[1] and argv[2] were made of from argv[0]; flags to argv[3], card to argv[4]."""
-    raw, train_path, validation_path, flags_path, metrics_path = map(Path, argv)
+    """Audit the slices that argv[1] and argv[2] were made of from argv[0]; tables to argv[3:5], card to argv[5]."""
+    raw, train_path, validation_path, flags_path, overlap_path, metrics_path = map(Path, argv)
     manifest, files = read_manifest(raw), [open_tokens(path) for path in (train_path, validation_path)]
     manifest_sha256 = sha256_file(raw / "manifest.json")
     for tokens in files:
         if tokens.meta["source"]["manifest_sha256"] != manifest_sha256:
             raise IntegrityError(f"{tokens.path}: made from another data/raw than the present one; run `dvc repro`")
     flags = flag_duplicates(*(document_digests(raw, Slice(**tokens.meta["slice"])) for tokens in files))
+    overlap = measure_overlap(*files)
     card = {
         "source": manifest["source"],
         "train": describe(files[0]),
         "validation": describe(files[1]),
         "duplicates": count_flags(flags),
+        "overlap": describe_overlap(overlap),
         "dropped_rows": {name: split["dropped_rows"] for name, split in manifest["splits"].items()},
         "replaced_characters": manifest.get("replaced_characters", 0),
     }
-    with output_lock(flags_path), atomic_write(flags_path) as file:
-        pq.write_table(flags, file, compression="none", write_page_checksum=True)
+    write_table(flags_path, flags)
+    write_table(overlap_path, overlap)
     write_json(metrics_path, card)
     across = card["duplicates"]["validation"]["folded_across"]
-    print(f"{across} of {card['validation']['documents']} validation documents also stand in train")
+    print(
+        f"{across} of {card['validation']['documents']} validation documents also stand in train; "
+        f"{card['overlap']['shared_token_share']:.1%} of their tokens are part of {SHARED_NGRAM} that do"
+    )
 
 
 if __name__ == "__main__":

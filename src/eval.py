@@ -1,11 +1,12 @@
 """Stage eval: model, validation file and tokenizer → metrics, loss by context, samples.
 
-    python src/eval.py data/models data/processed_datasets/validation.bin data/tokenizer \
-        data/evaluation/document_losses.parquet metrics plots
+    python src/eval.py data/models data/processed_datasets/train.bin data/processed_datasets/validation.bin \
+        data/tokenizer data/audit/overlap.parquet data/evaluation/document_losses.parquet metrics plots
 
 Every token of the validation file is scored once, the first one after an end-of-text id, in windows
 of the training length that move by eval.stride, in float32 whatever training computed in. The
-documents among the first `eval_tokens`, which chose the best model, are reported apart from the rest.
+documents among the first `eval_tokens`, which chose the best model, are reported apart from the rest,
+and so are those of which little stands in the training text.
 """
 
 import dataclasses
@@ -20,11 +21,12 @@ import torch
 
 from lm import machine
 from lm.errors import DataError, IntegrityError, ParamsError, command
-from lm.figure import draw_loss_by_position
+from lm.figure import draw_loss_by_position, draw_overlap
 from lm.files import atomic_write, output_lock, write_csv, write_json, write_text
 from lm.model import Gemma3Model
 from lm.params import read_section
-from lm.sample import generate
+from lm.samples import draw, judge, to_markdown
+from lm.samples import summarize as summarize_samples
 from lm.score import loss_by_position, score_tokens, sum_by_span, summarize
 from lm.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
 from lm.tokenizer import Tokenizer, load_tokenizer
@@ -32,6 +34,7 @@ from lm.trained import WEIGHTS_DIGITS, check_trained_with, load_trained
 
 PARAMS = "params.yaml"
 SCORE_BATCH_TOKENS = 8192
+CLEAN_BELOW = 0.2  # of a document's tokens shared with the training text (Touvron et al. 2023, A.6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +52,8 @@ class EvalParams:
         for name in ("stride", "num_samples", "sample_tokens", "top_k"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, needed: at least 1")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}, needed: from 0 to below 2^63")
         if self.temperature < 0:
             raise ValueError(f"temperature is {self.temperature}, needed: 0 or more")
 
@@ -91,7 +96,8 @@ def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) ->
         "stride_tokens": stride,
         "weights_sha256": record["best"]["sha256"][:WEIGHTS_DIGITS],
     }
-    for name, part in (("selection", chose), ("unseen", ~chose)):
+    clean = columns["shared_share"] < CLEAN_BELOW
+    for name, part in (("selection", chose), ("unseen", ~chose), ("clean", clean)):
         if part.any():
             metrics[name] = {key: figures(part)[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
     floor = tokens.meta["surprisal_bits"]
@@ -108,46 +114,52 @@ def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) ->
 
 
 def write_samples(
-    path: Path, model: Gemma3Model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams
-) -> None:
-    """Continue each prompt, and the empty one, num_samples times and write Markdown."""
-    settings = f"Temperature {params.temperature}, top-k {params.top_k}, seed {params.seed}."
-    lines = ["# Samples", "", settings, ""]
-    for prompt in prompts:
-        for number in range(params.num_samples):
-            text, end = sample(model, tokenizer, prompt, params, params.seed + number)
-            title = f"## `{prompt.strip() or '(nothing)'}`, sample {number + 1}, {end}"
-            lines += [title, "", "```text", text.strip("\n"), "```", ""]
-    write_text(path, "\n".join(lines))
+    path: Path, model: Gemma3Model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams, train: TokenFile
+) -> dict:
+    """Continue each prompt num_samples times, write Markdown, return how much is copied and repeated."""
+    drawn = [
+        draw(model, tokenizer, prompt, params.sample_tokens, params.temperature, params.top_k, params.seed + number)
+        for prompt in prompts for number in range(params.num_samples)
+    ]  # fmt: skip
+    judged = judge(drawn, train.ids)
+    settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
+    write_text(path, to_markdown(drawn, judged, settings))
+    return summarize_samples(judged)
 
 
-def sample(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, params: EvalParams, seed: int) -> tuple[str, str]:
-    """Continue one prompt from one seed; return the text and how it ended."""
-    prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
-    generator = torch.Generator(model.device).manual_seed(seed)
-    settings = {"temperature": params.temperature, "top_k": params.top_k, "eot_id": tokenizer.eot_id}
-    ids = list(generate(model, prompt_ids, params.sample_tokens, generator=generator, **settings))
-    if ids and ids[-1] == tokenizer.eot_id:
-        return prompt + tokenizer.decode(ids[:-1]), "ends by itself"
-    return prompt + tokenizer.decode(ids), f"cut after {len(ids)} tokens"
+def read_overlap(path: Path, tokens: TokenFile) -> np.ndarray:
+    """(D,) the share of each validation document that stands in the training text too, as audit found it."""
+    table = pq.read_table(path)
+    if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != tokens.meta["sha256"]:
+        raise IntegrityError(f"{path}: is of another validation file than {tokens.path}; run `dvc repro`")
+    return table["shared_share"].to_numpy()
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Evaluate argv[0] on argv[1] with argv[2]; write argv[3] (document losses), argv[4] and argv[5]."""
-    models, validation, tokenizer_folder, losses_path, metrics, plots = map(Path, argv)
+    """Evaluate argv[0], trained on argv[1], on argv[2] with argv[3] and argv[4] (overlap); write the others."""
+    models, train_path, validation, tokenizer_folder, overlap, losses_path, metrics, plots = map(Path, argv)
     params = read_section(PARAMS, "eval", EvalParams)
     source = read_section(PARAMS, "data.source", str)
     prompts = read_section(PARAMS, f"sources.{source}.prompts", tuple[str, ...])
-    tokens, tokenizer = open_tokens(validation), load_tokenizer(tokenizer_folder)
-    check_tokenizer(tokens, tokenizer.sha256)
+    train, tokens, tokenizer = open_tokens(train_path), open_tokens(validation), load_tokenizer(tokenizer_folder)
+    for file in (train, tokens):
+        check_tokenizer(file, tokenizer.sha256)
     check_id_range(tokens)
+    shared = read_overlap(overlap, tokens)
     model, record = load_trained(models, machine.pick_device())
     check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
     if record["data_sha256"]["validation"] not in (None, tokens.meta["sha256"]):  # None: trained elsewhere
         raise IntegrityError(f"{models}/model.json: trained beside another {validation}; run `dvc repro`")
+    if len(tokens.ids) <= record["seq_len"]:
+        raise DataError(
+            f"{validation}: {len(tokens.ids)} tokens, one window of train.seq_len needs {record['seq_len'] + 1}"
+        )
+    if not tokenizer.token_bytes[tokens.ids].any():
+        raise DataError(f"{validation}: holds no text, only ends of documents; take another slice")
     with output_lock(losses_path):
         columns = by_document(score(model, record, tokens, params.stride)[0], tokens, tokenizer, record["eval_tokens"])
+        columns["shared_share"] = shared
         with atomic_write(losses_path) as file:
             pq.write_table(pa.table(columns), file, compression="none", write_page_checksum=True)
         # Windows side by side fill every position alike, and are what others report.
@@ -156,11 +168,12 @@ def main(argv: list[str]) -> None:
         figures["bits_per_byte_side_by_side"] = (
             float(side_by_side.sum(dtype="float64")) / math.log(2) / figures["utf8_bytes"]
         )
-        write_json(metrics / "eval.json", figures)
         by_position = loss_by_position(side_by_side, positions)
         write_csv(plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
         draw_loss_by_position(plots / "loss_by_position.png", by_position)
-        write_samples(metrics / "samples.md", model, tokenizer, prompts, params)
+        draw_overlap(plots / "overlap.png", columns)
+        figures["samples"] = write_samples(metrics / "samples.md", model, tokenizer, prompts, params, train)
+        write_json(metrics / "eval.json", figures)
     print(
         f"validation: {figures['nats_per_token']:.4f} nats/token, {figures['bits_per_byte']:.4f} bits per byte "
         f"(standard error {figures['bits_per_byte_se'] or math.nan:.4f} over {figures['documents']} documents)"

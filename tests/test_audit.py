@@ -1,8 +1,10 @@
 """Duplicates are counted and flagged, exactly and after folding white space."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
-from audit import count_flags, digest, flag_duplicates, is_repeat
+from audit import count_flags, describe_overlap, digest, flag_duplicates, is_repeat, measure_overlap
 
 
 def digests(texts):
@@ -26,3 +28,22 @@ def test_duplicates_within_and_across():
 
 def test_the_first_of_equals_is_no_repeat():
     assert is_repeat(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
+
+
+def tokens_of(ids):
+    return SimpleNamespace(ids=np.array(ids, np.uint16), eot_id=0, meta={"sha256": "ab" * 32})
+
+
+def test_overlap_is_by_document_and_without_its_end():
+    train = tokens_of([*range(1, 40), 0])
+    half = [*range(1, 14), *range(113, 100, -1)]
+    validation = tokens_of([*range(5, 25), 0, *range(100, 150), 0, *half, 0, 0])
+    table = measure_overlap(train, validation)
+    assert table["shared_share"].to_pylist() == [1.0, 0.0, 0.5, 0.0]
+    assert table["tokens"].to_pylist() == [20, 50, 26, 0]
+    assert describe_overlap(table) == {
+        "ngram_tokens": 13,
+        "shared_token_share": 33 / 96,
+        "clean_documents": 2,
+        "leaked_documents": 1,
+    }

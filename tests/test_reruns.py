@@ -72,8 +72,9 @@ def test_a_model_goes_away_comes_back_is_evaluated_and_trained_on(workspace):
     (workspace.folder / "exported" / "model.json").unlink()  # as if it were someone else's
     seq_len = str(workspace.get("train.seq_len"))
     workspace.run("python", "src", "export_hf", "--from", "exported", "data/start", "--seq_len", seq_len)
-    paths = ("data/start", "data/processed_datasets/validation.bin", "data/tokenizer", "elsewhere/losses.parquet")
-    workspace.run("python", "src/eval.py", *paths, "elsewhere", "elsewhere")
+    inputs = [f"data/processed_datasets/{split}.bin" for split in ("train", "validation")]
+    inputs += ["data/tokenizer", "data/audit/overlap.parquet"]
+    workspace.run("python", "src/eval.py", "data/start", *inputs, "elsewhere/losses.parquet", "elsewhere", "elsewhere")
     figures = [json.loads((workspace.folder / p / "eval.json").read_text()) for p in ("metrics", "elsewhere")]
     assert figures[1]["bits_per_byte"] == pytest.approx(figures[0]["bits_per_byte"], rel=1e-6)
     assert figures[1]["unseen"]["documents"] == figures[1]["documents"]  # none of them chose it

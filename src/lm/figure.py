@@ -7,7 +7,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter
+import numpy as np
+from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from lm.files import atomic_write
 
@@ -98,6 +99,24 @@ def _draw_losses(axes, train: dict, validation: dict, floor: float | None) -> No
         )
     scale_in_octaves(axes)
     axes.set(title="Loss while training", ylabel="nats per token (logarithmic)")
+
+
+def draw_overlap(path: Path, documents: dict) -> None:
+    """Each document's bits per byte against the share of it that stands in the training text; area by bytes."""
+    share, size = documents["shared_share"], documents["utf8_bytes"]
+    bits = documents["nats"] / np.log(2) / size
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
+        axes.scatter(share, bits, 8 + 400 * size / size.max(), BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8)
+        axes.set(
+            title="What validation documents share with the training text",
+            xlabel="share of a document's tokens that are part of 13 equal ones in training (area: its bytes)",
+            ylabel="bits per byte",
+            xlim=(-0.03, 1.03),
+            ylim=(0, None),
+        )
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        save(figure, path)
 
 
 def draw_loss_by_position(path: Path, rows: list[tuple[int, float, int]]) -> None:
