@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow stories lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report stories bench bench-gpu lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -13,6 +13,18 @@ test: .venv/ready-dev
 
 test-slow: .venv/ready-dev
 	python -m pytest -q -m slow tests
+
+# Takes out one safeguard at a time and sees a test go red.
+mutants: .venv/ready-dev
+	python tests/mutants.py
+
+# Two runs of the committed pipeline from nothing, compared byte by byte: metrics/repro.json.
+reproduce: .venv/ready
+	python src reproduce
+
+# One page with all curves, figures, samples and where they come from, also of a run that goes on: report.html.
+report: .venv/ready
+	python src report
 
 # The stories of README's "Reading the figures": an experiment of its own, its metrics in one file.
 STORIES = -S data.source=stories -S tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \

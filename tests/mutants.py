@@ -1,0 +1,104 @@
+"""Take out one safeguard at a time and see that a test goes red: `make mutants`.
+
+Each mutant is a line of the code, what it becomes, and the tests that must notice. They are run on a
+copy of the repository; a mutant that no test notices, or tests that are red without it, end with 1.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from workspace import copy_repository
+
+
+class Mutant(NamedTuple):
+    """What is taken out, where, how, and the tests that must catch it."""
+
+    safeguard: str
+    file: str
+    line: str
+    becomes: str
+    tests: str
+
+
+MUTANTS = [
+    Mutant("fsync", "src/lm/files.py", "            os.fsync(file.fileno())\n", "", "test_files.py"),
+    Mutant("rename", "src/lm/files.py", "        with open(temporary, \"wb\") as file:\n",
+           "        with open(path, \"wb\") as file, open(temporary, \"wb\"):\n", "test_files.py"),
+    Mutant("lock", "src/lm/files.py", "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+           "            pass\n", "test_files.py"),
+    Mutant("strict JSON", "src/lm/files.py", "ensure_ascii=False, allow_nan=False", "ensure_ascii=False",
+           "test_files.py"),
+    Mutant("RNG restore", "src/lm/training.py", "        torch.set_rng_state(saved[\"rng\"])\n", "",
+           "test_training.py"),
+    Mutant("optimizer restore", "src/lm/training.py", "            optimizer.load_state_dict(state)\n",
+           "            pass\n", "test_training.py"),
+    Mutant("position in the data", "src/lm/training.py", "range(state.step, params.max_steps)",
+           "range(0, params.max_steps)", "test_training.py"),
+    Mutant("what is not finite", "src/lm/training.py",
+           "        if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n", "        if False:\n",
+           "test_training.py"),
+    Mutant("hash check of a state", "src/lm/checkpoint.py", "    if sha256 is not None and found != sha256:\n",
+           "    if False:\n", "test_checkpoint.py"),
+    Mutant("weights_only", "src/lm/checkpoint.py", "map_location=\"cpu\", weights_only=True",
+           "map_location=\"cpu\"", "test_checkpoint.py"),
+    Mutant("code in the fingerprint", "src/lm/checkpoint.py", "\"code\": code, ", "", "test_checkpoint.py"),
+    Mutant("id-range check", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
+           "test_train_stage.py"),
+    Mutant("hash check of a token file", "src/lm/tokenfile.py", "    if found != meta[\"sha256\"]:\n",
+           "    if False:\n", "test_tokenfile.py"),
+    Mutant("int64 cast", "src/lm/windows.py", "windows.view(dtype).astype(np.int64)",
+           "windows.view(dtype).astype(dtype)", "test_windows.py"),
+    Mutant("the window's last position", "src/lm/windows.py", "(len(self.ids) - 1 - self._offset(epoch))",
+           "(len(self.ids) - 2 - self._offset(epoch))", "test_windows.py"),
+    Mutant("separator", "src/lm/tokenizer.py", "SEPARATOR", "SEPARATOR", "test_tokenizer.py"),
+    Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, ",
+           "    str((train, validation, ", "test_tokenize_split.py"),
+]  # fmt: skip
+
+
+def tests_pass(folder: Path, tests: str) -> bool:
+    """Whether pytest is green on these files of a copy."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
+    files = [str(folder / "tests" / name) for name in tests.split()]
+    return subprocess.run([*command, *files], cwd=folder, capture_output=True).returncode == 0
+
+
+def caught(mutant: Mutant, folder: Path) -> bool:
+    """Whether the mutant's tests are red with it; the copy is left as it was."""
+    path = folder / mutant.file
+    before = path.read_text()
+    if before.count(mutant.line) != 1:
+        raise SystemExit(
+            f"{mutant.file}: {mutant.line!r} stands {before.count(mutant.line)} times; update tests/mutants.py"
+        )
+    path.write_text(before.replace(mutant.line, mutant.becomes))
+    try:
+        return not tests_pass(folder, mutant.tests)
+    finally:
+        path.write_text(before)
+
+
+def main() -> int:
+    """Print a line for each mutant; 1 if one survives."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        copy_repository(folder)
+        for tests in sorted({mutant.tests for mutant in MUTANTS}):
+            if not tests_pass(folder, tests):
+                raise SystemExit(f"{tests}: red without any mutant")
+        survivors = 0
+        for mutant in MUTANTS:
+            found = caught(mutant, folder)
+            survivors += not found
+            print(
+                f"{'caught by ' + mutant.tests if found else 'SURVIVED'}: {mutant.safeguard} ({mutant.file})",
+                flush=True,
+            )
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
