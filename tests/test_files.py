@@ -1,12 +1,14 @@
 """Files are whole or absent, synced before they are renamed, and have one writer."""
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from conftest import ROOT
 from lm.errors import BusyError, IntegrityError
 from lm.files import atomic_folder, atomic_write, output_lock, read_json, write_csv, write_json, write_text
 
@@ -93,40 +95,34 @@ def test_floats_keep_eight_digits(tmp_path):
     assert (tmp_path / "x.csv").read_text() == "step,loss\n1,0.33333333\n2,2\n"
 
 
-def hold(path, held, release):
-    with output_lock(path):
-        held.set()
-        release.wait(30)
+HOLD = "import sys; from lm.files import output_lock\nwith output_lock(sys.argv[1]): print('held', flush=True); input()"
 
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process that holds the lock of tmp_path/out, and the event that lets it go."""
-    context = multiprocessing.get_context("spawn")
-    held, release = context.Event(), context.Event()
-    process = context.Process(target=hold, args=(tmp_path / "out", held, release))
-    process.start()
-    assert held.wait(30)
-    yield process, release
-    release.set()
-    process.join(30)
+    """Another process that holds the lock of tmp_path/out until its input gets a line."""
+    command = [sys.executable, "-c", HOLD, tmp_path / "out"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, **pipes) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
 
 
 def test_a_second_writer_is_told_who_holds_the_lock(tmp_path, holder):
-    process, _ = holder
-    with pytest.raises(BusyError, match=f"out: process {process.pid} is writing it"), output_lock(tmp_path / "out"):
+    with pytest.raises(BusyError, match=f"out: process {holder.pid} is writing it"), output_lock(tmp_path / "out"):
         pass
-    process.kill()
-    process.join(30)
+    holder.kill()
+    holder.wait(30)
     with output_lock(tmp_path / "out"):  # the lock died with its holder
         pass
 
 
 def test_who_waits_gets_the_lock_when_it_is_free(tmp_path, holder, capsys):
-    threading.Timer(0.3, holder[1].set).start()
+    threading.Timer(0.3, holder.communicate, ["go\n"]).start()
     with output_lock(tmp_path / "out", wait=True):
-        assert holder[1].is_set()
-    assert f"waiting for process {holder[0].pid}" in capsys.readouterr().err
+        assert holder.wait(30) == 0
+    assert f"waiting for process {holder.pid}" in capsys.readouterr().err
 
 
 def test_equal_values_are_equal_bytes(tmp_path):

@@ -20,6 +20,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#E3E3E3",
     "grid.linewidth": 0.7,
     "axes.titlelocation": "left",
@@ -113,7 +114,7 @@ def draw_overlap(path: Path, documents: dict) -> None:
             xlabel="share of a document's tokens that are part of 13 equal ones in training (area: its bytes)",
             ylabel="bits per byte",
             xlim=(-0.03, 1.03),
-            ylim=(0, None),
+            ylim=(0, 1.1 * bits.max()),
         )
         axes.xaxis.set_major_formatter(PercentFormatter(1))
         save(figure, path)
@@ -132,7 +133,7 @@ def draw_loss_by_position(path: Path, rows: list[tuple[int, float, int]]) -> Non
             title="Loss by position in the window",
             xlabel="tokens of context, up to",
             ylabel="nats per token",
-            ylim=(0, None),
+            ylim=(0, 1.1 * max(y)),
         )
         label_end(axes, x, y, f"{y[-1]:.2f}", BLUE)
         save(figure, path)

@@ -1,0 +1,199 @@
+"""Whether runs differ: paired on the same validation documents, and beyond the noise of training seeds.
+
+    python src compare main my-experiment
+    python src compare main workspace --out comparisons/mine.md
+    python src compare base-{1..5} wider-{1..5}
+
+Names are experiments, git revisions, or `workspace` for what lies here; the first is what the others
+are held against. Runs that differ only by train.seed form one group. Bits per byte compare across
+tokenizers; runs whose validation text differs are refused (4). Prints Markdown and writes it, with a
+picture and a CSV of all documents beside it.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from lm.compare_report import csv_rows, report
+from lm.compare_runs import Comparison, Group, Run, compare_groups, group_by_seed, most_changed
+from lm.errors import IntegrityError, ParamsError, command
+from lm.excerpt import beginning
+from lm.figure_compare import Panel, draw_comparison
+from lm.files import write_csv, write_text
+from lm.revisions import Revision
+from lm.tokenfile import document_spans, open_tokens
+from lm.tokenizer import load_tokenizer
+
+LOSSES = "data/evaluation/document_losses.parquet"
+VALIDATION = "data/processed_datasets/validation.bin"
+SIDECAR = "data/processed_datasets/validation.json"
+MANIFEST = "data/raw/manifest.json"
+TOKENIZER = "data/tokenizer"
+METRICS = ("metrics/train.json", "metrics/timing.json")
+# Inputs that say nothing of their own: what fetch and audit read, and the model, which is what is compared.
+NO_CAUSE_STAGES, NO_CAUSE = ("fetch", "audit"), "data/models"
+SELECTORS = (("data.source", "sources"), ("tokenizer.name", "tokenizers"), ("model.name", "models"))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the arguments; a wrong one ends the program with status 2."""
+    parser = argparse.ArgumentParser(
+        prog="python src compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("names", nargs="+", metavar="NAME", help="two or more experiments, git revisions, or workspace")
+    add("--out", type=Path, help="the Markdown file (comparisons/A-vs-B.md, which git ignores)")
+    add("--documents", type=int, default=10, help="documents that changed most to list (10)")
+    add("--confidence", type=float, default=0.95, help="of the intervals (0.95)")
+    add("--resamples", type=int, default=9999, help="of the documents (9999)")
+    add("--seed", type=int, default=1, help="of the resampling (1)")
+    args = parser.parse_args(argv)
+    check_arguments(args)
+    return args
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raise ParamsError for arguments with which nothing can be compared."""
+    if len(set(args.names)) < len(args.names) or len(args.names) < 2:
+        raise ParamsError(f"{' '.join(args.names)}: needed: at least two names, each once")
+    if not 0.5 <= args.confidence <= 0.999:
+        raise ParamsError(f"--confidence is {args.confidence}, needed: from 0.5 to 0.999, such as 0.95")
+    for name, least in (("documents", 0), ("resamples", 99), ("seed", 0)):
+        if getattr(args, name) < least:
+            raise ParamsError(f"--{name} is {getattr(args, name)}, needed: at least {least}")
+    if args.out is not None and args.out.suffix != ".md":
+        raise ParamsError(f"--out is {args.out}, needed: a name that ends in .md")
+
+
+def default_out(names: list[str]) -> Path:
+    """comparisons/A-vs-B.md, with what no file name holds replaced."""
+    more = f"-and-{len(names) - 2}-more" if len(names) > 2 else ""
+    return Path("comparisons") / (re.sub(r"[^\w.~-]+", "-", f"{names[0]}-vs-{names[1]}{more}") + ".md")
+
+
+def read_run(revision: Revision) -> Run:
+    """What the revision recorded of its model; IntegrityError for losses that are no numbers."""
+    losses = revision.read_parquet(LOSSES)
+    nats, utf8_bytes, chose = (losses[name].to_numpy() for name in ("nats", "utf8_bytes", "chose_the_model"))
+    if not np.isfinite(nats).all():
+        raise IntegrityError(f"{revision.name}: {LOSSES} holds losses that are not finite; run `dvc repro -f eval`")
+    inputs = revision.inputs(leave_out=NO_CAUSE_STAGES)
+    inputs.pop(NO_CAUSE, None)
+    figures = {key: value for path in METRICS for key, value in revision.read_json(path).items()}
+    return Run(revision.name, nats, utf8_bytes, chose, preset_names_left_out(revision.params()), inputs, figures)
+
+
+def preset_names_left_out(params: dict) -> dict:
+    """models.tiny.n_layer → models.*.n_layer, so that two presets are compared field by field."""
+    for selector, book in SELECTORS:
+        chosen = f"{book}.{params.get(selector)}."
+        params = {
+            f"{book}.*.{name.removeprefix(chosen)}" if name.startswith(chosen) else name: value
+            for name, value in params.items()
+        }
+    return params
+
+
+def refuse_other_text(first: Revision, other: Revision) -> None:
+    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer.
+
+    They do if the same range of characters was cut out of the same files: out of an equal data/raw, or,
+    where that differs (more training text), out of files whose hashes its manifest records as equal.
+    """
+    sidecars = [revision.read_json(SIDECAR) for revision in (first, other)]
+    raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
+    if raw[0] != raw[1] and validation_text(first, sidecars[0]) != validation_text(other, sidecars[1]):
+        described = [
+            f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
+            for meta in sidecars
+        ]
+        raise IntegrityError(
+            f"{first.name} and {other.name} were evaluated on different documents: {described[0]} and {described[1]}; "
+            "compare runs with the same data.source and validation range"
+        )
+
+
+def validation_text(revision: Revision, sidecar: dict) -> tuple:
+    """What decides the validation documents: the files' hashes, the text column, the range of characters."""
+    content = revision.read(MANIFEST)
+    found, recorded = hashlib.sha256(content).hexdigest(), sidecar["source"]["manifest_sha256"]
+    if found != recorded:
+        raise IntegrityError(
+            f"{revision.name}: {MANIFEST} has the sha256 {found}, {SIDECAR} says {recorded}; run `dvc repro`"
+        )
+    manifest, part = json.loads(content), sidecar["slice"]
+    files = [entry["sha256"] for entry in manifest["splits"][part["split"]]["files"]]
+    return files, manifest["column"], part["start_char"], part["num_chars"]
+
+
+def with_common_bytes(runs: list[Run], revisions: list[Revision]) -> list[Run]:
+    """The runs, all with the bytes of the documents' text; IntegrityError if none knows them.
+
+    A tokenizer that is not byte-level may change a text before it encodes it, so that its tokens do
+    not stand for exactly the text's bytes; another run's do, if they add up to what was read.
+    """
+    counts = [run.utf8_bytes for run in runs]
+    if len({len(sizes) for sizes in counts}) > 1:
+        raise IntegrityError(f"{LOSSES} has {', '.join(str(len(c)) for c in counts)} rows for the same documents")
+    if all(np.array_equal(counts[0], sizes) for sizes in counts):
+        return runs
+    for run, revision in zip(runs, revisions, strict=True):
+        if run.utf8_bytes.sum() == revision.read_json(SIDECAR)["utf8_bytes"]:
+            return [dataclasses.replace(other, utf8_bytes=run.utf8_bytes) for other in runs]
+    raise IntegrityError(
+        f"{LOSSES}: the runs count different bytes for the same documents, and none of their tokenizers is byte-level; "
+        "name a run with one (bpe, gpt2) as well"
+    )
+
+
+def comparisons_of(groups: list[Group], args: argparse.Namespace) -> list[Comparison]:
+    """Each other group against the first; the runs of an only group against its first run."""
+    sides = groups if len(groups) > 1 else [Group([run]) for run in groups[0].runs]
+    return [compare_groups(sides[0], b, args.seed, args.confidence, args.resamples) for b in sides[1:]]
+
+
+def beginnings(revision: Revision, documents: list[int]) -> dict[int, str]:
+    """How these validation documents begin, decoded from the revision's tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, name in ((VALIDATION, "validation.bin"), (SIDECAR, "validation.json"), (TOKENIZER, "tokenizer")):
+            revision.copy(path, f"{folder}/{name}")
+        tokens, tokenizer = open_tokens(f"{folder}/validation.bin"), load_tokenizer(f"{folder}/tokenizer")
+        spans = document_spans(tokens)
+        return {document: beginning(tokens, tokenizer, spans[document]) for document in documents}
+
+
+def panel(comparison: Comparison, percent: str) -> Panel:
+    """What the picture shows of a comparison."""
+    a, b = comparison.a, comparison.b
+    sizes = a.runs[0].utf8_bytes
+    return Panel(a.name, b.name, sizes, (b.nats - a.nats) / np.log(2) / sizes, comparison.documents, percent)
+
+
+@command
+def main(argv: list[str]) -> None:
+    """Compare the named runs; print and write what was found."""
+    args = parse(argv)
+    revisions = [Revision(name) for name in args.names]
+    for other in revisions[1:]:
+        refuse_other_text(revisions[0], other)
+    runs = with_common_bytes([read_run(revision) for revision in revisions], revisions)
+    groups = group_by_seed(runs)
+    comparisons = comparisons_of(groups, args)
+    listed = [int(d) for c in comparisons for d in most_changed(c, args.documents)]
+    begins = beginnings(revisions[0], sorted(set(listed)))
+    percent = f"{100 * args.confidence:g} %"
+    lines = report(groups, comparisons, begins, args.documents, percent)
+    out = args.out or default_out(args.names)
+    print("\n".join(lines))
+    draw_comparison(out.with_suffix(".png"), [panel(comparison, percent) for comparison in comparisons])
+    write_csv(out.with_suffix(".csv"), *csv_rows(groups))
+    picture = ["![Each document's difference](" + out.with_suffix(".png").name + ")", ""]
+    write_text(out, "\n".join([*lines, *picture]))
+    print(f"written: {out}, {out.with_suffix('.png').name}, {out.with_suffix('.csv').name}")
