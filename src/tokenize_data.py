@@ -11,23 +11,22 @@ dump-provenance.yaml and the tokenizer, and `python src convert` makes an X.bin 
 
 import argparse
 import dataclasses
-import itertools
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 from tqdm import tqdm
 
-from lm.documents import Slice, iter_texts
+from lm.documents import Chunk, Slice, iter_chunks, read_manifest
+from lm.engine import encode_exactly
 from lm.errors import IntegrityError, ParamsError, command
 from lm.files import output_lock, write_json
 from lm.formats_dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
-from lm.formats_stream import describe_tokenizer
 from lm.sources.parquet import describe_split, open_parquet
-from lm.tokenizer import BACKEND, META, Tokenizer, load_tokenizer
+from lm.tokenizer import BACKEND, META, Tokenizer, describe_tokenizer, load_tokenizer
 from lm.vocabulary import download_ranks, download_tokenizer, write_byte_level, write_huggingface
 
 SPLIT = "train"
@@ -140,17 +139,15 @@ def refuse_overlap(part: Slice, file_sha256: str, folder: Path) -> None:
         )
 
 
-def encode(texts: Iterator[str], tokenizer: Tokenizer, chunk_size: int, counts: dict) -> Iterator[np.ndarray]:
-    """Yield the ids of about `chunk_size` characters of whole documents at a time, adding up `counts`."""
-
-    def chunk_number(text: str) -> int:
-        counts["documents"] += 1
-        counts["characters"] += len(text)
-        counts["utf8_bytes"] += len(text.encode("utf-8"))
-        return counts["characters"] // chunk_size
-
-    for _, chunk in itertools.groupby(texts, chunk_number):
-        yield tokenizer.encode_documents(list(chunk))[0]
+def encode(chunks: Iterable[Chunk], tokenizer: Tokenizer, counts: dict, total: int) -> Iterator[np.ndarray]:
+    """Yield each chunk's ids, adding up `counts` and showing the characters of `total` that went by."""
+    with tqdm(total=total, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
+        for chunk in chunks:
+            counts["documents"] += len(chunk.texts)
+            counts["characters"] += chunk.characters
+            counts["utf8_bytes"] += chunk.utf8_bytes
+            yield encode_exactly(chunk, tokenizer)
+            bar.update(chunk.characters)
 
 
 def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
@@ -164,9 +161,8 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     pad_token = tokenizer.eot_id if args.pad_token is None else args.pad_token
     check_pad_token(pad_token, tokenizer)
     counts = {"documents": 0, "characters": 0, "utf8_bytes": 0}
-    texts = itertools.chain.from_iterable(iter_texts(raw, part))
     total = min(part.end_char, entry["characters"]) - part.start_char
-    chunks = encode(tqdm_characters(texts, total), tokenizer, args.chunk_size, counts)
+    chunks = encode(iter_chunks(raw, read_manifest(raw), part, args.chunk_size), tokenizer, counts, total)
 
     def describe() -> dict:
         return counts | {
@@ -180,14 +176,6 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
         folder, chunks, tokenizer.meta["dtype"], describe, seq_len=args.seq_length, pad_token=pad_token,
         max_dump_size=args.max_dump_size, min_sample_length=args.min_sample_length,
     )  # fmt: skip
-
-
-def tqdm_characters(texts: Iterator[str], total: int) -> Iterator[str]:
-    """Pass documents on, showing the characters that went by."""
-    with tqdm(total=total, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
-        for text in texts:
-            yield text
-            bar.update(len(text))
 
 
 def report(provenance: dict, folder: Path) -> None:

@@ -2,38 +2,42 @@
 
     python src/tokenize_split.py train data/raw data/tokenizer data/processed_datasets/train.bin
 
-Text is streamed: a bounded number of chunks is in flight between the reader, one process a core
-and the writer, so memory does not grow with the corpus; the bytes written do not depend on the
-number of processes nor on where chunks are cut, because documents are encoded one by one.
+Text is streamed: a bounded number of chunks is in flight between the reader, the encoders and the
+writer, so memory does not grow with the corpus. The encoder is a thread where gigatoken serves
+(lm.engine), else processes of the tokenizer itself. The bytes written depend neither on that, nor
+on the number of processes, nor on where chunks are cut: documents are encoded one by one.
 """
 
 import dataclasses
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from lm.documents import Slice, iter_texts, read_manifest, refuse_overlap, surprisal_bits
-from lm.errors import EnvironmentFailure, IntegrityError, command
+from lm.documents import Chunk, Slice, iter_chunks, read_manifest, refuse_overlap
+from lm.engine import Engine, EngineDifference, encode_exactly, open_engine
+from lm.errors import EnvironmentFailure, command
 from lm.files import output_lock, sha256_file
 from lm.params import read_section
 from lm.tokenfile import write_tokens
-from lm.tokenizer import Tokenizer, load_tokenizer
+from lm.tokenizer import Tokenizer, describe_tokenizer, load_tokenizer
 
 PARAMS, RUNTIME = "params.yaml", "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeRuntime:
-    """Processes (null: one a core) and characters a chunk; neither changes a byte of the result."""
+    """Processes where gigatoken does not serve (null: one a core), and characters a chunk.
+
+    Neither changes a byte of the result.
+    """
 
     num_processes: int | None
     chunk_chars: int
@@ -45,64 +49,65 @@ class TokenizeRuntime:
             raise ValueError(f"chunk_chars is {self.chunk_chars}, needed: at least 1")
 
 
-class Encoded(NamedTuple):
-    """One chunk's ids (N,) in the vocabulary's dtype, and what its text was."""
-
-    ids: np.ndarray
-    num_documents: int
-    num_chars: int
-    utf8_bytes: int
-
-
 _tokenizer: Tokenizer | None = None
 
 
-def _start_worker(folder: str) -> None:
-    """Load the tokenizer once in each process."""
+def _start_worker(tokenizer: Tokenizer) -> None:
+    """Keep the tokenizer, which was loaded anew for this process."""
     global _tokenizer
-    _tokenizer = load_tokenizer(folder)
+    _tokenizer = tokenizer
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
-def _encode(texts: list[str]) -> Encoded:
-    """Encode one chunk of documents, each followed by its end-of-text id."""
-    ids, _ = _tokenizer.encode_documents(texts)
-    return Encoded(ids, len(texts), sum(map(len, texts)), sum(len(text.encode("utf-8")) for text in texts))
+def _leave_with_parent() -> None:
+    """End this process when the one that started it is gone: a killed one cannot tell it to."""
+    from multiprocessing import parent_process
+
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
 
 
-def chunks_of(batches: Iterable[list[str]], chunk_chars: int) -> Iterator[list[str]]:
-    """Regroup documents into chunks of at least `chunk_chars` characters (the last may be shorter)."""
-    chunk, size = [], 0
-    for texts in batches:
-        for text in texts:
-            chunk.append(text)
-            size += len(text)
-            if size >= chunk_chars:
-                yield chunk
-                chunk, size = [], 0
-    if chunk:
-        yield chunk
+def _encode(chunk: Chunk) -> np.ndarray:
+    """Encode one chunk in a worker process."""
+    return encode_exactly(chunk, _tokenizer)
 
 
-def map_in_order(pool: Executor, work: Callable, items: Iterable, max_in_flight: int) -> Iterator:
-    """Yield work(item) in the order of `items` with a bounded number of items in flight."""
+def map_in_order(pool: Executor, work: Callable, items: Iterable, max_in_flight: int) -> Iterator[tuple]:
+    """Yield (item, work(item)) in the order of `items` with a bounded number of items in flight."""
     pending = deque()
     for item in items:
-        pending.append(pool.submit(work, item))
+        pending.append((item, pool.submit(work, item)))
         if len(pending) >= max_in_flight:
-            yield pending.popleft().result()
+            first, future = pending.popleft()
+            yield first, future.result()
     while pending:
-        yield pending.popleft().result()
+        first, future = pending.popleft()
+        yield first, future.result()
 
 
-def encode_slice(raw: Path, folder: Path, part: Slice, runtime: TokenizeRuntime) -> Iterator[Encoded]:
-    """Yield the slice's encoded chunks in order, worked on by `num_processes` processes."""
-    num_processes = runtime.num_processes or os.cpu_count() or 1
-    chunks = chunks_of(iter_texts(raw, part), runtime.chunk_chars)
-    context = get_context("spawn")
+Encoded = Iterator[tuple[Chunk, np.ndarray]]
+
+
+def encode_in_thread(chunks: Iterable[Chunk], engine: Engine) -> Encoded:
+    """Yield each chunk with its ids, in order; raises EngineDifference.
+
+    One thread is about as fast as this one, which reads and writes; two would share out the words
+    that gigatoken has met to two memories.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        yield from map_in_order(pool, engine.encode, chunks, 2)
+
+
+def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_processes: int) -> Encoded:
+    """Yield each chunk with its ids, in order, from processes that each load the tokenizer."""
+    from concurrent.futures import ProcessPoolExecutor  # takes a while to import
+    from multiprocessing import get_context
+
     try:
-        with ProcessPoolExecutor(num_processes, context, _start_worker, (str(folder),)) as pool:
+        with ProcessPoolExecutor(num_processes, get_context("spawn"), _start_worker, (tokenizer,)) as pool:
             yield from map_in_order(pool, _encode, chunks, 2 * num_processes)
-    except BrokenProcessPool:
+    except BrokenExecutor:
         raise EnvironmentFailure(
             "a tokenizing process was killed, most likely for want of memory; "
             f"lower tokenize.num_processes or tokenize.chunk_chars in {RUNTIME}"
@@ -110,59 +115,80 @@ def encode_slice(raw: Path, folder: Path, part: Slice, runtime: TokenizeRuntime)
 
 
 class Tally:
-    """Counts over the chunks that pass through, checked against the tokenizer's token bytes."""
+    """Adds up what the chunks that pass through hold."""
 
-    def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer = tokenizer
-        self.token_bytes = tokenizer.token_bytes
+    def __init__(self):
         self.documents = self.characters = self.utf8_bytes = 0
+        self.surprisal_bits: float | None = None
 
-    def ids_of(self, chunks: Iterable[Encoded], total_chars: int | None) -> Iterator[np.ndarray]:
-        """Pass each chunk's ids on, counting and showing progress.
-
-        Raises IntegrityError if the ids do not stand for the bytes of the text, or if there is not
-        exactly one end-of-text id a document.
-        """
+    def ids_of(self, encoded: Encoded, total_chars: int | None) -> Iterator[np.ndarray]:
+        """Pass each chunk's ids on, counting and showing progress."""
         with tqdm(total=total_chars, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
-            for chunk in chunks:
-                num_ends = int(np.count_nonzero(chunk.ids == self.tokenizer.eot_id))
-                num_bytes = int(self.token_bytes[chunk.ids].sum()) if self.tokenizer.is_byte_level else chunk.utf8_bytes
-                if (num_ends, num_bytes) != (chunk.num_documents, chunk.utf8_bytes):
-                    raise IntegrityError(
-                        f"tokenizer: {chunk.num_documents} documents of {chunk.utf8_bytes} bytes gave {num_ends} "
-                        f"end-of-text ids and {num_bytes} bytes; report the text from document {self.documents} on"
-                    )
-                self.documents += chunk.num_documents
-                self.characters += chunk.num_chars
+            for chunk, ids in encoded:
+                self.documents += len(chunk.texts)
+                self.characters += chunk.characters
                 self.utf8_bytes += chunk.utf8_bytes
-                bar.update(chunk.num_chars)
-                yield chunk.ids
+                if chunk.surprisal_bits is not None:
+                    self.surprisal_bits = (self.surprisal_bits or 0.0) + chunk.surprisal_bits
+                bar.update(chunk.characters)
+                yield ids
 
 
-def tokenize(part: Slice, raw: Path, folder: Path, out: Path, runtime: TokenizeRuntime) -> dict:
-    """Tokenize one slice into `out` and its sidecar; return the sidecar."""
-    manifest, tokenizer = read_manifest(raw), load_tokenizer(folder)
-    tally = Tally(tokenizer)
+class Inputs(NamedTuple):
+    """What is read, checked: data/raw with its manifest, the slice of it, the tokenizer and its engine."""
+
+    raw: Path
+    manifest: dict
+    part: Slice
+    tokenizer: Tokenizer
+    engine: Engine | None
+
+
+def open_inputs(raw: Path, folder: Path, part: Slice) -> Inputs:
+    """Check data/raw and, meanwhile, load the tokenizer."""
+    with ThreadPoolExecutor(1) as pool:
+        manifest = pool.submit(read_manifest, raw)
+        tokenizer = load_tokenizer(folder)
+        engine = open_engine(tokenizer)
+        return Inputs(raw, manifest.result(), part, tokenizer, engine)
+
+
+def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
+    """Tokenize one slice into `out` and its sidecar; return the sidecar. Raises EngineDifference."""
+    raw, manifest, part, tokenizer, engine = inputs
+    chunks, tally = iter_chunks(raw, manifest, part, runtime.chunk_chars), Tally()
+    if engine:
+        encoded = encode_in_thread(chunks, engine)
+    else:
+        encoded = encode_in_processes(chunks, tokenizer, runtime.num_processes or os.cpu_count() or 1)
 
     def describe() -> dict:
         return {
             "documents": tally.documents,
             "characters": tally.characters,
             "utf8_bytes": tally.utf8_bytes,
-            "surprisal_bits": surprisal_bits(raw, part),
-            "tokenizer": {
-                "kind": tokenizer.meta["kind"],
-                "vocab_size": tokenizer.vocab_size,
-                "eot_id": tokenizer.eot_id,
-                "sha256": tokenizer.sha256,
-            },
+            "surprisal_bits": tally.surprisal_bits,
+            "tokenizer": describe_tokenizer(tokenizer),
             "slice": dataclasses.asdict(part),
             "source": {"name": manifest["source"], "manifest_sha256": sha256_file(raw / "manifest.json")},
         }
 
     total = part.num_chars or manifest["splits"].get(part.split, {}).get("characters", 0) - part.start_char
-    ids = tally.ids_of(encode_slice(raw, folder, part, runtime), total)
-    return write_tokens(out, ids, tokenizer.meta["dtype"], describe)
+    return write_tokens(out, tally.ids_of(encoded, total), tokenizer.meta["dtype"], describe)
+
+
+def tokenize_fast(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
+    """Tokenize with gigatoken where it serves, and where it then fails, all of it again without.
+
+    Returns the sidecar and who encoded.
+    """
+    if inputs.engine:
+        try:
+            meta = tokenize(inputs, out, runtime)
+            return meta, inputs.engine.describe()
+        except EngineDifference as difference:
+            print(f"warning: {difference}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
+    return tokenize(inputs._replace(engine=None), out, runtime), "the tokenizer itself"
 
 
 def read_slice(which: str) -> Slice:
@@ -186,8 +212,8 @@ def main(argv: list[str]) -> None:
     part = read_slice(which)
     runtime = read_section(RUNTIME, "tokenize", TokenizeRuntime)
     with output_lock(out):
-        meta = tokenize(part, raw, folder, out, runtime)
-    print(f"{out}: {meta['tokens']:,} tokens, {meta['utf8_bytes'] / meta['tokens']:.2f} bytes a token")
+        meta, encoder = tokenize_fast(open_inputs(raw, folder, part), out, runtime)
+    print(f"{out}: {meta['tokens']:,} tokens, {meta['utf8_bytes'] / meta['tokens']:.2f} bytes a token; by {encoder}")
 
 
 if __name__ == "__main__":

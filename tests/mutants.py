@@ -41,30 +41,31 @@ MUTANTS = [
            "        if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n", "        if False:\n",
            "test_training.py"),
     Mutant("hash check of a state", "src/lm/checkpoint.py", "    if sha256 is not None and found != sha256:\n",
-           "    if False:\n", "test_checkpoint.py"),
+           "    if False:\n", "faults/test_25_30_train.py -k test_26_a_damaged_newest"),
     Mutant("weights_only", "src/lm/checkpoint.py", "map_location=\"cpu\", weights_only=True",
-           "map_location=\"cpu\"", "test_checkpoint.py"),
+           "map_location=\"cpu\"", "faults/test_25_30_train.py -k test_27_a_hostile"),
     Mutant("code in the fingerprint", "src/lm/checkpoint.py", "\"code\": code, ", "", "test_checkpoint.py"),
     Mutant("id-range check", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
-           "test_train_stage.py"),
+           "faults/test_21_24_data_files.py -k test_22"),
     Mutant("hash check of a token file", "src/lm/tokenfile.py", "    if found != meta[\"sha256\"]:\n",
-           "    if False:\n", "test_tokenfile.py"),
+           "    if False:\n", "faults/test_21_24_data_files.py -k test_21_a_token_file"),
     Mutant("int64 cast", "src/lm/windows.py", "windows.view(dtype).astype(np.int64)",
            "windows.view(dtype).astype(dtype)", "test_windows.py"),
     Mutant("the window's last position", "src/lm/windows.py", "(len(self.ids) - 1 - self._offset(epoch))",
-           "(len(self.ids) - 2 - self._offset(epoch))", "test_windows.py"),
+           "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "test_windows.py"),
     Mutant("separator", "src/lm/tokenizer.py", "for part in (document, eot)] or",
            "for part in (document,)] or", "test_tokenizer.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
-           "    str(f", "test_tokenize_split.py"),
+           "    str(f", "faults/test_12_20_tokenize.py -k test_19_slices"),
 ]  # fmt: skip
 
 
 def tests_pass(folder: Path, tests: str) -> bool:
-    """Whether pytest is green on these files of a copy."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider"]
-    files = [str(folder / "tests" / name) for name in tests.split()]
-    return subprocess.run([*command, *files], cwd=folder, capture_output=True).returncode == 0
+    """Whether pytest is green on a file of a copy, or on those of its tests that -k chooses."""
+    file, _, chosen = tests.partition(" -k ")
+    options = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *(["-k", chosen] if chosen else [])]
+    command = [sys.executable, "-m", "pytest", *options, folder / "tests" / file]
+    return subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
 
 
 def caught(mutant: Mutant, folder: Path) -> bool:

@@ -1,26 +1,30 @@
-"""Tokenizing a slice: the same bytes for any number of processes and any chunk, checked as it goes."""
+"""Tokenizing a slice: the same bytes for any number of workers and any chunk, by either way, checked."""
 
 import json
 import random
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tokenize_split
-from lm.documents import Slice
+from lm.documents import Slice, chunks_of, iter_chunks, iter_rows, read_manifest
+from lm.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.errors import DataError, IntegrityError
 from lm.files import sha256_file, write_json
 from lm.sources.parquet import describe_split, write_documents
 from lm.tokenfile import open_tokens
 from lm.tokenizer import load_tokenizer
 from lm.vocabulary import train_ranks, write_byte_level
-from tokenize_split import Encoded, Tally, TokenizeRuntime, chunks_of, map_in_order, tokenize
+from tokenize_split import TokenizeRuntime, map_in_order, open_inputs, tokenize_fast
 
 
 def make_texts():
     rng = random.Random(0)
     words = ["int", " main", "(void)", "\n", "  ", "é", "漢字", "\N{GRINNING FACE}", "<|endoftext|>", "\0", "x" * 50]
-    return ["".join(rng.choices(words, k=rng.randrange(1, 200))) for _ in range(300)]
+    texts = ["".join(rng.choices(words, k=rng.randrange(1, 200))) for _ in range(300)]
+    return [text + "\ua7ce's" if i % 40 == 7 else text for i, text in enumerate(texts)]
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +40,27 @@ def folders(tmp_path_factory):
     return raw, tokenizer, texts
 
 
-def test_bytes_do_not_depend_on_processes_or_chunks(folders, tmp_path):
+def tokenize(part, raw, folder, out, runtime):
+    return tokenize_fast(open_inputs(raw, folder, part), out, runtime)[0]
+
+
+@pytest.mark.parametrize("has_engine", [True, False])
+def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch, has_engine):
     raw, tokenizer, texts = folders
+    if not has_engine:
+        monkeypatch.setattr(tokenize_split, "open_engine", lambda tokenizer: None)
     hashes = set()
     for num_processes, chunk_chars in ((1, 10**9), (1, 1), (2, 1000), (4, 5000)):
         out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
-        tokenize(Slice("text", 0, None), raw, tokenizer, out, TokenizeRuntime(num_processes, chunk_chars))
+        part, runtime = Slice("text", 0, None), TokenizeRuntime(num_processes, chunk_chars)
+        meta, encoder = tokenize_fast(open_inputs(raw, tokenizer, part), out, runtime)
         hashes.add(sha256_file(out))
-        meta = json.loads(out.with_suffix(".json").read_text())
+        assert json.loads(out.with_suffix(".json").read_text()) == meta
+        assert encoder == (
+            "gigatoken, 8 documents by tiktoken instead, 2 by both for comparison"
+            if has_engine
+            else "the tokenizer itself"
+        )
     assert len(hashes) == 1
     expected = load_tokenizer(tokenizer)
     ids = [i for text in texts for i in [*expected.encode(text), expected.eot_id]]
@@ -75,21 +92,78 @@ def test_an_empty_slice_leaves_no_file(folders, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ids_that_do_not_stand_for_the_text_are_refused(folders):
-    tokenizer = load_tokenizer(folders[1])
-    ids, _ = tokenizer.encode_documents(["some text", "more"])
-    good = Encoded(ids, 2, 13, 13)
-    assert [chunk.tolist() for chunk in Tally(tokenizer).ids_of([good], None)] == [ids.tolist()]
-    for bad in (good._replace(ids=ids[:-1]), good._replace(ids=ids[1:]), good._replace(utf8_bytes=14)):
-        with pytest.raises(IntegrityError, match="2 documents of"):
-            list(Tally(tokenizer).ids_of([bad], None))
+@pytest.mark.parametrize("num_right", [0, 1, 100])
+def test_a_failing_engine_is_announced_and_all_is_done_again(folders, tmp_path, monkeypatch, capsys, num_right):
+    raw, tokenizer, _ = folders
+    part, runtime = Slice("text", 0, None), TokenizeRuntime(2, 1000)
+    expected = tokenize(part, raw, tokenizer, tmp_path / "expected.bin", runtime)
+    encode, calls = Engine.encode_fast, []
+
+    def at_last_backwards(self, texts):
+        calls.append(texts)
+        ids = encode(self, texts)
+        return ids if len(calls) <= num_right else ids[::-1]
+
+    monkeypatch.setattr(Engine, "encode_fast", at_last_backwards)
+    meta, encoder = tokenize_fast(open_inputs(raw, tokenizer, part), tmp_path / "x.bin", runtime)
+    assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
+    assert encoder == "the tokenizer itself"
+    assert "warning: gigatoken: " in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.bin", "expected.json", "x.bin", "x.json"]
 
 
-def test_chunks_keep_documents_whole_and_in_order():
-    batches = [["aa", "b"], ["cccc"], ["d"]]
-    assert list(chunks_of(batches, 3)) == [["aa", "b"], ["cccc"], ["d"]]
-    assert list(chunks_of(batches, 1)) == [["aa"], ["b"], ["cccc"], ["d"]]
-    assert list(chunks_of(batches, 100)) == [["aa", "b", "cccc", "d"]]
+@pytest.mark.parametrize("encode", ["exactly", "by the engine"])
+def test_ids_that_do_not_stand_for_the_text_are_refused(folders, encode):
+    raw, folder, _ = folders
+    tokenizer = load_tokenizer(folder)
+    chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
+    ids = encode_exactly(chunk, tokenizer) if encode == "exactly" else open_engine(tokenizer).encode(chunk)
+    ends = check_ids(ids, chunk, tokenizer)
+    assert len(ends) == len(chunk.texts) and set(ids[ends]) == {tokenizer.eot_id}
+    doubled = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
+    for bad, wanted in ((ids[:-1], chunk), (ids[1:], chunk), (ids, doubled)):
+        with pytest.raises(IntegrityError, match=f"{len(chunk.texts)} documents of .* from document 0 on"):
+            check_ids(bad, wanted, tokenizer)
+
+
+def test_a_worker_process_checks_its_ids(folders, monkeypatch):
+    raw, folder, _ = folders
+    chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
+    tokenize_split._start_worker(load_tokenizer(folder))
+    assert len(tokenize_split._encode(chunk)) > 0
+    with pytest.raises(IntegrityError, match="documents of"):
+        tokenize_split._encode(chunk._replace(utf8_bytes=1))
+
+
+@pytest.mark.parametrize("chunk_chars", [1, 700, 10**9])
+def test_chunks_keep_documents_whole_and_in_order(folders, chunk_chars):
+    raw, _, texts = folders
+    chunks = list(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), chunk_chars))
+    assert [text for chunk in chunks for text in chunk.texts.to_pylist()] == texts
+    position = number = 0
+    for chunk in chunks:
+        held = chunk.texts.to_pylist()
+        assert (chunk.first_document, chunk.characters) == (number, sum(map(len, held)))
+        assert chunk.utf8_bytes == sum(len(text.encode()) for text in held) and chunk.surprisal_bits is None
+        assert position // chunk_chars == (position + chunk.characters - len(held[-1])) // chunk_chars, "too long"
+        position, number = position + chunk.characters, number + len(held)
+    assert len(chunks) == {1: 300, 10**9: 1}.get(chunk_chars, len(chunks)) and list(chunks_of([], 5)) == []
+
+
+def test_characters_are_counted_in_batches_of_every_kind(tmp_path):
+    texts = ["ascii", None, "", "é漢", "\N{GRINNING FACE}", "more"]
+    for kept in (texts, texts[:1], texts[3:5], ["a", None]):
+        folder = tmp_path / str(len(kept))
+        write_documents(folder / "text" / "0000.parquet", kept)
+        splits = {"text": describe_split(folder, "text", "text")}
+        write_json(folder / "manifest.json", {"source": "test", "column": "text", "splits": splits})
+        rows = list(iter_rows(folder, read_manifest(folder), Slice("text", 0, None)))
+        found = {
+            text: length
+            for batch, lengths in rows
+            for text, length in zip(batch.column(0).to_pylist(), lengths, strict=True)
+        }
+        assert found == {text: len(text) for text in kept if text}
 
 
 def test_no_more_than_the_bound_is_in_flight():
@@ -109,11 +183,17 @@ def test_no_more_than_the_bound_is_in_flight():
                 Pool.in_flight -= 1
                 return self.value
 
-    assert list(map_in_order(Pool(), lambda x: x * x, range(20), 4)) == [x * x for x in range(20)]
+    assert list(map_in_order(Pool(), lambda x: x * x, range(20), 4)) == [(x, x * x) for x in range(20)]
     assert Pool.most == 4
 
 
-def test_the_worker_uses_one_tokenizer_a_process(folders):
-    tokenize_split._start_worker(str(folders[1]))
-    encoded = tokenize_split._encode(["é", "b"])
-    assert (encoded.num_documents, encoded.num_chars, encoded.utf8_bytes) == (2, 2, 3)
+def test_files_of_different_string_types_make_one_chunk(folders, tmp_path):
+    raw, texts = tmp_path / "raw", ["a b", "c", "d"]
+    for index, kind in enumerate((pa.string(), pa.large_string())):
+        path = raw / "text" / f"{index}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"text": pa.array(texts, kind)}), path)
+    splits = {"text": describe_split(raw, "text", "text")}
+    write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
+    meta = tokenize(Slice("text", 0, None), raw, folders[1], tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+    assert meta["documents"] == 6 and meta["utf8_bytes"] == 10

@@ -5,14 +5,16 @@ belongs to the range that holds its first character, so none is cut and none sta
 """
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.errors import DataError, IntegrityError, ParamsError
+from lm.errors import MEND, DataError, IntegrityError, ParamsError
 from lm.files import read_json, sha256_file
 from lm.sources.parquet import open_parquet, read_row_group
 
@@ -55,70 +57,129 @@ def read_manifest(raw: Path) -> dict:
             path = raw / entry["path"]
             found = sha256_file(path) if path.exists() else "no file"
             if found != entry["sha256"]:
-                raise IntegrityError(
-                    f"{path}: sha256 is {found}, the manifest says {entry['sha256']}; run `dvc repro -f fetch`"
-                )
+                raise IntegrityError(f"{path}: sha256 is {found}, the manifest says {entry['sha256']}; {MEND}")
     return manifest
 
 
 def check_slice(manifest: dict, part: Slice) -> None:
     """Raise DataError unless the split exists and is at least as long as the slice asks."""
-    splits = manifest["splits"]
+    splits, source = manifest["splits"], f"sources.{manifest['source']}"
     if part.split not in splits:
-        raise DataError(f"data.source has no split {part.split!r}; its splits are {', '.join(splits)}")
+        raise DataError(f"{source} has no split {part.split!r}; its splits are {', '.join(splits)}")
     total = splits[part.split]["characters"]
     if part.start_char >= total:
-        raise DataError(f"start_char is {part.start_char}, but split {part.split!r} has {total} characters")
+        raise DataError(
+            f"{source}: start_char is {part.start_char}, but split {part.split!r} has {total} characters; lower it"
+        )
     if part.num_chars is not None and part.end_char > total:
         raise DataError(
-            f"split {part.split!r} has {total} characters; the slice from {part.start_char} asks for {part.num_chars}, "
-            f"{part.end_char - total} too many: lower num_chars, or set it to null for the rest"
+            f"{source}: split {part.split!r} has {total} characters; the slice from {part.start_char} asks for "
+            f"{part.num_chars}, {part.end_char - total} too many: lower num_chars, or set it to null for the rest"
         )
 
 
-def iter_rows(raw: Path, part: Slice, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+Rows = tuple[pa.RecordBatch, np.ndarray]  # some documents, the text in column 0, and the characters of each, int64
+
+
+def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None = None) -> Iterator[Rows]:
     """Yield the slice's rows in order, in small batches; null and empty rows are left out.
 
     `columns` are read beside the text column, which comes first. Memory does not grow with the
     corpus. Raises DataError if no document begins inside the slice.
     """
-    manifest = read_manifest(raw)
     check_slice(manifest, part)
-    column, position, found = manifest["column"], 0, False
+    found = False
+    for rows in _iter_selected(raw, manifest, part, columns or []):
+        found = True
+        yield rows
+    if not found:
+        raise DataError(
+            f"sources.{manifest['source']}: no document of split {part.split!r} begins in characters "
+            f"{part.start_char} to {part.end_char}; widen the range"
+        )
+
+
+def _iter_selected(raw: Path, manifest: dict, part: Slice, columns: list[str]) -> Iterator[Rows]:
+    """Yield the slice's rows, reading no further than to its end."""
+    column, position = manifest["column"], 0
     for entry in manifest["splits"][part.split]["files"]:
         path = raw / entry["path"]
         file = open_parquet(path, column)
         for group in range(file.num_row_groups):
-            for batch in read_row_group(path, file, group, [column, *(columns or [])]):
-                batch, position = _select(batch, position, part)
+            for batch in read_row_group(path, file, group, [column, *columns]):
+                batch, lengths, position = _select(batch, position, part)
                 if batch.num_rows:
-                    found = True
-                    yield batch
+                    yield batch, lengths
                 if position >= part.end_char:
                     return
-    if not found:
-        raise DataError(
-            f"no document of split {part.split!r} begins in characters {part.start_char} to {part.end_char}"
-        )
 
 
-def _select(batch: pa.RecordBatch, position: int, part: Slice) -> tuple[pa.RecordBatch, int]:
-    """Return the rows that begin inside `part` and the position after the batch, in characters."""
-    lengths = pc.fill_null(pc.utf8_length(batch.column(0)), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+def _select(batch: pa.RecordBatch, position: int, part: Slice) -> tuple[pa.RecordBatch, np.ndarray, int]:
+    """Return the rows that begin inside `part`, their characters, and the position after the batch."""
+    lengths = _characters(batch.column(0))
     ends = position + np.cumsum(lengths)
     starts = ends - lengths
     keep = (starts >= part.start_char) & (starts < part.end_char) & (lengths > 0)
-    return batch.filter(pa.array(keep)), int(ends[-1]) if len(ends) else position
+    kept = batch if keep.all() else batch.filter(pa.array(keep))
+    return kept, lengths[keep], int(ends[-1]) if len(ends) else position
+
+
+def _characters(texts: pa.Array) -> np.ndarray:
+    """(n,) int64: the characters of each text, 0 for null."""
+    content = texts.buffers()[2]
+    is_ascii = content is None or np.frombuffer(content, np.int8).min(initial=0) >= 0
+    lengths = (pc.binary_length if is_ascii else pc.utf8_length)(texts)  # the former is a hundred times faster
+    return pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def iter_texts(raw: Path, part: Slice) -> Iterator[list[str]]:
     """Yield the slice's documents in order, in batches of at most 256 strings."""
-    for batch in iter_rows(raw, part):
+    for batch, _ in iter_rows(raw, read_manifest(raw), part):
         yield batch.column(0).to_pylist()
 
 
-def surprisal_bits(raw: Path, part: Slice) -> float | None:
-    """The information of the slice's documents in bits, where the source knows it exactly."""
-    if "entropy" not in read_json(raw / "manifest.json"):
-        return None
-    return sum(pc.sum(batch.column("surprisal_bits")).as_py() for batch in iter_rows(raw, part, ["surprisal_bits"]))
+class Chunk(NamedTuple):
+    """Documents in their order, whole, and what they hold all together."""
+
+    texts: pa.Array  # of large strings, none null or empty
+    first_document: int  # the number of the first one in the slice
+    characters: int
+    utf8_bytes: int
+    surprisal_bits: float | None  # the information of the texts, where the source knows it
+
+
+def iter_chunks(raw: Path, manifest: dict, part: Slice, chunk_chars: int) -> Iterator[Chunk]:
+    """Yield the slice's documents in order, cut into chunks of about `chunk_chars` characters."""
+    columns = ["surprisal_bits"] if "entropy" in manifest else []
+    return chunks_of(iter_rows(raw, manifest, part, columns), chunk_chars)
+
+
+def chunks_of(batches: Iterable[Rows], chunk_chars: int) -> Iterator[Chunk]:
+    """Regroup rows: a chunk holds those documents that begin within the next `chunk_chars` characters."""
+    pending, number, position, first_document = [], 0, 0, 0
+    for batch, lengths in batches:
+        numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
+        for begin, end in itertools.pairwise(cuts):
+            if pending and numbers[begin] != number:
+                yield _chunk(pending, first_document)
+                first_document += sum(rows.num_rows for rows, _ in pending)
+                pending = []
+            number = numbers[begin]
+            pending.append((batch.slice(begin, end - begin), lengths[begin:end]))
+        position += int(lengths.sum())
+    if pending:
+        yield _chunk(pending, first_document)
+
+
+def _chunk(pending: list[Rows], first_document: int) -> Chunk:
+    """One chunk of the rows of several batches."""
+    texts = pa.concat_arrays([rows.column(0).cast(pa.large_string()) for rows, _ in pending])  # files may differ
+    bits = [pc.sum(rows.column("surprisal_bits")).as_py() for rows, _ in pending if rows.num_columns > 1]
+    return Chunk(
+        texts,
+        first_document,
+        characters=int(sum(lengths.sum() for _, lengths in pending)),
+        utf8_bytes=pc.sum(pc.binary_length(texts)).as_py(),
+        surprisal_bits=sum(bits) if bits else None,
+    )

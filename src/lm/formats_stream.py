@@ -15,7 +15,7 @@ import numpy as np
 from lm.errors import DataError, IntegrityError
 from lm.files import sha256_file
 from lm.tokenfile import DTYPES, FORMAT_VERSION, open_tokens, sidecar_path
-from lm.tokenizer import Tokenizer
+from lm.tokenizer import Tokenizer, describe_tokenizer
 
 BLOCK_TOKENS = 1 << 20
 SIDECAR_KEYS = {"format_version", "dtype", "tokens", "tokenizer", "sha256"}
@@ -100,16 +100,6 @@ def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
             f"{stream.path}: holds {num_tokens} tokens of sha256 {digest.hexdigest()}, its sidecar says "
             f"{meta['tokens']} of {meta['sha256']}; convert or tokenize it again"
         )
-
-
-def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """The sidecar's entry that names the tokenizer."""
-    return {
-        "kind": tokenizer.meta["kind"],
-        "vocab_size": tokenizer.vocab_size,
-        "eot_id": tokenizer.eot_id,
-        "sha256": tokenizer.sha256,
-    }
 
 
 def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:

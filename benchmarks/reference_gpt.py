@@ -1,0 +1,132 @@
+"""The plain way to train a small GPT on a CPU, for benchmarks/time_to_loss.py to compare with.
+
+    PYTHONPATH=src python benchmarks/reference_gpt.py FOLDER [--seconds 180 --eval_every_s 15 --seed 1]
+
+The model and recipe of nanoGPT's CPU quick start: LayerNorm, learned positions, GELU, tied head, 4 layers
+of width 128, blocks of 64 tokens, 12 a batch drawn at random row by row, AdamW at 1e-3 with warm-up and
+cosine, float32, nothing tuned. The cosine ends with the last of `--seconds`, which count training alone.
+FOLDER holds train.bin and validation.bin. Each line printed is a point of the curve: {seconds, tokens,
+bits_per_byte}, over the whole validation file in blocks side by side.
+"""
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lm.score import score_tokens
+from lm.tokenfile import TokenFile, open_tokens
+
+NUM_LAYERS, NUM_HEADS, WIDTH, BLOCK, BATCH = 4, 4, 128, 64, 12
+PEAK_LR, MIN_LR, WARMUP_STEPS, BETAS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 1e-4, 100, (0.9, 0.99), 0.1, 1.0
+
+
+class Block(nn.Module):
+    """Causal attention and an MLP, each after a LayerNorm and added to x (B, T, C)."""
+
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.shape
+        q, k, v = (part.view(B, T, NUM_HEADS, -1).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(C, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """ids (B, T) → logits (B, T, V)."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab_size, WIDTH), nn.Embedding(BLOCK, WIDTH)
+        self.blocks, self.ln_f = nn.Sequential(*(Block() for _ in range(NUM_LAYERS))), nn.LayerNorm(WIDTH)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                residual = name.endswith(("proj.weight", "mlp.2.weight"))
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * NUM_LAYERS) if residual else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
+
+    def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Nats (B, T), as lm.score wants them."""
+        return F.cross_entropy(self(ids).transpose(1, 2), targets, reduction="none")
+
+
+def get_batch(data: np.ndarray) -> tuple[Tensor, Tensor]:
+    """nanoGPT's: random blocks, row by row."""
+    ix = torch.randint(len(data) - BLOCK, (BATCH,))
+    x = torch.stack([torch.from_numpy((data[i : i + BLOCK]).astype(np.int64)) for i in ix])
+    y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + BLOCK]).astype(np.int64)) for i in ix])
+    return x, y
+
+
+def learning_rate(step: int, progress: float) -> float:
+    """Warm-up by steps, then a cosine down to MIN_LR over the run's seconds; progress from 0 to 1."""
+    if step < WARMUP_STEPS:
+        return PEAK_LR * (step + 1) / WARMUP_STEPS
+    return MIN_LR + (PEAK_LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+
+
+def bits_per_byte(model: GPT, validation: TokenFile) -> float:
+    """Over the whole file, in blocks side by side, with the evaluation of lm.score."""
+    device = torch.device("cpu")
+    losses, _ = score_tokens(model, validation.ids, validation.eot_id, BLOCK, BLOCK, 64, device, torch.float32)
+    return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
+
+
+def train(train_file: TokenFile, validation: TokenFile, seconds: float, eval_every_s: float, seed: int) -> None:
+    """Train for so many seconds, printing the curve; evaluations stop the clock."""
+    torch.manual_seed(seed)
+    model = GPT(train_file.vocab_size)
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    plain = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=BETAS)
+    step, elapsed, next_eval = 0, 0.0, eval_every_s
+    while elapsed < seconds:
+        start = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, elapsed / seconds)
+        x, y = get_batch(train_file.ids)
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        elapsed += time.perf_counter() - start
+        if elapsed >= min(next_eval, seconds):
+            next_eval += eval_every_s
+            point = {"seconds": elapsed, "tokens": step * BATCH * BLOCK}
+            print(json.dumps(point | {"bits_per_byte": bits_per_byte(model, validation)}), flush=True)
+
+
+def main() -> None:
+    """Read the arguments and train."""
+    parser = argparse.ArgumentParser(description="Train nanoGPT's CPU recipe on token files.")
+    parser.add_argument("folder", type=Path, help="with train.bin and validation.bin")
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--eval_every_s", type=float, default=15)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    files = (open_tokens(args.folder / f"{name}.bin") for name in ("train", "validation"))
+    train(*files, args.seconds, args.eval_every_s, args.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""How long training takes to a loss on the default corpus: ours beside nanoGPT's CPU recipe.
+
+    PYTHONPATH=src python benchmarks/time_to_loss.py [--quick] [--seeds 1 2] [--set train.peak_lr=0.01]
+
+Both train on the same slice of text, tokenized by the pipeline's own stages (the reference with 4,096
+entries, ours with those of params.yaml), and both are scored by lm.score over the whole validation file
+in windows side by side, in bits per byte. Seconds are those of training: evaluation is not counted. The
+reference runs once for the longest budget and is read along its way. Ours runs once for each budget,
+since its schedule ends with its tokens, whose number is chosen by the speed measured before; it is the
+stage `train` as it stands. Writes benchmarks/results/time_to_loss.json.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import yaml
+from harness import busy_share, versions, write_results
+from stages import change_params, run_stage, stage_folder
+
+from lm import machine
+from lm.params import read_section
+from lm.score import score_tokens
+from lm.tokenfile import open_tokens
+from lm.trained import load_trained
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE_VOCAB_SIZE = 4096
+TARGET = 1.70  # bits per byte
+MARGIN = 0.97  # of the budget, so that a run that is a little slower than the one before keeps it
+DATA_STAGES = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val")
+
+
+def parse() -> argparse.Namespace:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(description="Seconds of training to a loss.")
+    parser.add_argument("--budgets", type=float, nargs="+", default=[45, 60, 180], help="seconds of training")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of ours")
+    parser.add_argument("--eval_every_s", type=float, default=15, help="between points of the reference's curve")
+    parser.add_argument("--quick", action="store_true", help="seconds: to see that it runs")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "time_to_loss.json")
+    args = parser.parse_args()
+    if args.quick:
+        args.budgets, args.seeds, args.set = [2.0, 4.0], args.seeds[:1], [*args.set, "train.warmup_steps=1"]
+    return args
+
+
+def prepare(folder: Path, values: dict) -> Path:
+    """Fetch and tokenize the default corpus in a folder of its own, with these parameters."""
+    stage_folder(folder)
+    change_params(folder, values)
+    for stage in DATA_STAGES:
+        run_stage(folder, stage)
+    return folder
+
+
+def run_reference(folder: Path, seconds: float, eval_every_s: float, seed: int) -> list[dict]:
+    """The curve of nanoGPT's recipe: seconds, tokens, bits_per_byte."""
+    command = [sys.executable, Path(__file__).with_name("reference_gpt.py"), folder / "data" / "processed_datasets"]
+    options = ["--seconds", seconds, "--eval_every_s", eval_every_s, "--seed", seed]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [*map(str, command + options)], stdout=subprocess.PIPE, text=True, check=True, env=environment
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def run_ours(folder: Path, tokens: int, seed: int) -> dict:
+    """Train so many tokens by the stage: seconds, tokens, the stage's peak of memory in GiB.
+
+    The stage's clock includes its validations; they are reduced to one window before the first step,
+    which is subtracted, and one after the last, which is not.
+    """
+    section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
+    tokens = max(1, tokens // section["batch_tokens"]) * section["batch_tokens"]
+    values = {"seed": seed, "max_tokens": tokens, "eval_every_tokens": tokens, "eval_tokens": section["seq_len"]}
+    change_params(folder, {f"train.{name}": value for name, value in values.items()})
+    used = run_stage(folder, "train")
+    with open(folder / "plots" / "timing.csv") as file:
+        rows = [(int(row["tokens"]), float(row["seconds"])) for row in csv.DictReader(file)]
+    assert rows[-1][0] == tokens, f"{rows[-1][0]} tokens trained, {tokens} wanted"
+    return {"seconds": rows[-1][1] - rows[0][1], "tokens": tokens, "peak_rss_gib": used["peak_rss_gib"]}
+
+
+def bits_per_byte(folder: Path) -> float:
+    """Of the trained model over the whole validation file, in windows of train.seq_len side by side."""
+    device = torch.device("cpu")
+    model, record = load_trained(folder / "data" / "models", device)
+    validation = open_tokens(folder / "data" / "processed_datasets" / "validation.bin")
+    seq_len = record["seq_len"]
+    dtype = machine.resolve_dtype(read_section(folder / "params.yaml", "train.dtype", str), device)
+    losses, _ = score_tokens(model, validation.ids, validation.eot_id, seq_len, seq_len, 32, device, dtype)
+    return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
+
+
+def curve_of_ours(folder: Path, budgets: list[float], seed: int) -> list[dict]:
+    """One run for each budget of seconds, from the shortest on; a few seconds measure the speed first."""
+    section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
+    trial = run_ours(folder, 2 * section["warmup_steps"] * section["batch_tokens"], seed)
+    points, speed = [], trial["tokens"] / trial["seconds"]
+    for budget in sorted(budgets):
+        point = {"budget_s": budget, **run_ours(folder, int(budget * MARGIN * speed), seed)}
+        point["bits_per_byte"] = bits_per_byte(folder)
+        points.append(point)
+        speed = point["tokens"] / point["seconds"]
+        print(f"ours, seed {seed}: {point}", flush=True)
+    return points
+
+
+def seconds_to(target: float, curve: list[dict], interpolate: bool) -> float | None:
+    """Seconds of training until a curve is at the target: between its points, or at the first that is there."""
+    for i, point in enumerate(curve):
+        if point["bits_per_byte"] <= target:
+            if i == 0 or not interpolate:
+                return point["seconds"]
+            before = curve[i - 1]
+            share = (before["bits_per_byte"] - target) / (before["bits_per_byte"] - point["bits_per_byte"])
+            return before["seconds"] + share * (point["seconds"] - before["seconds"])
+    return None
+
+
+def run_seed(reference: Path, ours: Path, args: argparse.Namespace, seed: int) -> dict:
+    """Both sides with one seed: their curves, seconds to the target, the last value."""
+    longest = max(args.budgets)
+    curves = {
+        "reference": run_reference(reference, longest, args.eval_every_s, seed),
+        "ours": curve_of_ours(ours, args.budgets, seed),
+    }
+    print(f"reference, seed {seed}: {curves['reference'][-1]}", flush=True)
+    reached = {name: seconds_to(TARGET, curve, name == "reference") for name, curve in curves.items()}
+    last = {name: curve[-1]["bits_per_byte"] for name, curve in curves.items()}
+    print(f"seconds to {TARGET}: {reached}; after {longest:.0f} s: {last}", flush=True)
+    return {"seed": seed, "curves": curves, "seconds_to_target": reached, "bits_per_byte_at_the_end": last}
+
+
+def main() -> None:
+    """Prepare the data, run every seed, write the results."""
+    args, busy = parse(), [busy_share()]
+    values = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in args.set)}
+    runs = []
+    with tempfile.TemporaryDirectory(prefix="time-to-loss-") as name:
+        reference = prepare(Path(name) / "reference", {"tokenizers.bpe.vocab_size": REFERENCE_VOCAB_SIZE})
+        ours = prepare(Path(name) / "ours", values)
+        params = yaml.safe_load((ours / "params.yaml").read_text())
+        for seed in args.seeds:
+            runs.append(run_seed(reference, ours, args, seed))
+            busy.append(busy_share())
+    reached = [run["seconds_to_target"] for run in runs if None not in run["seconds_to_target"].values()]
+    write_results(
+        args.out, "time_to_loss", seconds={name: [run[name] for run in reached] for name in ("ours", "reference")} if
+        reached else {"ours": []}, ours="ours", busy=busy, target_bits_per_byte=TARGET, budgets_s=args.budgets,
+        runs=runs, train=params["train"], model=params["models"][params["model"]["name"]],
+        threads=torch.get_num_threads(), versions=versions("torch", "numpy"),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
