@@ -9,7 +9,7 @@ all: .venv/ready
 	@dvc metrics diff --targets metrics/data.json metrics/train.json metrics/eval.json
 
 test: .venv/ready-dev
-	python -m pytest -q -m "not slow" tests
+	python -m pytest -q -m "not slow" -n logical --dist loadfile --no-loadscope-reorder tests
 
 test-slow: .venv/ready-dev
 	python -m pytest -q -m slow tests

@@ -9,13 +9,19 @@ folder `out`. `stream_of(peer, out)` then yields the ids, so that they can be co
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 PROCESSES = 2
-NEEDS = {"nanogpt": "datasets", "datasets_batched": "datasets", "datatrove": "datatrove", "litdata": "litdata"}
+NEEDS = {
+    "nanogpt": "datasets",
+    "datasets_batched": "datasets",
+    "datasets_joined": "datasets",
+    "datatrove": "datatrove",
+    "litdata": "litdata",
+}
 EOT_NAME = "<|endoftext|>"
 
 
@@ -69,25 +75,33 @@ def nanogpt(specification: dict) -> None:
 
 
 def datasets_batched(specification: dict) -> None:
-    """A batched map with encode_to_numpy, one row of ids a batch, then appended to the file."""
+    """A batched map with encode_to_numpy, a row of ids a document, then appended to the file."""
+    map_batches(specification, lambda parts: parts)
+
+
+def datasets_joined(specification: dict) -> None:
+    """The same with the ids of a whole batch in one row: the fastest way through `datasets` that was found."""
+    map_batches(specification, lambda parts: [np.concatenate(parts)])
+
+
+def map_batches(specification: dict, rows_of: Callable) -> None:
+    """Encode in batches of 1,000 documents and append the rows that `rows_of` makes of their ids."""
     import datasets
 
     encoding, eot_id = encoding_of(specification["tokenizer"])
-    end = np.array([eot_id], dtype=np.uint32)
 
     def process(batch):
         texts = batch[specification["column"]]
-        parts = [part for text in texts for part in (encoding.encode_to_numpy(text, disallowed_special=()), end)]
-        return {"ids": [np.concatenate(parts).astype(np.uint16)]}
+        parts = [np.append(encoding.encode_to_numpy(text, disallowed_special=()), eot_id) for text in texts]
+        return {"ids": rows_of([part.astype(np.uint16) for part in parts])}
 
     dataset = load_files(specification)
     features = datasets.Features({"ids": datasets.List(datasets.Value("uint16"))})
-    dataset = dataset.map(
-        process, batched=True, remove_columns=dataset.column_names, num_proc=PROCESSES, features=features
-    ).with_format("numpy", dtype=np.uint16)
+    options = {"batched": True, "num_proc": PROCESSES, "features": features}
+    dataset = dataset.map(process, remove_columns=dataset.column_names, **options).with_format("numpy", dtype=np.uint16)
     with open(Path(specification["out"]) / "train.bin", "wb") as file:
-        for row in dataset:
-            file.write(row["ids"].data)
+        for batch in dataset.iter(1000):
+            file.write(np.concatenate(batch["ids"]).data)
 
 
 def datatrove(specification: dict) -> None:
@@ -146,5 +160,11 @@ def stream_of(peer: str, out: Path) -> Iterator[np.ndarray]:
 
 
 if __name__ == "__main__":
-    peers = {"nanogpt": nanogpt, "datasets_batched": datasets_batched, "datatrove": datatrove, "litdata": litdata}
+    peers = {
+        "nanogpt": nanogpt,
+        "datasets_batched": datasets_batched,
+        "datasets_joined": datasets_joined,
+        "datatrove": datatrove,
+        "litdata": litdata,
+    }
     peers[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))

@@ -57,7 +57,7 @@ def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch
         hashes.add(sha256_file(out))
         assert json.loads(out.with_suffix(".json").read_text()) == meta
         assert encoder == (
-            "gigatoken, 8 documents by tiktoken instead, 2 by both for comparison"
+            "gigatoken, 8 documents by tiktoken instead, 32 by both for comparison"
             if has_engine
             else "the tokenizer itself"
         )

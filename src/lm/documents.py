@@ -129,7 +129,8 @@ def _characters(texts: pa.Array) -> np.ndarray:
     content = texts.buffers()[2]
     is_ascii = content is None or np.frombuffer(content, np.int8).min(initial=0) >= 0
     lengths = (pc.binary_length if is_ascii else pc.utf8_length)(texts)  # the former is a hundred times faster
-    return pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = lengths.fill_null(0) if lengths.null_count else lengths
+    return np.from_dlpack(lengths).astype(np.int64)  # to_numpy() would import pandas, a quarter of a small run's time
 
 
 def iter_texts(raw: Path, part: Slice) -> Iterator[list[str]]:

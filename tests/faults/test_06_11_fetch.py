@@ -152,7 +152,8 @@ def test_07_a_gated_repository_names_licence_and_token_and_keeps_the_token_secre
     opened = gated.run(stage, HF_TOKEN=TOKEN)
     assert opened.returncode == 0, opened.stderr
     written = b"".join(files_below(gated.folder).values()).decode("utf-8", errors="replace")
-    assert "hf_" not in said + opened.stdout + opened.stderr + written
+    everything = said + opened.stdout + opened.stderr + written
+    assert TOKEN not in everything and WRONG_TOKEN not in everything
 
 
 def test_08_a_branch_is_resolved_and_recorded(project, hub):
