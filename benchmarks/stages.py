@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import yaml
+from harness import run_measured
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKED = ("src", "dvc.yaml", "requirements.txt")
@@ -54,16 +55,10 @@ def run_stage(folder: Path, stage: str) -> dict[str, float]:
     """
     command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["cmd"]
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
-    log, start = folder / f"{stage}.log", time.perf_counter()
-    with open(log, "w") as file:
-        arguments = [sys.executable, *shlex.split(command)[1:]]
-        process = subprocess.Popen(arguments, cwd=folder, env=environment, stdout=file, stderr=file)
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - start
-    if process.returncode:
-        raise RuntimeError(f"stage {stage} ended with {process.returncode}:\n{log.read_text()[-2000:]}")
-    return {"seconds": round(seconds, 2), "peak_rss_gib": peak_gib(usage)}
+    start = time.perf_counter()
+    arguments = [sys.executable, *shlex.split(command)[1:]]
+    peak_mb = run_measured(arguments, folder / f"{stage}.log", cwd=folder, env=environment, stderr=subprocess.STDOUT)
+    return {"seconds": round(time.perf_counter() - start, 2), "peak_rss_gib": round(peak_mb * 1e6 / 2**30, 3)}
 
 
 def peak_gib(usage: resource.struct_rusage) -> float:

@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pyarrow as pa
 import pytest
+from fuzz_tokenizers import LONG_RUNS, characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
 
 from conftest import ROOT
 from lm import engine as engine_module
@@ -22,12 +23,8 @@ from lm.engine import (
     open_engine,
 )
 from lm.tokenizer import load_tokenizer, well_formed
-from lm.vocabulary import download_ranks, write_byte_level
 from test_memory import MEASURE
-from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, write_bpe
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from fuzz_tokenizers import LONG_RUNS, characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
+from tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
 
 NEW = re.findall(ONLY_EXACT, "".join(scalars()))  # without END
 
@@ -39,13 +36,7 @@ def bpe(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
-    if not TIKTOKEN_CACHE.exists():
-        pytest.skip(f"{TIKTOKEN_CACHE} is absent: GPT-2's vocabulary would have to be downloaded")
-    folder = tmp_path_factory.mktemp("gpt2")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
-        write_byte_level(folder, download_ranks("gpt2"), "tiktoken", encoding="gpt2")
-    return load_tokenizer(folder)
+    return load_tokenizer(write_gpt2(tmp_path_factory.mktemp("gpt2")))
 
 
 @pytest.fixture(params=["bpe", "gpt2"])

@@ -15,8 +15,8 @@ import tiktoken
 from lm.errors import IntegrityError
 from lm.files import write_json
 from lm.tokenizer import _LONG_RUN, _SPACE, LONG_RUN_CHARS, load_tokenizer, open_backend, well_formed
-from lm.vocabulary import download_ranks, write_byte_level, write_huggingface
-from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, write_bpe, write_gemma_like
+from lm.vocabulary import write_huggingface
+from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, write_bpe, write_gemma_like, write_gpt2
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +26,7 @@ def bpe_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gpt2_folder(tmp_path_factory):
-    if not TIKTOKEN_CACHE.exists():
-        pytest.skip(f"{TIKTOKEN_CACHE} is absent: GPT-2's vocabulary would have to be downloaded")
-    folder = tmp_path_factory.mktemp("gpt2")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
-        write_byte_level(folder, download_ranks("gpt2"), "tiktoken", encoding="gpt2")
-    return folder
+    return write_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 @pytest.fixture(params=["bpe_folder", "gpt2_folder"])

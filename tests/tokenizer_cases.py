@@ -9,12 +9,13 @@ import string
 from itertools import product
 from pathlib import Path
 
+import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from conftest import ROOT
 from lm.files import write_json
-from lm.vocabulary import train_ranks, write_byte_level
+from lm.vocabulary import download_ranks, train_ranks, write_byte_level
 
 TIKTOKEN_CACHE = ROOT.parent / "shared" / "data" / "tiktoken_cache"
 VOCAB_SIZE = 1200
@@ -82,6 +83,16 @@ TRAINING = fuzzed_texts(1000, seed=2) + ["the theory of the thing; it's 2024's b
 def write_bpe(folder: Path) -> Path:
     """A byte-level BPE of VOCAB_SIZE entries, trained on TRAINING."""
     write_byte_level(folder, train_ranks([TRAINING[:600], TRAINING[600:]], VOCAB_SIZE), "bpe")
+    return folder
+
+
+def write_gpt2(folder: Path) -> Path:
+    """GPT-2's vocabulary out of TIKTOKEN_CACHE; the test is skipped where that is absent."""
+    if not TIKTOKEN_CACHE.exists():
+        pytest.skip(f"{TIKTOKEN_CACHE} is absent: GPT-2's vocabulary would have to be downloaded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
+        write_byte_level(folder, download_ranks("gpt2"), "tiktoken", encoding="gpt2")
     return folder
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import yaml
+from stages import change_params
 
 from conftest import ROOT
 
@@ -45,15 +46,7 @@ class Workspace:
 
     def change(self, **values) -> None:
         """Change parameters: `change(**{"train.seq_len": 16})`; dots descend, missing keys are made."""
-        path = self.folder / "params.yaml"
-        params = yaml.safe_load(path.read_text())
-        for name, value in values.items():
-            *parents, last = name.split(".")
-            section = params
-            for parent in parents:
-                section = section.setdefault(parent, {})
-            section[last] = value
-        path.write_text(yaml.safe_dump(params, sort_keys=False))
+        change_params(self.folder, values)
 
     def get(self, name: str):
         """A parameter by its dotted name."""
