@@ -8,23 +8,24 @@ writer, so memory does not grow with the corpus. The encoder is a thread where g
 on the number of processes, nor on where chunks are cut: documents are encoded one by one.
 """
 
+import contextlib
 import dataclasses
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from lm.documents import Chunk, Slice, iter_chunks, read_manifest, refuse_overlap
+from lm.documents import MANIFEST, Chunk, Slice, check_files, iter_chunks, refuse_overlap
 from lm.engine import Engine, EngineDifference, encode_exactly, open_engine
 from lm.errors import EnvironmentFailure, command
-from lm.files import output_lock, sha256_file
+from lm.files import output_lock, read_json, sha256_file
 from lm.params import read_section
 from lm.tokenfile import write_tokens
 from lm.tokenizer import Tokenizer, describe_tokenizer, load_tokenizer
@@ -135,27 +136,34 @@ class Tally:
 
 
 class Inputs(NamedTuple):
-    """What is read, checked: data/raw with its manifest, the slice of it, the tokenizer and its engine."""
+    """What is read: data/raw with its manifest, the check of its files that goes on meanwhile and ends with None
+    or IntegrityError, the slice of it, the tokenizer and its engine."""
 
     raw: Path
     manifest: dict
+    checked: Future
     part: Slice
     tokenizer: Tokenizer
     engine: Engine | None
 
 
-def open_inputs(raw: Path, folder: Path, part: Slice) -> Inputs:
-    """Check data/raw and, meanwhile, load the tokenizer."""
+@contextlib.contextmanager
+def open_inputs(raw: Path, folder: Path, part: Slice) -> Iterator[Inputs]:
+    """Load the tokenizer and begin to hash data/raw; whatever goes wrong, a damaged file is named first."""
+    manifest = read_json(raw / MANIFEST)
     with ThreadPoolExecutor(1) as pool:
-        manifest = pool.submit(read_manifest, raw)
-        tokenizer = load_tokenizer(folder)
-        engine = open_engine(tokenizer)
-        return Inputs(raw, manifest.result(), part, tokenizer, engine)
+        checked = pool.submit(check_files, raw, manifest)
+        try:
+            tokenizer = load_tokenizer(folder)
+            yield Inputs(raw, manifest, checked, part, tokenizer, open_engine(tokenizer))
+        except Exception:
+            checked.result()
+            raise
 
 
 def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
     """Tokenize one slice into `out` and its sidecar; return the sidecar. Raises EngineDifference."""
-    raw, manifest, part, tokenizer, engine = inputs
+    raw, manifest, checked, part, tokenizer, engine = inputs
     chunks, tally = iter_chunks(raw, manifest, part, runtime.chunk_chars), Tally()
     if engine:
         encoded = encode_in_thread(chunks, engine)
@@ -163,6 +171,7 @@ def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
         encoded = encode_in_processes(chunks, tokenizer, runtime.num_processes or os.cpu_count() or 1)
 
     def describe() -> dict:
+        checked.result()  # before anything is kept
         return {
             "documents": tally.documents,
             "characters": tally.characters,
@@ -170,7 +179,7 @@ def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
             "surprisal_bits": tally.surprisal_bits,
             "tokenizer": describe_tokenizer(tokenizer),
             "slice": dataclasses.asdict(part),
-            "source": {"name": manifest["source"], "manifest_sha256": sha256_file(raw / "manifest.json")},
+            "source": {"name": manifest["source"], "manifest_sha256": sha256_file(raw / MANIFEST)},
         }
 
     total = part.num_chars or manifest["splits"].get(part.split, {}).get("characters", 0) - part.start_char
@@ -211,8 +220,8 @@ def main(argv: list[str]) -> None:
     which, raw, folder, out = argv[0], *map(Path, argv[1:])
     part = read_slice(which)
     runtime = read_section(RUNTIME, "tokenize", TokenizeRuntime)
-    with output_lock(out):
-        meta, encoder = tokenize_fast(open_inputs(raw, folder, part), out, runtime)
+    with output_lock(out), open_inputs(raw, folder, part) as inputs:
+        meta, encoder = tokenize_fast(inputs, out, runtime)
     print(f"{out}: {meta['tokens']:,} tokens, {meta['utf8_bytes'] / meta['tokens']:.2f} bytes a token; by {encoder}")
 
 

@@ -1,8 +1,10 @@
 """The README's table "a change reruns exactly what depends on it", run with real DVC."""
 
+import contextlib
 import json
 
 import pytest
+from dvc_objects.fs.system import reflink
 
 from workspace import Workspace
 
@@ -65,6 +67,17 @@ def test_going_back_is_served_from_the_cache(workspace):
     workspace.change(**{"eval.stride": 8})
     output = workspace.run("dvc", "repro").stdout
     assert "Stage 'eval' is cached - skipping run" in output
+
+
+def test_an_output_is_linked_into_the_cache_not_copied(workspace):
+    path = workspace.folder / "large.bin"
+    path.write_bytes(bytes(1000))
+    with contextlib.suppress(OSError):
+        reflink(str(path), str(path.with_suffix(".clone")))
+        pytest.skip("this file system clones files, at no cost")
+    inode = path.stat().st_ino
+    workspace.run("dvc", "add", "large.bin")
+    assert path.stat().st_ino == inode and path.stat().st_nlink == 2
 
 
 def test_a_model_goes_away_comes_back_is_evaluated_and_trained_on(workspace):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,26 @@ def folders(tmp_path_factory):
 
 
 def tokenize(part, raw, folder, out, runtime):
-    return tokenize_fast(open_inputs(raw, folder, part), out, runtime)[0]
+    with open_inputs(raw, folder, part) as inputs:
+        return tokenize_fast(inputs, out, runtime)[0]
+
+
+def give_another_file(path):
+    write_documents(path, ["another text"])
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("damage", [give_another_file, cut_off])
+def test_a_file_other_than_the_manifests_is_refused_and_nothing_kept(folders, tmp_path, damage):
+    raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
+    path = raw / "text" / "0001.parquet"
+    damage(path)
+    with pytest.raises(IntegrityError, match=f"0001.parquet: sha256 is {sha256_file(path)}, the manifest says"):
+        tokenize(Slice("text", 0, None), raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+    assert not list(tmp_path.glob("*x.*"))
 
 
 @pytest.mark.parametrize("has_engine", [True, False])
@@ -53,7 +73,8 @@ def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch
     for num_processes, chunk_chars in ((1, 10**9), (1, 1), (2, 1000), (4, 5000)):
         out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
         part, runtime = Slice("text", 0, None), TokenizeRuntime(num_processes, chunk_chars)
-        meta, encoder = tokenize_fast(open_inputs(raw, tokenizer, part), out, runtime)
+        with open_inputs(raw, tokenizer, part) as inputs:
+            meta, encoder = tokenize_fast(inputs, out, runtime)
         hashes.add(sha256_file(out))
         assert json.loads(out.with_suffix(".json").read_text()) == meta
         assert encoder == (
@@ -105,7 +126,8 @@ def test_a_failing_engine_is_announced_and_all_is_done_again(folders, tmp_path, 
         return ids if len(calls) <= num_right else ids[::-1]
 
     monkeypatch.setattr(Engine, "encode_fast", at_last_backwards)
-    meta, encoder = tokenize_fast(open_inputs(raw, tokenizer, part), tmp_path / "x.bin", runtime)
+    with open_inputs(raw, tokenizer, part) as inputs:
+        meta, encoder = tokenize_fast(inputs, tmp_path / "x.bin", runtime)
     assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
     assert encoder == "the tokenizer itself"
     assert "warning: gigatoken: " in capsys.readouterr().err

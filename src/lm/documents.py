@@ -18,6 +18,8 @@ from lm.errors import MEND, DataError, IntegrityError, ParamsError
 from lm.files import read_json, sha256_file
 from lm.sources.parquet import open_parquet, read_row_group
 
+MANIFEST = "manifest.json"
+
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
@@ -51,14 +53,19 @@ def refuse_overlap(train: Slice, validation: Slice, where: str) -> None:
 
 def read_manifest(raw: Path) -> dict:
     """Return data/raw's manifest after checking every file's SHA-256 against it."""
-    manifest = read_json(raw / "manifest.json")
+    manifest = read_json(raw / MANIFEST)
+    check_files(raw, manifest)
+    return manifest
+
+
+def check_files(raw: Path, manifest: dict) -> None:
+    """Raise IntegrityError unless every file has the SHA-256 that the manifest records."""
     for split in manifest["splits"].values():
         for entry in split["files"]:
             path = raw / entry["path"]
             found = sha256_file(path) if path.exists() else "no file"
             if found != entry["sha256"]:
                 raise IntegrityError(f"{path}: sha256 is {found}, the manifest says {entry['sha256']}; {MEND}")
-    return manifest
 
 
 def check_slice(manifest: dict, part: Slice) -> None:
@@ -134,7 +141,7 @@ def _characters(texts: pa.Array) -> np.ndarray:
 
 
 def iter_texts(raw: Path, part: Slice) -> Iterator[list[str]]:
-    """Yield the slice's documents in order, in batches of at most 256 strings."""
+    """Yield the slice's documents in order, in batches of at most 8,192 strings."""
     for batch, _ in iter_rows(raw, read_manifest(raw), part):
         yield batch.column(0).to_pylist()
 

@@ -149,7 +149,13 @@ class Tokenizer:
     def count_bytes(self, ids: np.ndarray) -> int:
         """How many bytes of raw text the ids (N,) stand for."""
         blocks = range(0, len(ids), BLOCK_TOKENS)
-        return sum(int(self.token_bytes.take(ids[start : start + BLOCK_TOKENS]).sum()) for start in blocks)
+        sizes = self._narrow_token_bytes
+        return sum(int(sizes.take(ids[start : start + BLOCK_TOKENS]).sum(dtype=np.int64)) for start in blocks)
+
+    @functools.cached_property
+    def _narrow_token_bytes(self) -> np.ndarray:
+        """token_bytes in as few bytes an entry as hold it: what is looked up for each token stays in the cache."""
+        return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
 
     def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
         """Ids of each well-formed text, uint32."""

@@ -4,8 +4,8 @@ Text of our own is stored uncompressed and without dictionaries, so that its byt
 documents and on pyarrow's version alone and not on a compressor's build.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import islice, repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 from lm.errors import DataError
 from lm.files import sha256_file
 
-ROWS_PER_GROUP = 1000
+# A row group is read whole, so these bound memory; small groups and batches cost time for each of them.
+GROUP_CHARS, ROW_CHARS = 4_000_000, 100  # the characters of a group; so many more are counted for each row
+BATCH_BYTES, MAX_BATCH_ROWS = 1 << 21, 8192
 
 
 def write_documents(
@@ -33,9 +35,22 @@ def write_documents(
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     with pq.ParquetWriter(path, schema, write_page_checksum=True, **options) as writer:
-        while group := list(islice(rows, ROWS_PER_GROUP)):
+        for group in _row_groups(rows):
             columns = list(zip(*group, strict=True))[: len(schema)]
             writer.write_table(pa.table([list(values) for values in columns], schema=schema))
+
+
+def _row_groups(rows: Iterable[tuple]) -> Iterator[list[tuple]]:
+    """Cut rows, each with its text first, into groups of about GROUP_CHARS characters."""
+    group, num_chars = [], 0
+    for row in rows:
+        group.append(row)
+        num_chars += len(row[0] or "") + ROW_CHARS
+        if num_chars >= GROUP_CHARS:
+            yield group
+            group, num_chars = [], 0
+    if group:
+        yield group
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
@@ -63,9 +78,11 @@ def open_parquet(path: Path, column: str, name: str | None = None) -> pq.Parquet
 
 
 def read_row_group(name: Path | str, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterable[pa.RecordBatch]:
-    """Yield a row group in batches; damage and invalid UTF-8 raise DataError with its place."""
+    """Yield a row group in batches of about BATCH_BYTES; damage and invalid UTF-8 raise DataError with its place."""
+    meta = file.metadata.row_group(group)
+    rows = min(MAX_BATCH_ROWS, max(1, meta.num_rows * BATCH_BYTES // max(1, meta.total_byte_size)))
     try:
-        for batch in file.iter_batches(256, row_groups=[group], columns=columns):
+        for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
             batch.validate(full=True)
             yield batch
     except (pa.ArrowException, OSError) as error:
