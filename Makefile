@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report stories lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report stories bench bench-gpu lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -35,6 +35,19 @@ stories: .venv/ready
 	python -c 'import json, dvc.api; print(json.dumps(dvc.api.metrics_show(rev="stories"), indent=1))' \
 		> benchmarks/results/stories.json
 
+# Ours beside others, about an hour on a machine that does nothing else; then the table and the picture of it all.
+bench: .venv/bench/ready
+	set -e; for name in tokenizing batches train_step time_to_loss dvc_overhead generate; do \
+		PYTHONPATH=src .venv/bench/bin/python benchmarks/$$name.py; done
+	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 PYTHONPATH=src python benchmarks/train_step.py --only 30m \
+		--out benchmarks/results/train_step_without_amx.json
+	PYTHONPATH=src python benchmarks/summarize.py
+
+# What asks for a CUDA device: benchmarks/results/gpu_step.json and gpu_batches.json.
+bench-gpu: .venv/ready
+	PYTHONPATH=src python benchmarks/gpu_step.py
+	PYTHONPATH=src python benchmarks/batches.py --out benchmarks/results/gpu_batches.json
+
 lint: .venv/ready-dev
 	ruff check .
 	ruff format --check .
@@ -53,4 +66,12 @@ clean-venv:
 
 .venv/ready-dev: .venv/ready requirements-dev.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+	touch $@
+
+# Packages that are compared with, in an environment of their own that sees the pipeline's (requirements-bench.txt).
+.venv/bench/ready: .venv/ready requirements-bench.txt
+	test -x .venv/bench/bin/python || .venv/bin/python -m venv .venv/bench
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$(.venv/bench/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pipeline.pth
+	.venv/bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.txt
 	touch $@

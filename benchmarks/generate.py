@@ -2,22 +2,18 @@
 
     PYTHONPATH=src python benchmarks/generate.py [--new_tokens 512 --rounds 5 --model tiny]
 
-Each round times both on the same prompt and seed, one directly after the other, and they have to draw
-the same ids; the ratio of a round is what another load of the machine changes least. The weights are
-random: their values do not change the time. Writes benchmarks/results/generate.json.
+Both draw from the same prompt and seed, and have to draw the same ids. The weights are random: their
+values do not change the time. Writes benchmarks/results/generate.json.
 """
 
 import argparse
-import os
-import platform
 import statistics
-import time
 from pathlib import Path
 
 import torch
+from harness import busy_share, interleave, ratios, versions, write_results
 
 from lm import machine
-from lm.files import write_json
 from lm.model import Gemma3Model, ModelParams, count_parameters
 from lm.params import read_section
 from lm.sample import generate
@@ -37,63 +33,33 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def describe_machine(device: torch.device) -> dict:
-    """Processor, cores and load beside what lm.machine says."""
-    names = [line for line in read_lines("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "processor": names[0].split(":", 1)[1].strip() if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_1_min": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        **machine.describe(device, torch.float32),
-    }
-
-
-def read_lines(path: str) -> list[str]:
-    """The lines of a file, none where there is no such file (macOS)."""
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
-
-
-def time_sampling(model: Gemma3Model, new_tokens: int, use_cache: bool) -> tuple[float, list[int]]:
-    """Seconds to draw so many ids, and the ids."""
+def sample(model: Gemma3Model, new_tokens: int, use_cache: bool) -> list[int]:
+    """Draw so many ids."""
     generator = torch.Generator(model.device).manual_seed(1)
-    start = time.perf_counter()
-    ids = list(generate(model, PROMPT_IDS, new_tokens, generator=generator, use_cache=use_cache))
-    return time.perf_counter() - start, ids
-
-
-def measure_round(model: Gemma3Model, new_tokens: int) -> dict:
-    """Time both ways once; they have to draw the same."""
-    cached_s, ids = time_sampling(model, new_tokens, use_cache=True)
-    uncached_s, same_ids = time_sampling(model, new_tokens, use_cache=False)
-    assert ids == same_ids, f"the cache changed an id: {ids} {same_ids}"
-    return {"cached_s": cached_s, "uncached_s": uncached_s, "ratio": uncached_s / cached_s}
+    return list(generate(model, PROMPT_IDS, new_tokens, generator=generator, use_cache=use_cache))
 
 
 def main() -> None:
-    """Measure, print a line a round, write the results."""
+    """Measure and write the results."""
     args, device = parse(), machine.pick_device()
     config = read_section(ROOT / "params.yaml", f"models.{args.model}", ModelParams).config(args.vocab_size)
     model = Gemma3Model(config)
     model.init_weights(torch.Generator().manual_seed(1))
     model.to(device)
-    time_sampling(model, min(args.new_tokens, 32), use_cache=True)  # the first calls set kernels up
-    before, rounds = describe_machine(device), []
-    for _ in range(args.rounds):
-        rounds.append(measure_round(model, args.new_tokens))
-        print("cached {cached_s:.3f} s, uncached {uncached_s:.3f} s: {ratio:.2f} times".format(**rounds[-1]))
-    results = {
-        "machine": before,
-        "model": args.model,
-        "parameters": count_parameters(config)["total"],
-        "prompt_tokens": len(PROMPT_IDS),
-        "new_tokens": args.new_tokens,
-        "median_ratio": statistics.median(r["ratio"] for r in rounds),
-        "median_cached_tokens_per_s": args.new_tokens / statistics.median(r["cached_s"] for r in rounds),
-        "rounds": rounds,
-    }
-    write_json(args.out, results)
-    print(f"median of {args.rounds} rounds: {results['median_ratio']:.2f} times faster with the cache")
+    ids, same_ids = (sample(model, args.new_tokens, use_cache) for use_cache in (True, False))
+    assert ids == same_ids, f"the cache changed an id: {ids} {same_ids}"
+    busy = [busy_share()]
+    cases = {name: lambda u=use: sample(model, args.new_tokens, u) for name, use in (("cached", True), ("not", False))}
+    seconds = interleave(cases, args.rounds)
+    busy.append(busy_share())
+    rate = args.new_tokens / statistics.median(seconds["cached"])
+    write_results(
+        args.out, "generate", seconds=seconds, ours="cached", busy=busy, model=args.model,
+        parameters=count_parameters(config)["total"], prompt_tokens=len(PROMPT_IDS), new_tokens=args.new_tokens,
+        cached_tokens_per_s=rate, computed=machine.describe(device, torch.float32), versions=versions("torch"),
+    )  # fmt: skip
+    ratio = ratios(seconds, "cached")["not"]
+    print(f"{ratio['median']:.2f} times faster with the cache ({ratio['min']:.2f} to {ratio['max']:.2f})")
 
 
 if __name__ == "__main__":

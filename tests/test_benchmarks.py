@@ -1,0 +1,37 @@
+"""The figures in the README are those of benchmarks/results, and the benchmarks that need a GPU run at all."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import summarize
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_table_is_the_one_of_the_results():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert summarize.BEGIN in readme and summarize.with_table(readme, summarize.all_rows()) == readme
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_what_is_committed_was_measured_on_an_idle_machine(path):
+    assert json.loads(path.read_text()).get("idle", True)
+
+
+def test_a_ratio_shows_its_range_once_there_is_one():
+    assert summarize.ratio_in_words({"median": 2.345, "min": 2.1, "max": 2.5}) == "2.35 (2.10 to 2.50)"
+    assert summarize.ratio_in_words({"median": 40.5, "min": 40.4, "max": 41.6}) == "40 (40 to 42)"
+    assert summarize.ratio_in_words({"median": 5.0, "min": 5.0, "max": 5.0}) == "5.0"
+
+
+@pytest.mark.slow  # it compiles three models
+def test_the_benchmark_for_gpus_runs_on_a_cpu(tmp_path):
+    script, out = ROOT / "benchmarks" / "gpu_step.py", tmp_path / "gpu.json"
+    command = [sys.executable, script, "--device", "cpu", "--quick", "--out", out]
+    subprocess.run([*map(str, command)], cwd=ROOT, env=None, check=True, timeout=900)
+    presets = json.loads(out.read_text())["presets"]
+    assert set(presets) == {"gpt2_size", "gemma3_270m"}
+    assert all(rate["median"] > 0 for found in presets.values() for rate in found["tokens_per_s"].values())
