@@ -288,12 +288,13 @@ def test_a_rank_that_fails_ends_the_tool_with_its_sentence_and_the_others_are_ke
 COMMANDS = {  # of a Slurm that takes every job, and of a node on which one runs
     "sbatch": "#!/bin/bash\necho Submitted batch job 7\n",
     "srun": '#!/bin/bash\n[ "$1 $2 $3" = "-l -n 1" ] && exec "${@:4}"\n',
+    "scontrol": "#!/bin/bash\necho localhost\n",
 }
 
 
 @pytest.fixture
 def path_of_slurm(tmp_path, monkeypatch):
-    """A PATH with sbatch and srun on it, and without this Python."""
+    """A PATH with these commands on it, and without this Python."""
     (tmp_path / "fake").mkdir()
     for name, script in COMMANDS.items():
         (tmp_path / "fake" / name).write_text(script)
@@ -314,7 +315,7 @@ def test_the_job_that_slurm_is_given_runs_and_the_same_command_joins(path_of_slu
     for line in ("partition=cpu", "time=1:00:00", "account=mine", "array=0-1%1", "job-name=tokenize"):
         assert f"#SBATCH --{line}" in lines
     for task in "01":
-        environment = {**os.environ, "SLURM_ARRAY_TASK_ID": task}
+        environment = {**os.environ, "SLURM_ARRAY_TASK_ID": task, "SLURM_NODELIST": "localhost"}
         job = subprocess.run(["bash", script.resolve()], env=environment, cwd="/", capture_output=True, text=True)
         assert job.returncode == 0, job.stderr
     assert "0 of 2 ranks to tokenize" in run_tool(*options).stdout
