@@ -326,11 +326,12 @@ def test_the_job_that_slurm_is_given_runs_and_the_same_command_joins(path_of_slu
 def test_rays_executor_is_given_what_it_needs(monkeypatch):
     """Ray itself is not run here."""
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
     job = plan()
     executor = tokenize_cluster.make_executor(job, "ray", 2, tokenize_cluster.read_options(["mem_per_cpu_gb=3"]))
     assert (executor.tasks, executor.workers, executor.mem_per_cpu_gb) == (len(job.parts), 2, 3)
     assert executor.pipeline == [job] and not executor.skip_completed
-    assert executor.ray_remote_kwargs["runtime_env"]["env_vars"] == {"PYTHONPATH": str(tokenize_cluster.SRC)}
+    assert executor.ray_remote_kwargs["runtime_env"]["env_vars"] == {"PYTHONPATH": f"{tokenize_cluster.SRC}:/theirs"}
 
 
 def tool(*arguments: str) -> int:

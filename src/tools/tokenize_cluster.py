@@ -109,10 +109,13 @@ def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
     elif workers is not None:
         options = {"workers": workers, **options}
     if kind == "slurm":  # a job begins in a shell that knows neither this Python nor src/
-        paths = f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH PYTHONPATH={shlex.quote(str(SRC))}"
+        paths = (
+            f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH PYTHONPATH={shlex.quote(str(SRC))}:$PYTHONPATH"
+        )
         options = {"env_command": f"export {paths}", "job_name": "tokenize", **options}
     if kind == "ray":
-        options = {"ray_remote_kwargs": {"runtime_env": {"env_vars": {"PYTHONPATH": str(SRC)}}}, **options}
+        paths = os.pathsep.join([str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])])
+        options = {"ray_remote_kwargs": {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}}, **options}
     logs = str(job.folder / "logs" / time.strftime("%Y%m%d-%H%M%S"))
     executor = executor_class(kind)
     try:
