@@ -186,7 +186,7 @@ def open_tokens(path: Path | str) -> TokenFile:
     files = files_of(path, meta)
     for file in files:
         _check_size(file, meta["dtype"])
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         hashes = pool.map(sha256_file, [file.path for file in files])
         hidden = True if len(files) == 1 else None  # None: shown where a person looks on
         bar = tqdm(hashes, f"check {path.name}", len(files), unit="shard", leave=False, disable=hidden)
