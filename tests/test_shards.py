@@ -20,8 +20,9 @@ from lm.overlap import copies, shared_tokens
 from lm.shards import ShardedIds
 from lm.tokenfile import Shard, check_id_range, document_spans, join_shards, open_tokens, write_tokens
 from lm.windows import TokenWindows, read_windows
-from tools import report
+from tools import convert, report
 from train_cases import ARGUMENTS, clear, make_training, results
+from workspace import Workspace
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 100, "eot_id": 99, "sha256": "ab" * 32}
 STREAM = np.random.default_rng(0).integers(100, size=1000, dtype=np.uint16)
@@ -227,3 +228,33 @@ def test_training_on_shards_is_training_on_one_file(tmp_path, monkeypatch, capsy
     cut(Path("validation.bin"), (333,))
     assert train_stage.main(ARGUMENTS) == 0
     assert results() == expected
+
+
+def test_shards_are_converted_like_one_file(both, monkeypatch):
+    monkeypatch.chdir(both[1].path.parent)
+    assert convert.main(["sharded.bin", "x.npy"]) == 0
+    assert np.array_equal(np.load("x.npy"), STREAM)
+    assert convert.main(["x.npy", "again.bin"]) == 0
+    assert Path("again.bin").read_bytes() == both[0].path.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_pipeline_goes_on_with_shards_as_an_output_of_dvc(tmp_path):
+    workspace = Workspace(tmp_path)
+    workspace.make_small()
+    workspace.commit()
+    workspace.repro()
+    made = ["data/models/best_model_params.pt", "metrics/data.json", "metrics/eval.json", "metrics/train.json"]
+    before = {name: (tmp_path / name).read_bytes() for name in made}
+    train, validation = (tmp_path / f"data/processed_datasets/{split}.bin" for split in ("train", "validation"))
+    cut(train, (5, 1000, 20_000))
+    cut(validation, (777,))
+    workspace.run("dvc", "commit", "-f", "tokenize_train", "tokenize_val")
+    assert workspace.repro() == {"audit", "train", "eval"}
+    assert {name: (tmp_path / name).read_bytes() for name in made} == before
+    shutil.rmtree(train)
+    workspace.run("dvc", "checkout", "data/processed_datasets/train.bin")
+    assert len(list(train.iterdir())) == 4 and workspace.repro() == set()
+    assert "all ok" in workspace.run("python", "src", "verify", "--cache").stdout
+    for tool in (["explain", "--step", "3", "--row", "0"], ["report"]):
+        workspace.run("python", "src", *tool)
