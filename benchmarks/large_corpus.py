@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,14 @@ from harness import busy_share, hardware, summary, versions
 
 from lm.files import write_json
 from lm.tokenfile import map_ids
-from lm.windows import TokenWindows
+from lm.windows import TokenWindows, read_windows
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TEXTS = {"35 GB": 35e9, "1 TB": 1e12}  # bytes of UTF-8
 BYTES_PER_TOKEN = 4  # of text; about GPT-2's for English prose
 TOKEN_BYTES = 2
 NUM_RANKS, NUM_CORES = 64, 16
-BATCH_SIZE, SEQ_LEN, NUM_BATCHES = 32, 1024, 200
+BATCH_SIZE, SEQ_LEN, NUM_BATCHES, NUM_READ_AHEAD = 32, 1024, 200, 10
 HASHED_BYTES = 1 << 28
 
 
@@ -72,17 +73,31 @@ def time_batches(folder: Path, text_bytes: float) -> dict:
     mapped = time.perf_counter()
     windows = TokenWindows(ids, SEQ_LEN, BATCH_SIZE, seed=1)
     steps = np.random.default_rng(1).integers(windows.windows_per_epoch() // BATCH_SIZE, size=NUM_BATCHES)
-    seconds = []
-    for step in steps.tolist():
-        begin = time.perf_counter()
-        windows.buffer(step)
-        seconds.append(time.perf_counter() - begin)
+    starts = [windows.starts(step) for step in steps.tolist()]
+    ahead = seconds_of(lambda i: read_windows(ids, starts[i], SEQ_LEN + 1), range(NUM_READ_AHEAD))
+    seconds = seconds_of(lambda i: windows.buffer(int(steps[i])), range(NUM_READ_AHEAD, NUM_BATCHES))
     return {
         "tokens": len(ids),
         "map_ms": (mapped - start) * 1e3,
         "batch_ms": {name: 1e3 * value for name, value in summary(seconds).items()},
+        "batch_with_read_ahead_ms": {name: 1e3 * value for name, value in summary(ahead).items()},
         "resident_mb": psutil.Process().memory_info().rss / 1e6,
     }
+
+
+def read_ahead_kb() -> list[int]:
+    """How far Linux reads ahead, by disk."""
+    return sorted(int(path.read_text()) for path in Path("/sys/block").glob("*/queue/read_ahead_kb"))
+
+
+def seconds_of(work: Callable[[int], object], indices: Iterable[int]) -> list[float]:
+    """How long each call takes."""
+    seconds = []
+    for index in indices:
+        begin = time.perf_counter()
+        work(index)
+        seconds.append(time.perf_counter() - begin)
+    return seconds
 
 
 def table(estimates: dict[str, list[dict]]) -> str:
@@ -128,13 +143,15 @@ def main() -> None:
     estimates = {name: [estimate(size, ranks, rates) for ranks in (1, NUM_RANKS)] for name, size in TEXTS.items()}
     write_json(args.out, {
         "benchmark": "large_corpus", "hardware": hardware(), "busy_shares": busy, "versions": versions("numpy"),
+        "read_ahead_kb": read_ahead_kb(),
         "bytes_per_token": BYTES_PER_TOKEN, "num_cores_to_open": NUM_CORES, "rates": rates, "batches": batches,
         "estimates": estimates,
     })  # fmt: skip
     print(table(estimates))
     for name, found in batches.items():
         median = found["batch_ms"]["median"]
-        print(f"{name}: {found['tokens']:,} tokens, mapped in {found['map_ms']:.1f} ms, a batch in {median:.2f} ms")
+        ahead = found["batch_with_read_ahead_ms"]["median"]
+        print(f"{name}: {found['tokens']:,} tokens, a batch in {median:.2f} ms, {ahead:.0f} if the kernel reads ahead")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,20 @@ def test_windows_across_borders_are_those_of_one_file(both, seq_len):
     for outside in (1000 - seq_len, -1):
         with pytest.raises(IndexError):
             read_windows(both[1].ids, np.array([outside]), seq_len + 1)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")
+def test_the_kernel_reads_what_windows_ask_for_and_reads_ahead_of_scans(both):
+    def advised(tokens):
+        """Of each mapping of the stream's files, whether access at random was announced."""
+        maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+        return sorted("rr" in re.search(r"VmFlags:(.*)", m)[1].split() for m in maps if str(tokens.path) in m)
+
+    for tokens, count in zip(both, (1, 7), strict=True):
+        assert advised(tokens) == [False] * count
+        windows = TokenWindows(tokens.ids, 8, 2, seed=1)
+        assert advised(tokens) == [False] * count + [True] * count
+        assert windows.ids is tokens.ids
 
 
 def test_batches_at_random_are_those_of_one_file(both):

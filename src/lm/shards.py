@@ -4,6 +4,7 @@ Whatever is taken out of `ShardedIds` is an ordinary array, so that most code ne
 have to hold the whole stream in memory is taken block by block.
 """
 
+import mmap
 import operator
 from collections.abc import Sequence
 
@@ -73,6 +74,21 @@ class ShardedIds:
         return np.concatenate([shard == other for shard in self.shards])
 
     __hash__ = None
+
+
+def mapped_for_windows(ids: np.ndarray | ShardedIds) -> np.ndarray | ShardedIds:
+    """The same ids, files in mappings of their own, of which the kernel reads the pages that are asked for.
+
+    Else it reads on behind each page that is not in memory, hundreds of kilobytes for a window of two, which
+    serves a scan, and is most of the time of a batch where the file is larger than memory.
+    """
+    if isinstance(ids, ShardedIds):
+        return ShardedIds([mapped_for_windows(shard) for shard in ids.shards])
+    if not (isinstance(ids, np.memmap) and isinstance(ids.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM")):
+        return ids
+    again = np.memmap(ids.filename, ids.dtype, "r", ids.offset, ids.shape)
+    again.base.madvise(mmap.MADV_RANDOM)
+    return again
 
 
 class ShardedWindows:

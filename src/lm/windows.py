@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 from lm.errors import DataError
-from lm.shards import ShardedIds, ShardedWindows
+from lm.shards import ShardedIds, ShardedWindows, mapped_for_windows
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
@@ -69,7 +69,7 @@ class TokenWindows:
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
             )
         self.ids, self.seq_len, self.batch_size, self.seed = ids, seq_len, batch_size, seed
-        self._windows = _windows_of(ids, seq_len + 1)
+        self._windows = _windows_of(mapped_for_windows(ids), seq_len + 1)
         self._first_of_epoch = [0]
         self._block_steps = max(1, min(_BLOCK_WINDOWS, self.windows_per_epoch()) // batch_size)
         self._block, self._block_starts = -1, np.empty((0, batch_size), np.int64)
