@@ -64,12 +64,12 @@ clean-venv:
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-.venv/ready-dev: .venv/ready requirements-dev.txt
+.venv/ready-dev: .venv/ready requirements-dev.txt requirements-cluster.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	touch $@
 
 # Packages that are compared with, in an environment of their own that sees the pipeline's (requirements-bench.txt).
-.venv/bench/ready: .venv/ready requirements-bench.txt
+.venv/bench/ready: .venv/ready requirements-bench.txt requirements-cluster.txt
 	test -x .venv/bench/bin/python || .venv/bin/python -m venv .venv/bench
 	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> $$(.venv/bench/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pipeline.pth

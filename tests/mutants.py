@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("code in the fingerprint", "src/lm/checkpoint.py", "\"code\": code, ", "", "test_checkpoint.py"),
     Mutant("id-range check", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
            "faults/test_21_24_data_files.py -k test_22"),
-    Mutant("hash check of a token file", "src/lm/tokenfile.py", "    if found != meta[\"sha256\"]:\n",
+    Mutant("hash check of a token file", "src/lm/tokenfile.py", "    if found != recorded:\n",
            "    if False:\n", "faults/test_21_24_data_files.py -k test_21_a_token_file"),
     Mutant("int64 cast", "src/lm/windows.py", "windows.view(dtype).astype(np.int64)",
            "windows.view(dtype).astype(dtype)", "test_windows.py"),

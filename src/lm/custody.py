@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from lm.errors import IntegrityError
 from lm.files import read_json
-from lm.tokenfile import DTYPES, sidecar_path
+from lm.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_stream, sidecar_path
 
 BLOCK_BYTES = 1 << 20
 NO_FILE = "no file"
@@ -142,7 +140,7 @@ def run_checks(checks: list[tuple], digests: Digests) -> Iterator[Finding]:
         if all(path in records for path in needed):
             try:
                 yield from check(digests, *(records[path] for path in needed))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, IntegrityError) as error:
                 yield Finding(str(needed[0]), f"is not as it was written ({error!r})", tuple(needed[::-1]))
 
 
@@ -183,15 +181,29 @@ def text_of_tokenizer(digests: Digests, meta: Record, manifest: Record) -> Itera
 
 
 def token_file(digests: Digests, sidecar: Record) -> Iterator[Finding]:
-    """X.bin as its sidecar has it, and all of its ids in the vocabulary."""
+    """X.bin, a file or shards, as its sidecar has it, and all of its ids in the vocabulary."""
     path, meta = sidecar.path.with_suffix(".bin"), sidecar.content
-    dtype, found = DTYPES[meta["dtype"]], digests.of(path)
-    expected = {"bytes": meta["tokens"] * dtype.itemsize, "sha256": meta["sha256"]}
-    fault = differences({"bytes": found.num_bytes, "sha256": found.sha256}, expected)
-    if fault is None:
-        highest, vocab_size = int(np.memmap(path, dtype, "r").max()), meta["tokenizer"]["vocab_size"]
-        fault = None if highest < vocab_size else f"holds the id {highest}, its vocabulary has {vocab_size} entries"
-    yield Finding(f"{path} (in {sidecar.path.name})", fault, (path,))
+    item_bytes, is_whole = DTYPES[meta["dtype"]].itemsize, True
+    for file in files_of(path, meta):
+        found = digests.of(file.path)
+        expected = {"bytes": file.tokens * item_bytes, "sha256": file.sha256}
+        fault = differences({"bytes": found.num_bytes, "sha256": found.sha256}, expected)
+        if fault:
+            is_whole = False
+            yield Finding(f"{file.path} (in {sidecar.path.name})", fault, (file.path,))
+    if is_whole:
+        yield Finding(f"{path} (in {sidecar.path.name})", _fault_of_stream(path, meta), (path,))
+
+
+def _fault_of_stream(path: Path, meta: dict) -> str | None:
+    """What is wrong with a stream whose files are as recorded: their order, or an id, as a clause."""
+    if "shards" in meta:
+        fault = differences({"sha256": sha256_of_stream(file.path for file in files_of(path, meta))}, meta)
+        if fault:
+            return fault
+    highest = max(int(block.max()) for _, block in blocks_of(map_ids(path, meta)))
+    vocab_size = meta["tokenizer"]["vocab_size"]
+    return None if highest < vocab_size else f"holds the id {highest}, its vocabulary has {vocab_size} entries"
 
 
 def text_of_tokens(digests: Digests, sidecar: Record, manifest: Record) -> Iterator[Finding]:

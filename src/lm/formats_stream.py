@@ -14,7 +14,7 @@ import numpy as np
 
 from lm.errors import DataError, IntegrityError
 from lm.files import sha256_file
-from lm.tokenfile import DTYPES, FORMAT_VERSION, open_tokens, sidecar_path
+from lm.tokenfile import DTYPES, FORMAT_VERSION, map_ids, open_tokens, sidecar_path
 from lm.tokenizer import Tokenizer, describe_tokenizer
 
 BLOCK_TOKENS = 1 << 20
@@ -38,19 +38,23 @@ class Stream:
 
 def bin_stream(path: Path, dtype: str) -> Stream:
     """The stream of X.bin; `dtype` is what a file without a sidecar holds ("uint16" or "uint32")."""
-    has_sidecar = sidecar_path(path).exists()
-    meta = open_tokens(path).meta if has_sidecar else None
-    item = DTYPES[meta["dtype"] if has_sidecar else dtype]
-    num_tokens, odd_bytes = divmod(path.stat().st_size, item.itemsize)
-    if odd_bytes:
-        raise IntegrityError(f"{path}: {path.stat().st_size} bytes are no whole number of {item.name} ids")
+    meta = open_tokens(path).meta if sidecar_path(path).exists() else None
+    described = meta or _described_by_size(path, dtype)
 
     def blocks() -> Iterator[np.ndarray]:
-        for start in range(0, num_tokens, BLOCK_TOKENS):
+        for start in range(0, described["tokens"], BLOCK_TOKENS):
             # Mapped anew for each block, so that what was read does not stay resident.
-            yield np.memmap(path, item, mode="r")[start : start + BLOCK_TOKENS]
+            yield map_ids(path, described)[start : start + BLOCK_TOKENS]
 
     return Stream(path, blocks, meta)
+
+
+def _described_by_size(path: Path, dtype: str) -> dict:
+    """What there is to say of a file of ids without a sidecar."""
+    num_tokens, odd_bytes = divmod(path.stat().st_size, DTYPES[dtype].itemsize)
+    if odd_bytes:
+        raise IntegrityError(f"{path}: {path.stat().st_size} bytes are no whole number of {dtype} ids")
+    return {"dtype": dtype, "tokens": num_tokens, "sha256": ""}
 
 
 def padding_of(rows: np.ndarray, pad_token: int) -> np.ndarray:

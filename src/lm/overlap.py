@@ -26,6 +26,7 @@ def shared_tokens(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> n
     `others` is read block by block; memory grows with N, not with M. Hashes of 64 bits stand for
     n-grams: among 10⁹ × 10⁶ pairs a false one is expected 10⁻⁴ times.
     """
+    ids = np.asarray(ids)  # of shards a copy
     hashes = ngram_hashes(ids, n)
     ends = np.cumsum(np.concatenate([[0], ids == eot_id]))
     inside = ends[n:] == ends[: len(hashes)]

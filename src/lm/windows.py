@@ -10,6 +10,7 @@ import functools
 import numpy as np
 
 from lm.errors import DataError
+from lm.shards import ShardedIds, ShardedWindows, mapped_for_windows
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
@@ -61,14 +62,14 @@ def _round_tables(half_bits: int, key: int) -> list[np.ndarray]:
 class TokenWindows:
     """Batches of training windows out of one stream of token ids."""
 
-    def __init__(self, ids: np.ndarray, seq_len: int, batch_size: int, seed: int):
-        """ids: (N,) integer array or memmap; batch_size in sequences. DataError if N < seq_len + 1."""
+    def __init__(self, ids: np.ndarray | ShardedIds, seq_len: int, batch_size: int, seed: int):
+        """ids: (N,) integer array, memmap or shards; batch_size in sequences. DataError if N < seq_len + 1."""
         if len(ids) < seq_len + 1:
             raise DataError(
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
             )
         self.ids, self.seq_len, self.batch_size, self.seed = ids, seq_len, batch_size, seed
-        self._windows = _windows_of(ids, seq_len + 1)
+        self._windows = _windows_of(mapped_for_windows(ids), seq_len + 1)
         self._first_of_epoch = [0]
         self._block_steps = max(1, min(_BLOCK_WINDOWS, self.windows_per_epoch()) // batch_size)
         self._block, self._block_starts = -1, np.empty((0, batch_size), np.int64)
@@ -133,20 +134,23 @@ def gather(ids: np.ndarray, starts: np.ndarray, seq_len: int) -> tuple[np.ndarra
     return buffer[:, :-1], buffer[:, 1:]
 
 
-def read_windows(ids: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+def read_windows(ids: np.ndarray | ShardedIds, starts: np.ndarray, length: int) -> np.ndarray:
     """(B, length) int64, new: the ids from each of `starts` (B,) on. IndexError past the end of the stream."""
     return _widen(_windows_of(ids, length)[starts], ids.dtype)
 
 
-def _windows_of(ids: np.ndarray, length: int) -> np.ndarray:
+def _windows_of(ids: np.ndarray | ShardedIds, length: int) -> np.ndarray | ShardedWindows:
     """(N - length + 1,), a view of ids (N,): item i is the `length` ids from i on as one opaque value.
 
     A fancy index copies such items whole, in less time than the rows of a sliding_window_view.
+    Of shards it is what gives the rows of ids themselves.
     """
+    if isinstance(ids, ShardedIds):
+        return ShardedWindows(ids, length)
     ids = np.ascontiguousarray(ids)
     return np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
 
 
 def _widen(windows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The ids of opaque windows (B,) as (B, length) int64."""
+    """The ids of windows, opaque ones (B,) or rows (B, length), as (B, length) int64."""
     return windows.view(dtype).astype(np.int64).reshape(len(windows), -1)

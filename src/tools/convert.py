@@ -23,7 +23,7 @@ from lm.files import output_lock
 from lm.formats_dumps import dumps_stream, replace_dumps, write_dumps
 from lm.formats_npy import npy_stream, write_npy
 from lm.formats_stream import Stream, bin_stream, checked, describe_stream
-from lm.tokenfile import write_tokens
+from lm.tokenfile import sidecar_path, write_tokens
 from lm.tokenizer import Tokenizer, load_tokenizer
 
 # The options that say something about one format alone.
@@ -55,6 +55,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def format_of(path: Path) -> str:
     """ ".bin", ".npy" or "dumps"; ParamsError for another suffix, which must be a mistake."""
+    if path.suffix == ".bin" and sidecar_path(path).exists():  # shards are a folder too
+        return ".bin"
     if path.is_dir() or not path.suffix:
         return "dumps"
     if path.suffix not in (".bin", ".npy"):

@@ -35,7 +35,7 @@ from lm.files import read_json, sha256_file, write_text
 from lm.model import ModelConfig, count_parameters, flops_per_token
 from lm.params import read_yaml
 from lm.revisions import flatten
-from lm.tokenfile import DTYPES, TokenFile, entropy_per_token, sidecar_path
+from lm.tokenfile import BLOCK_TOKENS, TokenFile, blocks_of, entropy_per_token, map_ids, sidecar_path
 from lm.tokenizer import load_tokenizer
 from tools.reproduce import PACKAGES
 from tools.verify import PLACES
@@ -57,7 +57,6 @@ LINKS = [
     (training_of_model, TRAINED, MODEL),
     (score_of_model, SCORED, MODEL, VALIDATION),
 ]
-BLOCK_TOKENS = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,10 +211,9 @@ def text_pictures(workspace: Workspace) -> str:
 
 def scan(path: Path, meta: dict) -> tuple[np.ndarray, np.ndarray]:
     """How often each id occurs (V,) and each document's tokens (D,), in one pass over a token file, block by block."""
-    ids, tokenizer = np.memmap(path, DTYPES[meta["dtype"]], "r"), meta["tokenizer"]
+    tokenizer = meta["tokenizer"]
     counts, ends = np.zeros(tokenizer["vocab_size"], np.int64), []
-    for start in range(0, len(ids), BLOCK_TOKENS):
-        block = ids[start : start + BLOCK_TOKENS]
+    for start, block in blocks_of(map_ids(path, meta), BLOCK_TOKENS):
         counts += np.bincount(block, minlength=len(counts))
         ends.append(start + np.flatnonzero(block == tokenizer["eot_id"]))
     return counts, np.diff(np.concatenate(ends), prepend=-1)
