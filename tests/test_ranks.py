@@ -1,0 +1,136 @@
+"""Several ranks: the same windows and losses for any number, one state for all, one that writes; gloo on the CPU."""
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import train as train_stage
+from lm import ranks
+from lm.checkpoint import load_newest_state
+from lm.errors import EnvironmentFailure, ParamsError
+from lm.recipe import TrainParams
+from lm.training import share
+from rank_cases import record_batches, run_ranks, stop_at
+from train_cases import Stage, clear, make_training, only_run, run_stage, set_runtime
+
+STEPS, STOP = 50, 20
+CURVES = ["plots/training.csv", "plots/validation.csv"]
+SETTINGS = {
+    "train.seq_len": 16, "train.batch_tokens": 128, "train.micro_batch_tokens": 64, "train.max_tokens": 128 * STEPS,
+    "train.log_every_tokens": 128, "train.eval_every_tokens": 1280,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    workspace = make_training(tmp_path_factory.mktemp("ranks") / "ws")
+    workspace.change(**SETTINGS)
+    return workspace
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    monkeypatch.chdir(template.folder)
+    clear()
+    before = {name: Path(name).read_bytes() for name in ("params.yaml", "runtime.yaml")}
+    set_runtime(checkpoint_every_s=3600, timeout_s=60)
+    yield template
+    for name, content in before.items():
+        Path(name).write_bytes(content)
+
+
+def curves():
+    """Steps, tokens, rates, losses and norms of both curves."""
+    return [np.loadtxt(name, delimiter=",", skiprows=1) for name in CURVES]
+
+
+def assert_close(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours[:, :4], theirs[:, :4], rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def alone(template):
+    """Curves, batches and the first validation's row of one process, by optimizer."""
+    found = {}
+    for optimizer in ("muon", "adamw"):
+        template.change(**{"train.optimizer": optimizer})
+        with contextlib.chdir(template.folder):
+            clear()
+            set_runtime(checkpoint_every_s=3600)
+            Path("seen").mkdir(exist_ok=True)
+            assert run_stage(record_batches, "seen").code == 0
+            found[optimizer] = curves(), json.loads(Path("seen/0.json").read_text())
+            shutil.rmtree("seen")
+    template.change(**{"train.optimizer": "muon"})
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(workspace, alone, count):
+    Path("seen").mkdir()
+    ended = run_ranks(count, record_batches, "seen")
+    assert [rank.code for rank in ended] == [0] * count, ended
+    expected, batches = alone["muon"]
+    seen = [json.loads(Path(f"seen/{rank}.json").read_text()) for rank in range(count)]
+    shutil.rmtree("seen")
+    assert [sum(rows, []) for rows in zip(*seen, strict=True)] == batches
+    assert_close(curves(), expected)
+    # Of the same weights, the figure is the same to the bit.
+    assert curves()[1][0, 2] == expected[1][0, 2]
+    assert all(rank.out == rank.err == "" for rank in ended[1:]), ended
+    assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == count
+
+
+@pytest.mark.parametrize(("before", "after", "shard"), [(2, 1, False), (1, 2, False), (2, 1, True), (1, 2, True)])
+def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, after, shard):
+    optimizer = "adamw" if shard else "muon"
+    workspace.change(**{"train.optimizer": optimizer})
+    set_runtime(shard=str(shard).lower())
+    ended = run_ranks(before, stop_at, before - 1, STOP)  # the last rank alone is asked
+    assert [rank.code for rank in ended] == [143] * before, ended
+    assert f"training stopped at step {STOP} (SIGTERM); its state is saved" in ended[0].sentence
+    assert all("error" not in rank.err for rank in ended[1:])
+    state = load_newest_state(only_run())
+    assert state["step"] == STOP and state["model"]["embed_tokens.weight"].shape == (50, 16)
+    ended = run_ranks(after)
+    assert [rank.code for rank in ended] == [0] * after, ended
+    assert f"resumed at step {STOP} " in ended[0].out
+    assert_close(curves(), alone[optimizer][0])
+    segments = json.loads(Path("data/models/model.json").read_text())["segments"]
+    assert [(segment["from_step"], segment["ranks"]) for segment in segments] == [(0, before), (STOP, after)]
+    weights = torch.load("data/models/best_model_params.pt", weights_only=True)
+    assert all(type(weight) is torch.Tensor for weight in weights.values())
+
+
+def test_a_finished_run_is_republished_and_the_other_ranks_leave(workspace, alone):
+    assert run_stage().code == 0
+    before = Path("data/models/model.json").read_bytes()
+    shutil.rmtree("data/models")
+    ended = run_ranks(2)
+    assert [rank.code for rank in ended] == [0, 0], ended
+    assert Path("data/models/model.json").read_bytes() == before
+
+
+def test_shares_are_equal_and_no_larger_than_a_micro_batch():
+    @pytest.fixture
+    def unused():
+        pass
+
+    params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8)
+    for count, micro_batches in [(1, 3), (2, 3), (3, 1), (4, 3), (24, 1)]:
+        shares = [share(params, ranks.Team(rank, count)) for rank in range(count)]
+        assert [row for rows, _ in shares for row in range(24)[rows]] == list(range(24))
+        assert {parts for _, parts in shares} == {micro_batches}, count
+
+
+def train_params(**values):
+    section = train_stage.read_yaml(Path(train_stage.__file__).parent.parent / "params.yaml")["train"]
+    return TrainParams(**{**section, **values})
