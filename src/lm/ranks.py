@@ -8,6 +8,7 @@ is a function of seed and step), so no rank needs a generator of its own.
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import signal
@@ -251,6 +252,7 @@ def start(count: int, arguments: list[str]) -> None:
         min_nodes=1, max_nodes=1, nproc_per_node=count, run_id=RUN_ID, max_restarts=0, rdzv_backend="c10d",
         rdzv_endpoint="localhost:0", local_addr="localhost", signals_to_handle="SIGHUP,SIGQUIT",
     )  # fmt: skip
+    logging.disable(logging.ERROR)  # the launcher's log of exit codes, after a rank's one sentence
     with _relayed_signals() as received:
         try:
             elastic_launch(config, sys.executable)(*arguments)
