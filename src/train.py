@@ -4,8 +4,8 @@
         data/models metrics plots
 
 Work in progress lives in .runs/<fingerprint>/, so a killed run goes on where it stopped and a
-changed parameter, input or line of code begins a run of its own (README, "Stop and go on"). Several
-processes can share the work; the first of them locks, prints and writes (lm.ranks).
+changed parameter, input or line of code begins a run of its own (README, "Stop and go on"). Of several
+processes the first one locks, prints and writes (lm.ranks).
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from lm import checkpoint, machine, preflight, ranks
+from lm import checkpoint, launcher, machine, preflight, ranks, training
 from lm.errors import DataError, DivergedError, IntegrityError, ParamsError, command
 from lm.figure import draw_training
 from lm.files import atomic_folder, output_lock, sha256_file
@@ -25,7 +25,6 @@ from lm.optim import build_optimizers
 from lm.params import needed, read_section, read_yaml
 from lm.recipe import TrainParams
 from lm.results import publish, write_curves, write_metrics, write_models
-from lm.score import score_tokens
 from lm.stopping import StopRequest
 from lm.tokenfile import TokenFile, check_id_range, entropy_per_token, open_tokens, sidecar_path
 from lm.trained import load_initial
@@ -78,7 +77,7 @@ def read_setup(train_path: Path, validation_path: Path, team: ranks.Team) -> Set
             f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
             f"{model_params.max_seq_len}"
         )
-    refuse_unshared(params, team)
+    training.refuse_unequal_shares(params, team)
     device = machine.pick_device(team.local_rank if team.count > 1 else None)
     dtype = machine.resolve_dtype(params.dtype, device)
     train, validation = open_tokens(train_path), open_tokens(validation_path)
@@ -95,21 +94,6 @@ def read_setup(train_path: Path, validation_path: Path, team: ranks.Team) -> Set
     return Setup(params, config, train, validation, initial, sha256, device, dtype, team)
 
 
-def refuse_unshared(params: TrainParams, team: ranks.Team) -> None:
-    """Raise ParamsError if the ranks cannot take equal shares of a batch, or of what the optimizer works on."""
-    if params.batch_size % team.count:
-        raise ParamsError(
-            f"{PARAMS}: train.batch_tokens {params.batch_tokens} are {params.batch_size} sequences of train.seq_len "
-            f"{params.seq_len}, which {team.count} processes cannot share equally; their number must divide "
-            f"{params.batch_size} (train.num_processes in {RUNTIME}), micro-batches follow"
-        )
-    if team.sharded and params.optimizer == "muon":
-        raise ParamsError(
-            f"{PARAMS}: train.optimizer is muon, which works on whole matrices, and train.shard in {RUNTIME} leaves "
-            "each process a part of them; set the one to adamw or the other to false"
-        )
-
-
 def run_folder(setup: Setup) -> Path:
     """.runs/<fingerprint> below the main repository, also when run in a copy for a queued experiment."""
     deps = read_yaml(PIPELINE)["stages"]["train"]["deps"]
@@ -124,16 +108,14 @@ def make_plan(setup: Setup) -> preflight.Plan:
     """Derive size, work and memory of the run."""
     params, config = setup.params, setup.config
     num_parameters = count_parameters(config)["total"]
-    rows, micro_batches = share(params, setup.team)
-    micro_batch_tokens = (rows.stop - rows.start) // micro_batches * params.seq_len
-    shards = setup.team.count if setup.team.sharded else 1
+    micro_batch_tokens = params.batch_tokens // setup.team.count // share(params, setup.team)[1]
     return preflight.Plan(
         num_parameters=num_parameters,
         flops_per_token=flops_per_token(config, params.seq_len)["total"],
         max_steps=params.max_steps,
         max_tokens=params.max_steps * params.batch_tokens,
         train_tokens=len(setup.train.ids),
-        memory_bytes=preflight.estimate_memory_bytes(num_parameters, config, micro_batch_tokens, shards),
+        memory_bytes=preflight.estimate_memory_bytes(num_parameters, config, micro_batch_tokens, setup.team.shards),
     )
 
 
@@ -216,7 +198,8 @@ def train(
 
     def validate_now() -> None:
         tokens = state.step * params.batch_tokens
-        loss = validate(state, validation_loss(setup, state.model), tokens)
+        loss = training.validation_loss(state.model, setup.validation, params, team, setup.device, setup.dtype)
+        validate(state, loss, tokens)
         state.elapsed_s = clock.elapsed_s()
         state.history.timing.append([tokens, state.elapsed_s])
         if not team.first:
@@ -228,9 +211,7 @@ def train(
 
     with (
         StopRequest(team.launched, team.first) as stop,
-        tqdm(
-            total=plan.max_tokens, unit="tok", unit_scale=True, desc="train", disable=None if team.first else True
-        ) as bar,
+        tqdm(total=plan.max_tokens, unit="tok", unit_scale=True, desc="train", disable=not team.first or None) as bar,
     ):
         bar.update(state.step * params.batch_tokens)
         if not state.history.validation:
@@ -249,17 +230,6 @@ def train(
             keep_state()  # it holds the best weights so far
             raise
     state.elapsed_s = clock.elapsed_s()
-
-
-def validation_loss(setup: Setup, model: Gemma3Model) -> float:
-    """Mean nats a token over the first `eval_tokens` of the validation file, in windows side by side."""
-    params = setup.params
-    batch_size = max(1, params.micro_batch_tokens // params.seq_len)
-    losses, _ = score_tokens(
-        model, setup.validation.ids[: params.eval_tokens], setup.validation.eot_id, params.seq_len, params.seq_len,
-        batch_size, setup.device, setup.dtype, "validate", setup.team.rank, setup.team.count,
-    )  # fmt: skip
-    return float(setup.team.join_scores(losses).mean(dtype="float64"))
 
 
 def provenance(setup: Setup) -> dict:
@@ -309,7 +279,7 @@ def main(argv: list[str]) -> None:
     train_path, validation_path, models, metrics, plots = map(Path, argv)
     runtime = read_section(RUNTIME, "train", TrainRuntime)
     if runtime.num_processes > 1 and ranks.place() is None:
-        return ranks.start(runtime.num_processes, [__file__, *argv])
+        return launcher.start(runtime.num_processes, [__file__, *argv])
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
     with ranks.join(runtime.shard, runtime.timeout_s) as team, preflight.out_of_memory_in_words():

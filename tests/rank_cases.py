@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import conftest  # noqa: F401  makes the stages importable, also for the script
+import lm.files
 import lm.training
 import train as train_stage
 from train_cases import ARGUMENTS, Ended, Stage
@@ -31,8 +32,15 @@ def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *ar
         RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
     )  # fmt: skip
+    if rank > 0:
+        train_stage.output_lock = lm.files._temporary_beside = forbidden
     if sabotage is not None:
         sabotage(*arguments)
+
+
+def forbidden(*arguments):
+    """Stands for what takes a lock or writes a file, in all ranks but the first."""
+    raise AssertionError(f"rank {os.environ['RANK']} writes {arguments[0]}")
 
 
 def sabotage_ranks(*words) -> None:

@@ -1,8 +1,9 @@
 """Several ranks: the same windows and losses for any number, one state for all, one that writes; gloo on the CPU."""
 
 import contextlib
+import dataclasses
+import itertools
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-import train as train_stage
+from conftest import ROOT
 from lm import ranks
 from lm.checkpoint import load_newest_state
 from lm.errors import EnvironmentFailure, ParamsError
+from lm.params import read_yaml
 from lm.recipe import TrainParams
-from lm.training import share
+from lm.training import refuse_unequal_shares, share
 from rank_cases import record_batches, run_ranks, stop_at
-from train_cases import Stage, clear, make_training, only_run, run_stage, set_runtime
+from train_cases import clear, make_training, only_run, run_stage, set_runtime
 
 STEPS, STOP = 50, 20
 CURVES = ["plots/training.csv", "plots/validation.csv"]
@@ -81,7 +83,7 @@ def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(works
     expected, batches = alone["muon"]
     seen = [json.loads(Path(f"seen/{rank}.json").read_text()) for rank in range(count)]
     shutil.rmtree("seen")
-    assert [sum(rows, []) for rows in zip(*seen, strict=True)] == batches
+    assert [list(itertools.chain(*parts)) for parts in zip(*seen, strict=True)] == batches
     assert_close(curves(), expected)
     # Of the same weights, the figure is the same to the bit.
     assert curves()[1][0, 2] == expected[1][0, 2]
@@ -120,10 +122,6 @@ def test_a_finished_run_is_republished_and_the_other_ranks_leave(workspace, alon
 
 
 def test_shares_are_equal_and_no_larger_than_a_micro_batch():
-    @pytest.fixture
-    def unused():
-        pass
-
     params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8)
     for count, micro_batches in [(1, 3), (2, 3), (3, 1), (4, 3), (24, 1)]:
         shares = [share(params, ranks.Team(rank, count)) for rank in range(count)]
@@ -131,6 +129,55 @@ def test_shares_are_equal_and_no_larger_than_a_micro_batch():
         assert {parts for _, parts in shares} == {micro_batches}, count
 
 
+def test_what_cannot_be_shared_equally_is_refused():
+    params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8, optimizer="adamw")
+    refuse_unequal_shares(params, ranks.Team(0, 8, sharded=True))
+    with pytest.raises(ParamsError, match=r"batch_tokens 384 are 24 sequences .* which 5 processes cannot share"):
+        refuse_unequal_shares(params, ranks.Team(0, 5))
+    with pytest.raises(ParamsError, match=r"optimizer is muon, which works on whole matrices"):
+        refuse_unequal_shares(dataclasses.replace(params, optimizer="muon"), ranks.Team(0, 8, sharded=True))
+
+
+def test_a_divergence_ends_all_ranks_with_6_and_one_sentence(workspace):
+    workspace.change(**{"train.peak_lr": 1e30, "train.divergence_nats": None})
+    ended = run_ranks(2)
+    assert [rank.code for rank in ended] == [6, 6], ended
+    assert "training diverged at step 1: loss " in ended[0].sentence and ended[1].err == ""
+    assert load_newest_state(only_run())["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 8, 1, 2)),
+        ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1",
+          "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, (9, 16, 1, 8)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}, None),  # a batch script, no job step
+    ],
+)  # fmt: skip
+def test_torchrun_and_srun_are_recognised(monkeypatch, environment, place):
+    for name in (*ranks.TORCHRUN, *ranks.SRUN):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.place() == place
+
+
+def test_ranks_that_do_not_know_where_to_meet_say_what_to_set(monkeypatch):
+    for name in ranks.TORCHRUN:
+        monkeypatch.setenv(name, "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set: rank 2 of 2"), ranks.join(False, 1):
+        pass
+
+
+def test_one_process_needs_no_group(monkeypatch):
+    for name in (*ranks.TORCHRUN, *ranks.SRUN):
+        monkeypatch.delenv(name, raising=False)
+    with ranks.join(True, 1) as team:
+        assert team is ranks.ALONE and not ranks.dist.is_initialized()
+
+
 def train_params(**values):
-    section = train_stage.read_yaml(Path(train_stage.__file__).parent.parent / "params.yaml")["train"]
-    return TrainParams(**{**section, **values})
+    return TrainParams(**{**read_yaml(ROOT / "params.yaml")["train"], **values})

@@ -1,6 +1,6 @@
-"""Several processes that train one model, its ranks: how they start, find each other, agree and end.
+"""Several processes that train one model, its ranks: how they find each other, share, agree and end.
 
-All of torch.distributed is here. Each rank takes its rows of every batch, and the gradients are averaged, so that
+Each rank takes its rows of every batch, and the gradients are averaged, so that
 all hold the same weights; the first rank alone holds locks, prints and writes. With one process there is no group
 and every method gives back what it is given. Nothing in training draws random numbers (there is no dropout, a batch
 is a function of seed and step), so no rank needs a generator of its own.
@@ -8,32 +8,26 @@ is a function of seed and step), so no rank needs a generator of its own.
 
 import contextlib
 import dataclasses
-import logging
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 import numpy as np
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from lm.errors import DivergedError, EnvironmentFailure, Interrupted
-from lm.stopping import RELAYED_AS
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # Of a job step, which srun starts: a batch script has SLURM_PROCID and SLURM_NTASKS too, and is no rank.
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
-RUN_ID = "train-stage"  # by which a rank knows that `start` began it
+LAUNCHER = "train-stage"  # the name by which a rank knows that lm.launcher began it
 BUCKET_NUMBERS = 1 << 23  # gradients that are averaged at once
 GRACE_S = 5.0  # in which a launcher ends the ranks that only lost another
-CONTINUES = "`dvc repro` continues from the last saved state"
 
 
 def place() -> tuple[int, int, int, int] | None:
@@ -62,9 +56,14 @@ class Team:
         return self.rank == 0
 
     @property
+    def shards(self) -> int:
+        """In how many parts the weights are."""
+        return self.count if self.sharded else 1
+
+    @property
     def launched(self) -> bool:
-        """Whether `start` began it, which relays signals and ends it by SIGTERM once another rank has failed."""
-        return self.count > 1 and os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
+        """Whether lm.launcher began it, which relays signals and ends it by SIGTERM once another rank has failed."""
+        return self.count > 1 and os.environ.get("TORCHELASTIC_RUN_ID") == LAUNCHER
 
     def await_first(self) -> bool:
         """Wait, however long it waits for a lock, until the first rank begins (True) or has nothing to train."""
@@ -232,72 +231,5 @@ def join(shard: bool, timeout_s: float) -> Iterator[Team]:
         time.sleep(GRACE_S + rank)  # whoever failed has said so, and this rank is ended meanwhile; if not, one speaks
         raise EnvironmentFailure(
             f"rank {rank} of {count} lost another, or had no answer within train.timeout_s {timeout_s:g} of "
-            f"runtime.yaml ({reason[:120]}); {CONTINUES}"
+            f"runtime.yaml ({reason[:120]}); `dvc repro` continues from the last saved state"
         ) from None
-
-
-def start(count: int, arguments: list[str]) -> None:
-    """Run `python *arguments` as `count` ranks on this machine, by torch's elastic launcher, until all have ended.
-
-    SIGINT and SIGTERM, or the death of this process's parent, ask the ranks to save their state and leave; a
-    second signal kills them. Raises SystemExit with the exit code of a rank that has said why it failed,
-    Interrupted, or EnvironmentFailure if one was killed: the others are ended then.
-    """
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // count)))
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=count, run_id=RUN_ID, max_restarts=0, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", local_addr="localhost", signals_to_handle="SIGHUP,SIGQUIT",
-    )  # fmt: skip
-    logging.disable(logging.ERROR)  # the launcher's log of exit codes, after a rank's one sentence
-    with _relayed_signals() as received:
-        try:
-            elastic_launch(config, sys.executable)(*arguments)
-        except SignalException as error:
-            raise Interrupted(error.sigval, f"left at once ({error.sigval.name}); {CONTINUES}") from None
-        except ChildFailedError as error:
-            spoke = [failure for failure in error.failures.values() if failure.exitcode > 0]
-            if spoke:
-                sys.exit(min(spoke, key=lambda failure: failure.timestamp).exitcode)
-            if received:
-                name = signal.Signals(received[-1]).name
-                raise Interrupted(received[-1], f"left at once ({name}); {CONTINUES}") from None
-            # Those that the launcher ended because of another are not the cause.
-            rank, failure = min(error.failures.items(), key=lambda item: item[1].exitcode == -signal.SIGTERM)
-            raise EnvironmentFailure(
-                f"rank {rank} of {count} was ended by {failure.signal_name()}, all others with it; {CONTINUES}"
-            ) from None
-
-
-@contextlib.contextmanager
-def _relayed_signals() -> Iterator[list[int]]:
-    """Hand SIGINT and SIGTERM on to this process's children and list them; the parent's death counts as SIGTERM."""
-    received, over, parent = [], threading.Event(), os.getppid()
-
-    def relay(number: int, frame) -> None:
-        relayed = signal.SIGKILL if received else RELAYED_AS[number]
-        received.append(number)
-        children = psutil.Process().children()
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.send_signal(relayed)
-        if not children:
-            raise Interrupted(number, "stopped before training began; run the same command again")
-
-    def watch_parent() -> None:
-        while not over.wait(1):
-            if os.getppid() != parent:
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-
-    former = {number: signal.signal(number, relay) for number in RELAYED_AS}
-    threading.Thread(target=watch_parent, daemon=True).start()
-    try:
-        yield received
-    finally:
-        over.set()
-        for number, handler in former.items():
-            signal.signal(number, handler)

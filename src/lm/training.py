@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from lm.batch import prefetch, to_device
-from lm.errors import DivergedError
+from lm.errors import DivergedError, ParamsError
 from lm.optim import learning_rate, set_learning_rate
 from lm.ranks import ALONE, Team, full
 from lm.recipe import TrainParams
+from lm.score import score_tokens
+from lm.tokenfile import TokenFile
 from lm.windows import TokenWindows
 
 
@@ -77,6 +79,21 @@ def share(params: TrainParams, team: Team) -> tuple[slice, int]:
     rows = params.batch_tokens // params.seq_len // team.count
     micro_batch = math.gcd(rows, params.micro_batch_tokens // params.seq_len)
     return slice(team.rank * rows, (team.rank + 1) * rows), rows // micro_batch
+
+
+def refuse_unequal_shares(params: TrainParams, team: Team) -> None:
+    """Raise ParamsError if the ranks cannot take equal shares of a batch, or of what the optimizer works on."""
+    if params.batch_size % team.count:
+        raise ParamsError(
+            f"train.batch_tokens {params.batch_tokens} are {params.batch_size} sequences of train.seq_len "
+            f"{params.seq_len}, which {team.count} processes cannot share equally: start a number of them that divides "
+            f"{params.batch_size} (runtime.yaml's train.num_processes), or change the batch; micro-batches follow"
+        )
+    if team.sharded and params.optimizer == "muon":
+        raise ParamsError(
+            "train.optimizer is muon, which works on whole matrices; runtime.yaml's train.shard leaves each process "
+            "a part of them; set the one to adamw or the other to false"
+        )
 
 
 def finished(state: TrainingState, params: TrainParams) -> bool:
@@ -165,6 +182,21 @@ class Clock:
     def restart_interval(self) -> None:
         """Begin a new interval."""
         self._interval = time.monotonic()
+
+
+def validation_loss(
+    model: nn.Module, tokens: TokenFile, params: TrainParams, team: Team, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Mean nats a token over the first `eval_tokens` of the validation file, in windows side by side.
+
+    The ranks share the windows; the batches and the order of the sum are those of one process, so are the bits.
+    """
+    batch_size = max(1, params.micro_batch_tokens // params.seq_len)
+    losses, _ = score_tokens(
+        model, tokens.ids[: params.eval_tokens], tokens.eot_id, params.seq_len, params.seq_len, batch_size, device,
+        dtype, "validate", team.rank, team.count,
+    )  # fmt: skip
+    return float(team.join_scores(losses).mean(dtype="float64"))
 
 
 def validate(state: TrainingState, loss: float, tokens: int) -> float:

@@ -45,6 +45,15 @@ def workspace(template, monkeypatch):
     Path("go").unlink(missing_ok=True)
 
 
+def begin_in_a_child(*words):
+    """A sabotage: the stage runs in a child of its process, which does nothing but wait."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    sabotage_ranks(*words)
+
+
 def held():
     """The process ids of both ranks, once both are held."""
     paths = [Path(f"held-{rank}") for rank in range(2)]
@@ -95,7 +104,9 @@ def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
     go_on_alone(3, undisturbed)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_31_a_signal_to_the_launcher_saves_a_state_and_all_leave(workspace, undisturbed, number, code):
     set_runtime(checkpoint_every_s=3600)
     stage = Stage(sabotage_ranks, "hold_at", 5)
@@ -111,15 +122,39 @@ def test_31_a_signal_to_the_launcher_saves_a_state_and_all_leave(workspace, undi
     go_on_alone(5, undisturbed)
 
 
-def test_31_ranks_whose_launcher_was_killed_save_a_state_and_leave(workspace, undisturbed):
+@pytest.mark.slow
+def test_31_a_second_signal_leaves_at_once(workspace):
     set_runtime(checkpoint_every_s=3600)
     stage = Stage(sabotage_ranks, "hold_at", 5)
     pids = held()
+    os.kill(stage.process.pid, signal.SIGTERM)
+    wait_for(lambda: "once more to leave at once" in stage.err)
+    os.kill(stage.process.pid, signal.SIGINT)
+    ended = stage.end()
+    wait_all_gone(pids)
+    assert ended.code == 130 and "left at once (SIGINT)" in ended.sentence
+    assert load_newest_state(only_run()) is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "reason"),
+    [
+        pytest.param(sabotage_ranks, "the process that started it is gone", marks=pytest.mark.slow),  # the launcher is
+        (begin_in_a_child, "SIGTERM"),  # as when DVC is: the launcher is there, and asks
+    ],
+)
+def test_31_ranks_without_the_one_who_began_them_save_a_state_and_leave(workspace, undisturbed, begin, reason):
+    set_runtime(checkpoint_every_s=3600)
+    stage = Stage(begin, "hold_at", 5)
+    pids = held()
     stage.process.kill()
-    stage.process.join()
+    if reason == "SIGTERM":
+        wait_for(lambda: "stopping after this step" in stage.err)
+    else:
+        stage.process.join()
     Path("go").touch()
     wait_all_gone(pids)
-    assert "training stopped at step 5 (the process that started it is gone)" in stage.err
+    assert f"training stopped at step 5 ({reason}); its state is saved" in stage.err
     go_on_alone(5, undisturbed)
 
 
