@@ -20,10 +20,23 @@ from train_cases import ARGUMENTS, Ended, Stage
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
     """The stage as `count` ranks of a launcher outside, in the working directory, to their ends."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     stages = [Stage(become_rank, rank, count, port, sabotage, *arguments) for rank in range(count)]
     return [stage.end() for stage in stages]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def become_task(rank: int, count: int, port: int) -> None:
+    """A sabotage: this process is a task of a job step of Slurm."""
+    os.environ.update(
+        SLURM_PROCID=str(rank), SLURM_STEP_NUM_TASKS=str(count), SLURM_LOCALID=str(rank),
+        SLURM_STEP_TASKS_PER_NODE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+    )  # fmt: skip
 
 
 def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:

@@ -5,6 +5,8 @@ import dataclasses
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,15 @@ from conftest import ROOT
 from lm import ranks
 from lm.checkpoint import load_newest_state
 from lm.errors import EnvironmentFailure, ParamsError
+from lm.machine import pick_device
+from lm.model import ModelConfig
 from lm.params import read_yaml
+from lm.preflight import estimate_memory_bytes
 from lm.recipe import TrainParams
 from lm.training import refuse_unequal_shares, share
-from rank_cases import record_batches, run_ranks, stop_at
-from train_cases import clear, make_training, only_run, run_stage, set_runtime
+from rank_cases import become_task, free_port, record_batches, run_ranks, stop_at
+from train_cases import ARGUMENTS, Stage, clear, make_training, only_run, run_stage, set_runtime
+from workspace import MICRO_MODEL
 
 STEPS, STOP = 50, 20
 CURVES = ["plots/training.csv", "plots/validation.csv"]
@@ -56,6 +62,7 @@ def assert_close(found, expected):
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.shape == theirs.shape
         np.testing.assert_allclose(ours[:, :4], theirs[:, :4], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(ours[:, 4:], theirs[:, 4:], rtol=0, atol=1e-4)  # the norm of the whole gradient
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +128,30 @@ def test_a_finished_run_is_republished_and_the_other_ranks_leave(workspace, alon
     assert Path("data/models/model.json").read_bytes() == before
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
+
+
+@pytest.mark.slow
+def test_two_hosts_of_an_outside_torchrun(workspace, alone):
+    """As in README, both hosts on this machine; then the stage takes the finished run over."""
+    endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
+    command = [*TORCHRUN, *endpoint, "src/train.py", *ARGUMENTS]
+    hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]
+    assert [host.wait(120) for host in hosts] == [0, 0]
+    assert_close(curves(), alone["muon"][0])
+    shutil.rmtree("data/models")
+    ended = run_stage()
+    assert ended.code == 0 and ended.out == ""
+    assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == 2
+
+
+@pytest.mark.slow
+def test_ranks_of_srun(workspace, alone):
+    port = free_port()
+    assert [stage.end().code for stage in [Stage(become_task, rank, 2, port) for rank in range(2)]] == [0, 0]
+    assert_close(curves(), alone["muon"][0])
+
+
 def test_shares_are_equal_and_no_larger_than_a_micro_batch():
     params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8)
     for count, micro_batches in [(1, 3), (2, 3), (3, 1), (4, 3), (24, 1)]:
@@ -170,6 +201,20 @@ def test_ranks_that_do_not_know_where_to_meet_say_what_to_set(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set: rank 2 of 2"), ranks.join(False, 1):
         pass
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert (pick_device(), pick_device(1)) == (torch.device("cuda"), torch.device("cuda", 1))
+    with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
+        pick_device(2)
+
+
+def test_sharded_weights_need_less_memory():
+    config = ModelConfig(**MICRO_MODEL, vocab_size=50)
+    whole, part = (estimate_memory_bytes(10**9, config, 128, shards) for shards in (1, 8))
+    assert whole / 8 <= part < whole / 7
 
 
 def test_one_process_needs_no_group(monkeypatch):
