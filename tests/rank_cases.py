@@ -15,6 +15,7 @@ import conftest  # noqa: F401  makes the stages importable, also for the script
 import lm.files
 import lm.training
 import train as train_stage
+from lm.stopping import StopRequest
 from train_cases import ARGUMENTS, Ended, Stage
 
 
@@ -99,6 +100,14 @@ def hold_at(step: int) -> None:
             time.sleep(0.01)
 
     at_step(step, hold)
+
+
+def hold_at_and_let_the_first_be_slow(step: int) -> None:
+    """A sabotage: as `hold_at`, and the first rank, which speaks for all, takes its time to leave the loop."""
+    hold_at(step)
+    if os.environ["RANK"] == "0":
+        leave = StopRequest.__exit__
+        StopRequest.__exit__ = lambda *arguments: time.sleep(0.5) or leave(*arguments)
 
 
 def hang_at(rank: int, step: int) -> None:
