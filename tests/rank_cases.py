@@ -107,7 +107,7 @@ def hold_at_and_let_the_first_be_slow(step: int) -> None:
     hold_at(step)
     if os.environ["RANK"] == "0":
         leave = StopRequest.__exit__
-        StopRequest.__exit__ = lambda *arguments: time.sleep(0.5) or leave(*arguments)
+        StopRequest.__exit__ = lambda *arguments: time.sleep(1.2) or leave(*arguments)
 
 
 def hang_at(rank: int, step: int) -> None:

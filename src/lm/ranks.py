@@ -27,6 +27,7 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 LAUNCHER = "train-stage"  # the name by which a rank knows that lm.launcher began it
 BUCKET_NUMBERS = 1 << 23  # gradients that are averaged at once
+LAST_WORD_S = 2.0  # that the first rank has to say why all end
 GRACE_S = 5.0  # in which a launcher ends the ranks that only lost another
 
 
@@ -222,7 +223,7 @@ def join(shard: bool, timeout_s: float) -> Iterator[Team]:
     except (Interrupted, DivergedError) as error:
         if rank == 0:
             raise
-        time.sleep(1)  # a launcher ends all as soon as one has left: the first speaks before that
+        time.sleep(LAST_WORD_S)  # a launcher ends all as soon as one has left: the first speaks before that
         sys.exit(error.exit_code)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
