@@ -103,9 +103,11 @@ def hold_at(step: int) -> None:
 
 
 def hold_at_and_let_the_first_be_slow(step: int) -> None:
-    """A sabotage: as `hold_at`, and the first rank, which speaks for all, takes its time to leave the loop."""
+    """A sabotage: as `hold_at`, and the first rank, which speaks for all, takes its time to leave, the others none."""
     hold_at(step)
-    if os.environ["RANK"] == "0":
+    if os.environ["RANK"] != "0":
+        sys.exit = os._exit
+    else:
         leave = StopRequest.__exit__
         StopRequest.__exit__ = lambda *arguments: time.sleep(1.2) or leave(*arguments)
 
