@@ -4,7 +4,8 @@
         data/models metrics plots
 
 Work in progress lives in .runs/<fingerprint>/, so a killed run goes on where it stopped and a
-changed parameter, input or line of code begins a run of its own (README, "Stop and go on").
+changed parameter, input or line of code begins a run of its own (README, "Stop and go on"). Of several
+processes the first one locks, prints and writes (lm.ranks).
 """
 
 import dataclasses
@@ -15,20 +16,19 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from lm import checkpoint, machine, preflight
+from lm import checkpoint, launcher, machine, preflight, ranks, training
 from lm.errors import DataError, DivergedError, IntegrityError, ParamsError, command
 from lm.figure import draw_training
 from lm.files import atomic_folder, output_lock, sha256_file
 from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, flops_per_token
 from lm.optim import build_optimizers
-from lm.params import read_section, read_yaml
+from lm.params import needed, read_section, read_yaml
 from lm.recipe import TrainParams
 from lm.results import publish, write_curves, write_metrics, write_models
-from lm.score import score_tokens
 from lm.stopping import StopRequest
 from lm.tokenfile import TokenFile, check_id_range, entropy_per_token, open_tokens, sidecar_path
 from lm.trained import load_initial
-from lm.training import Clock, TrainingState, seconds_per_step, train_steps, validate
+from lm.training import Clock, TrainingState, seconds_per_step, share, train_steps, validate
 from lm.windows import TokenWindows
 
 PARAMS, RUNTIME, PIPELINE = "params.yaml", "runtime.yaml", "dvc.yaml"
@@ -36,17 +36,25 @@ PARAMS, RUNTIME, PIPELINE = "params.yaml", "runtime.yaml", "dvc.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class TrainRuntime:
-    """How often states are saved, how many runs are kept, whether the allocator keeps freed memory."""
+    """How often states are saved, how many runs are kept, whether the allocator keeps freed memory; how many
+    processes train, whether each keeps a part of the weights alone, how long they wait for each other."""
 
     checkpoint_every_s: float
     keep_fingerprints: int
     keep_freed_memory: bool
+    num_processes: int
+    shard: bool
+    timeout_s: float
+
+    def __post_init__(self):
+        needed(self.num_processes >= 1, "num_processes", self.num_processes, "at least 1")
+        needed(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
     """Everything a run reads: parameters, checked token files, the model it begins with (None: drawn
-    from train.seed) and the SHA-256 of its weights, where and in what format it computes."""
+    from train.seed) and the SHA-256 of its weights, where and in what format it computes, with whom."""
 
     params: TrainParams
     config: ModelConfig
@@ -56,9 +64,10 @@ class Setup:
     initial_sha256: str | None
     device: torch.device
     dtype: torch.dtype
+    team: ranks.Team
 
 
-def read_setup(train_path: Path, validation_path: Path) -> Setup:
+def read_setup(train_path: Path, validation_path: Path, team: ranks.Team) -> Setup:
     """Read and check parameters before any data is touched, then the data."""
     params = read_section(PARAMS, "train", TrainParams)
     name = read_section(PARAMS, "model.name", str)
@@ -68,7 +77,8 @@ def read_setup(train_path: Path, validation_path: Path) -> Setup:
             f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
             f"{model_params.max_seq_len}"
         )
-    device = machine.pick_device()
+    training.refuse_unequal_shares(params, team)
+    device = machine.pick_device(team.local_rank if team.count > 1 else None)
     dtype = machine.resolve_dtype(params.dtype, device)
     train, validation = open_tokens(train_path), open_tokens(validation_path)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
@@ -81,7 +91,7 @@ def read_setup(train_path: Path, validation_path: Path) -> Setup:
         )
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
-    return Setup(params, config, train, validation, initial, sha256, device, dtype)
+    return Setup(params, config, train, validation, initial, sha256, device, dtype, team)
 
 
 def run_folder(setup: Setup) -> Path:
@@ -98,13 +108,14 @@ def make_plan(setup: Setup) -> preflight.Plan:
     """Derive size, work and memory of the run."""
     params, config = setup.params, setup.config
     num_parameters = count_parameters(config)["total"]
+    micro_batch_tokens = params.batch_tokens // setup.team.count // share(params, setup.team)[1]
     return preflight.Plan(
         num_parameters=num_parameters,
         flops_per_token=flops_per_token(config, params.seq_len)["total"],
         max_steps=params.max_steps,
         max_tokens=params.max_steps * params.batch_tokens,
         train_tokens=len(setup.train.ids),
-        memory_bytes=preflight.estimate_memory_bytes(num_parameters, config, params.micro_batch_tokens),
+        memory_bytes=preflight.estimate_memory_bytes(num_parameters, config, micro_batch_tokens, setup.team.shards),
     )
 
 
@@ -114,17 +125,21 @@ def build_state(setup: Setup) -> TrainingState:
     if model is None:
         model = Gemma3Model(setup.config)
         model.init_weights(torch.Generator().manual_seed(params.seed))
-    model.to(setup.device)
     if params.compile:
         model.compile()
+    setup.team.place_model(model, setup.device)
     betas, factor = (params.beta1, params.beta2), params.embedding_lr_factor
     optimizers = build_optimizers(model, params.optimizer, params.weight_decay, betas, factor, setup.dtype)
-    return TrainingState(model, optimizers)
+    return TrainingState(model, optimizers, setup.team)
 
 
 def resume(state: TrainingState, run: Path, setup: Setup) -> None:
     """Go on from the newest state, if there is one; a segment is added where what computes has changed."""
-    saved = checkpoint.load_newest_state(run)
+    team = setup.team
+    saved = checkpoint.load_newest_state(run) if team.first else None
+    (step,) = team.highest(-1 if saved is None else saved["step"])
+    if not team.first and step >= 0:
+        saved = checkpoint.load_state(checkpoint.record_of(run, step))
     if saved is not None:
         try:
             state.restore(saved)
@@ -133,11 +148,12 @@ def resume(state: TrainingState, run: Path, setup: Setup) -> None:
             raise IntegrityError(
                 f"{run}: its newest state does not fit: {reason}; delete the folder to train from scratch"
             ) from None
-        print(f"resumed at step {state.step} from {run}")
-    here = machine.describe(setup.device, setup.dtype)
+        if team.first:
+            print(f"resumed at step {state.step} from {run}")
+    here = machine.describe(setup.device, setup.dtype, team.count)
     former = dict(state.segments[-1]) if state.segments else {}
     former.pop("from_step", None)
-    if former and former != here:
+    if former and former != here and team.first:
         print(f"warning: begun on {former}, going on with {here}: the bits may differ", file=sys.stderr)
     if former != here:
         state.segments.append({"from_step": state.step, **here})
@@ -145,12 +161,16 @@ def resume(state: TrainingState, run: Path, setup: Setup) -> None:
 
 def introduce(setup: Setup, state: TrainingState, plan: preflight.Plan, windows: TokenWindows) -> None:
     """Print the pre-flight summary with the time that one step takes now, and what is unwise."""
-    micro_batches = setup.params.batch_tokens // setup.params.micro_batch_tokens
-    measure = lambda: seconds_per_step(state.model, windows, micro_batches, setup.device, setup.dtype)  # noqa: E731
+    team, share_of_batch = setup.team, share(setup.params, setup.team)
+    measure = lambda: seconds_per_step(state.model, windows, *share_of_batch, setup.device, setup.dtype)  # noqa: E731
     seconds = measure()
+    if not team.first:
+        return
     print("\n".join(plan.lines(seconds)), flush=True)
+    if team.count > 1:
+        print(f"processes    {team.count}, {team.local_count} on this host; their talk is not in the time above")
     found = preflight.warnings(plan, setup.params.seq_len, setup.config.window, setup.config.full_attention_every)
-    if setup.device.type == "cpu":
+    if setup.device.type == "cpu" and team.count == 1:
         found += machine.warn_of_busy_cores(seconds, measure)
     for warning in found:
         print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -164,28 +184,34 @@ def train(
 
     Metrics and curves so far are current after each validation, for whoever looks on.
     """
-    params = setup.params
-    peak_flops = machine.matmul_peak_flops(setup.device, setup.dtype)
+    params, team = setup.params, setup.team
+    peak_flops = machine.matmul_peak_flops(setup.device, setup.dtype) * team.count
     clock = Clock(state.elapsed_s)
 
     def keep_state() -> None:
         state.elapsed_s = clock.elapsed_s()
-        checkpoint.save_state(run, state.step, state.as_dict())
+        saved = state.as_dict()
+        if team.first:
+            checkpoint.save_state(run, state.step, saved)
+        team.highest(0)  # no rank goes on, or leaves, before the state is there
         clock.restart_interval()
 
     def validate_now() -> None:
         tokens = state.step * params.batch_tokens
-        loss = validate(state, validation_loss(setup, state.model), tokens)
+        loss = training.validation_loss(state.model, setup.validation, params, team, setup.device, setup.dtype)
+        validate(state, loss, tokens)
         state.elapsed_s = clock.elapsed_s()
         state.history.timing.append([tokens, state.elapsed_s])
+        if not team.first:
+            return
         write_curves(plots, state.history)
         write_metrics(metrics, state, plan)
         mfu = tokens * plan.flops_per_token / state.elapsed_s / peak_flops
         bar.set_postfix(val_loss=f"{loss:.3f}", mfu=f"{mfu:.0%}")
 
     with (
-        StopRequest() as stop,
-        tqdm(total=plan.max_tokens, unit="tok", unit_scale=True, desc="train", disable=None) as bar,
+        StopRequest(team.launched, team.first) as stop,
+        tqdm(total=plan.max_tokens, unit="tok", unit_scale=True, desc="train", disable=not team.first or None) as bar,
     ):
         bar.update(state.step * params.batch_tokens)
         if not state.history.validation:
@@ -195,26 +221,15 @@ def train(
                 bar.update(params.batch_tokens)
                 if step % params.eval_every_steps == 0 or step == params.max_steps:
                     validate_now()
-                if stop.wanted:
+                asked_by, due = team.highest(stop.asked_by, int(clock.interval_s() > every_s))
+                if asked_by or due:
                     keep_state()
-                    raise stop.interrupted(step)
-                if clock.interval_s() > every_s:
-                    keep_state()
+                if asked_by:
+                    raise stop.interrupted(step, asked_by)
         except DivergedError:
             keep_state()  # it holds the best weights so far
             raise
     state.elapsed_s = clock.elapsed_s()
-
-
-def validation_loss(setup: Setup, model: Gemma3Model) -> float:
-    """Mean nats a token over the first `eval_tokens` of the validation file, in windows side by side."""
-    params = setup.params
-    batch_size = max(1, params.micro_batch_tokens // params.seq_len)
-    losses, _ = score_tokens(
-        model, setup.validation.ids[: params.eval_tokens], setup.validation.eot_id, params.seq_len, params.seq_len,
-        batch_size, setup.device, setup.dtype, "validate",
-    )  # fmt: skip
-    return float(losses.mean(dtype="float64"))
 
 
 def provenance(setup: Setup) -> dict:
@@ -232,13 +247,19 @@ def provenance(setup: Setup) -> dict:
 
 def run_to_end(setup: Setup, run: Path, every_s: float, metrics: Path, plots: Path) -> None:
     """Train what is left of the run and leave its results in run/done."""
-    params, plan = setup.params, make_plan(setup)
-    preflight.refuse_too_large(plan, machine.available_memory_bytes(setup.device))
+    params, plan, team = setup.params, make_plan(setup), setup.team
+    if team.first:
+        sharers = team.local_count if setup.device.type == "cpu" else 1
+        preflight.refuse_too_large(plan, machine.available_memory_bytes(setup.device) // sharers)
+    team.begin(setup.device)
     windows = TokenWindows(setup.train.ids, params.seq_len, params.batch_size, params.seed)
     state = build_state(setup)
     introduce(setup, state, plan, windows)
     resume(state, run, setup)
     train(setup, state, plan, windows, run, every_s, metrics, plots)
+    if not team.first:
+        state.weights()  # as the first one does for its record
+        return
     with atomic_folder(run / "done") as folder:
         write_models(folder / "models", state, params.batch_tokens, provenance(setup))
         write_metrics(folder / "metrics", state, plan)
@@ -257,15 +278,22 @@ def main(argv: list[str]) -> None:
     """Train on argv[0], validate on argv[1]; write argv[2] (models), argv[3] (metrics), argv[4] (plots)."""
     train_path, validation_path, models, metrics, plots = map(Path, argv)
     runtime = read_section(RUNTIME, "train", TrainRuntime)
+    if runtime.num_processes > 1 and ranks.place() is None:
+        return launcher.start(runtime.num_processes, [__file__, *argv])
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
-    setup = read_setup(train_path, validation_path)
-    run = run_folder(setup)
-    with output_lock(models), output_lock(run, wait=True), preflight.out_of_memory_in_words():
-        checkpoint.prune_runs(run.parent, run, runtime.keep_fingerprints)
-        if not (run / "done").exists():
-            run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
-        publish(run / "done", models, metrics, plots)
+    with ranks.join(runtime.shard, runtime.timeout_s) as team, preflight.out_of_memory_in_words():
+        if not team.first and not team.await_first():
+            return
+        setup = read_setup(train_path, validation_path, team)
+        run = run_folder(setup)
+        if not team.first:
+            return run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
+        with output_lock(models), output_lock(run, wait=True):
+            checkpoint.prune_runs(run.parent, run, runtime.keep_fingerprints)
+            if not (run / "done").exists():
+                run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
+            publish(run / "done", models, metrics, plots)
 
 
 if __name__ == "__main__":

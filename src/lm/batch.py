@@ -14,16 +14,16 @@ from lm.windows import TokenWindows, read_windows
 
 
 def prefetch(
-    windows: TokenWindows, steps: Iterable[int], device: torch.device | str
+    windows: TokenWindows, steps: Iterable[int], device: torch.device | str, rows: slice = slice(None)
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the inputs and targets (B, T) int64 of each step on `device`.
+    """Yield the inputs and targets (B, T) int64 of each step on `device`, or of some rows of it.
 
     The copy of the next step's begins before a step is handed out, so that a GPU, which works its
     queue while Python goes on, finds it there.
     """
     ready = None
     for step in steps:
-        following = to_device(windows.buffer(step), device)
+        following = to_device(windows.buffer(step)[rows], device)
         if ready is not None:
             yield ready
         ready = following

@@ -56,11 +56,17 @@ def load_tensors(path: Path, sha256: str | None):
         raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
 
 
+def record_of(run: Path, step: int) -> Path:
+    """The record of the state of a step, with which it counts."""
+    return run / f"state-{step:09d}.json"
+
+
 def save_state(run: Path, step: int, state: dict) -> None:
     """Write state-<step>.pt and its record into the run's folder; drop all but the last two that have one."""
-    path = run / f"state-{step:09d}.pt"
+    record = record_of(run, step)
+    path = record.with_suffix(".pt")
     sha256 = save_tensors(path, state)
-    write_json(path.with_suffix(".json"), {"run": run.name, "step": step, "sha256": sha256})
+    write_json(record, {"run": run.name, "step": step, "sha256": sha256})
     kept = sorted(run.glob("state-*.json"))[-KEPT_STATES:]
     for old in sorted(run.glob("*state-*")):  # a record before its state; what killed runs left as well
         if old.with_suffix(".json") not in kept:
@@ -75,10 +81,7 @@ def load_newest_state(run: Path) -> dict | None:
     recorded = sorted(run.glob("state-*.json"), reverse=True)
     for record in recorded:
         try:
-            state = read_json(record)
-            if state.get("run") != run.name:
-                raise IntegrityError(f"{record}: is of the run {state.get('run')}, not {run.name}")
-            return load_tensors(record.with_suffix(".pt"), state.get("sha256", "missing"))
+            return load_state(record)
         except IntegrityError as error:
             print(f"warning: {error}; trying the state before it", file=sys.stderr)
     if recorded:
@@ -86,6 +89,14 @@ def load_newest_state(run: Path) -> dict | None:
             f"{run}: none of {len(recorded)} states is intact; delete the folder to train from scratch"
         )
     return None
+
+
+def load_state(record: Path) -> dict:
+    """Return the state of a record; IntegrityError if it is damaged or of another run."""
+    run, state = record.parent.name, read_json(record)
+    if state.get("run") != run:
+        raise IntegrityError(f"{record}: is of the run {state.get('run')}, not {run}")
+    return load_tensors(record.with_suffix(".pt"), state.get("sha256", "missing"))
 
 
 def drop_states(run: Path) -> None:

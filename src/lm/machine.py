@@ -14,9 +14,19 @@ from lm.errors import EnvironmentFailure
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def pick_device() -> torch.device:
-    """CUDA where it is visible (CUDA_VISIBLE_DEVICES), else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def pick_device(index: int | None = None) -> torch.device:
+    """CUDA where it is visible (CUDA_VISIBLE_DEVICES), else the CPU; the device of that index among several.
+
+    Raises EnvironmentFailure if there are fewer.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if index is not None and index >= torch.cuda.device_count():
+        raise EnvironmentFailure(
+            f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible; start "
+            "as many processes a host (train.num_processes in runtime.yaml), each of which sees all of them"
+        )
+    return torch.device("cuda", index)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -42,7 +52,7 @@ def has_bfloat16(device: torch.device) -> bool:
     return sys.platform.startswith("linux") and any(found.get(name, False) for name in names)
 
 
-def describe(device: torch.device, dtype: torch.dtype) -> dict:
+def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
     """What decides the bits of a result beside parameters, code and data."""
     cuda = device.type == "cuda"
     return {
@@ -51,7 +61,7 @@ def describe(device: torch.device, dtype: torch.dtype) -> dict:
         "machine": platform.machine(),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
-        "ranks": 1,
+        "ranks": ranks,
         "torch": torch.__version__.split("+")[0],
     }
 

@@ -42,14 +42,14 @@ class Plan:
         ]
 
 
-def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_tokens: int) -> int:
-    """Rough upper estimate of a training run's memory in bytes.
+def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_tokens: int, shards: int = 1) -> int:
+    """Rough upper estimate of the memory in bytes of a training run, or of one rank of it.
 
     Weights, gradients, two AdamW moments and the best weights so far in float32; about 16 d_model +
     6 d_ff float32 activations kept a token and block; a chunk of logits with its gradient, and the
-    gradient of the head.
+    gradient of the head. Of sharded weights a rank has its part, and the whole head with its gradient.
     """
-    states = 5 * 4 * num_parameters
+    states = 5 * 4 * num_parameters // shards + (8 * config.vocab_size * config.d_model if shards > 1 else 0)
     activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * micro_batch_tokens
     head = 4 * config.vocab_size * (3 * min(micro_batch_tokens, 512) + config.d_model)
     return states + activations + head

@@ -33,16 +33,25 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
 @torch.inference_mode()
 def score_tokens(
     model, ids: np.ndarray, eot_id: int, seq_len: int, stride: int, batch_size: int, device: torch.device,
-    dtype: torch.dtype, description: str = "score",
+    dtype: torch.dtype, description: str = "score", part: int = 0, parts: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it."""
+    """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it.
+
+    Of several parts, each of every `parts`-th batch of windows, one scores its own; the losses of the others'
+    tokens are NaN. Batches are made up as for one part, and every part computes as many, as ranks that share the
+    weights must: past the last it is the last again.
+    """
     stream = np.concatenate([np.array([eot_id], dtype=ids.dtype), ids])
     seq_len = min(seq_len, len(ids))
     plan = np.array(list(windows_to_score(len(ids), seq_len, min(stride, seq_len))))
     losses, positions = np.full(len(ids), np.nan, np.float32), np.zeros(len(ids), np.int32)
     model.eval()
-    with tqdm(total=len(ids), unit="tok", unit_scale=True, desc=description, disable=None, leave=False) as bar:
-        for i in range(0, len(plan), batch_size):
+    batches = range(0, len(plan), batch_size)
+    with tqdm(
+        total=len(ids) // parts, unit="tok", unit_scale=True, desc=description, disable=part > 0 or None, leave=False
+    ) as bar:
+        for turn in range(part, part + len(batches), parts):
+            i = batches[min(turn, len(batches) - 1)]
             starts, first_scored = plan[i : i + batch_size].T
             x, y = (torch.from_numpy(part).to(device) for part in gather(stream, starts, seq_len))
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):

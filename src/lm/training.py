@@ -9,9 +9,12 @@ import torch
 from torch import nn
 
 from lm.batch import prefetch, to_device
-from lm.errors import DivergedError
+from lm.errors import DivergedError, ParamsError
 from lm.optim import learning_rate, set_learning_rate
+from lm.ranks import ALONE, Team, full
 from lm.recipe import TrainParams
+from lm.score import score_tokens
+from lm.tokenfile import TokenFile
 from lm.windows import TokenWindows
 
 
@@ -30,6 +33,7 @@ class TrainingState:
 
     model: nn.Module
     optimizers: list[torch.optim.Optimizer]
+    team: Team = ALONE
     step: int = 0
     best_loss: float = math.inf
     best_step: int = 0
@@ -42,10 +46,13 @@ class TrainingState:
     PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "elapsed_s", "segments")
 
     def as_dict(self) -> dict:
-        """Tensors and plain values only, so that it loads without running code."""
+        """Tensors and plain values only, so that it loads without running code.
+
+        The same for any number of ranks; all of them call it, the first one's is whole.
+        """
         return {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "model": self.team.whole(self.model.state_dict()),
+            "optimizers": [self.team.whole(optimizer.state_dict()) for optimizer in self.optimizers],
             "history": dataclasses.asdict(self.history),
             "rng": torch.get_rng_state(),
             **{name: getattr(self, name) for name in self.PLAIN},
@@ -53,17 +60,40 @@ class TrainingState:
 
     def restore(self, saved: dict) -> None:
         """Take over what `as_dict` gave."""
-        self.model.load_state_dict(saved["model"])
+        self.model.load_state_dict(self.team.split(saved["model"], self.model))
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
+            optimizer.load_state_dict(self.team.split_state(state, optimizer))
         self.history = History(**saved["history"])
         torch.set_rng_state(saved["rng"])
         for name in self.PLAIN:
             setattr(self, name, saved[name])
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """A copy of the weights on the CPU, in model order."""
-        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+        """A copy of the weights on the CPU, in model order; all ranks call it, the first one's is whole."""
+        weights = self.team.whole(self.model.state_dict())
+        return {name: value.detach().cpu().clone() for name, value in weights.items()}
+
+
+def share(params: TrainParams, team: Team) -> tuple[slice, int]:
+    """The rows of every batch that a rank takes, and in how many equal micro-batches it takes them."""
+    rows = params.batch_tokens // params.seq_len // team.count
+    micro_batch = math.gcd(rows, params.micro_batch_tokens // params.seq_len)
+    return slice(team.rank * rows, (team.rank + 1) * rows), rows // micro_batch
+
+
+def refuse_unequal_shares(params: TrainParams, team: Team) -> None:
+    """Raise ParamsError if the ranks cannot take equal shares of a batch, or of what the optimizer works on."""
+    if params.batch_size % team.count:
+        raise ParamsError(
+            f"train.batch_tokens {params.batch_tokens} are {params.batch_size} sequences of train.seq_len "
+            f"{params.seq_len}, which {team.count} processes cannot share equally: start a number of them that divides "
+            f"{params.batch_size} (runtime.yaml's train.num_processes), or change the batch; micro-batches follow"
+        )
+    if team.sharded and params.optimizer == "muon":
+        raise ParamsError(
+            "train.optimizer is muon, which works on whole matrices; runtime.yaml's train.shard leaves each process "
+            "a part of them; set the one to adamw or the other to false"
+        )
 
 
 def finished(state: TrainingState, params: TrainParams) -> bool:
@@ -80,9 +110,9 @@ def train_steps(
     Raises DivergedError before the update if the loss or a gradient is not finite, and where the mean
     loss of a logging interval stands `divergence_nats` above the lowest one before it.
     """
-    micro_batches = params.batch_tokens // params.micro_batch_tokens
+    rows, micro_batches = share(params, state.team)
     check_divergence(state.history.train, params)  # a run that ended so does not go on past it
-    batches = prefetch(windows, range(state.step, params.max_steps), device)
+    batches = prefetch(windows, range(state.step, params.max_steps), device, rows)
     while not finished(state, params):
         lr = learning_rate(
             state.step, params.max_steps, params.warmup_steps, params.peak_lr, params.min_lr, params.schedule,
@@ -90,7 +120,8 @@ def train_steps(
         )  # fmt: skip
         set_learning_rate(state.optimizers, lr)
         loss = accumulate_gradients(state.model, *next(batches), micro_batches, dtype)
-        grad_norm = float(nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip))
+        loss = state.team.average(loss, state.model.parameters())
+        grad_norm = float(full(nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip)))
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise DivergedError(
                 f"training diverged at step {state.step}: loss {loss}, gradient norm {grad_norm}, windows "
@@ -153,6 +184,21 @@ class Clock:
         self._interval = time.monotonic()
 
 
+def validation_loss(
+    model: nn.Module, tokens: TokenFile, params: TrainParams, team: Team, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Mean nats a token over the first `eval_tokens` of the validation file, in windows side by side.
+
+    The ranks share the windows; the batches and the order of the sum are those of one process, so are the bits.
+    """
+    batch_size = max(1, params.micro_batch_tokens // params.seq_len)
+    losses, _ = score_tokens(
+        model, tokens.ids[: params.eval_tokens], tokens.eot_id, params.seq_len, params.seq_len, batch_size, device,
+        dtype, "validate", team.rank, team.count,
+    )  # fmt: skip
+    return float(team.join_scores(losses).mean(dtype="float64"))
+
+
 def validate(state: TrainingState, loss: float, tokens: int) -> float:
     """Record a validation loss in nats a token and keep the weights if it is the best so far."""
     if not math.isfinite(loss):
@@ -163,10 +209,10 @@ def validate(state: TrainingState, loss: float, tokens: int) -> float:
     return loss
 
 
-def seconds_per_step(model: nn.Module, windows: TokenWindows, micro_batches: int, device, dtype) -> float:
-    """Time the gradients of one batch, the second of two, and leave no trace in the model."""
+def seconds_per_step(model: nn.Module, windows: TokenWindows, rows: slice, micro_batches: int, device, dtype) -> float:
+    """Time the gradients of these rows of a batch, the second of two, and leave no trace in the model."""
     for _ in range(2):
         start = time.perf_counter()
-        accumulate_gradients(model, *to_device(windows.buffer(0), device), micro_batches, dtype)
+        accumulate_gradients(model, *to_device(windows.buffer(0)[rows], device), micro_batches, dtype)
         model.zero_grad(set_to_none=True)
     return time.perf_counter() - start

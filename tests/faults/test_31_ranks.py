@@ -1,0 +1,183 @@
+"""Ranks that the train stage began itself: killed, hung, asked to stop, orphaned, refused."""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import rank_cases
+from lm.checkpoint import load_newest_state
+from rank_cases import sabotage_ranks
+from train_cases import MAX_STEPS, Stage, clear, make_training, only_run, results, run_stage, set_runtime, wait_for
+
+ALL_DOWN_S = 30
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    return make_training(tmp_path_factory.mktemp("training") / "ws")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(template):
+    """What a run of one process makes that nobody disturbs."""
+    with contextlib.chdir(template.folder):
+        clear()
+        assert run_stage().code == 0
+        return results()
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    """The working directory, where the stage begins two ranks and saves a state each step."""
+    monkeypatch.chdir(template.folder)
+    clear()
+    before = {name: Path(name).read_bytes() for name in ("params.yaml", "runtime.yaml")}
+    set_runtime(num_processes=2, timeout_s=60)
+    yield template
+    for name, content in before.items():
+        Path(name).write_bytes(content)
+    for path in Path().glob("held-*"):
+        with contextlib.suppress(psutil.NoSuchProcess):  # but where a test has failed
+            process = psutil.Process(int(path.read_text()))
+            if rank_cases.__file__ in process.cmdline():
+                process.kill()
+        path.unlink()
+    Path("go").unlink(missing_ok=True)
+
+
+def begin_in_a_child(*words):
+    """A sabotage: the stage runs in a child of its process, which does nothing but wait."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    sabotage_ranks(*words)
+
+
+def held():
+    """The process ids of both ranks, once both are held."""
+    paths = [Path(f"held-{rank}") for rank in range(2)]
+    wait_for(lambda: all(path.exists() for path in paths))
+    return [int(path.read_text()) for path in paths]
+
+
+def wait_all_gone(pids):
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), ALL_DOWN_S)
+
+
+def go_on_alone(step, undisturbed):
+    """The state of `step` is intact, and one process ends the run as if nothing had been."""
+    assert load_newest_state(only_run())["step"] == step
+    set_runtime(num_processes=1)
+    ended = run_stage()
+    assert ended.code == 0 and f"resumed at step {step} " in ended.out
+    best = [float(line.split(",")[2]) for line in Path("plots/validation.csv").read_text().splitlines()[1:]]
+    expected = [float(line.split(b",")[2]) for line in undisturbed["plots/validation.csv"].splitlines()[1:]]
+    assert best == pytest.approx(expected, abs=1e-5)
+
+
+def test_31_a_killed_rank_ends_all_within_30_s_and_the_last_state_is_valid(workspace, undisturbed):
+    stage = Stage(sabotage_ranks, "hold_at", 4)
+    pids = held()
+    started = time.monotonic()
+    os.kill(stage.process.pid, signal.SIGSTOP)  # however late the launcher looks, the cause is what it says
+    os.kill(pids[1], signal.SIGKILL)
+    Path("go").touch()
+    time.sleep(2)
+    os.kill(stage.process.pid, signal.SIGCONT)
+    ended = stage.end(ALL_DOWN_S)
+    wait_all_gone(pids)
+    assert time.monotonic() - started < ALL_DOWN_S
+    assert ended.code == 5
+    assert "rank 1 of 2 was ended by SIGKILL, all others with it; `dvc repro` continues" in ended.sentence
+    assert ended.err.count("error:") == 1
+    assert not Path("data/models").exists()
+    go_on_alone(3, undisturbed)
+
+
+def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
+    set_runtime(timeout_s=3)
+    stage = Stage(sabotage_ranks, "hang_at", 1, 4)
+    pids = held()
+    started = time.monotonic()
+    ended = stage.end(ALL_DOWN_S)
+    wait_all_gone(pids)
+    assert 3 < time.monotonic() - started < ALL_DOWN_S
+    assert ended.code == 5
+    assert "rank 0 of 2 lost another, or had no answer within train.timeout_s 3 of runtime.yaml" in ended.sentence
+    go_on_alone(3, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
+def test_31_a_signal_to_the_launcher_saves_a_state_and_all_leave(workspace, undisturbed, number, code):
+    set_runtime(checkpoint_every_s=3600)
+    stage = Stage(sabotage_ranks, "hold_at_and_let_the_first_be_slow", 5)
+    pids = held()
+    os.kill(stage.process.pid, number)
+    wait_for(lambda: "stopping after this step" in stage.err)
+    Path("go").touch()
+    ended = stage.end()
+    wait_all_gone(pids)
+    assert ended.code == code
+    assert f"training stopped at step 5 ({number.name}); its state is saved" in ended.sentence
+    assert ended.err.count("error:") == ended.err.count("stopping after") == 1
+    go_on_alone(5, undisturbed)
+
+
+@pytest.mark.slow
+def test_31_a_second_signal_leaves_at_once(workspace):
+    set_runtime(checkpoint_every_s=3600)
+    stage = Stage(sabotage_ranks, "hold_at", 5)
+    pids = held()
+    os.kill(stage.process.pid, signal.SIGTERM)
+    wait_for(lambda: "once more to leave at once" in stage.err)
+    os.kill(stage.process.pid, signal.SIGINT)
+    ended = stage.end()
+    wait_all_gone(pids)
+    assert ended.code == 130 and "left at once (SIGINT)" in ended.sentence
+    assert load_newest_state(only_run()) is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "reason"),
+    [
+        pytest.param(sabotage_ranks, "the process that started it is gone", marks=pytest.mark.slow),  # the launcher is
+        (begin_in_a_child, "SIGTERM"),  # as when DVC is: the launcher is there, and asks
+    ],
+)
+def test_31_ranks_without_the_one_who_began_them_save_a_state_and_leave(workspace, undisturbed, begin, reason):
+    set_runtime(checkpoint_every_s=3600)
+    stage = Stage(begin, "hold_at", 5)
+    pids = held()
+    stage.process.kill()
+    if reason == "SIGTERM":
+        wait_for(lambda: "stopping after this step" in stage.err)
+    else:
+        stage.process.join()
+    Path("go").touch()
+    wait_all_gone(pids)
+    assert f"training stopped at step 5 ({reason}); its state is saved" in stage.err
+    go_on_alone(5, undisturbed)
+
+
+def test_31_what_cannot_be_shared_is_refused_by_the_ranks_own_sentence(workspace):
+    workspace.change(**{"train.batch_tokens": 32 * 15, "train.micro_batch_tokens": 32 * 5})
+    ended = run_stage()
+    assert ended.code == 2 and ended.err.count("error:") == 1
+    assert "train.batch_tokens 480 are 15 sequences of train.seq_len 32, which 2 processes cannot" in ended.sentence
+    assert not Path("data/models").exists()
+
+
+def test_31_the_whole_run_of_two_ranks(workspace, undisturbed):
+    ended = run_stage()
+    assert ended.code == 0, ended.err
+    assert "processes    2, 2 on this host" in ended.out and ended.out.count("parameters") == 1
+    assert ended.out.strip().splitlines()[-1].endswith(f"at step {MAX_STEPS}")
+    assert sorted(results()) == sorted(undisturbed)
