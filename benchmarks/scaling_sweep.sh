@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Losses over six model sizes and three budgets on stories, whose entropy is known; then the law that they follow.
+#
+#     benchmarks/scaling_sweep.sh [RUNS_AT_ONCE]     # 2 unless told; each run has OMP_NUM_THREADS=1 thread
+#
+# Begins anew whenever it is called, but what ran before with the same parameters comes from DVC's cache.
+# WIDTHS, BUDGETS and OUT may be set, for a rehearsal.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+at_once=${1:-2}
+widths=${WIDTHS:-192 144 96 56 32 16} # the longest runs first, so that none is waited for at the end
+budgets=${BUDGETS:-204800,614400,1843200}
+out=${OUT:-benchmarks/results/scaling}
+
+data=(-S data.source=stories -S tokenizers.bpe.vocab_size=1024)
+recipe=(-S train.seq_len=256 -S train.warmup_steps=20 -S train.decay_share=0.5 -S eval.stride=128 -S eval.num_samples=1)
+
+# `tiny`, narrower: four layers of four heads, two of them with keys of their own. The rate falls with the
+# square root of the width.
+shape() {
+	local width=$1 head=$(($1 / 4)) of=models.tiny
+	echo "-S $of.d_model=$width -S $of.head_dim=$head -S $of.query_scale=$head -S $of.d_ff=$((width * 8 / 3))" \
+		"-S train.peak_lr=$(awk "BEGIN { printf \"%.4f\", 0.014 * sqrt(192 / $width) }")"
+}
+
+state_of_queue() { dvc queue status | awk '$2 ~ /^scaling-w/ { print $2, $NF }'; }
+count() { grep -c " $1\$" <<<"$states" || true; }
+
+former=$(dvc exp list --all-commits --name-only | grep '^scaling-w' || true)
+[ -z "$former" ] || dvc exp remove --quiet $former
+dvc exp run --temp --name stories-data "${data[@]}" audit # text and tokens once, for all
+dvc exp remove --quiet stories-data
+for width in $widths; do
+	dvc exp run --queue --name "scaling-w$width" "${data[@]}" "${recipe[@]}" $(shape "$width") -S "train.max_tokens=$budgets"
+done
+
+dvc queue start --jobs "$at_once"
+while states=$(state_of_queue) && grep -qE ' (Queued|Running)$' <<<"$states"; do
+	echo "$(date +%T)  $(count Success) done, $(count Running) running, $(count Queued) waiting, $(count Failed) failed"
+	sleep 15
+done
+if [ "$(count Failed)" -gt 0 ]; then
+	echo "failed, see \`dvc queue logs NAME\`:" $(awk '$2 == "Failed" { print $1 }' <<<"$states") >&2
+	exit 1
+fi
+python src scaling 'scaling-w*' --predict_flops 1e15 --out "$out"
