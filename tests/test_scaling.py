@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lm.errors import IntegrityError, ParamsError
 from lm.scaling import (
     Runs,
     best_split,
@@ -66,7 +65,9 @@ def test_one_spoilt_run_moves_the_law_little():
     runs = sweep()
     runs.bits_per_byte[4] *= 1.5
     others = np.arange(len(runs.names)) != 4
-    assert loss(fit_law(runs), runs.parameters, runs.tokens)[others] == pytest.approx(runs.bits_per_byte[others], rel=2e-3)
+    assert loss(fit_law(runs), runs.parameters, runs.tokens)[others] == pytest.approx(
+        runs.bits_per_byte[others], rel=2e-3
+    )
 
 
 def test_equal_runs_give_equal_figures_and_another_seed_others():
@@ -206,7 +207,12 @@ def test_what_cannot_be_fitted_is_refused_in_a_sentence(command):
     status, output, error = command("run-0", "run-1", "run-2")
     assert status == 2 and output == "" and error.count("\n") == 1
     assert "the five parameters of the law need more: 3 runs, needed: at least 6" in error
-    for arguments in (["--confidence", "1"], ["--predict", "0", "1e6"], ["--predict_flops", "nan"], ["--resamples", "9"]):
+    for arguments in (
+        ["--confidence", "1"],
+        ["--predict", "0", "1e6"],
+        ["--predict_flops", "nan"],
+        ["--resamples", "9"],
+    ):
         assert command(*arguments)[0] == 2, arguments
 
 

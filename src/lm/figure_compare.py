@@ -83,7 +83,9 @@ def _draw_marks(axes, panel: Panel, areas: np.ndarray) -> None:
             fontsize=9, fontweight="bold",
         )  # fmt: skip
     if equal.any():
-        axes.scatter(panel.utf8_bytes[equal], panel.differences[equal], areas[equal], color=GREY, alpha=0.5, linewidths=0)
+        axes.scatter(
+            panel.utf8_bytes[equal], panel.differences[equal], areas[equal], color=GREY, alpha=0.5, linewidths=0
+        )
         axes.annotate(
             f"● {equal.sum():,} documents: equal", (0, 1), xycoords="axes fraction", xytext=(4, -4),
             textcoords="offset points", va="top", color=GREY, fontsize=9, fontweight="bold",

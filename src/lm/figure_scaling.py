@@ -18,9 +18,7 @@ TICKS = np.outer(10.0 ** np.arange(-3, 4), (1, 1.5, 2, 3, 4, 5, 6, 8)).ravel()
 def draw_scaling(path: Path, found: Scaling) -> None:
     """Left: each model size's losses and the least that compute buys; right: what the law misses, in percent."""
     with plt.rc_context(STYLE):
-        figure, (losses, errors) = plt.subplots(
-            1, 2, figsize=(11.5, 4.8), width_ratios=(1.7, 1), layout="constrained"
-        )
+        figure, (losses, errors) = plt.subplots(1, 2, figsize=(11.5, 4.8), width_ratios=(1.7, 1), layout="constrained")
         _draw_losses(losses, found)
         _draw_errors(errors, found)
         save(figure, path)
@@ -107,7 +105,9 @@ def _draw_errors(axes, found: Scaling) -> None:
     axes.scatter(runs.flops, 100 * (found.fitted / runs.bits_per_byte - 1), 30, color=BLUE, alpha=0.75, linewidths=0,
                  zorder=3)  # fmt: skip
     for i, predicted in found.held_back.items():
-        value, low, high = (100 * (x / runs.bits_per_byte[i] - 1) for x in (predicted.value, predicted.low, predicted.high))
+        value, low, high = (
+            100 * (x / runs.bits_per_byte[i] - 1) for x in (predicted.value, predicted.low, predicted.high)
+        )
         axes.errorbar(runs.flops[i], value, [[value - low], [high - value]], color=ORANGE, marker="s", markersize=6,
                       markerfacecolor="white", markeredgewidth=1.4, capsize=4, elinewidth=1.2)  # fmt: skip
     axes.set_xscale("log")

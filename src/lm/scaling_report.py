@@ -106,7 +106,11 @@ def law_section(found: Scaling) -> list[str]:
             f"The text's own entropy is {found.known_floor:.4f} bits per byte: {'inside' if inside else 'outside'} E's "
             "interval."
         )
-    lines = ["## L(N, D) = E + A / N^α + B / D^β", "", *table(["parameter", "value", f"{found.percent} interval"], rows)]
+    lines = [
+        "## L(N, D) = E + A / N^α + B / D^β",
+        "",
+        *table(["parameter", "value", f"{found.percent} interval"], rows),
+    ]
     return lines + [f"- {sentence}" for sentence in sentences] + [""]
 
 
@@ -125,7 +129,11 @@ def held_back_section(found: Scaling) -> list[str]:
         )  # fmt: skip
     factor = found.runs.flops.max() / np.delete(found.runs.flops, list(found.held_back)).max()
     lines += table(["run", "bits per byte", "predicted", f"{found.percent} interval", "off by"], rows)
-    return [*lines, f"{hits} of {len(rows)} within their intervals, at up to {factor:.2g} times the others' compute.", ""]
+    return [
+        *lines,
+        f"{hits} of {len(rows)} within their intervals, at up to {factor:.2g} times the others' compute.",
+        "",
+    ]
 
 
 def frontier_section(found: Scaling) -> list[str]:
@@ -134,10 +142,13 @@ def frontier_section(found: Scaling) -> list[str]:
     lines = ["## The frontier", ""]
     if found.frontier is None:
         return [*lines, f"{best} run is on it: too few for a curve.", ""]
+    a, b, spread = found.frontier.a, found.frontier.b, 100 * found.frontier.spread
     return [
-        *lines, f"{best} runs have the least loss for their compute: L = {found.frontier.a:.4g} · C^-{found.frontier.b:.4f}, "
-        f"off by {100 * found.frontier.spread:.2g} % (standard error). It knows no floor, so far out it promises too much.", "",
-    ]  # fmt: skip
+        *lines,
+        f"{best} runs have the least loss for their compute: L = {a:.4g} · C^{-b:.4f}, off by {spread:.2g} % (standard "
+        "error). It knows no floor, so far out it promises too much.",
+        "",
+    ]
 
 
 def wanted_section(found: Scaling) -> list[str]:
@@ -162,16 +173,19 @@ def far_out(found: Scaling) -> list[str]:
 def how_to_read(found: Scaling) -> list[str]:
     """What the letters count, and what the intervals speak of."""
     lines = [
-        "N counts all parameters, the embedding once, because the head computes with it; D the tokens seen, again where "
-        "they repeat; C the training FLOP that metrics/train.json states. Fitted by Huber loss of logarithms, δ = 0.001 "
-        "(Hoffmann et al. 2022, approach 3). Intervals: bootstrap of residuals; a predicted run's holds its own scatter "
-        "as well. The standard error over documents, of the run of most compute, is "
+        "N counts all parameters, the embedding once, because the head computes with it; D the tokens seen, again "
+        "where they repeat; C the training FLOP that metrics/train.json states. Fitted by Huber loss of logarithms, "
+        "δ = 0.001 (Hoffmann et al. 2022, approach 3). Intervals: bootstrap of residuals; a predicted run's holds its "
+        "own scatter as well. The standard error over documents, of the run of most compute, is "
         f"±{found.standard_error:.2g} bits per byte; it is common to all runs, scored on the same documents."
     ]
     if any(name.startswith("tokenizer") for name in found.varies):
         lines[0] += " Tokenizers differ: D counts each run's own tokens."
     if found.varies:
-        lines += ["", "Parameters that differ between these runs: " + ", ".join(f"`{name}`" for name in found.varies) + "."]
+        lines += [
+            "",
+            "Parameters that differ between these runs: " + ", ".join(f"`{name}`" for name in found.varies) + ".",
+        ]
     return [*lines, ""]
 
 
