@@ -25,21 +25,29 @@ shape() {
 }
 
 state_of_queue() { dvc queue status | awk '$2 ~ /^scaling-w/ { print $2, $NF }'; }
-count() { grep -c " $1\$" <<<"$states" || true; }
+count() { grep -cE " ($1)\$" <<<"$states" || true; }
 
 former=$(dvc exp list --all-commits --name-only | grep '^scaling-w' || true)
 [ -z "$former" ] || dvc exp remove --quiet $former
+states=$(state_of_queue)
+[ -z "$states" ] || dvc queue remove --quiet $(awk '{ print $1 }' <<<"$states") # refused while one of them runs
+
 dvc exp run --temp --name stories-data "${data[@]}" audit # text and tokens once, for all
 dvc exp remove --quiet stories-data
 for width in $widths; do
-	dvc exp run --queue --name "scaling-w$width" "${data[@]}" "${recipe[@]}" $(shape "$width") -S "train.max_tokens=$budgets"
+	dvc exp run --queue --name "scaling-w$width" "${data[@]}" "${recipe[@]}" $(shape "$width") \
+		-S "train.max_tokens=$budgets"
 done
 
+states=$(state_of_queue)
+total=$(count Queued)
 dvc queue start --jobs "$at_once"
-while states=$(state_of_queue) && grep -qE ' (Queued|Running)$' <<<"$states"; do
-	echo "$(date +%T)  $(count Success) done, $(count Running) running, $(count Queued) waiting, $(count Failed) failed"
+until [ "$(count 'Success|Failed')" -eq "$total" ]; do
 	sleep 15
+	states=$(state_of_queue) || continue # two readers of the queue may get into each other's way
+	echo "$(date +%T)  $(count Success) of $total done, $(count Running) running, $(count Failed) failed"
 done
+dvc queue stop --quiet # a worker may outlive its queue
 if [ "$(count Failed)" -gt 0 ]; then
 	echo "failed, see \`dvc queue logs NAME\`:" $(awk '$2 == "Failed" { print $1 }' <<<"$states") >&2
 	exit 1

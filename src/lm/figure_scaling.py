@@ -6,12 +6,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from lm.figure import BLUE, GREY, ORANGE, STYLE, label_end, save
+from lm.figure import BLUE, GREY, ORANGE, STYLE, save
 from lm.scaling import loss, on_frontier
 from lm.scaling_report import Scaling, compute_optimal
 
 MARKS = "osD^vP<>"
-PALEST, DARKEST = 0.85, 0.15  # of the colour map, from the smallest model to the largest
+PALEST, DARKEST = 0.7, 0.0  # of the colour map, from the smallest model to the largest
 TICKS = np.outer(10.0 ** np.arange(-3, 4), (1, 1.5, 2, 3, 4, 5, 6, 8)).ravel()
 
 
@@ -45,7 +45,7 @@ def _draw_losses(axes, found: Scaling) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set(
-        title=f"Loss of {len(runs.names)} runs, {len(sizes)} model sizes",
+        title=f"Loss of {len(runs.names)} runs, by parameters of the model",
         xlabel="training compute, FLOP (logarithmic)", ylabel="bits per byte (logarithmic)",
     )  # fmt: skip
 
@@ -61,7 +61,9 @@ def _draw_size(axes, found: Scaling, size: float, color, mark: str) -> None:
     for keep, face in ((here & best, color), (here & ~best, "white")):
         axes.scatter(runs.flops[keep], runs.bits_per_byte[keep], 34, facecolors=face, edgecolors=[color], marker=mark,
                      linewidths=1.3, zorder=3)  # fmt: skip
-    label_end(axes, list(flops), list(curve), _short(size), color)
+    top = max(curve[0], runs.bits_per_byte[here][np.argmin(runs.flops[here])])
+    axes.annotate(_short(size), (flops[0], top), xytext=(0, 8), textcoords="offset points", ha="center", color=color,
+                  fontsize=9, fontweight="bold")  # fmt: skip
 
 
 def _short(count: float) -> str:
@@ -80,8 +82,8 @@ def _draw_frontier(axes, found: Scaling) -> None:
     axes.fill_between(flops, low, high, color=GREY, alpha=0.25, linewidth=0)
     axes.plot(flops, value, color="black", linestyle="--", linewidth=1.6)
     axes.annotate(
-        "least loss for its compute", (flops[8], value[8]), xytext=(-2, -12), textcoords="offset points", fontsize=9,
-        fontweight="bold", ha="left", va="top",
+        "least loss\nfor its compute", (flops[30], low[30]), xytext=(-4, -6), textcoords="offset points", fontsize=9,
+        fontweight="bold", ha="right", va="top",
     )  # fmt: skip
 
 
