@@ -20,7 +20,7 @@ recipe=(-S train.seq_len=256 -S train.warmup_steps=20 -S train.decay_share=0.5 -
 # square root of the width.
 shape() {
 	local width=$1 head=$(($1 / 4)) of=models.tiny
-	echo "-S $of.d_model=$width -S $of.head_dim=$head -S $of.query_scale=$head -S $of.d_ff=$((width * 8 / 3))" \
+	echo "-S $of.d_model=$width -S $of.head_dim=$head -S $of.query_scale=$head -S $of.d_ff=$(((width * 8 / 3 + 4) / 8 * 8))" \
 		"-S train.peak_lr=$(awk "BEGIN { printf \"%.4f\", 0.014 * sqrt(192 / $width) }")"
 }
 

@@ -1,5 +1,6 @@
 """scaling: a law that is known comes back, its intervals hold the truth, and wrong runs are refused."""
 
+import dataclasses
 import json
 import re
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from lm.scaling import (
     fit_frontier,
     fit_law,
     held_back,
+    interval,
     loss,
     named,
     on_frontier,
@@ -74,6 +76,16 @@ def test_equal_runs_give_equal_figures_and_another_seed_others():
     runs = sweep(0.01)
     first, second, other = fit(runs, 99, 1), fit(runs, 99, 1), fit(runs, 99, 2)
     assert np.array_equal(first.resampled, second.resampled) and not np.array_equal(first.resampled, other.resampled)
+
+
+def test_an_interval_is_of_quantiles_and_scatter_of_what_the_law_leaves():
+    assert dataclasses.astuple(interval(5, np.arange(101), 0.9)) == pytest.approx((5, 5, 95))
+    runs = sweep(0.01)
+    found = fit(runs, 99, 1)
+    residuals = np.log(runs.bits_per_byte / loss(found.law, runs.parameters, runs.tokens))
+    assert found.scatter == pytest.approx((residuals - residuals.mean()) * (18 / 13) ** 0.5)
+    inside = predict(found, runs.parameters[7], runs.tokens[7], 0.99, 1)
+    assert inside.high / inside.low > np.exp(np.ptp(found.scatter)) * 0.98
 
 
 def test_intervals_hold_what_larger_runs_reach():
