@@ -62,6 +62,14 @@ def test_the_law_of_the_paper_comes_back_from_its_range(law):
     assert {name: float(value) for name, value in found.items()} == pytest.approx(law, rel=1e-3)
 
 
+def test_a_floor_that_is_not_seen_is_said_to_be_unknown():
+    """Far above E, laws with and without one fit as well; resamples find both."""
+    runs = sweep(0.01, tokens=TOKENS / 1e3)
+    found = fit(runs, 199, 1)
+    low, high = np.quantile(named(found.resampled)["E"], [0.025, 0.975])
+    assert low < TRUE["E"] < high and high > 5 * low
+
+
 def test_one_spoilt_run_moves_the_law_little():
     """What the Huber loss is for: least squares would follow it."""
     runs = sweep()

@@ -19,9 +19,10 @@ from lm.compare import student_t_quantile
 HUBER_DELTA = 1e-3  # Hoffmann et al.'s: differences beyond 0.1 % count by their size, not its square
 EXPONENTS = (0.1, 0.25, 0.5, 1.0, 2.0)  # at which searches begin, of N and of D
 FLOOR_SHARES = (0.1, 0.5, 0.9)  # at which searches begin: E as a share of the least loss
-LEAST_LAW = np.array([-60.0, 0.01, -60.0, 0.01, -60.0])  # beyond these a term is nothing, or a constant
+LEAST_FLOOR_SHARE = 1e-3  # where E is nothing already, and yet a step can bring it back
+LEAST_LAW = np.array([-60.0, 0.01, -60.0, 0.01])  # beyond these a term is nothing, or a constant
 LARGEST_LAW = np.array([60.0, 5.0, 60.0, 5.0, 60.0])
-NUM_STEPS = 400
+NUM_STEPS = 200
 NUM_PARAMETERS = 5
 LEAST_RUNS, LEAST_LEVELS = NUM_PARAMETERS + 1, 3
 HELD_BACK_SHARE = 1 / 6
@@ -119,9 +120,10 @@ def _descend(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray, log_loss: n
     A residual beyond HUBER_DELTA weighs HUBER_DELTA / |r|: the square that touches the Huber loss there and
     lies above it elsewhere, so a step that lowers the weighted squares lowers the misfit (Huber 1981, 7.8).
     """
+    least = np.array([*LEAST_LAW, log_loss.min() + math.log(LEAST_FLOOR_SHARE)])
     damping, misfit = np.full(len(laws), 1e-2), _misfit(_log_sum(_terms(laws, log_n, log_d)) - log_loss)
     for _ in range(NUM_STEPS):
-        proposed = np.clip(laws - _step(laws, log_n, log_d, log_loss, damping), LEAST_LAW, LARGEST_LAW)
+        proposed = np.clip(laws - _step(laws, log_n, log_d, log_loss, damping), least, LARGEST_LAW)
         its_misfit = _misfit(_log_sum(_terms(proposed, log_n, log_d)) - log_loss)
         better = its_misfit < misfit
         laws, misfit = np.where(better[:, None], proposed, laws), np.where(better, its_misfit, misfit)
@@ -158,7 +160,8 @@ def fit(runs: Runs, resamples: int, seed: int) -> Fit:
     """The law and its uncertainty by the bootstrap of residuals (Efron 1979).
 
     Each resample adds differences drawn with replacement to the fitted logarithms and is fitted anew from
-    the law. Five parameters absorb part of the runs' scatter, hence the factor √(n / (n - 5)).
+    the law, its floor raised where it is nothing, so that one may be found. Five parameters absorb part of
+    the runs' scatter, hence the factor √(n / (n - 5)).
     """
     law, rng, num_runs = fit_law(runs), np.random.default_rng(seed), len(runs.names)
     log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
@@ -167,6 +170,7 @@ def fit(runs: Runs, resamples: int, seed: int) -> Fit:
     scatter = (residuals - residuals.mean()) * math.sqrt(num_runs / (num_runs - NUM_PARAMETERS))
     middle = log_n.mean(), log_d.mean()
     starts = np.tile(_counted_in(law, *middle), (resamples, 1))
+    starts[:, 4] = np.maximum(starts[:, 4], np.log(FLOOR_SHARES[0] * runs.bits_per_byte.min()))
     resampled = fitted + rng.choice(scatter, (resamples, num_runs))
     laws = _descend(starts, log_n - middle[0], log_d - middle[1], resampled)
     return Fit(law, _counted_in(laws, -middle[0], -middle[1]), scatter)

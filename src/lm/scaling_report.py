@@ -8,6 +8,7 @@ from lm.compare_report import table
 from lm.scaling import Fit, Frontier, Interval, Runs, best_split, interval, loss, named, on_frontier
 
 SYMBOLS = {"E": "E, bits per byte", "A": "A", "alpha": "α", "B": "B", "beta": "β"}
+UNSEEN_SHARE = 0.05  # of the least loss: an E below it is as good as none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +101,8 @@ def law_section(found: Scaling) -> list[str]:
         f"Least loss for compute C: parameters grow as C^{beta / (alpha + gamma * beta):.2f}, tokens as "
         f"C^{alpha / (alpha + gamma * beta):.2f} (C = {k:.3g} N^{gamma:.3f} D here).",
     ]
+    if intervals["E"].low < UNSEEN_SHARE * found.runs.bits_per_byte.min():
+        sentences.append("These runs are too far from a floor to show one: E may be next to nothing.")
     if found.known_floor is not None:
         inside = intervals["E"].low <= found.known_floor <= intervals["E"].high
         sentences.append(

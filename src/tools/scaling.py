@@ -42,7 +42,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="the best run of that much training compute; may be given again")  # fmt: skip
     add("--out", type=Path, default=Path("comparisons/scaling"), help="the files to write, less .md, .json and .png")
     add("--confidence", type=float, default=0.95, help="of the intervals (0.95)")
-    add("--resamples", type=int, default=999, help="of the residuals (999)")
+    add("--resamples", type=int, default=499, help="of the residuals (499)")
     add("--seed", type=int, default=1, help="of the resampling (1)")
     args = parser.parse_args(argv)
     check_arguments(args)
