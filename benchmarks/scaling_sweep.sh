@@ -4,16 +4,16 @@
 #     benchmarks/scaling_sweep.sh [RUNS_AT_ONCE]     # 2 unless told; each run has OMP_NUM_THREADS=1 thread
 #
 # Begins anew whenever it is called, but what ran before with the same parameters comes from DVC's cache.
-# WIDTHS, BUDGETS and OUT may be set, for a rehearsal.
+# SOURCE, WIDTHS, BUDGETS and OUT may be set, for other text or a rehearsal.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 at_once=${1:-2}
 widths=${WIDTHS:-192 144 96 56 32 16} # the longest runs first, so that none is waited for at the end
-budgets=${BUDGETS:-204800,614400,1843200}
+budgets=${BUDGETS:-153600,460800,1382400}
 out=${OUT:-benchmarks/results/scaling}
 
-data=(-S data.source=stories -S tokenizers.bpe.vocab_size=1024)
+data=(-S "data.source=${SOURCE:-stories}" -S tokenizers.bpe.vocab_size=1024)
 recipe=(-S train.seq_len=256 -S train.warmup_steps=20 -S train.decay_share=0.5 -S eval.stride=128 -S eval.num_samples=1)
 
 # `tiny`, narrower: four layers of four heads, two of them with keys of their own. The rate falls with the
@@ -32,8 +32,8 @@ former=$(dvc exp list --all-commits --name-only | grep '^scaling-w' || true)
 states=$(state_of_queue)
 [ -z "$states" ] || dvc queue remove --quiet $(awk '{ print $1 }' <<<"$states") # refused while one of them runs
 
-dvc exp run --temp --name stories-data "${data[@]}" audit # text and tokens once, for all
-dvc exp remove --quiet stories-data
+dvc exp run --temp --name data-of-scaling "${data[@]}" audit # text and tokens once, for all
+dvc exp remove --quiet data-of-scaling
 for width in $widths; do
 	dvc exp run --queue --name "scaling-w$width" "${data[@]}" "${recipe[@]}" $(shape "$width") \
 		-S "train.max_tokens=$budgets"
