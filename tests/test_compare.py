@@ -12,11 +12,13 @@ import sys
 from types import SimpleNamespace
 
 import dvc.api
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 from conftest import ROOT
 from lm.compare import (
+    Difference,
     bits_per_byte,
     effective_documents,
     paired_difference,
@@ -29,6 +31,7 @@ from lm.compare_report import report, table
 from lm.compare_runs import Run, compare_groups, group_by_seed, most_changed, what_differs
 from lm.documents import Slice, iter_texts
 from lm.errors import IntegrityError
+from lm.figure_compare import Panel, _draw_marks
 from lm.revisions import flatten
 from tools.compare import main, refuse_other_text, with_common_bytes
 from workspace import Workspace
@@ -308,6 +311,14 @@ def test_bytes_are_those_of_a_run_that_knows_them():
     sidecar["utf8_bytes"] += 7
     with pytest.raises(IntegrityError, match="none of their tokenizers is byte-level"):
         with_common_bytes([exact, other], [knows, knows])
+
+
+def test_documents_that_are_equal_are_drawn_too():
+    _, axes = plt.subplots()
+    _draw_marks(axes, Panel("a", "b", np.array([10, 20, 40]), np.zeros(3), Difference(0.0), "95 %"), np.full(3, 4))
+    assert sum(len(marks.get_offsets()) for marks in axes.collections) == 3
+    assert "3 documents: equal" in axes.texts[-1].get_text()
+    plt.close()
 
 
 # Real experiments.

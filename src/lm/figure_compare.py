@@ -67,8 +67,8 @@ def _draw_whole(axes, whole: Difference) -> None:
 
 
 def _draw_marks(axes, panel: Panel, areas: np.ndarray) -> None:
-    """Filled where B is better, hollow where it is worse, and at the right edge how many of each."""
-    better, worse = panel.differences < 0, panel.differences > 0
+    """Filled where B is better, hollow where it is worse, grey where equal, and at the right edge how many of each."""
+    better, worse, equal = panel.differences < 0, panel.differences > 0, panel.differences == 0
     thin = len(areas) > CROWD
     filled = {"color": BLUE, "alpha": 0.4 if thin else 0.75, "linewidths": 0}
     hollow = {"facecolors": "none", "edgecolors": ORANGE, "linewidths": 0.5 if thin else 1.2}
@@ -82,12 +82,21 @@ def _draw_marks(axes, panel: Panel, areas: np.ndarray) -> None:
             xytext=(-4, 4 - 8 * y), textcoords="offset points", ha="right", va=("bottom", "top")[y], color=color,
             fontsize=9, fontweight="bold",
         )  # fmt: skip
+    if equal.any():
+        axes.scatter(
+            panel.utf8_bytes[equal], panel.differences[equal], areas[equal], color=GREY, alpha=0.5, linewidths=0
+        )
+        axes.annotate(
+            f"● {equal.sum():,} documents: equal", (0, 1), xycoords="axes fraction", xytext=(4, -4),
+            textcoords="offset points", va="top", color=GREY, fontsize=9, fontweight="bold",
+        )  # fmt: skip
 
 
 def _name_documents(axes, panel: Panel, areas: np.ndarray) -> None:
     """Write the number of the documents whose bits changed most beside their marks, away from one another."""
     bits = np.abs(panel.differences * panel.utf8_bytes)
     most = np.argsort(-bits, kind="stable")[:NUM_NAMED]
+    most = most[bits[most] > 0]
     for rank, document in enumerate(most[np.argsort(panel.utf8_bytes[most], kind="stable")]):
         gap, above = math.sqrt(areas[document] / math.pi) + 2, rank % 2
         axes.annotate(

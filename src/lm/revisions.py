@@ -9,12 +9,17 @@ import pyarrow.parquet as pq
 import yaml
 from dvc.api import DVCFileSystem
 from dvc.exceptions import DvcException, NotDvcRepoError
+from dvc.repo import Repo
 from dvc.scm import RevError, SCMError
 
 from lm.errors import IntegrityError, ParamsError
 
 WORKSPACE = "workspace"
 LOCK = "dvc.lock"
+SIDECAR = "data/processed_datasets/validation.json"
+MANIFEST = "data/raw/manifest.json"
+SELECTORS = (("data.source", "sources"), ("tokenizer.name", "tokenizers"), ("model.name", "models"))
+NO_REPOSITORY = "this folder is in no DVC repository; run the command in the project's folder"
 
 
 class Revision:
@@ -35,7 +40,7 @@ class Revision:
                 f"and {WORKSPACE} is what lies here"
             ) from None
         except (NotDvcRepoError, SCMError):
-            raise ParamsError("this folder is in no DVC repository; run the command in the project's folder") from None
+            raise ParamsError(NO_REPOSITORY) from None
 
     def _content(self, path: str) -> bytes:
         """The bytes of a file, from git, the workspace, DVC's cache or its remote."""
@@ -101,3 +106,56 @@ def flatten(section: dict, prefix: str = "") -> dict[str, object]:
         name = f"{prefix}{key}"
         found.update(flatten(value, f"{name}.") if isinstance(value, dict) and value else {name: value})
     return found
+
+
+def preset_names_left_out(params: dict) -> dict:
+    """models.tiny.n_layer → models.*.n_layer, so that two presets are compared field by field."""
+    for selector, book in SELECTORS:
+        chosen = f"{book}.{params.get(selector)}."
+        params = {
+            f"{book}.*.{name.removeprefix(chosen)}" if name.startswith(chosen) else name: value
+            for name, value in params.items()
+        }
+    return params
+
+
+def experiments() -> list[str]:
+    """The names of the repository's finished experiments, whichever commit they began at."""
+    try:
+        with Repo() as repo:
+            found = repo.experiments.ls(all_commits=True)
+    except (NotDvcRepoError, SCMError):
+        raise ParamsError(NO_REPOSITORY) from None
+    return sorted({name for entries in found.values() for name, _ in entries})
+
+
+def refuse_other_text(first: Revision, other: Revision) -> None:
+    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer.
+
+    They do if the same range of characters was cut out of the same files: out of an equal data/raw, or,
+    where that differs (more training text), out of files whose hashes its manifest records as equal.
+    """
+    sidecars = [revision.read_json(SIDECAR) for revision in (first, other)]
+    raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
+    if raw[0] != raw[1] and validation_text(first, sidecars[0]) != validation_text(other, sidecars[1]):
+        described = [
+            f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
+            for meta in sidecars
+        ]
+        raise IntegrityError(
+            f"{first.name} and {other.name} were evaluated on different documents: {described[0]} and {described[1]}; "
+            "compare runs with the same data.source and validation range"
+        )
+
+
+def validation_text(revision: Revision, sidecar: dict) -> tuple:
+    """What decides the validation documents: the files' hashes, the text column, the range of characters."""
+    content = revision.read(MANIFEST)
+    found, recorded = hashlib.sha256(content).hexdigest(), sidecar["source"]["manifest_sha256"]
+    if found != recorded:
+        raise IntegrityError(
+            f"{revision.name}: {MANIFEST} has the sha256 {found}, {SIDECAR} says {recorded}; run `dvc repro`"
+        )
+    manifest, part = json.loads(content), sidecar["slice"]
+    files = [entry["sha256"] for entry in manifest["splits"][part["split"]]["files"]]
+    return files, manifest["column"], part["start_char"], part["num_chars"]

@@ -12,8 +12,6 @@ picture and a CSV of all documents beside it.
 
 import argparse
 import dataclasses
-import hashlib
-import json
 import re
 import tempfile
 from pathlib import Path
@@ -26,19 +24,16 @@ from lm.errors import IntegrityError, ParamsError, command
 from lm.excerpt import beginning
 from lm.figure_compare import Panel, draw_comparison
 from lm.files import write_csv, write_text
-from lm.revisions import Revision
+from lm.revisions import SIDECAR, Revision, preset_names_left_out, refuse_other_text
 from lm.tokenfile import document_spans, open_tokens
 from lm.tokenizer import load_tokenizer
 
 LOSSES = "data/evaluation/document_losses.parquet"
 VALIDATION = "data/processed_datasets/validation.bin"
-SIDECAR = "data/processed_datasets/validation.json"
-MANIFEST = "data/raw/manifest.json"
 TOKENIZER = "data/tokenizer"
 METRICS = ("metrics/train.json", "metrics/timing.json")
 # Inputs that say nothing of their own: what fetch and audit read, and the model, which is what is compared.
 NO_CAUSE_STAGES, NO_CAUSE = ("fetch", "audit"), "data/models"
-SELECTORS = (("data.source", "sources"), ("tokenizer.name", "tokenizers"), ("model.name", "models"))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -88,49 +83,6 @@ def read_run(revision: Revision) -> Run:
     inputs.pop(NO_CAUSE, None)
     figures = {key: value for path in METRICS for key, value in revision.read_json(path).items()}
     return Run(revision.name, nats, utf8_bytes, chose, preset_names_left_out(revision.params()), inputs, figures)
-
-
-def preset_names_left_out(params: dict) -> dict:
-    """models.tiny.n_layer → models.*.n_layer, so that two presets are compared field by field."""
-    for selector, book in SELECTORS:
-        chosen = f"{book}.{params.get(selector)}."
-        params = {
-            f"{book}.*.{name.removeprefix(chosen)}" if name.startswith(chosen) else name: value
-            for name, value in params.items()
-        }
-    return params
-
-
-def refuse_other_text(first: Revision, other: Revision) -> None:
-    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer.
-
-    They do if the same range of characters was cut out of the same files: out of an equal data/raw, or,
-    where that differs (more training text), out of files whose hashes its manifest records as equal.
-    """
-    sidecars = [revision.read_json(SIDECAR) for revision in (first, other)]
-    raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
-    if raw[0] != raw[1] and validation_text(first, sidecars[0]) != validation_text(other, sidecars[1]):
-        described = [
-            f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
-            for meta in sidecars
-        ]
-        raise IntegrityError(
-            f"{first.name} and {other.name} were evaluated on different documents: {described[0]} and {described[1]}; "
-            "compare runs with the same data.source and validation range"
-        )
-
-
-def validation_text(revision: Revision, sidecar: dict) -> tuple:
-    """What decides the validation documents: the files' hashes, the text column, the range of characters."""
-    content = revision.read(MANIFEST)
-    found, recorded = hashlib.sha256(content).hexdigest(), sidecar["source"]["manifest_sha256"]
-    if found != recorded:
-        raise IntegrityError(
-            f"{revision.name}: {MANIFEST} has the sha256 {found}, {SIDECAR} says {recorded}; run `dvc repro`"
-        )
-    manifest, part = json.loads(content), sidecar["slice"]
-    files = [entry["sha256"] for entry in manifest["splits"][part["split"]]["files"]]
-    return files, manifest["column"], part["start_char"], part["num_chars"]
 
 
 def with_common_bytes(runs: list[Run], revisions: list[Revision]) -> list[Run]:

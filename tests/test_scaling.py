@@ -1,0 +1,256 @@
+"""scaling: a law that is known comes back, its intervals hold the truth, and wrong runs are refused."""
+
+import dataclasses
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lm.scaling import (
+    Runs,
+    best_split,
+    fit,
+    fit_frontier,
+    fit_law,
+    held_back,
+    interval,
+    loss,
+    named,
+    on_frontier,
+    predict,
+    predict_held_back,
+    too_few,
+    work_law,
+)
+from tools import scaling
+
+TRUE = {"E": 0.16, "A": 3.0, "alpha": 0.35, "B": 40.0, "beta": 0.45}
+LAW = np.array([np.log(TRUE["A"]), TRUE["alpha"], np.log(TRUE["B"]), TRUE["beta"], np.log(TRUE["E"])])
+SIZES, TOKENS = np.geomspace(2e4, 2e6, 6), np.array([2e5, 6e5, 1.8e6])
+
+
+def sweep(noise: float = 0.0, seed: int = 0, sizes=SIZES, tokens=TOKENS) -> Runs:
+    """Runs over a grid of sizes and tokens that follow LAW but for log-normal noise; 8 N^0.98 FLOP a token."""
+    n, d = (grid.ravel() for grid in np.meshgrid(sizes, tokens, indexing="ij"))
+    losses = loss(LAW, n, d) * np.exp(noise * np.random.default_rng(seed).normal(size=len(n)))
+    return Runs([f"run-{i}" for i in range(len(n))], n, d, 8 * n**0.98 * d, losses)
+
+
+# The law.
+
+
+def test_the_loss_is_the_formula():
+    n, d = 1e5, 3e6
+    assert loss(LAW, n, d)[0] == pytest.approx(0.16 + 3.0 / n**0.35 + 40.0 / d**0.45)
+    assert loss(np.stack([LAW, LAW]), np.array([n, 1e6, 1e7]), d).shape == (2, 3)
+
+
+def test_a_known_law_comes_back():
+    found = named(fit_law(sweep()))
+    for name, value in TRUE.items():
+        assert found[name] == pytest.approx(value, rel=1e-4), name
+
+
+@pytest.mark.parametrize("law", [{"E": 1.69, "A": 406.4, "alpha": 0.34, "B": 410.7, "beta": 0.28}])
+def test_the_law_of_the_paper_comes_back_from_its_range(law):
+    """Hoffmann et al.'s own figures, over 44 M to 16 B parameters."""
+    n, d = (g.ravel() for g in np.meshgrid(np.geomspace(44e6, 16e9, 8), np.geomspace(1e9, 4e11, 5)))
+    losses = law["E"] + law["A"] * n ** -law["alpha"] + law["B"] * d ** -law["beta"]
+    found = named(fit_law(Runs([""] * len(n), n, d, 6 * n * d, losses)))
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(law, rel=1e-3)
+
+
+def test_of_the_ends_of_all_searches_the_best_is_taken():
+    """Of these runs the starting points lead to laws of different misfit, the worst a quarter more."""
+    runs = sweep(0.05, 1, tokens=TOKENS / 1e3)
+    size = np.abs(np.log(runs.bits_per_byte / loss(fit_law(runs), runs.parameters, runs.tokens)))
+    huber = np.where(size <= 1e-3, size**2 / 2, 1e-3 * (size - 5e-4)).sum()
+    assert huber == pytest.approx(3.2713e-4, rel=1e-3)
+
+
+def test_a_floor_that_is_not_seen_is_said_to_be_unknown():
+    """Far above E, laws with and without one fit as well; resamples find both."""
+    runs = sweep(0.01, tokens=TOKENS / 1e3)
+    found = fit(runs, 199, 1)
+    low, high = np.quantile(named(found.resampled)["E"], [0.025, 0.975])
+    assert low < TRUE["E"] < high and high > 5 * low
+
+
+def test_one_spoilt_run_moves_the_law_little():
+    """What the Huber loss is for: least squares would follow it."""
+    runs = sweep()
+    runs.bits_per_byte[4] *= 1.5
+    others = np.arange(len(runs.names)) != 4
+    assert loss(fit_law(runs), runs.parameters, runs.tokens)[others] == pytest.approx(
+        runs.bits_per_byte[others], rel=2e-3
+    )
+
+
+def test_equal_runs_give_equal_figures_and_another_seed_others():
+    runs = sweep(0.01)
+    first, second, other = fit(runs, 99, 1), fit(runs, 99, 1), fit(runs, 99, 2)
+    assert np.array_equal(first.resampled, second.resampled) and not np.array_equal(first.resampled, other.resampled)
+
+
+def test_an_interval_is_of_quantiles_and_scatter_of_what_the_law_leaves():
+    assert dataclasses.astuple(interval(5, np.arange(101), 0.9)) == pytest.approx((5, 5, 95))
+    runs = sweep(0.01)
+    found = fit(runs, 99, 1)
+    residuals = np.log(runs.bits_per_byte / loss(found.law, runs.parameters, runs.tokens))
+    assert found.scatter == pytest.approx((residuals - residuals.mean()) * (18 / 13) ** 0.5)
+    inside = predict(found, runs.parameters[7], runs.tokens[7], 0.99, 1)
+    assert inside.high / inside.low > np.exp(np.ptp(found.scatter)) * 0.98
+
+
+def test_intervals_hold_what_larger_runs_reach():
+    """A run of four times the largest one's size and tokens, noise 1 %: most 90 % intervals hold it."""
+    held = []
+    for seed in range(20):
+        runs, rng = sweep(0.01, seed), np.random.default_rng(1000 + seed)
+        truth = loss(LAW, 8e6, 7.2e6)[0] * np.exp(0.01 * rng.normal())
+        expected = predict(fit(runs, 99, seed), 8e6, 7.2e6, 0.9, seed)
+        assert expected.low < expected.value < expected.high
+        held.append(expected.low <= truth <= expected.high)
+    assert 15 <= sum(held) <= 20
+
+
+# What follows from it.
+
+
+def test_the_best_split_is_the_least_loss_of_a_search():
+    work = work_law(sweep())
+    assert work == pytest.approx((8, 0.98))
+    flops = np.array([1e12, 1e15])
+    n, d = best_split(LAW, flops, work)
+    assert 8 * n**0.98 * d == pytest.approx(flops)
+    for i, compute in enumerate(flops):
+        sizes = np.geomspace(n[i] / 30, n[i] * 30, 2001)
+        losses = loss(LAW, sizes, compute / (8 * sizes**0.98))
+        assert sizes[np.argmin(losses)] == pytest.approx(n[i], rel=0.01)
+
+
+def test_the_frontier_holds_whoever_has_no_better_for_less():
+    flops, losses = np.array([4.0, 1, 2, 3, 2]), np.array([0.7, 1.0, 0.8, 0.9, 0.8])
+    runs = Runs(list("abcde"), flops, flops, flops, losses)
+    assert on_frontier(runs).tolist() == [True, True, True, False, False]
+
+
+def test_a_power_law_of_compute_comes_back_with_its_interval():
+    flops = np.geomspace(1e10, 1e14, 9)
+    found = fit_frontier(Runs([""] * 9, flops, flops, flops, 30 * flops**-0.1))
+    assert (found.a, found.b) == pytest.approx((30, 0.1))
+    expected = found.predict(1e16, 0.95)
+    assert (expected.value, expected.low, expected.high) == pytest.approx((30 * 1e16**-0.1,) * 3)
+    noisy = fit_frontier(Runs([""] * 9, flops, flops, flops, 30 * flops**-0.1 * np.tile([1.01, 0.99, 1], 3)))
+    near, far = noisy.predict(1e14, 0.95), noisy.predict(1e18, 0.95)
+    assert 0.01 < near.high / near.low - 1 < far.high / far.low - 1
+
+
+def test_the_largest_runs_are_predicted_from_the_others_alone():
+    runs = sweep(0.003)
+    largest = held_back(runs)
+    assert largest.sum() == 3 and runs.flops[largest].min() > runs.flops[~largest].max()
+    found = predict_held_back(runs, 99, 0.95, 1)
+    assert sorted(found) == np.flatnonzero(largest).tolist()
+    runs.bits_per_byte[largest] *= 10
+    assert predict_held_back(runs, 99, 0.95, 1) == found
+    for i, expected in found.items():
+        assert expected.value == pytest.approx(runs.bits_per_byte[i] / 10, rel=0.03)
+
+
+def test_too_few_runs_sizes_or_budgets_are_named():
+    assert too_few(sweep()) is None
+    assert too_few(sweep(sizes=SIZES[:1])) == "3 runs, needed: at least 6; 1 model sizes, needed: at least 3"
+    assert too_few(sweep(tokens=TOKENS[:2])) == "2 numbers of tokens, needed: at least 3"
+    assert held_back(sweep(sizes=SIZES[:3], tokens=TOKENS).only(np.arange(9) < 7)) is None
+
+
+# The command, on experiments of which only the records are made up.
+
+
+def record(i: int, runs: Runs, text: str = "same") -> SimpleNamespace:
+    """What a Revision says of a run."""
+    files = {
+        "metrics/train.json": {
+            "parameters": int(runs.parameters[i]), "tokens_seen": int(runs.tokens[i]),
+            "training_flops": float(runs.flops[i]),
+        },
+        "metrics/eval.json": {
+            "bits_per_byte": float(runs.bits_per_byte[i]), "bits_per_byte_se": 0.0006,
+            "entropy": {"floor_bits_per_byte": 0.16},
+        },
+        "data/processed_datasets/validation.json": {
+            "source": {"name": "s", "manifest_sha256": text}, "slice": {}, "documents": 1, "utf8_bytes": 1,
+        },
+    }  # fmt: skip
+    params = {"model.name": "m", "models.m.d_model": i // 3, "train.max_tokens": i % 3, "train.seed": 1}
+    return SimpleNamespace(
+        name=runs.names[i], params=lambda: params, read_json=files.__getitem__, files=files,
+        read=lambda path: b'{"splits": {}}',
+    )  # fmt: skip
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """The command over made-up experiments: (exit status, standard output, standard error)."""
+    runs = sweep(0.003)
+    records = {name: record(i, runs) for i, name in enumerate(runs.names)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(scaling, "Revision", records.__getitem__)
+    monkeypatch.setattr(scaling, "experiments", lambda: list(records))
+
+    def run_it(*arguments: str):
+        return scaling.main(["--resamples", "99", *arguments]), *capsys.readouterr()
+
+    run_it.records = records
+    return run_it
+
+
+def test_the_report_the_json_and_the_picture_are_of_the_same_fit(command, tmp_path):
+    status, output, _ = command("--predict", "8e6", "7.2e6", "--predict_flops", "1e15", "--out", "found/scaling")
+    files = {path.suffix: path.read_bytes() for path in (tmp_path / "found").iterdir()}
+    assert status == 0 and set(files) == {".md", ".json", ".png"}
+    found = json.loads(files[".json"])
+    assert len(found["runs"]) == 18 and sum(bool(run["predicted_from_smaller_runs"]) for run in found["runs"]) == 3
+    assert f"| {found['law']['alpha']['value']:.4g} |" in output
+    asked = found["predicted"][0]["law"]
+    assert asked["value"] == pytest.approx(loss(LAW, 8e6, 7.2e6)[0], rel=0.02)
+    assert f"{asked['value']:.4f} | {asked['low']:.4f} to {asked['high']:.4f}" in output
+    assert "The text's own entropy is 0.1600 bits per byte: inside E's interval." in output
+    assert re.search(r"\d of 3 within their intervals", output)
+    assert "Parameters that differ between these runs: `models.*.d_model`, `train.max_tokens`." in output
+    assert files[".md"].decode().startswith(output.splitlines()[0]) and b"(scaling.png)" in files[".md"]
+    assert command("--predict", "8e6", "7.2e6", "--predict_flops", "1e15", "--out", "found/scaling")[0] == 0
+    assert {path.suffix: path.read_bytes() for path in (tmp_path / "found").iterdir()} == files
+
+
+def test_patterns_choose_experiments(command):
+    assert command("run-*")[0] == 0
+    assert "no finished experiment has such a name" in command("walk-*")[2]
+
+
+def test_what_cannot_be_fitted_is_refused_in_a_sentence(command):
+    status, output, error = command("run-0", "run-1", "run-2")
+    assert status == 2 and output == "" and error.count("\n") == 1
+    assert "the five parameters of the law need more: 3 runs, needed: at least 6" in error
+    for arguments in (
+        ["--confidence", "1"],
+        ["--predict", "0", "1e6"],
+        ["--predict_flops", "nan"],
+        ["--resamples", "9"],
+    ):
+        assert command(*arguments)[0] == 2, arguments
+
+
+def test_runs_on_other_documents_are_refused(command):
+    command.records["run-7"] = record(7, sweep(), text="other")
+    status, _, error = command()
+    assert status == 4 and "sha256" in error
+
+
+def test_a_run_that_recorded_no_compute_is_named(command):
+    del command.records["run-5"].files["metrics/train.json"]["training_flops"]
+    status, _, error = command()
+    assert status == 4 and "run-5: metrics/train.json has no training_flops" in error
