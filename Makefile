@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report stories lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report stories measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -34,6 +34,15 @@ stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
 	python -c 'import json, dvc.api; print(json.dumps(dvc.api.metrics_show(rev="stories"), indent=1))' \
 		> benchmarks/results/stories.json
+
+# What HEAD changes against BASE, as Markdown, with a small run of both: what a pull request is shown.
+BASE = origin/main
+SMALL = -S data.source=stories -S sources.stories.fetch.num_documents=300 \
+	-S sources.stories.fetch.num_validation_documents=30 -S tokenizer.name=bpe -S tokenizers.bpe.vocab_size=400 \
+	-S model.name=tiny -S train.init_from=data/init -S train.max_tokens=40960 -S train.warmup_steps=2 \
+	-S train.eval_every_tokens=20480 -S train.eval_tokens=4096 -S eval.sample_tokens=16
+measure: .venv/ready
+	@bash .github/measure.sh "$(BASE)" $(SMALL)
 
 lint: .venv/ready-dev
 	ruff check .
