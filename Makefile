@@ -39,8 +39,8 @@ stories: .venv/ready
 BASE = origin/main
 SMALL = -S data.source=stories -S sources.stories.fetch.num_documents=300 \
 	-S sources.stories.fetch.num_validation_documents=30 -S tokenizer.name=bpe -S tokenizers.bpe.vocab_size=400 \
-	-S model.name=tiny -S train.init_from=data/init -S train.max_tokens=40960 -S train.warmup_steps=2 \
-	-S train.eval_every_tokens=20480 -S train.eval_tokens=4096 -S eval.sample_tokens=16
+	-S model.name=tiny -S train.init_from=data/init -S train.max_tokens=20480 -S train.warmup_steps=2 \
+	-S train.eval_every_tokens=10240 -S train.eval_tokens=4096 -S eval.sample_tokens=16
 measure: .venv/ready
 	@bash .github/measure.sh "$(BASE)" $(SMALL)
 
