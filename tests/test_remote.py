@@ -123,6 +123,7 @@ def test_a_server_that_is_away_is_named(author, command):
         failed = author.run(*command.split(), check=False, AWS_ENDPOINT_URL=address)
     assert failed.returncode
     assert f'Could not connect to the endpoint URL: "{address}' in failed.stderr
+    assert "Traceback" not in failed.stderr
 
 
 def test_packages_have_one_version_in_all_requirements():

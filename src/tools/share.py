@@ -36,6 +36,14 @@ def uncached_outputs(repo) -> dict:
     return {HashInfo("md5", out["md5"]): out["path"] for out in outs if repo.cache.local.exists(out["md5"])}
 
 
+def push(repo, hashes: dict, remote: str | None):
+    """DVC's push of single files; EnvironmentFailure with the reason, which each kind of remote words its own way."""
+    try:
+        return repo.cloud.push(hashes, remote=remote)
+    except Exception as error:
+        raise EnvironmentFailure(f"nothing was pushed: {' '.join(str(error).split())}") from error
+
+
 @command
 def main(argv: list[str]) -> None:
     """Push them and say how many there are; EnvironmentFailure if the remote takes not all of them."""
@@ -46,9 +54,9 @@ def main(argv: list[str]) -> None:
     try:
         with Repo(".") as repo:
             hashes = uncached_outputs(repo)
-            result = repo.cloud.push(hashes, remote=args.remote)
+            result = push(repo, hashes, args.remote)
     except DvcException as error:
-        raise EnvironmentFailure(" ".join(str(error).split())) from None
+        raise EnvironmentFailure(" ".join(str(error).split())) from error
     if result.failed:
         names = ", ".join(sorted({hashes[failed] for failed in result.failed}))
         raise EnvironmentFailure(f"{len(result.failed)} files were not pushed ({names}); run the same command again")
