@@ -60,6 +60,6 @@ clean-venv:
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-.venv/ready-dev: .venv/ready requirements-dev.txt
+.venv/ready-dev: .venv/ready requirements-dev.txt requirements-s3.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	touch $@

@@ -1,4 +1,4 @@
-"""Push what `dvc push --run-cache` leaves out, the metrics and plots of every run, so that others need not run it.
+"""Push the metrics and plots of every run, which `dvc push --run-cache` leaves out.
 
     dvc push --run-cache && python src share
     python src share --remote team
