@@ -5,7 +5,7 @@
 
 DVC records a run as the hashes of all that it wrote. It pushes the record and what its cache holds for the
 workspace, but never the outputs that are in git (`cache: false`). Another machine then finds the record and
-not these files, and runs the stage again. Here they follow: a few kilobytes a run.
+not these files, and runs the stage again. Here they follow: some hundred kilobytes a run.
 """
 
 import argparse
