@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report stories bench bench-gpu lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report stories bench bench-gpu measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -48,6 +48,15 @@ bench-gpu: .venv/ready
 	PYTHONPATH=src python benchmarks/gpu_step.py
 	PYTHONPATH=src python benchmarks/batches.py --out benchmarks/results/gpu_batches.json
 
+# What HEAD changes against BASE, as Markdown, with a small run of both: what a pull request is shown.
+BASE = origin/main
+SMALL = -S data.source=stories -S sources.stories.fetch.num_documents=300 \
+	-S sources.stories.fetch.num_validation_documents=30 -S tokenizer.name=bpe -S tokenizers.bpe.vocab_size=400 \
+	-S model.name=tiny -S train.init_from=data/init -S train.max_tokens=20480 -S train.warmup_steps=2 \
+	-S train.eval_every_tokens=10240 -S train.eval_tokens=4096 -S eval.sample_tokens=16
+measure: .venv/ready
+	@bash .github/measure.sh "$(BASE)" $(SMALL)
+
 lint: .venv/ready-dev
 	ruff check .
 	ruff format --check .
@@ -64,7 +73,7 @@ clean-venv:
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-.venv/ready-dev: .venv/ready requirements-dev.txt requirements-cluster.txt
+.venv/ready-dev: .venv/ready requirements-dev.txt requirements-cluster.txt requirements-s3.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	touch $@
 
