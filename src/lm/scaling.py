@@ -160,8 +160,7 @@ def fit(runs: Runs, resamples: int, seed: int) -> Fit:
     """The law and its uncertainty by the bootstrap of residuals (Efron 1979).
 
     Each resample adds differences drawn with replacement to the fitted logarithms and is fitted anew from
-    the law, its floor raised where it is nothing, so that one may be found. Five parameters absorb part of
-    the runs' scatter, hence the factor √(n / (n - 5)).
+    the law. Five parameters absorb part of the runs' scatter, hence the factor √(n / (n - 5)).
     """
     law, rng, num_runs = fit_law(runs), np.random.default_rng(seed), len(runs.names)
     log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
@@ -170,7 +169,6 @@ def fit(runs: Runs, resamples: int, seed: int) -> Fit:
     scatter = (residuals - residuals.mean()) * math.sqrt(num_runs / (num_runs - NUM_PARAMETERS))
     middle = log_n.mean(), log_d.mean()
     starts = np.tile(_counted_in(law, *middle), (resamples, 1))
-    starts[:, 4] = np.maximum(starts[:, 4], np.log(FLOOR_SHARES[0] * runs.bits_per_byte.min()))
     resampled = fitted + rng.choice(scatter, (resamples, num_runs))
     laws = _descend(starts, log_n - middle[0], log_d - middle[1], resampled)
     return Fit(law, _counted_in(laws, -middle[0], -middle[1]), scatter)
