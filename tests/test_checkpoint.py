@@ -7,6 +7,7 @@ import torch
 
 from lm.checkpoint import fingerprint, load_newest_state, load_tensors, prune_runs, save_state, save_tensors
 from lm.errors import IntegrityError
+from lm.files import output_lock
 
 
 def test_equal_weights_are_equal_bytes_whatever_the_name(tmp_path):
@@ -43,10 +44,23 @@ def test_a_fingerprint_changes_with_anything_it_covers(tmp_path):
     assert fingerprint({"lr": 1.0}, [code], {"train": "h"}) != base
 
 
+def names(runs):
+    return sorted(path.name for path in runs.iterdir() if path.is_dir())
+
+
 def test_old_runs_go_first_and_the_current_one_stays(tmp_path):
     for number, name in enumerate("abcd"):
         prune_runs(tmp_path, tmp_path / name, keep=3)
         (tmp_path / name / "x").write_text(json.dumps(number))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["b", "c", "d"]
+    assert names(tmp_path) == ["b", "c", "d"]
     prune_runs(tmp_path, tmp_path / "b", keep=1)
-    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+    assert names(tmp_path) == ["b"]
+
+
+def test_a_run_that_goes_on_elsewhere_keeps_its_folder(tmp_path):
+    prune_runs(tmp_path, tmp_path / "a", keep=1)
+    with output_lock(tmp_path / "a"):
+        prune_runs(tmp_path, tmp_path / "b", keep=1)
+        assert names(tmp_path) == ["a", "b"]
+    prune_runs(tmp_path, tmp_path / "b", keep=1)
+    assert names(tmp_path) == ["b"]

@@ -4,6 +4,7 @@ A run is identified by a fingerprint of its parameters, its code and its inputs;
 whole, with its SHA-256 beside it, and the last two are kept, so that one survives any fault.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from lm.errors import MEND, IntegrityError
-from lm.files import atomic_write, read_json, sha256_file, sha256_json, write_json
+from lm.errors import MEND, BusyError, IntegrityError
+from lm.files import atomic_write, output_lock, read_json, sha256_file, sha256_json, write_json
 
 KEPT_STATES = 2
 
@@ -106,7 +107,7 @@ def drop_states(run: Path) -> None:
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
-    """Keep the `keep` most recently used run folders; `current` is always among them.
+    """Keep the `keep` most recently used run folders; `current` is always among them, and none goes that is in use.
 
     A folder is renamed before it is removed, so that what a kill leaves of it is no finished run.
     """
@@ -117,4 +118,5 @@ def prune_runs(runs: Path, current: Path, keep: int) -> None:
     folders = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
     for folder in folders[keep:]:
         if folder != current:
-            shutil.rmtree(folder.rename(runs / f".{folder.name}.tmp"), ignore_errors=True)
+            with contextlib.suppress(BusyError), output_lock(folder):  # experiments may run side by side
+                shutil.rmtree(folder.rename(runs / f".{folder.name}.tmp"), ignore_errors=True)
