@@ -1,10 +1,13 @@
 """What the machine has: memory within a container's limit."""
 
+import sys
+
 import psutil
 import pytest
 import torch
 
-from lm.machine import available_memory_bytes
+from lm.errors import EnvironmentFailure
+from lm.machine import available_memory_bytes, resolve_dtype
 
 CPU = torch.device("cpu")
 
@@ -22,3 +25,24 @@ def test_a_containers_limit_counts_where_it_is_lower(tmp_path, limit, expected):
         assert found == pytest.approx(psutil.virtual_memory().available, rel=0.2)
     else:
         assert found == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch tells what a processor has on Linux alone")
+@pytest.mark.parametrize(
+    ("has", "auto", "explicit"),
+    [
+        ({"amx_bf16", "avx512_bf16"}, torch.bfloat16, torch.bfloat16),
+        ({"avx512_bf16"}, torch.float32, torch.bfloat16),  # slower there than float32
+        ({"sve_bf16"}, torch.bfloat16, torch.bfloat16),
+        ({"avx2"}, torch.float32, None),
+    ],
+)
+def test_the_format_is_bfloat16_where_it_gains(monkeypatch, has, auto, explicit):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(has, True))
+    assert resolve_dtype("auto", CPU) == auto
+    assert resolve_dtype("float32", CPU) == torch.float32
+    if explicit is None:
+        with pytest.raises(EnvironmentFailure, match=r"train\.dtype is bfloat16"):
+            resolve_dtype("bfloat16", CPU)
+    else:
+        assert resolve_dtype("bfloat16", CPU) == explicit

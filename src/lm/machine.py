@@ -30,12 +30,12 @@ def pick_device(index: int | None = None) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The format to compute in: "auto" is bfloat16 where the device has it, else float32.
+    """The format to compute in: "auto" is bfloat16 where that is the faster one, else float32.
 
     Raises EnvironmentFailure for a bfloat16 that the device would only emulate, at a crawl.
     """
     if name == "auto":
-        name = "bfloat16" if has_bfloat16(device) else "float32"
+        name = "bfloat16" if gains_by_bfloat16(device) else "float32"
     if name == "bfloat16" and not has_bfloat16(device):
         raise EnvironmentFailure(
             f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32 or auto"
@@ -45,10 +45,22 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def has_bfloat16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 matrices in hardware."""
+    return gains_by_bfloat16(device) or (device.type == "cpu" and _cpu_has("avx512_bf16"))
+
+
+def gains_by_bfloat16(device: torch.device) -> bool:
+    """Whether it does so faster than float32 ones.
+
+    AVX512_BF16 alone, without AMX, took half as long again (benchmarks/results/train_step_without_amx.json).
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    return _cpu_has("amx_bf16", "bf16", "sve_bf16")  # x86, Arm, Arm
+
+
+def _cpu_has(*names: str) -> bool:
+    """Whether the processor has one of the instruction sets, by torch's names for them."""
     found = torch.cpu.get_capabilities()
-    names = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # x86, x86, Arm, Arm
     return sys.platform.startswith("linux") and any(found.get(name, False) for name in names)
 
 
