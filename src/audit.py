@@ -32,8 +32,11 @@ def digest(text: str) -> int:
 
 def document_digests(raw: Path, part: Slice) -> np.ndarray:
     """(D, 2) uint64: each document's digest as it stands and with runs of white space as one blank."""
-    pairs = [(digest(t), digest(" ".join(t.split()))) for texts in iter_texts(raw, part) for t in texts]
-    return np.array(pairs, dtype=np.uint64).reshape(-1, 2)
+    batches = [
+        np.array([(digest(text), digest(" ".join(text.split()))) for text in texts], np.uint64)
+        for texts in iter_texts(raw, part)
+    ]  # a batch at a time: as Python numbers they would take nine times the memory
+    return np.concatenate(batches)
 
 
 def is_repeat(digests: np.ndarray) -> np.ndarray:

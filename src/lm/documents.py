@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.errors import MEND, DataError, IntegrityError, ParamsError
+from lm.errors import MEND, DataError, IntegrityError, NoDocument, ParamsError
 from lm.files import read_json, sha256_file
 from lm.sources.parquet import open_parquet, read_row_group
 
@@ -92,7 +92,7 @@ def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None 
     """Yield the slice's rows in order, in small batches; null and empty rows are left out.
 
     `columns` are read beside the text column, which comes first. Memory does not grow with the
-    corpus. Raises DataError if no document begins inside the slice.
+    corpus. Raises NoDocument if none begins inside the slice.
     """
     check_slice(manifest, part)
     found = False
@@ -100,7 +100,7 @@ def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None 
         found = True
         yield rows
     if not found:
-        raise DataError(
+        raise NoDocument(
             f"sources.{manifest['source']}: no document of split {part.split!r} begins in characters "
             f"{part.start_char} to {part.end_char}; widen the range"
         )

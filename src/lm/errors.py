@@ -31,6 +31,10 @@ class DataError(UserError):
     exit_code = 3
 
 
+class NoDocument(DataError):
+    """No document begins in the range of characters asked for."""
+
+
 class IntegrityError(UserError):
     """A file is not what its record says: truncated, altered, or made from something else."""
 

@@ -10,6 +10,7 @@ those that one process writes. A rank that ended is known by what made it, which
 sidecar: the files' hashes, its characters of the text, the tokenizer, the code.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import sys
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 
 from lm.documents import Chunk, Slice, check_slice, iter_chunks
 from lm.engine import EngineDifference, encode_exactly, open_engine
-from lm.errors import MEND, DataError, IntegrityError
+from lm.errors import MEND, IntegrityError, NoDocument
 from lm.files import read_json, sha256_file, sha256_json
 from lm.sources.parquet import open_parquet, read_row_group
 from lm.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_tokens
@@ -198,23 +199,20 @@ def _chunks(job: RankJob, part: Part) -> Iterator[Chunk]:
     """The rank's documents; none where no document of the slice begins in its files."""
     no_limit = sys.maxsize  # the slice is known to be inside the split
     manifest = {**job.manifest, "splits": {part.slice.split: {"files": part.files, "characters": no_limit}}}
-    try:
+    with contextlib.suppress(NoDocument):
         yield from iter_chunks(job.raw, manifest, part.slice, job.chunk_chars)
-    except DataError as error:  # of others, such as a damaged file, this is no part
-        if "no document of split" not in str(error):
-            raise
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:
     """Make the ranks' files the shards of one token file; its sidecar is that of one process, and its shards.
 
-    Raises IntegrityError for a rank's file whose bytes have changed, DataError if no rank has a token.
+    Raises IntegrityError for a rank's file whose bytes have changed, NoDocument if no rank has a token.
     """
     tokenizer, paths = load_tokenizer(job.tokenizer), [job.path(part) for part in job.parts]
     records = [read_json(sidecar_path(path)) for path in paths]
     shards = [Shard(path, r["tokens"], r["sha256"]) for path, r in zip(paths, records, strict=True) if r["tokens"]]
     if not shards:
-        raise DataError(
+        raise NoDocument(
             f"sources.{job.manifest['source']}: no document of split {job.slice.split!r} begins in characters "
             f"{job.slice.start_char} to {job.slice.end_char}; widen the range"
         )
