@@ -1,6 +1,7 @@
 """The figures in the README are those of benchmarks/results, and the benchmarks that need a GPU run at all."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,13 @@ def test_the_table_is_the_one_of_the_results():
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.stem)
 def test_what_is_committed_was_measured_on_an_idle_machine(path):
     assert json.loads(path.read_text()).get("idle", True)
+
+
+def test_the_example_of_seeds_is_the_committed_one():
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\nAn example: is Muon")[1].split("\n```")[2]
+    result = (ROOT / "benchmarks" / "results" / "optimizers.md").read_text(encoding="utf-8")
+    figures = re.findall(r"-?\d\.\d{2,}", section)
+    assert len(figures) == 11 and all(figure in result for figure in figures)
 
 
 def test_a_ratio_shows_its_range_once_there_is_one():
