@@ -1,6 +1,6 @@
 """Tokenizing parquet → ids: the stage as it runs against other ways, on the same files and two cores.
 
-    PYTHONPATH=src python benchmarks/tokenizing.py [--megabytes 200 --rounds 5]
+    PYTHONPATH=src python benchmarks/tokenizing.py [--megabytes 630 --rounds 5]
     PYTHONPATH=src python benchmarks/tokenizing.py --raw data/raw --split text --name tokenizing_headers
 
 Each case is a process of its own, timed from its start to its end, reading, encoding and writing; ours
@@ -36,14 +36,14 @@ from lm.vocabulary import download_ranks, write_byte_level
 BENCHMARKS = Path(__file__).resolve().parent
 NUM_FILES = 8  # what works by whole files needs several of them
 CHECK_MEGABYTES = 2
-SLOW_ROUNDS = 2
+SLOW_ROUNDS = 1  # minutes each
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--megabytes", type=float, default=210, help="of stories, where --raw names no other text")
+    add("--megabytes", type=float, default=630, help="of stories, where --raw names no other text")
     add("--rounds", type=int, default=5)
     add("--raw", type=Path, help="a folder like data/raw")
     add("--split", default="train", help="of --raw")
