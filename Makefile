@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report stories bench bench-gpu measure lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report stories scaling bench bench-gpu measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -34,6 +34,10 @@ stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
 	python -c 'import json, dvc.api; print(json.dumps(dvc.api.metrics_show(rev="stories"), indent=1))' \
 		> benchmarks/results/stories.json
+
+# Six sizes, three budgets: benchmarks/results/scaling.md, .json and .png.
+scaling: .venv/ready
+	benchmarks/scaling_sweep.sh 2
 
 # Ours beside others, about an hour on a machine that does nothing else; then the table and the picture of it all.
 bench: .venv/bench/ready

@@ -29,6 +29,15 @@ def test_the_example_of_seeds_is_the_committed_one():
     assert len(figures) == 11 and all(figure in result for figure in figures)
 
 
+def test_the_example_of_scaling_is_the_committed_one():
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n`make scaling` trains")[1].split("\n## ")[0]
+    text = (ROOT / "benchmarks" / "results" / "scaling.md").read_text(encoding="utf-8")
+    assert "misses its own runs by 11 % in the median and 37 % at" in section and "3, 25 and 40 % too low" in section
+    assert "misses these runs by 11 % in the median and 37 % at most" in text
+    assert all(off in text for off in ("-2.6 %", "-25.3 %", "-39.7 %")) and "3 of 3 within their intervals" in text
+    assert "0.1638 bits per byte: inside E's interval" in text and "0.2347 |" in text
+
+
 def test_a_ratio_shows_its_range_once_there_is_one():
     assert summarize.ratio_in_words({"median": 2.345, "min": 2.1, "max": 2.5}) == "2.35 (2.10 to 2.50)"
     assert summarize.ratio_in_words({"median": 40.5, "min": 40.4, "max": 41.6}) == "40 (40 to 42)"
