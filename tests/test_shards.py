@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -114,7 +115,10 @@ def test_windows_across_borders_are_those_of_one_file(both, seq_len):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")
-def test_the_kernel_reads_what_windows_ask_for_and_reads_ahead_of_scans(both):
+@pytest.mark.parametrize(("memory_bytes", "is_larger"), [(1 << 40, False), (1000, True)])
+def test_the_kernel_reads_ahead_of_scans_and_of_windows_that_memory_holds(both, monkeypatch, memory_bytes, is_larger):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory_bytes))
+
     def advised(tokens):
         """Of each mapping of the stream's files, whether access at random was announced."""
         maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
@@ -123,7 +127,7 @@ def test_the_kernel_reads_what_windows_ask_for_and_reads_ahead_of_scans(both):
     for tokens, count in zip(both, (1, 7), strict=True):
         assert advised(tokens) == [False] * count
         windows = TokenWindows(tokens.ids, 8, 2, seed=1)
-        assert advised(tokens) == [False] * count + [True] * count
+        assert advised(tokens) == [False] * count + [True] * count * is_larger
         assert windows.ids is tokens.ids
 
 

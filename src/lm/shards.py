@@ -9,6 +9,7 @@ import operator
 from collections.abc import Sequence
 
 import numpy as np
+import psutil
 
 
 class ShardedIds:
@@ -77,13 +78,21 @@ class ShardedIds:
 
 
 def mapped_for_windows(ids: np.ndarray | ShardedIds) -> np.ndarray | ShardedIds:
-    """The same ids, files in mappings of their own, of which the kernel reads the pages that are asked for.
+    """The same ids; files of more than half of this machine's memory in mappings that are not read ahead.
 
-    Else it reads on behind each page that is not in memory, hundreds of kilobytes for a window of two, which
-    serves a scan, and is most of the time of a batch where the file is larger than memory.
+    Else the kernel reads on behind each page that is not in memory, hundreds of kilobytes for a window of two.
+    That serves a scan, and a file that stays in memory once it is there, whose pages it then also maps by the
+    dozen; for a larger file it is most of the time of a batch.
     """
+    if len(ids) * ids.dtype.itemsize <= psutil.virtual_memory().total // 2:
+        return ids
     if isinstance(ids, ShardedIds):
-        return ShardedIds([mapped_for_windows(shard) for shard in ids.shards])
+        return ShardedIds([_not_read_ahead(shard) for shard in ids.shards])
+    return _not_read_ahead(ids)
+
+
+def _not_read_ahead(ids: np.ndarray) -> np.ndarray:
+    """The ids of a memmap in a mapping of which the kernel reads no more than is asked for; others as they are."""
     if not (isinstance(ids, np.memmap) and isinstance(ids.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM")):
         return ids
     again = np.memmap(ids.filename, ids.dtype, "r", ids.offset, ids.shape)
