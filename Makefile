@@ -12,7 +12,7 @@ test: .venv/ready-dev
 	python -m pytest -q -m "not slow" -n logical --dist loadfile --no-loadscope-reorder tests
 
 test-slow: .venv/ready-dev
-	python -m pytest -q -m slow tests
+	python -m pytest -q -m slow -n logical --dist loadfile --no-loadscope-reorder tests
 
 # Takes out one safeguard at a time and sees a test go red.
 mutants: .venv/ready-dev

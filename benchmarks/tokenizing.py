@@ -47,6 +47,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--rounds", type=int, default=5)
     add("--raw", type=Path, help="a folder like data/raw")
     add("--split", default="train", help="of --raw")
+    add("--peers", nargs="+", metavar="PEER", help="those alone; else all whose package is there")
     add("--tokenizer", type=Path, help="a byte-level tokenizer folder of at most 65,536 entries; else GPT-2's")
     add("--memory_megabytes", type=float, nargs="*", default=[20, 200, 2000], help="of stories, for the memory alone")
     add("--work", type=Path, help="an existing folder for temporary files (several times the text)")
@@ -151,7 +152,7 @@ def measure_memory(work: Path, tokenizer: Path, megabytes: float) -> dict:
 
 def measure(args: argparse.Namespace, work: Path) -> None:
     """Compare, time, and write what was found."""
-    peers, tokenizer = available(), args.tokenizer or make_tokenizer(work / "tokenizer")
+    peers, tokenizer = args.peers or available(), args.tokenizer or make_tokenizer(work / "tokenizer")
     check_ids(work / "check", tokenizer, peers)
     raw = args.raw or make_stories(work / "raw", args.megabytes)
     (work / "cases").mkdir()
