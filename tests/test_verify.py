@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ import pytest
 
 from conftest import ROOT
 from lm.custody import Digests
-from lm.files import sha256_file
+from lm.files import read_json, sha256_file, write_json
 from lm.params import read_yaml
 from tools import export_hf, verify
 from workspace import Workspace
@@ -83,13 +82,10 @@ def flip(path):
 
 
 def edit(path, change):
-    """Change a JSON file in place."""
-    with writable(path) as file:
-        value = json.load(file)
-        change(value)
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(value).encode())
+    """Change a JSON file, not what the cache has of it, by a new one in its place."""
+    value = read_json(path)
+    change(value)
+    write_json(path, value)
 
 
 def wrong(lines):

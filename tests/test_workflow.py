@@ -78,7 +78,7 @@ def test_nothing_of_the_repository_changed(pull_request, measured):
 
 @pytest.mark.slow
 def test_a_change_of_words_upon_committed_results_reruns_nothing(pull_request):
-    measure = pull_request.run("make", "--dry-run", "measure", "BASE=HEAD^1").stdout
+    measure = pull_request.run("make", "--no-print-directory", "--dry-run", "measure", "BASE=HEAD^1").stdout
     pull_request.run("git", "switch", "-q", "--detach", "main")
     pull_request.run("dvc", "exp", "run", *shlex.split(measure)[3:])
     pull_request.commit("results")
