@@ -1,4 +1,4 @@
-"""Tools for people: `python src convert IN OUT` runs tools/convert.py, and so for every file there."""
+"""Tools for people: `python src convert IN OUT` runs tools/convert.py; a file there with a leading _ is none."""
 
 import ast
 import importlib
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "tools"
-TOOLS = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem != "__init__"}
+TOOLS = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py"))}
 
 
 def summary(path: Path) -> str:

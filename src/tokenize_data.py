@@ -10,23 +10,19 @@ dump-provenance.yaml and the tokenizer, and `python src convert` makes an X.bin 
 """
 
 import argparse
-import dataclasses
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-from tqdm import tqdm
-
-from lm.documents import Chunk, Slice, iter_chunks, read_manifest
+from lm.documents import Slice, iter_chunks, read_manifest
 from lm.engine import encode_exactly
 from lm.errors import IntegrityError, ParamsError, command
 from lm.files import output_lock, write_json
 from lm.formats_dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
 from lm.sources.parquet import describe_split, open_parquet
-from lm.tokenizer import BACKEND, META, Tokenizer, describe_tokenizer, load_tokenizer
+from lm.tally import Tally
+from lm.tokenizer import BACKEND, META, Tokenizer, load_tokenizer
 from lm.vocabulary import download_ranks, download_tokenizer, write_byte_level, write_huggingface
 
 SPLIT = "train"
@@ -139,17 +135,6 @@ def refuse_overlap(part: Slice, file_sha256: str, folder: Path) -> None:
         )
 
 
-def encode(chunks: Iterable[Chunk], tokenizer: Tokenizer, counts: dict, total: int) -> Iterator[np.ndarray]:
-    """Yield each chunk's ids, adding up `counts` and showing the characters of `total` that went by."""
-    with tqdm(total=total, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
-        for chunk in chunks:
-            counts["documents"] += len(chunk.texts)
-            counts["characters"] += chunk.characters
-            counts["utf8_bytes"] += chunk.utf8_bytes
-            yield encode_exactly(chunk, tokenizer)
-            bar.update(chunk.characters)
-
-
 def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     """Fill the empty `folder` with dumps and the tokenizer; return the provenance."""
     entry = lay_out(args.data_file, args.column, raw)
@@ -160,20 +145,13 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     tokenizer = make_tokenizer(args.tokenizer_base, args.tokenizer_revision, folder / TOKENIZER)
     pad_token = tokenizer.eot_id if args.pad_token is None else args.pad_token
     check_pad_token(pad_token, tokenizer)
-    counts = {"documents": 0, "characters": 0, "utf8_bytes": 0}
+    chunks, tally = iter_chunks(raw, read_manifest(raw), part, args.chunk_size), Tally()
+    encoded = ((chunk, encode_exactly(chunk, tokenizer)) for chunk in chunks)
     total = min(part.end_char, entry["characters"]) - part.start_char
-    chunks = encode(iter_chunks(raw, read_manifest(raw), part, args.chunk_size), tokenizer, counts, total)
-
-    def describe() -> dict:
-        return counts | {
-            "surprisal_bits": None,
-            "tokenizer": describe_tokenizer(tokenizer),
-            "slice": dataclasses.asdict(part),
-            "source": {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256},
-        }
-
+    source = {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256}
     return write_dumps(
-        folder, chunks, tokenizer.meta["dtype"], describe, seq_len=args.seq_length, pad_token=pad_token,
+        folder, tally.ids_of(encoded, total), tokenizer.meta["dtype"],
+        lambda: tally.describe(tokenizer, part, source), seq_len=args.seq_length, pad_token=pad_token,
         max_dump_size=args.max_dump_size, min_sample_length=args.min_sample_length,
     )  # fmt: skip
 

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
-from lm.documents import MANIFEST, Chunk, Slice, check_files, iter_chunks, refuse_overlap
+from lm.documents import MANIFEST, Chunk, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
 from lm.engine import Engine, EngineDifference, encode_exactly, open_engine
 from lm.errors import EnvironmentFailure, command
-from lm.files import output_lock, read_json, sha256_file
+from lm.files import output_lock, read_json
 from lm.params import read_section
+from lm.tally import Tally
 from lm.tokenfile import write_tokens
-from lm.tokenizer import Tokenizer, describe_tokenizer, load_tokenizer
+from lm.tokenizer import Tokenizer, load_tokenizer
 
 PARAMS, RUNTIME = "params.yaml", "runtime.yaml"
 
@@ -115,26 +115,6 @@ def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_proce
         ) from None
 
 
-class Tally:
-    """Adds up what the chunks that pass through hold."""
-
-    def __init__(self):
-        self.documents = self.characters = self.utf8_bytes = 0
-        self.surprisal_bits: float | None = None
-
-    def ids_of(self, encoded: Encoded, total_chars: int | None) -> Iterator[np.ndarray]:
-        """Pass each chunk's ids on, counting and showing progress."""
-        with tqdm(total=total_chars, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
-            for chunk, ids in encoded:
-                self.documents += len(chunk.texts)
-                self.characters += chunk.characters
-                self.utf8_bytes += chunk.utf8_bytes
-                if chunk.surprisal_bits is not None:
-                    self.surprisal_bits = (self.surprisal_bits or 0.0) + chunk.surprisal_bits
-                bar.update(chunk.characters)
-                yield ids
-
-
 class Inputs(NamedTuple):
     """What is read: data/raw with its manifest, the check of its files that goes on meanwhile and ends with None
     or IntegrityError, the slice of it, the tokenizer and its engine."""
@@ -152,7 +132,7 @@ def open_inputs(raw: Path, folder: Path, part: Slice) -> Iterator[Inputs]:
     """Load the tokenizer and begin to hash data/raw; whatever goes wrong, a damaged file is named first."""
     manifest = read_json(raw / MANIFEST)
     with ThreadPoolExecutor(1) as pool:
-        checked = pool.submit(check_files, raw, manifest)
+        checked = pool.submit(check_files, raw, files_of(manifest))
         try:
             tokenizer = load_tokenizer(folder)
             yield Inputs(raw, manifest, checked, part, tokenizer, open_engine(tokenizer))
@@ -171,16 +151,9 @@ def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
         encoded = encode_in_processes(chunks, tokenizer, runtime.num_processes or os.cpu_count() or 1)
 
     def describe() -> dict:
+        """The sidecar's entries, once the text is known to be the manifest's."""
         checked.result()  # before anything is kept
-        return {
-            "documents": tally.documents,
-            "characters": tally.characters,
-            "utf8_bytes": tally.utf8_bytes,
-            "surprisal_bits": tally.surprisal_bits,
-            "tokenizer": describe_tokenizer(tokenizer),
-            "slice": dataclasses.asdict(part),
-            "source": {"name": manifest["source"], "manifest_sha256": sha256_file(raw / MANIFEST)},
-        }
+        return tally.describe(tokenizer, part, describe_source(raw, manifest))
 
     total = part.num_chars or manifest["splits"].get(part.split, {}).get("characters", 0) - part.start_char
     return write_tokens(out, tally.ids_of(encoded, total), tokenizer.meta["dtype"], describe)

@@ -20,7 +20,7 @@ from lm import checkpoint, launcher, machine, preflight, ranks, training
 from lm.errors import DataError, DivergedError, IntegrityError, ParamsError, command
 from lm.figure import draw_training
 from lm.files import atomic_folder, output_lock, sha256_file
-from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, flops_per_token
+from lm.model import Gemma3Model, ModelConfig, ModelParams
 from lm.optim import build_optimizers
 from lm.params import needed, read_section, read_yaml
 from lm.recipe import TrainParams
@@ -104,21 +104,6 @@ def run_folder(setup: Setup) -> Path:
     return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoint.fingerprint(params, code, inputs)
 
 
-def make_plan(setup: Setup) -> preflight.Plan:
-    """Derive size, work and memory of the run."""
-    params, config = setup.params, setup.config
-    num_parameters = count_parameters(config)["total"]
-    micro_batch_tokens = params.batch_tokens // setup.team.count // share(params, setup.team)[1]
-    return preflight.Plan(
-        num_parameters=num_parameters,
-        flops_per_token=flops_per_token(config, params.seq_len)["total"],
-        max_steps=params.max_steps,
-        max_tokens=params.max_steps * params.batch_tokens,
-        train_tokens=len(setup.train.ids),
-        memory_bytes=preflight.estimate_memory_bytes(num_parameters, config, micro_batch_tokens, setup.team.shards),
-    )
-
-
 def build_state(setup: Setup) -> TrainingState:
     """The model that the run begins with, drawn from train.seed if none is given, and fresh optimizers."""
     params, model = setup.params, setup.initial
@@ -189,6 +174,7 @@ def train(
     clock = Clock(state.elapsed_s)
 
     def keep_state() -> None:
+        """Save the state of this step; every rank has it then, or none."""
         state.elapsed_s = clock.elapsed_s()
         saved = state.as_dict()
         if team.first:
@@ -197,6 +183,7 @@ def train(
         clock.restart_interval()
 
     def validate_now() -> None:
+        """Validate and have curves and metrics show it."""
         tokens = state.step * params.batch_tokens
         loss = training.validation_loss(state.model, setup.validation, params, team, setup.device, setup.dtype)
         validate(state, loss, tokens)
@@ -247,7 +234,9 @@ def provenance(setup: Setup) -> dict:
 
 def run_to_end(setup: Setup, run: Path, every_s: float, metrics: Path, plots: Path) -> None:
     """Train what is left of the run and leave its results in run/done."""
-    params, plan, team = setup.params, make_plan(setup), setup.team
+    params, team = setup.params, setup.team
+    micro_batch_tokens = params.batch_tokens // team.count // share(params, team)[1]
+    plan = preflight.make_plan(params, setup.config, len(setup.train.ids), micro_batch_tokens, team.shards)
     if team.first:
         sharers = team.local_count if setup.device.type == "cpu" else 1
         preflight.refuse_too_large(plan, machine.available_memory_bytes(setup.device) // sharers)

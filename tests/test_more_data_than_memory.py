@@ -28,6 +28,7 @@ from workspace import Workspace
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
 
 MIB = 1 << 20
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 SHA256_OF_4_GIB_OF_ZEROS = "8479e43911dc45e89f934fe48d01297e16f51d17aa561d4d1c216b1ae0fcddca"
 PIECE = (
     "document {0} of many: {1}; and what follows is the same for all of them, word for word, whatever their number. "
@@ -66,9 +67,8 @@ def run_within(kind: str, limit_bytes: int, code: str, *arguments: str, **option
             else:
                 resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **options}
         command = [sys.executable, "-c", code, *arguments]
-        return subprocess.run(command, preexec_fn=limit, env=environment, capture_output=True, text=True)
+        return subprocess.run(command, preexec_fn=limit, env=ENVIRONMENT | options, capture_output=True, text=True)
 
 
 def write_zeros(path: Path, num_bytes: int) -> None:
@@ -79,9 +79,11 @@ def write_zeros(path: Path, num_bytes: int) -> None:
 
 
 READ = """
-import sys, numpy as np
+import re, resource, sys, numpy as np
 from lm.tokenfile import check_id_range, document_spans, open_tokens
 from lm.windows import TokenWindows
+held = 1024 * int(re.search(r"VmData:\\s+(\\d+)", open("/proc/self/status").read())[1])
+resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[2]),) * 2)
 tokens = open_tokens(sys.argv[1])
 check_id_range(tokens)
 assert document_spans(tokens).shape == (len(tokens.ids) // 1000, 2)
@@ -102,15 +104,21 @@ def sharded(tmp_path_factory):
     return folder / "x.bin"
 
 
+def read_within(limit_bytes: int, path: Path, then: str = "") -> subprocess.CompletedProcess:
+    """Read all of a token file in a process that may take so much more than its libraries have taken."""
+    command = [sys.executable, "-c", READ + then, str(path), str(limit_bytes)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+
+
 def test_reading_shards_takes_the_memory_of_what_is_read(sharded):
     assert sum(file.stat().st_size for file in sharded.iterdir()) > 10 * 100 * MIB
-    done = run_within("rlimit", 100 * MIB, READ, str(sharded))
+    done = read_within(100 * MIB, sharded)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
 
 
 def test_the_limit_is_one(sharded):
-    done = run_within("rlimit", 100 * MIB, READ + "np.asarray(tokens.ids)", str(sharded))
+    done = read_within(100 * MIB, sharded, "np.asarray(tokens.ids)")
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("numpy._core._exceptions._ArrayMemoryError")
 
 

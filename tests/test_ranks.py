@@ -24,7 +24,7 @@ from lm.preflight import estimate_memory_bytes
 from lm.recipe import TrainParams
 from lm.training import refuse_unequal_shares, share
 from rank_cases import become_task, free_port, record_batches, run_ranks, stop_at
-from train_cases import ARGUMENTS, Stage, clear, make_training, only_run, run_stage, set_runtime
+from train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
 from workspace import MICRO_MODEL
 
 STEPS, STOP = 50, 20
@@ -46,11 +46,9 @@ def template(tmp_path_factory):
 def workspace(template, monkeypatch):
     monkeypatch.chdir(template.folder)
     clear()
-    before = {name: Path(name).read_bytes() for name in ("params.yaml", "runtime.yaml")}
-    set_runtime(checkpoint_every_s=3600, timeout_s=60)
-    yield template
-    for name, content in before.items():
-        Path(name).write_bytes(content)
+    with restored("params.yaml", "runtime.yaml"):
+        set_runtime(checkpoint_every_s=3600, timeout_s=60)
+        yield template
 
 
 def curves():

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +72,23 @@ def clear() -> None:
 def results() -> dict[str, bytes]:
     """What a run has made, file by file, but for the wall clock's figures."""
     return {name: Path(name).read_bytes() for name in RESULTS}
+
+
+def undisturbed_results(workspace: Workspace) -> dict[str, bytes]:
+    """What a run of one process makes that nobody disturbs."""
+    with contextlib.chdir(workspace.folder):
+        clear()
+        assert run_stage().code == 0
+        return results()
+
+
+@contextlib.contextmanager
+def restored(*names: str) -> Iterator[None]:
+    """Put these files back in the end as they are now."""
+    before = {name: Path(name).read_bytes() for name in names}
+    yield
+    for name, content in before.items():
+        Path(name).write_bytes(content)
 
 
 def only_run() -> Path:

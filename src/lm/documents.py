@@ -54,18 +54,27 @@ def refuse_overlap(train: Slice, validation: Slice, where: str) -> None:
 def read_manifest(raw: Path) -> dict:
     """Return data/raw's manifest after checking every file's SHA-256 against it."""
     manifest = read_json(raw / MANIFEST)
-    check_files(raw, manifest)
+    check_files(raw, files_of(manifest))
     return manifest
 
 
-def check_files(raw: Path, manifest: dict) -> None:
-    """Raise IntegrityError unless every file has the SHA-256 that the manifest records."""
-    for split in manifest["splits"].values():
-        for entry in split["files"]:
-            path = raw / entry["path"]
-            found = sha256_file(path) if path.exists() else "no file"
-            if found != entry["sha256"]:
-                raise IntegrityError(f"{path}: sha256 is {found}, the manifest says {entry['sha256']}; {MEND}")
+def files_of(manifest: dict) -> list[dict]:
+    """The entries of all files, of all splits."""
+    return [entry for split in manifest["splits"].values() for entry in split["files"]]
+
+
+def check_files(raw: Path, files: list[dict]) -> None:
+    """Raise IntegrityError unless each file has the SHA-256 that its entry in the manifest records."""
+    for entry in files:
+        path = raw / entry["path"]
+        found = sha256_file(path) if path.exists() else "no file"
+        if found != entry["sha256"]:
+            raise IntegrityError(f"{path}: sha256 is {found}, the manifest says {entry['sha256']}; {MEND}")
+
+
+def describe_source(raw: Path, manifest: dict) -> dict:
+    """The entry of a token file's sidecar that names data/raw."""
+    return {"name": manifest["source"], "manifest_sha256": sha256_file(raw / MANIFEST)}
 
 
 def check_slice(manifest: dict, part: Slice) -> None:
@@ -154,6 +163,11 @@ class Chunk(NamedTuple):
     characters: int
     utf8_bytes: int
     surprisal_bits: float | None  # the information of the texts, where the source knows it
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return len(self.texts)
 
 
 def iter_chunks(raw: Path, manifest: dict, part: Slice, chunk_chars: int) -> Iterator[Chunk]:

@@ -64,6 +64,7 @@ def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
         raise ParamsError(f"{path}: padding is at the ends of rows of a 2-D file without a sidecar, which this is not")
 
     def blocks() -> Iterator[np.ndarray]:
+        """The ids of some rows at a time, without padding."""
         rows_per_block = max(1, BLOCK_TOKENS // row_length)
         for start in range(0, num_rows, rows_per_block):
             # Mapped anew for each block, so that what was read does not stay resident.

@@ -42,6 +42,7 @@ def bin_stream(path: Path, dtype: str) -> Stream:
     described = meta or _described_by_size(path, dtype)
 
     def blocks() -> Iterator[np.ndarray]:
+        """BLOCK_TOKENS ids at a time."""
         for start in range(0, described["tokens"], BLOCK_TOKENS):
             # Mapped anew for each block, so that what was read does not stay resident.
             yield map_ids(path, described)[start : start + BLOCK_TOKENS]

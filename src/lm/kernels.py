@@ -24,6 +24,7 @@ class RMSNormFunction(Function):
 
     @staticmethod
     def forward(ctx, x, weight, eps):
+        """x (…, D) of any format, weight (D,) → (…, D) in the compute dtype."""
         wide = x.float()
         mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1]
         r = torch.rsqrt(mean_square + eps)
@@ -32,6 +33,7 @@ class RMSNormFunction(Function):
 
     @staticmethod
     def backward(ctx, grad):
+        """The gradient (…, D) of the result → those of x (…, D), in its format, and of weight (D,) float32."""
         x, weight, r = ctx.saved_tensors
         grad, unit, gain = grad.float(), x.float() * r, 1 + weight.float()
         product = grad * unit
@@ -74,6 +76,7 @@ class CrossEntropyFunction(Function):
 
     @staticmethod
     def forward(ctx, h, head, targets, rows):
+        """The mean nats, float32, and on the way both gradients, not yet divided by N."""
         loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
         dtype = compute_dtype(h)
         narrow_h, narrow_head = h.to(dtype), head.to(dtype)
@@ -94,6 +97,7 @@ class CrossEntropyFunction(Function):
 
     @staticmethod
     def backward(ctx, grad):
+        """The gradient () of the mean → those of h (N, C) and head (V, C)."""
         grad_h, grad_head = ctx.saved_tensors
         scale = grad / len(grad_h)
         return grad_h.mul_(scale), grad_head.mul_(scale), None, None

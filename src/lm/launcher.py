@@ -61,6 +61,7 @@ def _relayed_signals() -> Iterator[list[int]]:
     received, over, parent = [], threading.Event(), os.getppid()
 
     def relay(number: int, frame) -> None:
+        """The first signal asks the ranks to leave, a second one kills them."""
         relayed = signal.SIGKILL if received else RELAYED_AS[number]
         received.append(number)
         children = psutil.Process().children()
@@ -71,6 +72,7 @@ def _relayed_signals() -> Iterator[list[int]]:
             raise Interrupted(number, "stopped before training began; run the same command again")
 
     def watch_parent() -> None:
+        """Look once a second; end with `over`."""
         while not over.wait(1):
             if os.getppid() != parent:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -107,6 +107,7 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = RMSNorm(D, config.norm_eps), RMSNorm(D, config.norm_eps)
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache) -> Tensor:
+        """x (B, T, C) → (B, T, C); `table` turns its positions, `cache` is what it continues, or None."""
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)

@@ -6,7 +6,8 @@ import dataclasses
 import torch
 
 from lm.errors import EnvironmentFailure
-from lm.model import ModelConfig
+from lm.model import ModelConfig, count_parameters, flops_per_token
+from lm.recipe import TrainParams
 
 GIB = 1 << 30
 
@@ -40,6 +41,21 @@ class Plan:
             f"time         about {minutes:.1f} min at {self.max_tokens / self.max_steps / seconds_per_step:,.0f} "
             "tokens/s, validation not counted",
         ]
+
+
+def make_plan(
+    params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, shards: int = 1
+) -> Plan:
+    """Derive the figures of a run, or of one rank of it that takes `micro_batch_tokens` at a time."""
+    num_parameters = count_parameters(config)["total"]
+    return Plan(
+        num_parameters=num_parameters,
+        flops_per_token=flops_per_token(config, params.seq_len)["total"],
+        max_steps=params.max_steps,
+        max_tokens=params.max_steps * params.batch_tokens,
+        train_tokens=train_tokens,
+        memory_bytes=estimate_memory_bytes(num_parameters, config, micro_batch_tokens, shards),
+    )
 
 
 def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_tokens: int, shards: int = 1) -> int:

@@ -22,18 +22,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from lm.documents import Chunk, Slice, check_slice, iter_chunks
+from lm.documents import MANIFEST, Chunk, Slice, check_files, check_slice, describe_source, iter_chunks
 from lm.engine import EngineDifference, encode_exactly, open_engine
-from lm.errors import MEND, IntegrityError, NoDocument
+from lm.errors import IntegrityError, NoDocument
 from lm.files import read_json, sha256_file, sha256_json
 from lm.sources.parquet import open_parquet, read_row_group
+from lm.tally import Tally
 from lm.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_tokens
-from lm.tokenizer import Tokenizer, describe_tokenizer, load_tokenizer
+from lm.tokenizer import Tokenizer, load_tokenizer
 
 # What decides the ids of a text, beside the tokenizer.
-CODE = ("documents.py", "engine.py", "rank_tokens.py", "sources/parquet.py", "tokenizer.py")
+CODE = ("documents.py", "engine.py", "rank_tokens.py", "sources/parquet.py", "tally.py", "tokenizer.py")
 PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
-COUNTS = ("documents", "characters", "utf8_bytes")
 
 
 class Part(NamedTuple):
@@ -78,7 +78,7 @@ def plan_ranks(raw: Path, tokenizer: Path, part: Slice, folder: Path, chunk_char
     A slice that is not a whole split needs the characters of the files before its end, which are
     counted here, in one pass over them. Raises DataError for a slice that the split does not have.
     """
-    manifest = read_json(raw / "manifest.json")
+    manifest = read_json(raw / MANIFEST)
     check_slice(manifest, part)
     split = manifest.pop("splits")[part.split]
     is_whole = part.start_char == 0 and part.num_chars is None
@@ -163,11 +163,7 @@ def tokenize_part(job: RankJob, part: Part) -> None:
     path, origin = job.path(part), origin_of(job, part, describe_maker(tokenizer))
     if is_finished(path, origin):
         return
-    for entry in part.files:
-        source = job.raw / entry["path"]
-        found = sha256_file(source) if source.exists() else "no file"
-        if found != entry["sha256"]:
-            raise IntegrityError(f"{source}: sha256 is {found}, the manifest says {entry['sha256']}; {MEND}")
+    check_files(job.raw, part.files)
     path.unlink(missing_ok=True)  # what is there belongs to another sidecar
     engine = open_engine(tokenizer)
     if engine is not None:
@@ -180,19 +176,17 @@ def tokenize_part(job: RankJob, part: Part) -> None:
 
 def _write_part(job: RankJob, part: Part, tokenizer: Tokenizer, origin: dict, encode) -> None:
     """Encode the rank's documents chunk by chunk into its token file."""
-    counts = dict.fromkeys(COUNTS, 0) | {"surprisal_bits": None}
+    tally = Tally()
 
     def all_ids() -> Iterator[np.ndarray]:
+        """Each chunk's ids, the chunk counted."""
         for chunk in _chunks(job, part):
             ids = encode(chunk)
-            counts["documents"] += len(chunk.texts)
-            counts["characters"] += chunk.characters
-            counts["utf8_bytes"] += chunk.utf8_bytes
-            if chunk.surprisal_bits is not None:
-                counts["surprisal_bits"] = (counts["surprisal_bits"] or 0.0) + chunk.surprisal_bits
+            tally.add(chunk)
             yield ids
 
-    write_tokens(job.path(part), all_ids(), tokenizer.meta["dtype"], lambda: {**counts, "origin": origin})
+    describe = lambda: {**dataclasses.asdict(tally), "origin": origin}  # noqa: E731
+    write_tokens(job.path(part), all_ids(), tokenizer.meta["dtype"], describe)
 
 
 def _chunks(job: RankJob, part: Part) -> Iterator[Chunk]:
@@ -216,12 +210,8 @@ def join_ranks(job: RankJob, out: Path) -> dict:
             f"sources.{job.manifest['source']}: no document of split {job.slice.split!r} begins in characters "
             f"{job.slice.start_char} to {job.slice.end_char}; widen the range"
         )
-    bits = [record["surprisal_bits"] for record in records if record["surprisal_bits"] is not None]
-    described = {name: sum(record[name] for record in records) for name in COUNTS}
-    described |= {
-        "surprisal_bits": sum(bits) if bits else None,
-        "tokenizer": describe_tokenizer(tokenizer),
-        "slice": dataclasses.asdict(job.slice),
-        "source": {"name": job.manifest["source"], "manifest_sha256": sha256_file(job.raw / "manifest.json")},
-    }
+    tally = Tally()
+    for record in records:
+        tally.add(Tally(**{field.name: record[field.name] for field in dataclasses.fields(Tally)}))
+    described = tally.describe(tokenizer, job.slice, describe_source(job.raw, job.manifest))
     return join_shards(out, shards, tokenizer.meta["dtype"], described)

@@ -1,9 +1,9 @@
 """Several processes that train one model, its ranks: how they find each other, share, agree and end.
 
-Each rank takes its rows of every batch, and the gradients are averaged, so that
-all hold the same weights; the first rank alone holds locks, prints and writes. With one process there is no group
-and every method gives back what it is given. Nothing in training draws random numbers (there is no dropout, a batch
-is a function of seed and step), so no rank needs a generator of its own.
+Each rank takes its rows of every batch, and the gradients are averaged, so that all hold the same weights;
+the first rank alone holds locks, prints and writes. With one process there is no group and every method
+gives back what it is given. Nothing in training draws random numbers (there is no dropout, a batch is a
+function of seed and step), so no rank needs a generator of its own.
 """
 
 import contextlib

@@ -6,6 +6,7 @@ Text is always ordinary text: "<|endoftext|>" inside a document gives the ids of
 A lone surrogate is encoded as U+FFFD, NUL as the byte that it is.
 """
 
+import abc
 import base64
 import functools
 import itertools
@@ -88,7 +89,7 @@ def cut_long_runs(text: str) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
-class Tokenizer:
+class Tokenizer(abc.ABC):
     """A vocabulary of `vocab_size` entries; `eot_id` ends each document and never comes out of text.
 
     `meta` is meta.json, `sha256` its digest: the tokenizer's identity in everything made with it.
@@ -134,9 +135,9 @@ class Tokenizer:
         """Return the text of ids, special tokens by name; incomplete UTF-8 gives U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
+    @abc.abstractmethod
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of ids, special tokens by name."""
-        raise NotImplementedError
 
     @functools.cached_property
     def token_bytes(self) -> np.ndarray:
@@ -157,13 +158,13 @@ class Tokenizer:
         """token_bytes in as few bytes an entry as hold it: what is looked up for each token stays in the cache."""
         return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
 
+    @abc.abstractmethod
     def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
         """Ids of each well-formed text, uint32."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _sizes(self) -> Iterable[tuple[int, int]]:
         """Pairs of id and bytes of raw text, of all tokens that are not special."""
-        raise NotImplementedError
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:

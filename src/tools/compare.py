@@ -27,6 +27,7 @@ from lm.files import write_csv, write_text
 from lm.revisions import SIDECAR, Revision, preset_names_left_out, refuse_other_text
 from lm.tokenfile import document_spans, open_tokens
 from lm.tokenizer import load_tokenizer
+from tools._resampling import add_resampling, check_resampling
 
 LOSSES = "data/evaluation/document_losses.parquet"
 VALIDATION = "data/processed_datasets/validation.bin"
@@ -46,9 +47,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("names", nargs="+", metavar="NAME", help="two or more experiments, git revisions, or workspace")
     add("--out", type=Path, help="the Markdown file (comparisons/A-vs-B.md, which git ignores)")
     add("--documents", type=int, default=10, help="documents that changed most to list (10)")
-    add("--confidence", type=float, default=0.95, help="of the intervals (0.95)")
-    add("--resamples", type=int, default=9999, help="of the documents (9999)")
-    add("--seed", type=int, default=1, help="of the resampling (1)")
+    add_resampling(parser, 9999, "documents")
     args = parser.parse_args(argv)
     check_arguments(args)
     return args
@@ -58,11 +57,9 @@ def check_arguments(args: argparse.Namespace) -> None:
     """Raise ParamsError for arguments with which nothing can be compared."""
     if len(set(args.names)) < len(args.names) or len(args.names) < 2:
         raise ParamsError(f"{' '.join(args.names)}: needed: at least two names, each once")
-    if not 0.5 <= args.confidence <= 0.999:
-        raise ParamsError(f"--confidence is {args.confidence}, needed: from 0.5 to 0.999, such as 0.95")
-    for name, least in (("documents", 0), ("resamples", 99), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise ParamsError(f"--{name} is {getattr(args, name)}, needed: at least {least}")
+    check_resampling(args)
+    if args.documents < 0:
+        raise ParamsError(f"--documents is {args.documents}, needed: at least 0")
     if args.out is not None and args.out.suffix != ".md":
         raise ParamsError(f"--out is {args.out}, needed: a name that ends in .md")
 

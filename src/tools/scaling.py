@@ -24,6 +24,7 @@ from lm.files import write_json, write_text
 from lm.revisions import Revision, experiments, preset_names_left_out, refuse_other_text
 from lm.scaling import Fit, Frontier, Runs, best_split, fit, fit_frontier, predict, predict_held_back, too_few, work_law
 from lm.scaling_report import Scaling, Wanted, as_json, report
+from tools._resampling import add_resampling, check_resampling
 
 TRAIN, EVAL = "metrics/train.json", "metrics/eval.json"
 
@@ -41,9 +42,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--predict_flops", "--predict-flops", type=float, action="append", default=[], metavar="C",
         help="the best run of that much training compute; may be given again")  # fmt: skip
     add("--out", type=Path, default=Path("comparisons/scaling"), help="the files to write, less .md, .json and .png")
-    add("--confidence", type=float, default=0.95, help="of the intervals (0.95)")
-    add("--resamples", type=int, default=499, help="of the residuals (499)")
-    add("--seed", type=int, default=1, help="of the resampling (1)")
+    add_resampling(parser, 499, "residuals")
     args = parser.parse_args(argv)
     check_arguments(args)
     return args
@@ -54,11 +53,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     for value in itertools.chain(*args.predict, args.predict_flops):
         if not 1 <= value < math.inf:
             raise ParamsError(f"{value:g} is asked for, needed: a number of parameters, tokens or FLOP, at least 1")
-    if not 0.5 <= args.confidence <= 0.999:
-        raise ParamsError(f"--confidence is {args.confidence}, needed: from 0.5 to 0.999, such as 0.95")
-    for name, least in (("resamples", 99), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise ParamsError(f"--{name} is {getattr(args, name)}, needed: at least {least}")
+    check_resampling(args)
 
 
 def chosen(patterns: list[str]) -> list[str]:

@@ -3,7 +3,6 @@
 After each fault one and the same command ends with the bits of a run that was never disturbed.
 """
 
-import contextlib
 import hashlib
 import io
 import itertools
@@ -28,10 +27,12 @@ from train_cases import (
     hold_at,
     make_training,
     only_run,
+    restored,
     results,
     run_stage,
     set_runtime,
     set_variable,
+    undisturbed_results,
     wait_for,
 )
 
@@ -46,11 +47,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(template):
-    """What a run that nobody disturbs makes."""
-    with contextlib.chdir(template.folder):
-        clear()
-        assert run_stage().code == 0
-        return results()
+    return undisturbed_results(template)
 
 
 @pytest.fixture
@@ -58,9 +55,8 @@ def workspace(template, undisturbed, monkeypatch):
     """The working directory: the small copy as it was for `undisturbed`, before any run."""
     monkeypatch.chdir(template.folder)
     clear()
-    before = read(FILES)
-    yield template
-    write(before)
+    with restored(*FILES):
+        yield template
     for name in ("held", "go", "ran"):
         shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
 

@@ -12,7 +12,19 @@ import pytest
 import rank_cases
 from lm.checkpoint import load_newest_state
 from rank_cases import sabotage_ranks
-from train_cases import MAX_STEPS, Stage, clear, make_training, only_run, results, run_stage, set_runtime, wait_for
+from train_cases import (
+    MAX_STEPS,
+    Stage,
+    clear,
+    make_training,
+    only_run,
+    restored,
+    results,
+    run_stage,
+    set_runtime,
+    undisturbed_results,
+    wait_for,
+)
 
 ALL_DOWN_S = 30
 
@@ -24,11 +36,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(template):
-    """What a run of one process makes that nobody disturbs."""
-    with contextlib.chdir(template.folder):
-        clear()
-        assert run_stage().code == 0
-        return results()
+    return undisturbed_results(template)
 
 
 @pytest.fixture
@@ -36,11 +44,9 @@ def workspace(template, monkeypatch):
     """The working directory, where the stage begins two ranks and saves a state each step."""
     monkeypatch.chdir(template.folder)
     clear()
-    before = {name: Path(name).read_bytes() for name in ("params.yaml", "runtime.yaml")}
-    set_runtime(num_processes=2, timeout_s=60)
-    yield template
-    for name, content in before.items():
-        Path(name).write_bytes(content)
+    with restored("params.yaml", "runtime.yaml"):
+        set_runtime(num_processes=2, timeout_s=60)
+        yield template
     for path in Path().glob("held-*"):
         with contextlib.suppress(psutil.NoSuchProcess):  # but where a test has failed
             process = psutil.Process(int(path.read_text()))
