@@ -91,12 +91,14 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Time each case once a round, the cases in turned order every other round; return the seconds.
 
-    `fewer` names slow cases that take part in the first so many rounds only.
+    `fewer` names slow cases that take part in the first so many rounds only. What a case has left for
+    the kernel to write is written before the next one begins, whose time it would lengthen.
     """
     seconds = {name: [] for name in cases}
     for index in range(rounds):
         names = [name for name in cases if index < (fewer or {}).get(name, rounds)]
         for name in names if index % 2 == 0 else reversed(names):
+            os.sync()
             start = time.perf_counter()
             cases[name]()
             seconds[name].append(time.perf_counter() - start)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lm.documents import Slice, iter_chunks, read_manifest
-from lm.engine import encode_exactly
+from lm.encode import encode_here
 from lm.errors import IntegrityError, ParamsError, command
 from lm.files import output_lock, write_json
 from lm.formats_dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
@@ -146,11 +146,10 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     pad_token = tokenizer.eot_id if args.pad_token is None else args.pad_token
     check_pad_token(pad_token, tokenizer)
     chunks, tally = iter_chunks(raw, read_manifest(raw), part, args.chunk_size), Tally()
-    encoded = ((chunk, encode_exactly(chunk, tokenizer)) for chunk in chunks)
     total = min(part.end_char, entry["characters"]) - part.start_char
     source = {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256}
     return write_dumps(
-        folder, tally.ids_of(encoded, total), tokenizer.meta["dtype"],
+        folder, tally.ids_of(encode_here(chunks, tokenizer), total), tokenizer.meta["dtype"],
         lambda: tally.describe(tokenizer, part, source), seq_len=args.seq_length, pad_token=pad_token,
         max_dump_size=args.max_dump_size, min_sample_length=args.min_sample_length,
     )  # fmt: skip

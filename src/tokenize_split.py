@@ -2,28 +2,24 @@
 
     python src/tokenize_split.py train data/raw data/tokenizer data/processed_datasets/train.bin
 
-Text is streamed: a bounded number of chunks is in flight between the reader, the encoders and the
-writer, so memory does not grow with the corpus. The encoder is a thread where gigatoken serves
-(lm.engine), else processes of the tokenizer itself. The bytes written depend neither on that, nor
-on the number of processes, nor on where chunks are cut: documents are encoded one by one.
+The encoder is a thread where gigatoken serves (lm.engine), else processes of the tokenizer itself.
+The bytes written depend neither on that, nor on the number of processes, nor on where chunks are
+cut: documents are encoded one by one.
 """
 
 import contextlib
 import dataclasses
 import os
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from lm.documents import MANIFEST, Chunk, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
-from lm.engine import Engine, EngineDifference, encode_exactly, open_engine
-from lm.errors import EnvironmentFailure, command
+from lm.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
+from lm.encode import encode_in_processes, encode_in_thread
+from lm.engine import Engine, EngineDifference, open_engine
+from lm.errors import command
 from lm.files import output_lock, read_json
 from lm.params import read_section
 from lm.tally import Tally
@@ -48,71 +44,6 @@ class TokenizeRuntime:
             raise ValueError(f"num_processes is {self.num_processes}, needed: at least 1, or null")
         if self.chunk_chars < 1:
             raise ValueError(f"chunk_chars is {self.chunk_chars}, needed: at least 1")
-
-
-_tokenizer: Tokenizer | None = None
-
-
-def _start_worker(tokenizer: Tokenizer) -> None:
-    """Keep the tokenizer, which was loaded anew for this process."""
-    global _tokenizer
-    _tokenizer = tokenizer
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
-    """End this process when the one that started it is gone: a killed one cannot tell it to."""
-    from multiprocessing import parent_process
-
-    if parent := parent_process():
-        parent.join()
-        os._exit(1)
-
-
-def _encode(chunk: Chunk) -> np.ndarray:
-    """Encode one chunk in a worker process."""
-    return encode_exactly(chunk, _tokenizer)
-
-
-def map_in_order(pool: Executor, work: Callable, items: Iterable, max_in_flight: int) -> Iterator[tuple]:
-    """Yield (item, work(item)) in the order of `items` with a bounded number of items in flight."""
-    pending = deque()
-    for item in items:
-        pending.append((item, pool.submit(work, item)))
-        if len(pending) >= max_in_flight:
-            first, future = pending.popleft()
-            yield first, future.result()
-    while pending:
-        first, future = pending.popleft()
-        yield first, future.result()
-
-
-Encoded = Iterator[tuple[Chunk, np.ndarray]]
-
-
-def encode_in_thread(chunks: Iterable[Chunk], engine: Engine) -> Encoded:
-    """Yield each chunk with its ids, in order; raises EngineDifference.
-
-    One thread is about as fast as this one, which reads and writes; two would share out the words
-    that gigatoken has met to two memories.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        yield from map_in_order(pool, engine.encode, chunks, 2)
-
-
-def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_processes: int) -> Encoded:
-    """Yield each chunk with its ids, in order, from processes that each load the tokenizer."""
-    from concurrent.futures import ProcessPoolExecutor  # takes a while to import
-    from multiprocessing import get_context
-
-    try:
-        with ProcessPoolExecutor(num_processes, get_context("spawn"), _start_worker, (tokenizer,)) as pool:
-            yield from map_in_order(pool, _encode, chunks, 2 * num_processes)
-    except BrokenExecutor:
-        raise EnvironmentFailure(
-            "a tokenizing process was killed, most likely for want of memory; "
-            f"lower tokenize.num_processes or tokenize.chunk_chars in {RUNTIME}"
-        ) from None
 
 
 class Inputs(NamedTuple):

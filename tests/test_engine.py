@@ -105,7 +105,8 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe, "encode_documents", lambda texts: (wanted.extend(texts), encode(texts))[1])
         for first in range(0, 1000, 90):
-            engine.encode(chunk([f"document {first + i}" for i in range(90)], first))
+            documents = chunk([f"document {first + i}" for i in range(90)], first)
+            engine.compare_sample(documents, engine.encode(documents))
     assert wanted == [f"document {number}" for number in [*range(32), 400, 800]]
     assert engine.compared_documents == 34
 
@@ -159,8 +160,9 @@ def test_whatever_is_not_tiktokens_is_found(bpe, monkeypatch, change, message):
     engine = open_engine(bpe)
     monkeypatch.setattr(engine, "_gigatoken", backend_that(change))
     engine._renew()
+    documents = chunk(["the theory", "is that."], first_document=400)
     with pytest.raises(EngineDifference, match=message):
-        engine.encode(chunk(["the theory", "is that."], first_document=400))
+        engine.compare_sample(documents, engine.encode(documents))
 
 
 def test_where_it_cannot_serve_one_line_says_so(bpe, monkeypatch, capsys):

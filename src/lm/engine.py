@@ -71,7 +71,7 @@ def _names(versions: dict[str, str]) -> str:
 
 
 class Engine:
-    """gigatoken with a tokenizer's ranks; for one thread at a time.
+    """gigatoken with a tokenizer's ranks; `encode` is for one thread at a time.
 
     `exact_documents` and `compared_documents` count those that tiktoken encoded instead, and too.
     """
@@ -92,16 +92,31 @@ class Engine:
     def encode(self, chunk: Chunk) -> np.ndarray:
         """Return the ids (N,) of a chunk's documents, each with its eot_id behind it.
 
-        Raises EngineDifference.
+        What can be told of them without the tokenizer is checked, and raises EngineDifference.
         """
         try:
             ids = self._encode_mixed(chunk)
-            self._compare_sample(ids, check_ids(ids, chunk, self.tokenizer), chunk)
+            check_ids(ids, chunk, self.tokenizer)
         except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:  # a panic in Rust is no Exception
             raise EngineDifference(f"gigatoken: {type(error).__name__}: {error}") from error
         return ids
+
+    def compare_sample(self, chunk: Chunk, ids: np.ndarray) -> None:
+        """Have tiktoken encode some of a chunk's documents too; raise EngineDifference if its `ids` (N,) are others.
+
+        It may go on in another thread than `encode`.
+        """
+        numbers = chunk.first_document + np.arange(chunk.documents)
+        sample = np.flatnonzero((numbers < SAMPLE_FIRST) | (numbers % SAMPLE_EVERY == 0))
+        expected, lengths = self.tokenizer.encode_documents([chunk.texts[int(index)].as_py() for index in sample])
+        begins = np.concatenate([[0], np.flatnonzero(ids == self.tokenizer.eot_id) + 1])
+        for index, end, length in zip(sample, np.cumsum(lengths), lengths, strict=True):
+            if ids[begins[index] : begins[index + 1]].tobytes() != expected[end - length : end].tobytes():
+                number = chunk.first_document + index
+                raise EngineDifference(f"gigatoken: document {number} has other ids than tiktoken gives it")
+        self.compared_documents += len(sample)
 
     def _encode_mixed(self, chunk: Chunk) -> np.ndarray:
         """Encode each document by whom it is for, and put the ids in the documents' order."""
@@ -154,17 +169,6 @@ class Engine:
             self.tokenizer.folder / RANKS, pretokenizer="gpt2", special_tokens={END: self.tokenizer.eot_id}
         )
 
-    def _compare_sample(self, ids: np.ndarray, ends: np.ndarray, chunk: Chunk) -> None:
-        """Encode the sampled documents with tiktoken too; `ends` (n,) is where the eot_ids stand."""
-        numbers = chunk.first_document + np.arange(len(ends))
-        sample = np.flatnonzero((numbers < SAMPLE_FIRST) | (numbers % SAMPLE_EVERY == 0))
-        expected, lengths = self.tokenizer.encode_documents([chunk.texts[int(index)].as_py() for index in sample])
-        begins = np.concatenate([[0], ends + 1])
-        for index, end, length in zip(sample, np.cumsum(lengths), lengths, strict=True):
-            if ids[begins[index] : begins[index + 1]].tobytes() != expected[end - length : end].tobytes():
-                raise ValueError(f"document {chunk.first_document + index} has other ids than tiktoken gives it")
-        self.compared_documents += len(sample)
-
 
 def _joined(texts: pa.Array) -> bytes:
     """The UTF-8 bytes of all texts, each with END behind it."""
@@ -193,17 +197,15 @@ def encode_exactly(chunk: Chunk, tokenizer: Tokenizer) -> np.ndarray:
     return ids
 
 
-def check_ids(ids: np.ndarray, chunk: Chunk, tokenizer: Tokenizer) -> np.ndarray:
-    """Return where the eot_ids (n,) stand in a chunk's ids (N,).
+def check_ids(ids: np.ndarray, chunk: Chunk, tokenizer: Tokenizer) -> None:
+    """Raise IntegrityError unless ids (N,) hold one eot_id for each of a chunk's documents.
 
-    Raises IntegrityError unless there is one a document and, where the tokenizer is byte-level, the
-    ids stand for as many bytes as the texts have.
+    Where the tokenizer is byte-level, the ids have to stand for as many bytes as the texts have, too.
     """
-    ends = np.flatnonzero(ids == tokenizer.eot_id)
+    num_ends = np.count_nonzero(ids == tokenizer.eot_id)
     num_bytes = tokenizer.count_bytes(ids) if tokenizer.is_byte_level else chunk.utf8_bytes
-    if (len(ends), num_bytes) != (len(chunk.texts), chunk.utf8_bytes):
+    if (num_ends, num_bytes) != (chunk.documents, chunk.utf8_bytes):
         raise IntegrityError(
-            f"tokenizer: {len(chunk.texts)} documents of {chunk.utf8_bytes} bytes gave {len(ends)} end-of-text ids "
+            f"tokenizer: {chunk.documents} documents of {chunk.utf8_bytes} bytes gave {num_ends} end-of-text ids "
             f"and {num_bytes} bytes; report the text from document {chunk.first_document} on"
         )
-    return ends

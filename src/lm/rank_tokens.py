@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lm.documents import MANIFEST, Chunk, Slice, check_files, check_slice, describe_source, iter_chunks
-from lm.engine import EngineDifference, encode_exactly, open_engine
+from lm.encode import Encoded, encode_here, encode_in_thread
+from lm.engine import EngineDifference, open_engine
 from lm.errors import IntegrityError, NoDocument
 from lm.files import read_json, sha256_file, sha256_json
 from lm.sources.parquet import open_parquet, read_row_group
@@ -32,7 +33,7 @@ from lm.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_tokens
 from lm.tokenizer import Tokenizer, load_tokenizer
 
 # What decides the ids of a text, beside the tokenizer.
-CODE = ("documents.py", "engine.py", "rank_tokens.py", "sources/parquet.py", "tally.py", "tokenizer.py")
+CODE = ("documents.py", "encode.py", "engine.py", "rank_tokens.py", "sources/parquet.py", "tally.py", "tokenizer.py")
 PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
 
 
@@ -168,20 +169,19 @@ def tokenize_part(job: RankJob, part: Part) -> None:
     engine = open_engine(tokenizer)
     if engine is not None:
         try:
-            return _write_part(job, part, tokenizer, origin, engine.encode)
+            return _write_part(job, part, tokenizer, origin, encode_in_thread(_chunks(job, part), engine))
         except EngineDifference as difference:
             print(f"warning: {difference}; tokenizing rank {part.number} again with tiktoken alone", file=sys.stderr)
-    _write_part(job, part, tokenizer, origin, lambda chunk: encode_exactly(chunk, tokenizer))
+    _write_part(job, part, tokenizer, origin, encode_here(_chunks(job, part), tokenizer))
 
 
-def _write_part(job: RankJob, part: Part, tokenizer: Tokenizer, origin: dict, encode) -> None:
-    """Encode the rank's documents chunk by chunk into its token file."""
+def _write_part(job: RankJob, part: Part, tokenizer: Tokenizer, origin: dict, encoded: Encoded) -> None:
+    """Write the rank's token file."""
     tally = Tally()
 
     def all_ids() -> Iterator[np.ndarray]:
         """Each chunk's ids, the chunk counted."""
-        for chunk in _chunks(job, part):
-            ids = encode(chunk)
+        for chunk, ids in encoded:
             tally.add(chunk)
             yield ids
 
