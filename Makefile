@@ -43,6 +43,8 @@ scaling: .venv/ready
 bench: .venv/bench/ready
 	set -e; for name in tokenizing batches train_step time_to_loss dvc_overhead generate; do \
 		PYTHONPATH=src .venv/bench/bin/python benchmarks/$$name.py; done
+	PYTHONPATH=src .venv/bench/bin/python benchmarks/tokenizing.py --megabytes 1260 --peers datasets_batched \
+		--memory_megabytes --name tokenizing_large
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 PYTHONPATH=src python benchmarks/train_step.py --only 30m \
 		--out benchmarks/results/train_step_without_amx.json
 	PYTHONPATH=src python benchmarks/summarize.py

@@ -47,12 +47,14 @@ PEERS = {
 
 
 def tokenizing() -> list[Row]:
-    """MB of text a second by the whole stage."""
-    found = read("tokenizing")
-    rates = {name: f"{rate['median']:.3g} MB/s" for name, rate in found["mb_per_s"].items()}
-    task = f"tokenizing {found['text']['utf8_bytes'] / 1e6:.0f} MB, parquet → GPT-2 ids"
-    times = found["times_longer_than_ours"]
-    return [Row(task, rates["ours"], PEERS[name], rates[name], times[name]) for name in PEERS if name in times]
+    """MB of text a second by the whole stage, for two sizes."""
+    rows = []
+    for found in (read("tokenizing"), read("tokenizing_large")):
+        rates = {name: f"{rate['median']:.3g} MB/s" for name, rate in found["mb_per_s"].items()}
+        task = f"tokenizing {found['text']['utf8_bytes'] / 1e6:,.0f} MB, parquet → GPT-2 ids"
+        times = found["times_longer_than_ours"]
+        rows += [Row(task, rates["ours"], PEERS[name], rates[name], times[name]) for name in PEERS if name in times]
+    return rows
 
 
 LOADERS = {

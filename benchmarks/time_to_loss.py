@@ -1,6 +1,6 @@
 """How long training takes to a loss on the default corpus: ours beside nanoGPT's CPU recipe.
 
-    PYTHONPATH=src python benchmarks/time_to_loss.py [--quick] [--seeds 1 2] [--set train.peak_lr=0.01]
+    PYTHONPATH=src python benchmarks/time_to_loss.py [--quick] [--seeds 1 2 3] [--set train.peak_lr=0.01]
 
 Both train on the same slice of text, tokenized by the pipeline's own stages (the reference with 4,096
 entries, ours with those of params.yaml), and both are scored by lm.score over the whole validation file
@@ -42,7 +42,7 @@ def parse() -> argparse.Namespace:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description="Seconds of training to a loss.")
     parser.add_argument("--budgets", type=float, nargs="+", default=[45, 60, 180], help="seconds of training")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of ours")
     parser.add_argument("--eval_every_s", type=float, default=15, help="between points of the reference's curve")
     parser.add_argument("--quick", action="store_true", help="seconds: to see that it runs")
