@@ -188,9 +188,15 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "sources.stories.fetch.num_documents is -1" in errors[0]
     workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
+
+    def is_writing(repro):
+        """Whether the stage is past its imports, in which Python may lose an interrupt."""
+        process = stage_of(repro, "fetch")
+        return process and (workspace.folder / "data" / f".raw.{process.pid}.tmp").exists()
+
     for number in (signal.SIGINT, signal.SIGTERM):
         repro = start_repro(workspace, "fetch")
-        wait_for(lambda repro=repro: stage_of(repro, "fetch"))
+        wait_for(lambda repro=repro: is_writing(repro))
         os.killpg(repro.pid, number)
         assert repro.wait(60) != 0
     assert (lock_of(workspace), run_cache(workspace)) == ("", [])
