@@ -47,11 +47,12 @@ def bytes_per_s(name: str) -> float:
 def estimate(text_bytes: float, ranks: int, rates: dict[str, float]) -> dict[str, float]:
     """Seconds, bytes and files of a corpus; `rates` in bytes a second: tokenize (a process), sha256, md5 (a core)."""
     token_bytes = text_bytes / BYTES_PER_TOKEN * TOKEN_BYTES
+    hash_s = text_bytes / rates["sha256"] if ranks > 1 else 0.0  # a rank hashes its files first, one process meanwhile
     return {
         "ranks": ranks,
         "token_bytes": token_bytes,
         "bytes_of_a_shard": token_bytes / ranks,
-        "tokenize_s": text_bytes / ranks * (1 / rates["tokenize"] + 1 / rates["sha256"]),  # it hashes its text first
+        "tokenize_s": (text_bytes / rates["tokenize"] + hash_s) / ranks,
         "join_s": token_bytes / rates["sha256"] if ranks > 1 else 0.0,  # one stream, one core
         "open_s": token_bytes / rates["sha256"] / min(ranks, NUM_CORES),  # a core a shard
         "md5_s": token_bytes / rates["md5"],  # DVC's, on one core
@@ -105,9 +106,9 @@ def table(estimates: dict[str, list[dict]]) -> str:
     lines = []
     for name, rows in estimates.items():
         for row in rows:
-            sizes = f"{row['ranks']} × {row['bytes_of_a_shard'] / 1e9:.2g} GB"
+            sizes = f"{row['ranks']} × {short(row['bytes_of_a_shard'] / 1e9)} GB"
             times = (row["tokenize_s"], row["join_s"], row["open_s"], row["md5_s"])
-            cells = [name, sizes, *map(duration, times), f"{row['memory_bytes'] / 1e9:.2g} GB"]
+            cells = [name, sizes, *map(duration, times), f"{short(row['memory_bytes'] / 1e9)} GB"]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -118,8 +119,13 @@ def duration(seconds: float) -> str:
         return "–"
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.2g} s"
+            return f"{short(seconds / size)} {unit}"
+    return f"{short(seconds)} s"
+
+
+def short(value: float) -> str:
+    """Two digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def main() -> None:

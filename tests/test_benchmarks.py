@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import large_corpus
 import pytest
 import summarize
 
@@ -37,6 +38,20 @@ def test_the_example_of_scaling_is_the_committed_one():
     assert "misses these runs by 11 % in the median and 37 % at most" in text
     assert all(off in text for off in ("-2.6 %", "-25.3 %", "-39.7 %")) and "3 of 3 within their intervals" in text
     assert "0.1638 bits per byte: inside E's interval" in text and "0.2347 |" in text
+
+
+def test_the_table_of_large_corpora_is_the_one_of_the_results():
+    found = json.loads((ROOT / "benchmarks" / "results" / "large_corpus.json").read_text())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rates = {name: rate / 1e9 for name, rate in found["rates"].items()}
+    assert large_corpus.table(found["estimates"]) in readme
+    assert f"at {1e3 * rates['tokenize']:.0f} MB of text a second and process" in readme
+    assert f"SHA-256 at {rates['sha256']:.1f} and MD5 at {rates['md5']:.1f} GB/s a core" in readme
+
+
+@pytest.mark.parametrize(("value", "shown"), [(500.0, "500"), (1.234, "1.2"), (18.2, "18"), (0.0267, "0.027")])
+def test_a_size_is_never_shown_as_a_power_of_ten(value, shown):
+    assert large_corpus.short(value) == shown
 
 
 def test_a_ratio_shows_its_range_once_there_is_one():

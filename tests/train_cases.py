@@ -86,9 +86,11 @@ def undisturbed_results(workspace: Workspace) -> dict[str, bytes]:
 def restored(*names: str) -> Iterator[None]:
     """Put these files back in the end as they are now."""
     before = {name: Path(name).read_bytes() for name in names}
-    yield
-    for name, content in before.items():
-        Path(name).write_bytes(content)
+    try:
+        yield
+    finally:
+        for name, content in before.items():
+            Path(name).write_bytes(content)
 
 
 def only_run() -> Path:

@@ -20,7 +20,7 @@ from lm.formats import NpyTokensDataset, PickledTrainerDataset
 from lm.formats_dumps import META
 from lm.formats_npy import open_npy
 from test_formats import T, write_foreign, write_own
-from train_cases import ARGUMENTS, clear, make_training, run_stage, write_ids
+from train_cases import ARGUMENTS, clear, make_training, restored, run_stage, write_ids
 from workspace import Workspace
 
 FILES = ["train.bin", "train.json", "validation.bin", "validation.json"]
@@ -36,10 +36,8 @@ def workspace(template, monkeypatch):
     """The working directory, in which the stage train runs."""
     monkeypatch.chdir(template.folder)
     clear()
-    before = {name: Path(name).read_bytes() for name in FILES}
-    yield template
-    for name, content in before.items():
-        Path(name).write_bytes(content)
+    with restored(*FILES):
+        yield template
 
 
 def end_of(capsys, main, *arguments):

@@ -61,15 +61,6 @@ def workspace(template, undisturbed, monkeypatch):
         shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
 
 
-def read(names):
-    return {name: Path(name).read_bytes() for name in names}
-
-
-def write(contents):
-    for name, content in contents.items():
-        Path(name).write_bytes(content)
-
-
 def stop_after(step):
     """Run until the state of a step is saved, then kill -9; the last two states are there."""
     assert run_stage(die_in_state, step + 1, "torch.save", 1, "before").code == -signal.SIGKILL
@@ -366,7 +357,9 @@ def test_27_a_model_to_begin_with_is_refused(workspace, undisturbed, change, sen
     """By the function with which every reader of data/models loads it."""
     path = Path("other/best_model_params.pt")
     path.parent.mkdir()
-    write({f"other/{Path(name).name}": undisturbed[name] for name in undisturbed if name.startswith("data/models")})
+    for name in undisturbed:
+        if name.startswith("data/models"):
+            Path("other", Path(name).name).write_bytes(undisturbed[name])
     if change is None:
         flip_a_bit(path)
     else:
@@ -406,12 +399,11 @@ def sha256_of(content):
 
 def test_28_what_changed_begins_a_run_of_its_own_and_changing_back_goes_on(workspace, undisturbed):
     stop_after(3)
-    before = read(FILES)
     for change in (change_param, change_data, change_code):
-        change(workspace)
-        ended = run_stage(die_in_state, 1, "torch.save", 1, "before")
+        with restored(*FILES):
+            change(workspace)
+            ended = run_stage(die_in_state, 1, "torch.save", 1, "before")
         assert ended.code == -signal.SIGKILL and "resumed" not in ended.out, change.__name__
-        write(before)
     ended = run_stage()
     assert ended.code == 0 and "resumed at step 3 " in ended.out
     assert results() == undisturbed
