@@ -14,7 +14,7 @@ budgets=${BUDGETS:-153600,460800,1382400}
 out=${OUT:-benchmarks/results/scaling}
 
 data=(-S "data.source=${SOURCE:-stories}" -S tokenizers.bpe.vocab_size=1024)
-recipe=(-S train.seq_len=256 -S train.warmup_steps=20 -S train.decay_share=0.5 -S eval.stride=128 -S eval.num_samples=1)
+recipe=(-S train.seq_len=256 -S train.warmup_steps=20 -S train.decay_share=0.5 -S train.beta2=0.95 -S eval.stride=128 -S eval.num_samples=1)
 
 # `tiny`, narrower: four layers of four heads, two of them with keys of their own. The rate falls with the
 # square root of the width.

@@ -34,6 +34,7 @@ from lm.trained import load_trained
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_VOCAB_SIZE = 4096
 TARGET = 1.70  # bits per byte
+TRIAL_STEPS = 100  # that measure the speed
 MARGIN = 0.97  # of the budget, so that a run that is a little slower than the one before keeps it
 DATA_STAGES = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val")
 
@@ -41,7 +42,7 @@ DATA_STAGES = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val")
 def parse() -> argparse.Namespace:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description="Seconds of training to a loss.")
-    parser.add_argument("--budgets", type=float, nargs="+", default=[45, 60, 180], help="seconds of training")
+    parser.add_argument("--budgets", type=float, nargs="+", default=[30, 45, 60, 180], help="seconds of training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of ours")
     parser.add_argument("--eval_every_s", type=float, default=15, help="between points of the reference's curve")
@@ -104,7 +105,7 @@ def bits_per_byte(folder: Path) -> float:
 def curve_of_ours(folder: Path, budgets: list[float], seed: int) -> list[dict]:
     """One run for each budget of seconds, from the shortest on; a few seconds measure the speed first."""
     section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
-    trial = run_ours(folder, 2 * section["warmup_steps"] * section["batch_tokens"], seed)
+    trial = run_ours(folder, TRIAL_STEPS * section["batch_tokens"], seed)
     points, speed = [], trial["tokens"] / trial["seconds"]
     for budget in sorted(budgets):
         point = {"budget_s": budget, **run_ours(folder, int(budget * MARGIN * speed), seed)}

@@ -4,16 +4,17 @@
 
 Three questions, each with its own interleaved rounds:
 - a model of 30 M parameters with 50,257 entries: what share of the bfloat16 matmul peak, measured in the
-  same rounds, does a step reach, and how much longer takes transformers' Gemma 3 in float32 (what a plain
-  script does on a CPU)?
+  same rounds, does a step reach, what share do its matrix products reach alone, and how much longer takes
+  transformers' Gemma 3 in float32 (what a plain script does on a CPU)?
 - the shape of Gemma 3 270M: how much longer takes transformers' own under the same autocast?
 - Gemma 3 270M with all its 262,144 entries, trained by the stage itself: how much memory does it take?
 Each variant is a process of its own, because the allocator's settings hold for a whole process. All
 begin with the same weights and the losses of their first step are checked to be equal. FLOP are those
 of lm.model.flops_per_token. Writes benchmarks/results/train_step.json.
 
-With AMX the peak is about twelve times that of AVX512_BF16 alone and memory no faster, so that the share
-is small; with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment everything is measured without AMX.
+With AMX the peak is about twelve times that of AVX512_BF16 alone and memory no faster, so that the products
+of these shapes reach half of it at best; with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment
+everything is measured without AMX.
 """
 
 import argparse
@@ -24,13 +25,14 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from bare_products import bare_products
 from harness import busy_share, interleave, ratios, summary, versions, write_results
-from stages import change_params, peak_gib, run_stage, stage_folder
+from large_vocabulary import memory_of_large_vocabulary
+from stages import peak_gib
 from torch import nn
 
 from lm import machine
@@ -44,7 +46,6 @@ from lm.model import (
     to_hugging_face,
 )
 from lm.params import read_section
-from lm.tokenfile import write_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144
@@ -53,9 +54,10 @@ SMALL_SHAPE = {  # nanoGPT's 6 layers of width 384, as Gemma 3: 29.9 M parameter
     "full_attention_every": 1, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_scale": 64,
     "norm_eps": 1e-6, "max_seq_len": 1024,
 }  # fmt: skip
-CASES = {  # by question: ours or transformers', format, whether the allocator keeps freed memory
+CASES = {  # by question: ours or transformers', format, whether the allocator keeps freed memory, compiled or not
     "30m": {
         "ours": (True, "bfloat16", True),
+        "ours, compiled": (True, "bfloat16", True, True),
         "ours, allocator as it is": (True, "bfloat16", False),
         "ours, float32": (True, "float32", True),
         "transformers, float32": (False, "float32", False),
@@ -68,12 +70,13 @@ CASES = {  # by question: ours or transformers', format, whether the allocator k
     },
 }
 PEAK_SIZES = (512, 1024, 2048)  # of square matrices; the best counts
+PRODUCTS = "the matrix products of ours alone"
 LOSS_TOLERANCE = 0.01  # nats, between formats and implementations
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One process: whose model, in what format, with or without the allocator's tuning."""
+    """One process: whose model, in what format, with or without the allocator's tuning, compiled or not."""
 
     ours: bool
     dtype: str
@@ -81,6 +84,7 @@ class Variant:
     shape: dict
     batch_size: int
     seq_len: int
+    compiled: bool = False
 
     @property
     def config(self) -> ModelConfig:
@@ -95,6 +99,8 @@ def build(variant: Variant) -> nn.Module:
     """The model drawn from seed 1, as ours or as transformers' with the same weights."""
     model = Gemma3Model(variant.config)
     model.init_weights(torch.Generator().manual_seed(1))
+    if variant.compiled:
+        model.compile()
     if variant.ours:
         return model
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
@@ -164,14 +170,15 @@ class Worker:
 
 def compare(cases: dict[str, Variant], rounds: int) -> dict:
     """Rounds of one step of each case and one look at the peak; the first case is ours."""
-    workers, peaks = {}, []
+    workers, peaks, ours = {}, [], next(iter(cases.values()))
+    products = bare_products(ours.config, ours.batch_size, ours.seq_len, machine.DTYPES[ours.dtype])
     try:
         for name, variant in cases.items():
             workers[name] = Worker(variant)
         losses = {name: worker.loss for name, worker in workers.items()}
         assert max(losses.values()) - min(losses.values()) < LOSS_TOLERANCE, losses
         steps = {name: worker.step for name, worker in workers.items()}
-        seconds = interleave({**steps, "peak": lambda: peaks.append(matmul_peak())}, rounds)
+        seconds = interleave({**steps, PRODUCTS: products, "peak": lambda: peaks.append(matmul_peak())}, rounds)
         memory = {name: worker.answer["peak_rss_gib"] for name, worker in workers.items()}
     finally:
         for worker in workers.values():
@@ -214,33 +221,6 @@ def report(cases: dict[str, Variant], seconds: dict[str, list[float]], peaks: li
     return found
 
 
-def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed_memory: bool) -> dict:
-    """Train the shape by the stage itself on random ids, one sequence a step; its peak of resident memory."""
-    vocab_size = shape["vocab_size"]
-    with tempfile.TemporaryDirectory(prefix="train-step-") as name:
-        folder = stage_folder(Path(name))
-        write_random_tokens(folder, vocab_size, seq_len)
-        model = {key: value for key, value in shape.items() if key != "vocab_size"}
-        change_params(
-            folder,
-            {"models.measured": model, "model.name": "measured", "train.warmup_steps": 1}
-            | {f"train.{key}": seq_len for key in ("seq_len", "batch_tokens", "micro_batch_tokens", "eval_tokens")}
-            | {f"train.{key}": steps * seq_len for key in ("max_tokens", "eval_every_tokens", "log_every_tokens")},
-        )
-        change_params(folder, {"train.keep_freed_memory": keep_freed_memory}, "runtime.yaml")
-        used = run_stage(folder, "train")
-    return {"keep_freed_memory": keep_freed_memory, "vocab_size": vocab_size, "steps": steps, **used}
-
-
-def write_random_tokens(folder: Path, vocab_size: int, seq_len: int) -> None:
-    """train.bin and validation.bin with sidecars, of ids that any model takes."""
-    dtype, data = ("uint32" if vocab_size > 1 << 16 else "uint16"), folder / "data" / "processed_datasets"
-    ids = np.random.default_rng(1).integers(vocab_size - 1, size=64 * seq_len).astype(dtype)
-    meta = {"surprisal_bits": None, "tokenizer": {"vocab_size": vocab_size, "eot_id": vocab_size - 1, "sha256": "0"}}
-    for name in ("train", "validation"):
-        write_tokens(data / f"{name}.bin", [ids], dtype, lambda: meta)
-
-
 def parse() -> argparse.Namespace:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description="The time and memory of training steps on the CPU.")
@@ -272,7 +252,7 @@ def answer(name: str, shape: dict, batch_size: int, seq_len: int, rounds: int) -
         found = [memory_of_large_vocabulary(shape, seq_len, 3, keep) for keep in (True, False)]
         print("\n".join(map(str, found)))
         return {"runs": found}
-    cases = {case: Variant(*kind, shape, batch_size, seq_len) for case, kind in CASES[name].items()}
+    cases = {case: Variant(*kind[:3], shape, batch_size, seq_len, *kind[3:]) for case, kind in CASES[name].items()}
     return compare(cases, rounds)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lm.documents import Slice, iter_chunks, read_manifest
-from lm.encode import encode_here
+from lm.encode import encode_here, show_progress
 from lm.errors import IntegrityError, ParamsError, command
 from lm.files import output_lock, write_json
 from lm.formats_dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
@@ -149,7 +149,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     total = min(part.end_char, entry["characters"]) - part.start_char
     source = {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256}
     return write_dumps(
-        folder, tally.ids_of(encode_here(chunks, tokenizer), total), tokenizer.meta["dtype"],
+        folder, tally.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],
         lambda: tally.describe(tokenizer, part, source), seq_len=args.seq_length, pad_token=pad_token,
         max_dump_size=args.max_dump_size, min_sample_length=args.min_sample_length,
     )  # fmt: skip

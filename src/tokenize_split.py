@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
-from lm.encode import encode_in_processes, encode_in_thread
+from lm.encode import encode_in_processes, encode_in_thread, show_progress
 from lm.engine import Engine, EngineDifference, open_engine
 from lm.errors import command
 from lm.files import output_lock, read_json
@@ -87,7 +87,7 @@ def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
         return tally.describe(tokenizer, part, describe_source(raw, manifest))
 
     total = part.num_chars or manifest["splits"].get(part.split, {}).get("characters", 0) - part.start_char
-    return write_tokens(out, tally.ids_of(encoded, total), tokenizer.meta["dtype"], describe)
+    return write_tokens(out, tally.ids_of(show_progress(encoded, total)), tokenizer.meta["dtype"], describe)
 
 
 def tokenize_fast(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:

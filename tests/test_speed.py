@@ -119,7 +119,7 @@ def test_the_operations_of_a_step_are_counted(dtype, most):
     """Small models wait for them; never (B·T, V) logits at once, forward or backward."""
     model, x, y = new_model()
     with Operations() as found, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        model.loss(x, y, LOGITS_CHUNK).backward()
+        model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size).backward()
     assert found.count <= most
     assert found.largest <= LOGITS_CHUNK * CONFIG.vocab_size < TOKENS * CONFIG.vocab_size
     for optimizer in build_optimizers(model, "muon", 0.1, (0.9, 0.95), 1.0, dtype):
@@ -142,7 +142,7 @@ def test_what_the_backward_pass_keeps_is_bounded(dtype, most):
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with hooks, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        loss = model.loss(x, y, LOGITS_CHUNK)
+        loss = model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size)
     assert loss.requires_grad and sum(kept.values()) <= most * TOKENS * CONFIG.n_layer
 
 

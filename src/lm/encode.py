@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 
 import numpy as np
+from tqdm import tqdm
 
 from lm.documents import Chunk
 from lm.engine import Engine, encode_exactly
@@ -54,6 +55,14 @@ def encode_here(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Encoded:
     """Yield each chunk with the ids that the tokenizer itself gives it."""
     for chunk in chunks:
         yield chunk, encode_exactly(chunk, tokenizer)
+
+
+def show_progress(encoded: Encoded, total_chars: int) -> Encoded:
+    """Pass each chunk and its ids on, with a bar of the characters so far."""
+    with tqdm(total=total_chars, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
+        for chunk, ids in encoded:
+            bar.update(chunk.characters)
+            yield chunk, ids
 
 
 def map_in_order(pool: Executor, work: Callable, items: Iterable, max_in_flight: int) -> Iterator[tuple]:

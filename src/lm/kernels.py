@@ -39,7 +39,7 @@ class RMSNormFunction(Function):
         product = grad * unit
         grad_weight = product.flatten(0, -2).sum(0)
         along = product.mul_(gain).mean(-1, keepdim=True)  # the part of the gradient that only rescales x
-        return (grad * gain).sub_(unit.mul_(along)).mul_(r).to(x.dtype), grad_weight, None
+        return (grad * gain).addcmul_(unit, along, value=-1).mul_(r).to(x.dtype), grad_weight, None
 
 
 def visible(T: int, S: int, window: int, device) -> Tensor:

@@ -15,6 +15,10 @@ from torch import Tensor, nn
 
 from lm.kernels import CrossEntropyFunction, RMSNormFunction, attend
 
+MAX_LOGITS = (
+    512 * 262_144
+)  # at a time in the loss: 256 MiB in bfloat16; for each such part the head's gradient is added
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelParams:
@@ -201,13 +205,14 @@ class Gemma3Model(nn.Module):
         """ids (B, T) int64 → logits (B, T, V) of the next tokens."""
         return F.linear(self.hidden(ids, cache), self.embed_tokens.weight)
 
-    def loss(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
+    def loss(self, ids: Tensor, targets: Tensor, max_logits: int = MAX_LOGITS) -> Tensor:
         """Mean nats a token, float32, of targets (B, T) after ids (B, T), both int64.
 
-        At most (logits_chunk, V) logits exist at a time; 512 rows of 2,048 to 4,096 stay in a CPU's cache.
+        At most `max_logits` logits exist at a time, but a row of V at least.
         """
         h = self.hidden(ids).flatten(0, 1).float()
-        return CrossEntropyFunction.apply(h, self.embed_tokens.weight, targets.flatten(), logits_chunk)
+        rows = max(1, max_logits // self.config.vocab_size)
+        return CrossEntropyFunction.apply(h, self.embed_tokens.weight, targets.flatten(), rows)
 
     def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
         """The nats (B, T) float32 of each of the targets (B, T)."""

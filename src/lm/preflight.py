@@ -6,7 +6,7 @@ import dataclasses
 import torch
 
 from lm.errors import EnvironmentFailure
-from lm.model import ModelConfig, count_parameters, flops_per_token
+from lm.model import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.recipe import TrainParams
 
 GIB = 1 << 30
@@ -67,7 +67,8 @@ def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_
     """
     states = 5 * 4 * num_parameters // shards + (8 * config.vocab_size * config.d_model if shards > 1 else 0)
     activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * micro_batch_tokens
-    head = 4 * config.vocab_size * (3 * min(micro_batch_tokens, 512) + config.d_model)
+    rows = min(micro_batch_tokens, MAX_LOGITS // config.vocab_size)
+    head = 4 * config.vocab_size * (3 * rows + config.d_model)
     return states + activations + head
 
 

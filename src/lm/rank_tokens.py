@@ -177,16 +177,8 @@ def tokenize_part(job: RankJob, part: Part) -> None:
 
 def _write_part(job: RankJob, part: Part, tokenizer: Tokenizer, origin: dict, encoded: Encoded) -> None:
     """Write the rank's token file."""
-    tally = Tally()
-
-    def all_ids() -> Iterator[np.ndarray]:
-        """Each chunk's ids, the chunk counted."""
-        for chunk, ids in encoded:
-            tally.add(chunk)
-            yield ids
-
-    describe = lambda: {**dataclasses.asdict(tally), "origin": origin}  # noqa: E731
-    write_tokens(job.path(part), all_ids(), tokenizer.meta["dtype"], describe)
+    tally, dtype = Tally(), tokenizer.meta["dtype"]
+    write_tokens(job.path(part), tally.ids_of(encoded), dtype, lambda: {**dataclasses.asdict(tally), "origin": origin})
 
 
 def _chunks(job: RankJob, part: Part) -> Iterator[Chunk]:

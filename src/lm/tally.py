@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from tqdm import tqdm
 
 from lm.documents import Chunk, Slice
 from lm.tokenizer import Tokenizer, describe_tokenizer
@@ -27,13 +26,11 @@ class Tally:
         if counted.surprisal_bits is not None:
             self.surprisal_bits = (self.surprisal_bits or 0.0) + counted.surprisal_bits
 
-    def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]], total_chars: int | None) -> Iterator[np.ndarray]:
-        """Pass each chunk's ids on, counting the chunk and showing progress."""
-        with tqdm(total=total_chars, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
-            for chunk, ids in encoded:
-                self.add(chunk)
-                bar.update(chunk.characters)
-                yield ids
+    def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]]) -> Iterator[np.ndarray]:
+        """Pass each chunk's ids on, counting the chunk."""
+        for chunk, ids in encoded:
+            self.add(chunk)
+            yield ids
 
     def describe(self, tokenizer: Tokenizer, part: Slice, source: dict) -> dict:
         """The entries of the sidecar; `source` is where the text comes from: its name and hashes."""
