@@ -170,7 +170,8 @@ def draw_ratio(axes, y: int, times: dict[str, float]) -> None:
     axes.plot([times["min"], times["max"]], [y, y], color="0.6", linewidth=5, solid_capstyle="round")
     axes.plot(times["median"], y, "o", color="0.1", markersize=5)
     text = rounded(times["median"], times)
-    axes.annotate(text, (times["max"], y), (8, 0), textcoords="offset points", va="center", fontsize=9)
+    end, offset, side = (times["max"], 8, "left") if times["median"] >= 1 else (times["min"], -8, "right")
+    axes.annotate(text, (end, y), (offset, 0), textcoords="offset points", ha=side, va="center", fontsize=9)
 
 
 def main() -> None:

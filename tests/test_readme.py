@@ -1,5 +1,6 @@
 """Code blocks of the READMEs: `run` ones are executed here, `slow` ones by make test-slow, `parse` ones parsed."""
 
+import json
 import re
 import subprocess
 import sys
@@ -54,6 +55,26 @@ def test_run_blocks_run(workspace, language, tag, code):
 def test_slow_blocks_run_in_a_fresh_clone(tmp_path, language, tag, code):
     subprocess.run(["git", "clone", "-q", str(ROOT), str(tmp_path / "clone")], check=True)
     subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path / "clone", check=True)
+
+
+TOLERANCE = 0.01  # bits per byte: what the README promises on another processor, where `make` writes its own metrics
+
+
+def test_the_figures_of_the_default_are_those_of_the_metrics():
+    text = (ROOT / "README.md").read_text()
+    found, parts = (json.loads((ROOT / "metrics" / f"{name}.json").read_text()) for name in ("eval", "data"))
+    said = {
+        r"\*\*([\d.]+) bits per byte\*\*": found["bits_per_byte"],
+        r"\| default \(`metrics/`\) \| [\d.]+ M \| ([\d.]+)": found["bits_per_byte"],
+        r"\| default \(`metrics/`\) \| [\d.]+ M \| [\d.]+ \| ([\d.]+)": found["bits_per_byte_side_by_side"],
+        r"the same model has ([\d.]+) bits": found["clean"]["bits_per_byte"],
+        r"absolute figure is about ([\d.]+) bits": found["bits_per_byte_se"],
+    }
+    for pattern, value in said.items():
+        (figure,) = re.findall(pattern, " ".join(text.split()))
+        assert abs(float(figure) - value) <= TOLERANCE, pattern
+    assert f"over the {parts['overlap']['clean_documents']} documents that share less than a fifth" in text
+    assert 0.2 < parts["overlap"]["shared_token_share"] < 0.3, "about a quarter"
 
 
 def test_shipped_paths_and_targets_exist():

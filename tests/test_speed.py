@@ -3,6 +3,7 @@
 A count that grows on purpose is raised here, in the commit that says why. Times are in benchmarks/.
 """
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -11,11 +12,12 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import ROOT
 from lm import windows as lm_windows
-from lm.model import Gemma3Model, ModelConfig
+from lm.model import MAX_LOGITS, Gemma3Model, ModelConfig
 from lm.optim import build_optimizers
 from lm.windows import TokenWindows
 
@@ -126,6 +128,17 @@ def test_the_operations_of_a_step_are_counted(dtype, most):
         with Operations() as found:
             optimizer.step()
         assert found.count <= 300
+
+
+@pytest.mark.parametrize("vocab_size", [50_257, 262_144])
+def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
+    """No memory is taken: a fake tensor has a shape alone."""
+    with FakeTensorMode():
+        model = Gemma3Model(dataclasses.replace(CONFIG, vocab_size=vocab_size))
+        ids = torch.zeros(64, 64, dtype=torch.int64)
+        with Operations() as found:
+            model.loss(ids, ids).backward()
+    assert MAX_LOGITS - vocab_size < found.largest <= MAX_LOGITS == 512 * 262_144
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 5800), (torch.bfloat16, 4200)])
