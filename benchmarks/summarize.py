@@ -158,7 +158,7 @@ def draw(rows: list[Row]) -> Figure:
             draw_ratio(axes, y, row.times)
     axes.axvline(1, color="0.1", linewidth=1)
     least, most = min(row.times["min"] for row in rows), max(row.times["max"] for row in rows)
-    axes.set(xscale="log", xlabel="times longer than ours", xlim=(0.8 * min(1, least), 3 * most))
+    axes.set(xscale="log", xlabel="times longer than ours", xlim=(0.5 * least if least < 1 else 0.8, 3 * most))
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.spines[["top", "right", "left"]].set_visible(False)
