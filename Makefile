@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report stories scaling bench bench-gpu measure lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -26,14 +26,16 @@ reproduce: .venv/ready
 report: .venv/ready
 	python src report
 
+# All metrics of an experiment, by its name.
+METRICS = python -c 'import json, sys, dvc.api; print(json.dumps(dvc.api.metrics_show(rev=sys.argv[1]), indent=1))'
+
 # The stories of README's "Reading the figures": an experiment of its own, its metrics in one file.
 STORIES = -S data.source=stories -S tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
 	-S train.batch_tokens=2048 -S train.micro_batch_tokens=2048 -S train.peak_lr=0.014 \
 	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride=32
 stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
-	python -c 'import json, dvc.api; print(json.dumps(dvc.api.metrics_show(rev="stories"), indent=1))' \
-		> benchmarks/results/stories.json
+	$(METRICS) stories > benchmarks/results/stories.json
 
 # Six sizes, three budgets: benchmarks/results/scaling.md, .json and .png.
 scaling: .venv/ready
@@ -47,7 +49,14 @@ bench: .venv/bench/ready
 		--memory_megabytes --name tokenizing_large
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 PYTHONPATH=src python benchmarks/train_step.py --only 30m \
 		--out benchmarks/results/train_step_without_amx.json
+	PYTHONPATH=src python benchmarks/large_corpus.py
 	PYTHONPATH=src python benchmarks/summarize.py
+
+# How far rounding moves the loss: benchmarks/results/tolerance.json and float32.json, a quarter of an hour.
+rounding: .venv/ready
+	PYTHONPATH=src python benchmarks/tolerance.py --tokens 153600
+	OMP_NUM_THREADS=1 dvc exp run --temp --force -n float32 -S train.dtype=float32
+	$(METRICS) float32 > benchmarks/results/float32.json
 
 # What asks for a CUDA device: benchmarks/results/gpu_step.json and gpu_batches.json.
 bench-gpu: .venv/ready

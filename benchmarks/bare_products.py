@@ -21,7 +21,7 @@ def bare_products(config: ModelConfig, batch_size: int, seq_len: int, dtype: tor
     q, k, v, grad = (torch.randn(heads, dtype=dtype) for _ in range(4))
 
     def step() -> None:
-        """The head's products, the embedding's transposed; the blocks'; the attention's."""
+        """The products of the head, of the blocks' matrices, of attention."""
         for rows in x[config.d_model].split(MAX_LOGITS // config.vocab_size):
             multiply(weights[0], rows)
         for weight in weights[1:]:
