@@ -3,6 +3,7 @@
 python src/fetch.py data/raw
 """
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,11 +40,27 @@ def fetch_source(name: str, folder: Path) -> dict:
     raise ParamsError(f"{PARAMS}: sources.{name}.fetch.kind is {kind!r}; it must be one of {known}")
 
 
+def refuse_text_git_would_take(path: Path) -> None:
+    """Raise ParamsError if `path` holds files that Git neither tracks nor ignores.
+
+    `dvc exp run` adds such files of a dependency to the experiment's commit, and `dvc exp push` would publish them.
+    Folders outside the repository are safe, and so is a folder that is no Git repository: Git lists nothing there.
+    """
+    command = ["git", "ls-files", "--others", "--exclude-standard", "--directory", "--", str(path)]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    if listed.returncode == 0 and listed.stdout:
+        raise ParamsError(
+            f"{PARAMS}: local.path is {path}, inside the repository, and Git does not ignore it: an experiment would "
+            f"copy your text into Git; run `echo '/{path}' >> .gitignore`, or move the text elsewhere"
+        )
+
+
 @command
 def main(argv: list[str]) -> None:
     """Fetch data.source into argv[0], which appears whole or not at all."""
     raw = Path(argv[0])
     name = read_section(PARAMS, "data.source", str)
+    refuse_text_git_would_take(Path(read_section(PARAMS, "local", LocalPath).path))
     with output_lock(raw), atomic_folder(raw) as folder:
         manifest = {"format_version": 1, "source": name, **fetch_source(name, folder)}
         write_json(folder / "manifest.json", manifest)
