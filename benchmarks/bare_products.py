@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from lm.model import MAX_LOGITS, Gemma3Model, ModelConfig
+from lm.model.gemma3 import MAX_LOGITS, Gemma3Model, ModelConfig
 
 
 def bare_products(config: ModelConfig, batch_size: int, seq_len: int, dtype: torch.dtype) -> Callable[[], None]:

@@ -20,8 +20,8 @@ import torch
 from harness import busy_share, interleave, ratios, summary, versions, write_results
 from torch.utils.data import DataLoader, Dataset
 
-from lm.batch import prefetch, to_device
-from lm.windows import TokenWindows
+from lm.tokens.windows import TokenWindows
+from lm.train.batches import prefetch, to_device
 
 try:
     import litdata

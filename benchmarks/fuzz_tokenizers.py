@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from harness import hardware, versions
 
-from lm.documents import Chunk
-from lm.engine import END, NEW_CHARACTERS, ONLY_EXACT, Engine, open_engine
-from lm.files import write_json
-from lm.tokenizer import BACKEND, Tokenizer, load_tokenizer, open_backend, well_formed
-from lm.vocabulary import download_ranks, train_ranks, write_byte_level
+from lm.core.files import write_json
+from lm.text.documents import Chunk
+from lm.tokenizer.build import download_ranks, train_ranks, write_byte_level
+from lm.tokenizer.engine import END, NEW_CHARACTERS, ONLY_EXACT, Engine, open_engine
+from lm.tokenizer.load import BACKEND, Tokenizer, load_tokenizer, open_backend, well_formed
 
 RESULTS = Path(__file__).resolve().parent / "results" / "fuzz_tokenizers.json"
 CONTEXTS = ("{0}'s", "a{0}b{0}1", " {0}!{0} {0}", "{0}{0}  {0}\n{0}x")

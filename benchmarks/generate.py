@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from harness import busy_share, interleave, ratios, versions, write_results
 
-from lm import machine
-from lm.model import Gemma3Model, ModelParams, count_parameters
-from lm.params import read_section
-from lm.sample import generate
+from lm.core.params import read_section
+from lm.evaluate.generation import generate
+from lm.model import device as machine
+from lm.model.gemma3 import Gemma3Model, ModelParams, count_parameters
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT_IDS = [0]

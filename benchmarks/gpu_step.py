@@ -21,9 +21,9 @@ from harness import busy_share, interleave, ratios, summary, versions, write_res
 from torch import Tensor, nn
 from train_step import GEMMA_VOCAB_SIZE, GPT2_VOCAB_SIZE, LOSS_TOLERANCE, Variant, build, loss_of
 
-from lm import machine
-from lm.model import ModelParams, count_parameters, flops_per_token
-from lm.params import read_section
+from lm.core.params import read_section
+from lm.model import device as machine
+from lm.model.gemma3 import ModelParams, count_parameters, flops_per_token
 
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = {"gpt2_size": GPT2_VOCAB_SIZE, "gemma3_270m": GEMMA_VOCAB_SIZE}

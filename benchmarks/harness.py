@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from lm.files import write_json
+from lm.core.files import write_json
 
 IDLE_SHARE = 0.05  # a machine whose other processes use more of it than this is not idle
 

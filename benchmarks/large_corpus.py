@@ -21,9 +21,9 @@ import numpy as np
 import psutil
 from harness import busy_share, hardware, summary, versions
 
-from lm.files import write_json
-from lm.tokenfile import map_ids
-from lm.windows import TokenWindows, read_windows
+from lm.core.files import write_json
+from lm.tokens.tokenfile import map_ids
+from lm.tokens.windows import TokenWindows, read_windows
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TEXTS = {"35 GB": 35e9, "1 TB": 1e12}  # bytes of UTF-8

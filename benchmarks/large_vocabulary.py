@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from stages import change_params, run_stage, stage_folder
 
-from lm.tokenfile import write_tokens
+from lm.tokens.tokenfile import write_tokens
 
 
 def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed_memory: bool) -> dict:

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lm.score import score_tokens
-from lm.tokenfile import TokenFile, open_tokens
+from lm.model.score import score_tokens
+from lm.tokens.tokenfile import TokenFile, open_tokens
 
 NUM_LAYERS, NUM_HEADS, WIDTH, BLOCK, BATCH = 4, 4, 128, 64, 12
 PEAK_LR, MIN_LR, WARMUP_STEPS, BETAS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 1e-4, 100, (0.9, 0.99), 0.1, 1.0

@@ -14,7 +14,7 @@ from harness import summary
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
-from lm.files import atomic_write, read_json, write_text
+from lm.core.files import atomic_write, read_json, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

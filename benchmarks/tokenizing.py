@@ -25,13 +25,13 @@ from harness import busy_share, interleave, ratios, run_measured, summary, versi
 from stages import change_params, stage_folder
 from tokenizing_peers import available, stream_of
 
-from lm.engine import open_engine
-from lm.errors import command
-from lm.files import read_json, write_json
-from lm.sources.parquet import describe_split, write_documents
-from lm.sources.stories import mean_utf8_bytes_per_story, story
-from lm.tokenizer import load_tokenizer
-from lm.vocabulary import download_ranks, write_byte_level
+from lm.core.errors import command
+from lm.core.files import read_json, write_json
+from lm.text.parquet import describe_split, write_documents
+from lm.text.sources.stories.grammar import mean_utf8_bytes_per_story, story
+from lm.tokenizer.build import download_ranks, write_byte_level
+from lm.tokenizer.engine import open_engine
+from lm.tokenizer.load import load_tokenizer
 
 BENCHMARKS = Path(__file__).resolve().parent
 NUM_FILES = 8  # what works by whole files needs several of them

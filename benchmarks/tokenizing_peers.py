@@ -34,7 +34,7 @@ def encoding_of(folder: str):
     """tiktoken's encoding of a tokenizer folder, and its eot_id."""
     import tiktoken
 
-    from lm.tokenizer import load_tokenizer
+    from lm.tokenizer.load import load_tokenizer
 
     tokenizer = load_tokenizer(folder)
     specials = {EOT_NAME: tokenizer.eot_id}

@@ -35,8 +35,9 @@ from large_vocabulary import memory_of_large_vocabulary
 from stages import peak_gib
 from torch import nn
 
-from lm import machine
-from lm.model import (
+from lm.core.params import read_section
+from lm.model import device as machine
+from lm.model.gemma3 import (
     Gemma3Model,
     ModelConfig,
     ModelParams,
@@ -45,7 +46,6 @@ from lm.model import (
     hugging_face_config,
     to_hugging_face,
 )
-from lm.params import read_section
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144

@@ -1,4 +1,4 @@
-"""Tools for people: `python src convert IN OUT` runs tools/convert.py; a file there with a leading _ is none."""
+"""Tools for people: `python src convert IN OUT` runs tools/convert.py, or tools/convert/cli.py."""
 
 import ast
 import importlib
@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "tools"
-TOOLS = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py"))}
+TOOLS = {path.stem: path for path in FOLDER.glob("[!_]*.py")} | {
+    path.parent.name: path for path in FOLDER.glob("*/cli.py")
+}
 
 
 def summary(path: Path) -> str:
@@ -18,13 +20,14 @@ def main(argv: list[str]) -> int:
     """Run the tool argv[0] with the other arguments and return its exit status; 2 if there is none."""
     if argv[:1] in (["-h"], ["--help"]):
         print("usage: python src TOOL …\n")
-        print("\n".join(f"{name:12} {summary(path)}" for name, path in TOOLS.items()))
+        print("\n".join(f"{name:12} {summary(path)}" for name, path in sorted(TOOLS.items())))
         return 0
     if not argv or argv[0] not in TOOLS:
         found = f"unknown tool {argv[0]!r}" if argv else "no tool named"
-        print(f"error: {found}; there are: {', '.join(TOOLS)}", file=sys.stderr)
+        print(f"error: {found}; there are: {', '.join(sorted(TOOLS))}", file=sys.stderr)
         return 2
-    return importlib.import_module(f"tools.{argv[0]}").main(argv[1:])
+    path = TOOLS[argv[0]].relative_to(FOLDER.parent).with_suffix("")
+    return importlib.import_module(".".join(path.parts)).main(argv[1:])
 
 
 if __name__ == "__main__":

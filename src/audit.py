@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm.documents import Slice, iter_texts, read_manifest
-from lm.errors import IntegrityError, command
-from lm.files import atomic_write, output_lock, sha256_file, write_json
-from lm.overlap import shared_tokens
-from lm.tokenfile import TokenFile, document_spans, open_tokens
+from lm.core.errors import IntegrityError, command
+from lm.core.files import atomic_write, output_lock, sha256_file, write_json
+from lm.text.documents import Slice, iter_texts, read_manifest
+from lm.tokens.ngrams import shared_tokens
+from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 
 SHARED_NGRAM = 13  # tokens (Brown et al. 2020, C)
 CLEAN_BELOW, LEAKED_FROM = 0.2, 0.8  # of a document's tokens (Touvron et al. 2023, A.6)

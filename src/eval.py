@@ -19,18 +19,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm import machine
-from lm.errors import DataError, IntegrityError, ParamsError, command
-from lm.figure import draw_loss_by_position, draw_overlap
-from lm.files import atomic_write, output_lock, write_csv, write_json, write_text
-from lm.model import Gemma3Model
-from lm.params import read_section
-from lm.samples import draw, judge, to_markdown
-from lm.samples import summarize as summarize_samples
-from lm.score import loss_by_position, score_tokens, sum_by_span, summarize
-from lm.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
-from lm.tokenizer import Tokenizer, load_tokenizer
-from lm.trained import WEIGHTS_DIGITS, check_trained_with, load_trained
+from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.files import atomic_write, output_lock, write_csv, write_json, write_text
+from lm.core.params import read_section
+from lm.evaluate.samples import draw, judge, to_markdown
+from lm.evaluate.samples import summarize as summarize_samples
+from lm.model import device as machine
+from lm.model.gemma3 import Gemma3Model
+from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize
+from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
+from lm.plots import draw_loss_by_position, draw_overlap
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
 
 PARAMS = "params.yaml"
 SCORE_BATCH_TOKENS = 8192

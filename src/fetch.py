@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lm.errors import ParamsError, command
-from lm.files import atomic_folder, output_lock, write_json
-from lm.params import read_section
-from lm.sources.local import LocalFetch, LocalPath, fetch_local
-from lm.sources.stories import StoriesFetch, fetch_stories
-from lm.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
+from lm.core.errors import ParamsError, command
+from lm.core.files import atomic_folder, output_lock, write_json
+from lm.core.params import read_section
+from lm.text.sources.local import LocalFetch, LocalPath, fetch_local
+from lm.text.sources.stories.grammar import StoriesFetch, fetch_stories
+from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
 
 PARAMS = "params.yaml"
 
@@ -29,11 +29,11 @@ def fetch_source(name: str, folder: Path) -> dict:
         case "local":
             return fetch_local(read(LocalFetch), Path(read_section(PARAMS, "local", LocalPath).path), folder)
         case "hub":
-            from lm.sources.hub import HubFetch, fetch_hub  # the hub's client takes a second to import
+            from lm.text.sources.hub import HubFetch, fetch_hub  # the hub's client takes a second to import
 
             return fetch_hub(read(HubFetch), folder)
         case "datasets":
-            from lm.sources.hub_datasets import DatasetsFetch, fetch_datasets
+            from lm.text.sources.hub_datasets import DatasetsFetch, fetch_datasets
 
             return fetch_datasets(read(DatasetsFetch), folder)
     known = "torch_headers, stories, local, hub, datasets"

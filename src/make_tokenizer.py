@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from lm.documents import Slice, iter_texts
-from lm.errors import ParamsError, command
-from lm.files import atomic_folder, output_lock, sha256_file
-from lm.params import read_section
-from lm.vocabulary import download_ranks, download_tokenizer, train_ranks, write_byte_level, write_huggingface
+from lm.core.errors import ParamsError, command
+from lm.core.files import atomic_folder, output_lock, sha256_file
+from lm.core.params import read_section
+from lm.text.documents import Slice, iter_texts
+from lm.tokenizer.build import download_ranks, download_tokenizer, train_ranks, write_byte_level, write_huggingface
 
 PARAMS = "params.yaml"
 
@@ -47,7 +47,7 @@ class HuggingFaceParams:
     revision: str
 
     def __post_init__(self):
-        from lm.sources.hub import check_repository  # the hub's client takes a while to import
+        from lm.text.sources.hub import check_repository  # the hub's client takes a while to import
 
         check_repository(self.repo, self.revision)
 

@@ -15,15 +15,15 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lm.documents import Slice, iter_chunks, read_manifest
-from lm.encode import encode_here, show_progress
-from lm.errors import IntegrityError, ParamsError, command
-from lm.files import output_lock, write_json
-from lm.formats_dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
-from lm.sources.parquet import describe_split, open_parquet
-from lm.tally import Tally
-from lm.tokenizer import BACKEND, META, Tokenizer, load_tokenizer
-from lm.vocabulary import download_ranks, download_tokenizer, write_byte_level, write_huggingface
+from lm.core.errors import IntegrityError, ParamsError, command
+from lm.core.files import output_lock, write_json
+from lm.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
+from lm.text.documents import Slice, iter_chunks, read_manifest
+from lm.text.parquet import describe_split, open_parquet
+from lm.tokenizer.build import download_ranks, download_tokenizer, write_byte_level, write_huggingface
+from lm.tokenizer.encoding import encode_here, show_progress
+from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
+from lm.tokenizer.tally import Tally
 
 SPLIT = "train"
 

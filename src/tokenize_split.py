@@ -16,15 +16,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from lm.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
-from lm.encode import encode_in_processes, encode_in_thread, show_progress
-from lm.engine import Engine, EngineDifference, open_engine
-from lm.errors import command
-from lm.files import output_lock, read_json
-from lm.params import read_section
-from lm.tally import Tally
-from lm.tokenfile import write_tokens
-from lm.tokenizer import Tokenizer, load_tokenizer
+from lm.core.errors import command
+from lm.core.files import output_lock, read_json
+from lm.core.params import read_section
+from lm.text.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
+from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress
+from lm.tokenizer.engine import Engine, EngineDifference, open_engine
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokenizer.tally import Tally
+from lm.tokens.tokenfile import write_tokens
 
 PARAMS, RUNTIME = "params.yaml", "runtime.yaml"
 

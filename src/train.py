@@ -16,20 +16,23 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from lm import checkpoint, launcher, machine, preflight, ranks, training
-from lm.errors import DataError, DivergedError, IntegrityError, ParamsError, command
-from lm.figure import draw_training
-from lm.files import atomic_folder, output_lock, sha256_file
-from lm.model import Gemma3Model, ModelConfig, ModelParams
-from lm.optim import build_optimizers
-from lm.params import needed, read_section, read_yaml
-from lm.recipe import TrainParams
-from lm.results import publish, write_curves, write_metrics, write_models
-from lm.stopping import StopRequest
-from lm.tokenfile import TokenFile, check_id_range, entropy_per_token, open_tokens, sidecar_path
-from lm.trained import load_initial
-from lm.training import Clock, TrainingState, seconds_per_step, share, train_steps, validate
-from lm.windows import TokenWindows
+from lm.core.errors import DataError, DivergedError, IntegrityError, ParamsError, command
+from lm.core.files import atomic_folder, output_lock, sha256_file
+from lm.core.params import needed, read_section, read_yaml
+from lm.model import device as machine
+from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams
+from lm.model.weights import load_initial
+from lm.plots import draw_training
+from lm.tokens.tokenfile import TokenFile, check_id_range, entropy_per_token, open_tokens, sidecar_path
+from lm.tokens.windows import TokenWindows
+from lm.train import checkpoints, launcher, preflight
+from lm.train import distributed as ranks
+from lm.train import loop as training
+from lm.train.config import TrainParams
+from lm.train.loop import Clock, TrainingState, seconds_per_step, share, train_steps, validate
+from lm.train.optimizers import build_optimizers
+from lm.train.outputs import publish, write_curves, write_metrics, write_models
+from lm.train.signals import StopRequest
 
 PARAMS, RUNTIME, PIPELINE = "params.yaml", "runtime.yaml", "dvc.yaml"
 
@@ -101,7 +104,7 @@ def run_folder(setup: Setup) -> Path:
     params = {"train": dataclasses.asdict(setup.params), "model": dataclasses.asdict(setup.config)}
     inputs = {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (setup.train, setup.validation)}
     inputs["initial"] = setup.initial_sha256
-    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoint.fingerprint(params, code, inputs)
+    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoints.fingerprint(params, code, inputs)
 
 
 def build_state(setup: Setup) -> TrainingState:
@@ -121,10 +124,10 @@ def build_state(setup: Setup) -> TrainingState:
 def resume(state: TrainingState, run: Path, setup: Setup) -> None:
     """Go on from the newest state, if there is one; a segment is added where what computes has changed."""
     team = setup.team
-    saved = checkpoint.load_newest_state(run) if team.first else None
+    saved = checkpoints.load_newest_state(run) if team.first else None
     (step,) = team.highest(-1 if saved is None else saved["step"])
     if not team.first and step >= 0:
-        saved = checkpoint.load_state(checkpoint.record_of(run, step))
+        saved = checkpoints.load_state(checkpoints.record_of(run, step))
     if saved is not None:
         try:
             state.restore(saved)
@@ -178,7 +181,7 @@ def train(
         state.elapsed_s = clock.elapsed_s()
         saved = state.as_dict()
         if team.first:
-            checkpoint.save_state(run, state.step, saved)
+            checkpoints.save_state(run, state.step, saved)
         team.highest(0)  # no rank goes on, or leaves, before the state is there
         clock.restart_interval()
 
@@ -254,7 +257,7 @@ def run_to_end(setup: Setup, run: Path, every_s: float, metrics: Path, plots: Pa
         write_metrics(folder / "metrics", state, plan)
         write_curves(folder / "plots", state.history)
         draw_training(folder / "plots", entropy_per_token(setup.validation))
-    checkpoint.drop_states(run)
+    checkpoints.drop_states(run)
     if state.step < plan.max_steps:
         print(
             f"ended at step {state.step}: train.patience_evals {params.patience_evals} validations without a better one"
@@ -279,7 +282,7 @@ def main(argv: list[str]) -> None:
         if not team.first:
             return run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
         with output_lock(models), output_lock(run, wait=True):
-            checkpoint.prune_runs(run.parent, run, runtime.keep_fingerprints)
+            checkpoints.prune_runs(run.parent, run, runtime.keep_fingerprints)
             if not (run / "done").exists():
                 run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
             publish(run / "done", models, metrics, plots)

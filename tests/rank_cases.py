@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import conftest  # noqa: F401  makes the stages importable, also for the script
-import lm.files
-import lm.training
+import lm.core.files
+import lm.train.loop
 import train as train_stage
-from lm.stopping import StopRequest
+from lm.train.signals import StopRequest
 from train_cases import ARGUMENTS, Ended, Stage
 
 
@@ -47,7 +47,7 @@ def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *ar
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
     )  # fmt: skip
     if rank > 0:
-        train_stage.output_lock = lm.files._temporary_beside = forbidden
+        train_stage.output_lock = lm.core.files._temporary_beside = forbidden
     if sabotage is not None:
         sabotage(*arguments)
 
@@ -65,7 +65,7 @@ def sabotage_ranks(*words) -> None:
 
 def record_batches(folder: str) -> None:
     """A sabotage: every batch of ids that this process computes on, in order, goes to <folder>/<rank>.json."""
-    seen, accumulate = [], lm.training.accumulate_gradients
+    seen, accumulate = [], lm.train.loop.accumulate_gradients
     path = Path(folder) / f"{os.environ.get('RANK', 0)}.json"
 
     def recorded(model, x, y, micro_batches, dtype):
@@ -73,7 +73,7 @@ def record_batches(folder: str) -> None:
         path.write_text(json.dumps(seen))
         return accumulate(model, x, y, micro_batches, dtype)
 
-    lm.training.accumulate_gradients = recorded
+    lm.train.loop.accumulate_gradients = recorded
 
 
 def at_step(step: int, action: Callable) -> None:

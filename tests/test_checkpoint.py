@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
-from lm.checkpoint import fingerprint, load_newest_state, load_tensors, prune_runs, save_state, save_tensors
-from lm.errors import IntegrityError
-from lm.files import output_lock
+from lm.core.errors import IntegrityError
+from lm.core.files import output_lock
+from lm.model.weights import load_tensors, save_tensors
+from lm.train.checkpoints import fingerprint, load_newest_state, prune_runs, save_state
 
 
 def test_equal_weights_are_equal_bytes_whatever_the_name(tmp_path):

@@ -17,18 +17,18 @@ import pytest
 import yaml
 
 import tokenize_split
-from lm import rank_tokens
-from lm.documents import Slice
-from lm.engine import Engine
-from lm.errors import DataError, IntegrityError
-from lm.files import read_json, write_json
-from lm.rank_tokens import join_ranks, plan_ranks, tokenize_part
-from lm.sources.parquet import describe_split, write_documents
-from lm.tokenfile import open_tokens
-from lm.vocabulary import train_ranks, write_byte_level
+from lm.core.errors import DataError, IntegrityError
+from lm.core.files import read_json, write_json
+from lm.text.documents import Slice
+from lm.text.parquet import describe_split, write_documents
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.engine import Engine
+from lm.tokens.tokenfile import open_tokens
 from refusal import refused
 from test_tokenize_split import make_texts
-from tools import tokenize_cluster
+from tools.tokenize_cluster import cli as tokenize_cluster
+from tools.tokenize_cluster import ranks as rank_tokens
+from tools.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_part
 
 needs_datatrove = pytest.mark.skipif(
     importlib.util.find_spec("datatrove") is None, reason="datatrove is not installed: requirements-cluster.txt"
@@ -158,7 +158,7 @@ def truncate(number: int) -> None:
         (lambda patch: replace_file(3), [3]),
         (lambda patch: other_tokenizer(), [0, 1, 2, 3, 4]),
         (lambda patch: patch.setattr(rank_tokens, "_version", lambda package: "9.9"), [0, 1, 2, 3, 4]),
-        (lambda patch: patch.setattr(rank_tokens, "CODE", ("errors.py",)), [0, 1, 2, 3, 4]),
+        (lambda patch: patch.setattr(rank_tokens, "CODE", ("lm/core/errors.py",)), [0, 1, 2, 3, 4]),
         (lambda patch: truncate(1), [1]),
         (lambda patch: Path("ranks/rank-00004.bin").unlink(), [4]),
         (lambda patch: Path("ranks/rank-00000.json").write_text("{"), [0]),
@@ -191,7 +191,7 @@ def test_a_rank_that_is_killed_before_its_file_has_its_name_is_not_taken_for_fin
         os.rename(old, new)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lm.files.os.replace", killed)
+        patch.setattr("lm.core.files.os.replace", killed)
         tokenize_part(job, job.parts[1])
     assert run(job) == [0, 1, 2]
 

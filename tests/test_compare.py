@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from lm.compare import (
+from lm.core.errors import IntegrityError
+from lm.text.documents import Slice, iter_texts
+from tools.common.revisions import flatten
+from tools.common.statistics import (
     Difference,
     bits_per_byte,
     effective_documents,
@@ -27,13 +30,10 @@ from lm.compare import (
     student_t_quantile,
     welch,
 )
-from lm.compare_report import report, table
-from lm.compare_runs import Run, compare_groups, group_by_seed, most_changed, what_differs
-from lm.documents import Slice, iter_texts
-from lm.errors import IntegrityError
-from lm.figure_compare import Panel, _draw_marks
-from lm.revisions import flatten
-from tools.compare import main, refuse_other_text, with_common_bytes
+from tools.compare.cli import main, refuse_other_text, with_common_bytes
+from tools.compare.figure import Panel, _draw_marks
+from tools.compare.report import report, table
+from tools.compare.runs import Run, compare_groups, group_by_seed, most_changed, what_differs
 from workspace import Workspace
 
 LN2 = math.log(2)
@@ -110,7 +110,7 @@ def test_a_seed_gives_the_same_figures_whatever_the_blocks(monkeypatch):
     first = paired_difference(*data, np.random.default_rng(1), resamples=999)
     assert first == paired_difference(*data, np.random.default_rng(1), resamples=999)
     assert first != paired_difference(*data, np.random.default_rng(2), resamples=999)
-    monkeypatch.setattr("lm.compare._BLOCK", 120)
+    monkeypatch.setattr("tools.common.statistics._BLOCK", 120)
     assert first == paired_difference(*data, np.random.default_rng(1), resamples=999)
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from lm import formats_stream
-from lm.files import read_json, write_json
-from lm.formats_dumps import META, PROVENANCE
-from lm.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
-from lm.tokenizer import load_tokenizer
-from lm.vocabulary import train_ranks, write_byte_level
-from lm.windows import TokenWindows
+from lm.core.files import read_json, write_json
+from lm.formats import stream as formats_stream
+from lm.formats.dumps import META, PROVENANCE
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
+from lm.tokens.windows import TokenWindows
 from tools.convert import main as convert
 
 TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", "x", "while (true) { the(); }\n" * 9]
@@ -299,7 +299,7 @@ def test_an_altered_input_is_refused_and_an_old_output_stays(tmp_path, run, toke
 @pytest.mark.parametrize("source", ["a.npy", "wide.npy", "bare.bin"])
 def test_memory_does_not_grow_with_the_file(tmp_path, run, tokenizer, monkeypatch, source, target):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 1 << 14)
-    monkeypatch.setattr("lm.formats_npy.BLOCK_TOKENS", 1 << 14)
+    monkeypatch.setattr("lm.formats.npy.BLOCK_TOKENS", 1 << 14)
     ids = np.resize(stream_ids(1000), 2_000_000).astype(np.int32)
     if source == "bare.bin":
         (tmp_path / source).write_bytes(ids.astype("<u2").tobytes())

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lm.documents import Slice, iter_chunks, iter_texts, read_manifest, refuse_overlap
-from lm.errors import DataError, IntegrityError, ParamsError
-from lm.files import write_json
-from lm.sources.parquet import describe_split, write_documents
+from lm.core.errors import DataError, IntegrityError, ParamsError
+from lm.core.files import write_json
+from lm.text.documents import Slice, iter_chunks, iter_texts, read_manifest, refuse_overlap
+from lm.text.parquet import describe_split, write_documents
 
 TEXTS = ["abc", "dé", "", "\N{GRINNING FACE}xyz", "q" * 10]
 

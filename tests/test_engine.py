@@ -13,8 +13,8 @@ import pytest
 from fuzz_tokenizers import LONG_RUNS, characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
 
 from conftest import ROOT
-from lm import engine as engine_module
-from lm.engine import (
+from lm.tokenizer import engine as engine_module
+from lm.tokenizer.engine import (
     COMPARED,
     END,
     ONLY_EXACT,
@@ -22,7 +22,7 @@ from lm.engine import (
     encode_exactly,
     open_engine,
 )
-from lm.tokenizer import load_tokenizer, well_formed
+from lm.tokenizer.load import load_tokenizer, well_formed
 from test_memory import MEASURE
 from tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
 
@@ -211,8 +211,8 @@ def test_importing_it_has_no_effect():
 EVER_NEW_WORDS = """
 import sys
 import numpy as np, pyarrow as pa
-from lm.engine import open_engine
-from lm.tokenizer import load_tokenizer
+from lm.tokenizer.engine import open_engine
+from lm.tokenizer.load import load_tokenizer
 
 engine, rng = open_engine(load_tokenizer(sys.argv[1])), np.random.default_rng(0)
 for _ in range(150):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm import errors
+from lm.core import errors
 
 
 def failing(error):

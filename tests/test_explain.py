@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from lm.params import read_yaml
-from lm.tokenfile import open_tokens, write_tokens
-from lm.tokenizer import load_tokenizer
-from lm.vocabulary import train_ranks, write_byte_level
-from lm.windows import TokenWindows
+from lm.core.params import read_yaml
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens, write_tokens
+from lm.tokens.windows import TokenWindows
 from tokenizer_cases import fuzzed_texts
 from tools.explain import main
 from workspace import Workspace

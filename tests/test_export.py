@@ -12,13 +12,13 @@ import torch
 import yaml
 
 from conftest import ROOT
-from lm.errors import DataError
-from lm.hugging_face import read_config, read_pretrained, write_pretrained
-from lm.model import Gemma3Model, ModelParams, hugging_face_config, to_hugging_face
-from lm.params import read_yaml
-from lm.sample import generate
-from lm.tokenizer import load_tokenizer
-from lm.trained import load_trained
+from lm.core.errors import DataError
+from lm.core.params import read_yaml
+from lm.evaluate.generation import generate
+from lm.formats.hugging_face import read_config, read_pretrained, write_pretrained
+from lm.model.gemma3 import Gemma3Model, ModelParams, hugging_face_config, to_hugging_face
+from lm.model.weights import load_trained
+from lm.tokenizer.load import load_tokenizer
 from test_generate import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
 from tools.export_hf import main
 from tools.generate import main as generate_main

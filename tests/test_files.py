@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from conftest import ROOT
-from lm.errors import BusyError, IntegrityError
-from lm.files import atomic_folder, atomic_write, output_lock, read_json, write_csv, write_json, write_text
+from lm.core.errors import BusyError, IntegrityError
+from lm.core.files import atomic_folder, atomic_write, output_lock, read_json, write_csv, write_json, write_text
 
 
 @pytest.fixture
@@ -95,7 +95,13 @@ def test_floats_keep_eight_digits(tmp_path):
     assert (tmp_path / "x.csv").read_text() == "step,loss\n1,0.33333333\n2,2\n"
 
 
-HOLD = "import sys; from lm.files import output_lock\nwith output_lock(sys.argv[1]): print('held', flush=True); input()"
+HOLD = """
+import sys
+from lm.core.files import output_lock
+with output_lock(sys.argv[1]):
+    print("held", flush=True)
+    input()
+"""
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lm.errors import DataError, IntegrityError, ParamsError
-from lm.formats import IGNORED, NpyTokensDataset, PickledTrainerDataset
-from lm.formats_dumps import META, PROVENANCE, open_dumps, replace_dumps, write_dumps
-from lm.formats_npy import open_npy, write_npy
+from lm.core.errors import DataError, IntegrityError, ParamsError
+from lm.formats.datasets import IGNORED, NpyTokensDataset, PickledTrainerDataset
+from lm.formats.dumps import META, PROVENANCE, open_dumps, replace_dumps, write_dumps
+from lm.formats.npy import open_npy, write_npy
 
 T = 4  # seq_len of most tests
 INTEGERS = ["int8", "uint8", "int16", "<u2", ">u2", "int32", ">i4", "uint32", "int64", "uint64"]

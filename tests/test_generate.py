@@ -14,15 +14,15 @@ import tokenizers
 import torch
 from tokenizers import AddedToken, decoders, models, normalizers
 
-from lm.batch import get_batch
-from lm.errors import IntegrityError
-from lm.model import Gemma3Model, ModelConfig
-from lm.results import write_models
-from lm.sample import generate
-from lm.tokenizer import Tokenizer, load_tokenizer
-from lm.trained import load_trained
-from lm.training import TrainingState
-from lm.vocabulary import train_ranks, write_byte_level, write_huggingface
+from lm.core.errors import IntegrityError
+from lm.evaluate.generation import generate
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.weights import load_trained
+from lm.tokenizer.build import train_ranks, write_byte_level, write_huggingface
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.train.batches import get_batch
+from lm.train.loop import TrainingState
+from lm.train.outputs import write_models
 from tokenizer_cases import fuzzed_texts, save_tokenizer
 from tools.generate import main, stream_text
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import ROOT
-from lm.errors import EnvironmentFailure, ParamsError
-from lm.params import coerce
-from lm.sources.hub import HubFetch, _receive
-from lm.sources.hub_datasets import DatasetsFetch
+from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.params import coerce
+from lm.text.sources.hub import HubFetch, _receive
+from lm.text.sources.hub_datasets import DatasetsFetch
 from loopback_hub import LoopbackHub, parquet_bytes
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
@@ -25,9 +25,9 @@ A, B, C = "a" * 40, "b" * 40, "c" * 40
 CLIENT = """
 import json, os, sys, time
 from pathlib import Path
-from lm.errors import UserError
-from lm.params import coerce
-from lm.sources import hub, hub_datasets
+from lm.core.errors import UserError
+from lm.core.params import coerce
+from lm.text.sources import hub, hub_datasets
 
 def fetch(section, folder):
     kinds = {"hub": (hub.HubFetch, hub.fetch_hub)}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from lm.tokenfile import open_tokens
-from lm.tokenizer import load_tokenizer
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens
 from loopback_hub import LoopbackHub, parquet_bytes
 from tokenizer_cases import write_gemma_like
 from workspace import Workspace

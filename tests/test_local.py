@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from lm.errors import DataError
-from lm.sources.local import LocalFetch, fetch_local, find_files, read_documents
+from lm.core.errors import DataError
+from lm.text.sources.local import LocalFetch, fetch_local, find_files, read_documents
 
 
 def fetch_params(**changes):

@@ -6,8 +6,8 @@ import psutil
 import pytest
 import torch
 
-from lm.errors import EnvironmentFailure
-from lm.machine import available_memory_bytes, resolve_dtype
+from lm.core.errors import EnvironmentFailure
+from lm.model.device import available_memory_bytes, resolve_dtype
 
 CPU = torch.device("cpu")
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from lm.files import write_json
-from lm.sources.parquet import describe_split, write_documents
+from lm.core.files import write_json
+from lm.text.parquet import describe_split, write_documents
 from workspace import Workspace
 
 MEASURE = """

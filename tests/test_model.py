@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from lm.kernels import attend, visible
-from lm.model import (
+from lm.model.gemma3 import (
     Gemma3Model,
     ModelConfig,
     ModelParams,
@@ -19,6 +18,7 @@ from lm.model import (
     hugging_face_config,
     to_hugging_face,
 )
+from lm.model.kernels import attend, visible
 
 TINY = ModelConfig(
     n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, window=8, full_attention_every=4,

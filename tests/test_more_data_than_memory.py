@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import ROOT
-from lm.files import read_json, sha256_file, write_json
-from lm.sources.parquet import describe_split
-from lm.tokenfile import Shard, join_shards, sidecar_path
-from lm.vocabulary import train_ranks, write_byte_level
+from lm.core.files import read_json, sha256_file, write_json
+from lm.text.parquet import describe_split
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokens.tokenfile import Shard, join_shards, sidecar_path
 from train_cases import ARGUMENTS, TOKENIZER, make_training, set_runtime
 from workspace import Workspace
 
@@ -80,8 +80,8 @@ def write_zeros(path: Path, num_bytes: int) -> None:
 
 READ = """
 import re, resource, sys, numpy as np
-from lm.tokenfile import check_id_range, document_spans, open_tokens
-from lm.windows import TokenWindows
+from lm.tokens.tokenfile import check_id_range, document_spans, open_tokens
+from lm.tokens.windows import TokenWindows
 held = 1024 * int(re.search(r"VmData:\\s+(\\d+)", open("/proc/self/status").read())[1])
 resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[2]),) * 2)
 tokens = open_tokens(sys.argv[1])

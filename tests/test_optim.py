@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lm.optim import Muon, build_optimizers, learning_rate, orthogonalize, set_learning_rate
+from lm.train.optimizers import Muon, build_optimizers, learning_rate, orthogonalize, set_learning_rate
 
 
 def rates(schedule, max_steps=100, warmup_steps=10, decay_share=0.4):

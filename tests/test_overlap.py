@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm import overlap
+from lm.tokens import ngrams as overlap
 
 EOT = 9
 

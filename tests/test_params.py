@@ -5,8 +5,8 @@ from typing import Literal
 
 import pytest
 
-from lm.errors import ParamsError
-from lm.params import coerce, read_section, read_yaml
+from lm.core.errors import ParamsError
+from lm.core.params import coerce, read_section, read_yaml
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from lm.params import read_yaml
+from lm.core.params import read_yaml
 
 SRC = ROOT / "src"
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
@@ -57,10 +57,16 @@ def sections_read(path: Path) -> set[str]:
     return found
 
 
+def place(path: Path) -> str:
+    """What dvc.yaml names of a module: its folder inside a package such as src/lm/core, or else the file itself."""
+    parts = path.relative_to(ROOT).parts
+    return "/".join(parts[:3])
+
+
 @pytest.mark.parametrize("stage", STAGES)
-def test_code_dependencies_are_the_import_closure(stage):
-    listed = {ROOT / dep for dep in STAGES[stage]["deps"] if dep.startswith("src/")}
-    assert listed == import_closure(script_of(stage))
+def test_code_dependencies_are_the_folders_of_the_import_closure(stage):
+    listed = [dep for dep in STAGES[stage]["deps"] if dep.startswith("src/")]
+    assert listed == sorted({place(path) for path in import_closure(script_of(stage))})
 
 
 @pytest.mark.parametrize("stage", STAGES)

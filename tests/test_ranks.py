@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from conftest import ROOT
-from lm import ranks
-from lm.checkpoint import load_newest_state
-from lm.errors import EnvironmentFailure, ParamsError
-from lm.machine import pick_device
-from lm.model import ModelConfig
-from lm.params import read_yaml
-from lm.preflight import estimate_memory_bytes
-from lm.recipe import TrainParams
-from lm.training import refuse_unequal_shares, share
+from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.params import read_yaml
+from lm.model.device import pick_device
+from lm.model.gemma3 import ModelConfig
+from lm.train import distributed as ranks
+from lm.train.checkpoints import load_newest_state
+from lm.train.config import TrainParams
+from lm.train.loop import refuse_unequal_shares, share
+from lm.train.preflight import estimate_memory_bytes
 from rank_cases import become_task, free_port, record_batches, run_ranks, stop_at
 from train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
 from workspace import MICRO_MODEL

@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from lm import figure_report, html, report_parts
-from lm.files import read_json, write_json, write_text
-from lm.params import read_yaml
-from lm.revisions import flatten
-from lm.tokenfile import document_spans, open_tokens
-from tools import report
+from lm.core.files import read_json, write_json, write_text
+from lm.core.params import read_yaml
+from lm.tokens.tokenfile import document_spans, open_tokens
+from tools.common.revisions import flatten
+from tools.report import cli as report
+from tools.report import figures as figure_report
+from tools.report import html
+from tools.report import parts as report_parts
 from workspace import Workspace
 
 CURVES = ["Loss against tokens", "Loss against time", "Learning rate and gradient norm", "Loss by context"]

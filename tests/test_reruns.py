@@ -56,7 +56,7 @@ def test_runtime_settings_rerun_nothing(workspace):
 
 
 def test_code_reruns_the_stages_that_import_it(workspace):
-    path = workspace.folder / "src" / "lm" / "sample.py"
+    path = workspace.folder / "src" / "lm" / "evaluate" / "generation.py"
     path.write_text(path.read_text() + "\n# a comment\n")
     assert workspace.repro() == {"eval"}
 

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from lm.model import Gemma3Model, ModelConfig
-from lm.sample import KVCache, Sampling, filter_logits, generate
+from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
+from lm.model.gemma3 import Gemma3Model, ModelConfig
 
 CONFIG = ModelConfig(
     n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, window=8, full_attention_every=3,

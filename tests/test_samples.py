@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm.samples import Sample, judge, repeated, summarize, to_markdown
+from lm.evaluate.samples import Sample, judge, repeated, summarize, to_markdown
 
 TRAIN = np.arange(1000, dtype=np.uint16)
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lm.scaling import (
+from tools.scaling import cli as scaling
+from tools.scaling.law import (
     Runs,
     best_split,
     fit,
@@ -24,7 +25,6 @@ from lm.scaling import (
     too_few,
     work_law,
 )
-from tools import scaling
 
 TRUE = {"E": 0.16, "A": 3.0, "alpha": 0.35, "B": 40.0, "beta": 0.45}
 LAW = np.array([np.log(TRUE["A"]), TRUE["alpha"], np.log(TRUE["B"]), TRUE["beta"], np.log(TRUE["E"])])

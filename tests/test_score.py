@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.score import loss_by_position, score_tokens, sum_by_span, summarize, windows_to_score
+from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize, windows_to_score
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 5, 8, 9, 16, 17, 100])

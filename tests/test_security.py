@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from lm.params import read_yaml
+from lm.core.params import read_yaml
 
 FILES = sorted((ROOT / "src").rglob("*.py"))
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]

@@ -14,16 +14,17 @@ import pytest
 import torch
 
 import train as train_stage
-from lm.batch import get_batch
-from lm.custody import Digests, Record, token_file
-from lm.errors import IntegrityError, ParamsError
-from lm.files import sha256_file
-from lm.formats_stream import bin_stream, checked
-from lm.overlap import copies, shared_tokens
-from lm.shards import ShardedIds
-from lm.tokenfile import Shard, check_id_range, document_spans, join_shards, open_tokens, write_tokens
-from lm.windows import TokenWindows, read_windows
-from tools import convert, report
+from lm.core.errors import IntegrityError, ParamsError
+from lm.core.files import sha256_file
+from lm.formats.stream import bin_stream, checked
+from lm.tokens.ngrams import copies, shared_tokens
+from lm.tokens.shards import ShardedIds
+from lm.tokens.tokenfile import Shard, check_id_range, document_spans, join_shards, open_tokens, write_tokens
+from lm.tokens.windows import TokenWindows, read_windows
+from lm.train.batches import get_batch
+from tools import convert
+from tools.common.records import Digests, Record, token_file
+from tools.report import cli as report
 from train_cases import ARGUMENTS, clear, make_training, results
 from workspace import Workspace
 
@@ -141,7 +142,7 @@ def test_scans_find_what_they_find_in_one_file(both, monkeypatch):
     ends = np.flatnonzero(STREAM == 99) + 1
     spans = np.stack([np.append(0, ends[:-1]), ends], axis=1)
     for block in (3, 64, 5000):
-        monkeypatch.setattr("lm.tokenfile.blocks_of.__defaults__", (block,))
+        monkeypatch.setattr("lm.tokens.tokenfile.blocks_of.__defaults__", (block,))
         assert np.array_equal(document_spans(single), spans) and np.array_equal(document_spans(sharded), spans)
         monkeypatch.setattr(report, "BLOCK_TOKENS", block)
         found = [report.scan(tokens.path, tokens.meta) for tokens in both]

@@ -16,10 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import ROOT
-from lm import windows as lm_windows
-from lm.model import MAX_LOGITS, Gemma3Model, ModelConfig
-from lm.optim import build_optimizers
-from lm.windows import TokenWindows
+from lm.model.gemma3 import MAX_LOGITS, Gemma3Model, ModelConfig
+from lm.tokens import windows as lm_windows
+from lm.tokens.windows import TokenWindows
+from lm.train.optimizers import build_optimizers
 
 CONFIG = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, window=16, full_attention_every=2,
@@ -179,7 +179,7 @@ def test_freed_memory_is_kept_instead_of_faulted_in_anew():
     """Page faults of ten tensors of 64 MiB one after the other, before and after the allocator is told."""
     code = """
 import resource, torch
-from lm import machine
+from lm.model import device as machine
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -8,10 +8,10 @@ import re
 import pyarrow.parquet as pq
 import pytest
 
-from lm.errors import DataError
-from lm.sources import stories
-from lm.sources.stories import Plot, StoriesFetch, fetch_stories, parse, plots, render, story
-from lm.sources.stories_words import PRONOUNS, WORDS
+from lm.core.errors import DataError
+from lm.text.sources.stories import grammar as stories
+from lm.text.sources.stories.grammar import Plot, StoriesFetch, fetch_stories, parse, plots, render, story
+from lm.text.sources.stories.words import PRONOUNS, WORDS
 
 GOLDEN_SHA256 = "bd4eadc78fee2215f07777907e9fe13095a1e391fc86b32a83b13324e5bbe9b9"
 
@@ -178,7 +178,7 @@ def test_fields_repeat_inflect_and_capitalise(monkeypatch):
 
 
 def test_every_pronoun_and_list_is_used():
-    text = (stories.stories_children.PLOTS + stories.stories_wonders.PLOTS).lower()
+    text = (stories.children.PLOTS + stories.wonders.PLOTS).lower()
     used = {word for field in re.findall(r"\{([^}]*)\}", text) for word in field.split()}
     assert used == set(WORDS) | set(PRONOUNS["he"]) | {"a"}
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lm.errors import IntegrityError
-from lm.tokenfile import (
+from lm.core.errors import IntegrityError
+from lm.tokens.tokenfile import (
     check_tokenizer,
     document_spans,
     open_tokens,

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import ROOT
-from lm.files import read_json
-from lm.formats import IGNORED, PickledTrainerDataset
-from lm.formats_dumps import META, PROVENANCE, dumps_stream, open_dumps
-from lm.tokenfile import open_tokens
-from lm.tokenizer import load_tokenizer
-from lm.vocabulary import train_ranks, write_byte_level
+from lm.core.files import read_json
+from lm.formats.datasets import IGNORED, PickledTrainerDataset
+from lm.formats.dumps import META, PROVENANCE, dumps_stream, open_dumps
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens
 from loopback_hub import LoopbackHub
 from tokenize_data import main as tokenize
 from tools.convert import main as convert

@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenize_split
-from lm import encode as lm_encode
-from lm.documents import Slice, chunks_of, iter_chunks, iter_rows, read_manifest
-from lm.encode import map_in_order
-from lm.engine import Engine, check_ids, encode_exactly, open_engine
-from lm.errors import DataError, IntegrityError
-from lm.files import sha256_file, write_json
-from lm.sources.parquet import describe_split, write_documents
-from lm.tokenfile import open_tokens
-from lm.tokenizer import load_tokenizer
-from lm.vocabulary import train_ranks, write_byte_level
+from lm.core.errors import DataError, IntegrityError
+from lm.core.files import sha256_file, write_json
+from lm.text.documents import Slice, chunks_of, iter_chunks, iter_rows, read_manifest
+from lm.text.parquet import describe_split, write_documents
+from lm.tokenizer import encoding as lm_encode
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.encoding import map_in_order
+from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens
 from tokenize_split import TokenizeRuntime, open_inputs, tokenize_fast
 
 

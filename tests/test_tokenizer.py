@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tiktoken
 
-from lm.errors import IntegrityError
-from lm.files import write_json
-from lm.tokenizer import _LONG_RUN, _SPACE, LONG_RUN_CHARS, load_tokenizer, open_backend, well_formed
-from lm.vocabulary import write_huggingface
+from lm.core.errors import IntegrityError
+from lm.core.files import write_json
+from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.load import _LONG_RUN, _SPACE, LONG_RUN_CHARS, load_tokenizer, open_backend, well_formed
 from tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, write_bpe, write_gemma_like, write_gpt2
 
 
@@ -104,8 +104,8 @@ def test_a_million_spaces_are_encoded_as_the_reference_does(bpe_folder):
 
 
 def test_a_text_is_cut_only_at_long_runs(monkeypatch, bpe_folder):
-    monkeypatch.setattr("lm.tokenizer.LONG_RUN_CHARS", 2)
-    monkeypatch.setattr("lm.tokenizer._LONG_RUN", re.compile(_LONG_RUN.pattern.replace(str(LONG_RUN_CHARS), "2")))
+    monkeypatch.setattr("lm.tokenizer.load.LONG_RUN_CHARS", 2)
+    monkeypatch.setattr("lm.tokenizer.load._LONG_RUN", re.compile(_LONG_RUN.pattern.replace(str(LONG_RUN_CHARS), "2")))
     cut, whole = load_tokenizer(bpe_folder), open_backend(bpe_folder / "tokenizer.json")
     assert [cut.encode(text) for text in TEXTS] == [encoding.ids for encoding in whole.encode_batch_fast(TEXTS)]
 

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import ROOT
-from lm.errors import EnvironmentFailure, IntegrityError
-from lm.params import read_section
-from lm.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
+from lm.core.errors import EnvironmentFailure, IntegrityError
+from lm.core.params import read_section
+from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
 
 FETCH = read_section(ROOT / "params.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from conftest import ROOT
-from lm.errors import DivergedError
-from lm.model import Gemma3Model, ModelConfig
-from lm.optim import build_optimizers
-from lm.training import TrainingState, accumulate_gradients, train_steps, validate
-from lm.windows import TokenWindows
+from lm.core.errors import DivergedError
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.tokens.windows import TokenWindows
+from lm.train.loop import TrainingState, accumulate_gradients, train_steps, validate
+from lm.train.optimizers import build_optimizers
 from workspace import MICRO_MODEL
 
 CPU = torch.device("cpu")

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from lm.custody import Digests
-from lm.files import read_json, sha256_file, write_json
-from lm.params import read_yaml
-from tools import export_hf, verify
+from lm.core.files import read_json, sha256_file, write_json
+from lm.core.params import read_yaml
+from tools import export_hf
+from tools.common.records import Digests
+from tools.verify import cli as verify
 from workspace import Workspace
 
 TRAIN, MODEL = "data/processed_datasets/train.bin", "data/models/model.json"
@@ -262,12 +263,12 @@ def test_a_damaged_list_of_a_folder_is_found_and_mended(workspace, check):
 
 
 def test_where_code_has_changed_since_the_cache_is_not_mended_by_a_commit(workspace, check):
-    with open("src/lm/sample.py", "a") as file:
+    with open("src/lm/evaluate/generation.py", "a") as file:
         file.write("# changed\n")
     damaged = object_of("metrics/eval.json")
     flip(damaged)
     lines = check("--cache")[1]
-    assert "note   eval: src/lm/sample.py changed since it ran; run `dvc repro`" in lines
+    assert "note   eval: src/lm/evaluate changed since it ran; run `dvc repro`" in lines
     assert [command(line) for line in wrong(lines)] == [f"rm -f {damaged}"]  # nothing but the run cache has use for it
     shutil.copyfile("metrics/samples.md", "copy")
     os.replace("copy", "metrics/samples.md")

@@ -14,11 +14,11 @@ from tokenizers import models, pre_tokenizers, trainers
 
 import make_tokenizer
 from conftest import ROOT
-from lm.errors import DataError
-from lm.files import read_json, sha256_file, write_json
-from lm.sources.parquet import describe_split, write_documents
-from lm.tokenizer import load_tokenizer
-from lm.vocabulary import LONG_WORD_CHARS, cut_long_words, recover_merges, write_huggingface
+from lm.core.errors import DataError
+from lm.core.files import read_json, sha256_file, write_json
+from lm.text.parquet import describe_split, write_documents
+from lm.tokenizer.build import LONG_WORD_CHARS, cut_long_words, recover_merges, write_huggingface
+from lm.tokenizer.load import load_tokenizer
 from tokenizer_cases import (
     TEXTS,
     TRAINING,
@@ -49,7 +49,7 @@ def test_trained_bpe_gives_the_ids_of_tokenizers(bpe_folder):
 def test_training_is_deterministic(bpe_folder, tmp_path):
     script = (
         "import pickle, sys; from pathlib import Path\n"
-        "from lm.vocabulary import train_ranks, write_byte_level\n"
+        "from lm.tokenizer.build import train_ranks, write_byte_level\n"
         "texts = pickle.load(sys.stdin.buffer); folder = Path(sys.argv[1]); folder.mkdir()\n"
         f"write_byte_level(folder, train_ranks([texts], {VOCAB_SIZE}), 'bpe')\n"
     )

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from lm.batch import prefetch, to_device
-from lm.errors import DataError
-from lm.windows import TokenWindows, hash_of, permute, read_windows
+from lm.core.errors import DataError
+from lm.tokens.windows import TokenWindows, hash_of, permute, read_windows
+from lm.train.batches import prefetch, to_device
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1023, 1025])
@@ -84,7 +84,7 @@ def test_the_order_of_windows_is_that_of_all_runs_before():
 
 def test_steps_in_any_order_read_the_same_windows(monkeypatch):
     """Starts are computed a block of steps at a time; here a block is shorter than an epoch."""
-    monkeypatch.setattr("lm.windows._BLOCK_WINDOWS", 12)
+    monkeypatch.setattr("lm.tokens.windows._BLOCK_WINDOWS", 12)
     short = TokenWindows(np.arange(500), 8, 5, seed=2)
     monkeypatch.undo()
     long = TokenWindows(np.arange(500), 8, 5, seed=2)

@@ -14,8 +14,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from conftest import ROOT
-from lm.files import write_json
-from lm.vocabulary import download_ranks, train_ranks, write_byte_level
+from lm.core.files import write_json
+from lm.tokenizer.build import download_ranks, train_ranks, write_byte_level
 
 TIKTOKEN_CACHE = ROOT.parent / "shared" / "data" / "tiktoken_cache"
 VOCAB_SIZE = 1200

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 import train as train_stage
-from lm.tokenfile import write_tokens
+from lm.tokens.tokenfile import write_tokens
 from workspace import Workspace
 
 ARGUMENTS = ["train.bin", "validation.bin", "data/models", "metrics", "plots"]

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from lm.errors import DataError, IntegrityError, ParamsError, command
-from lm.files import output_lock
-from lm.formats_dumps import dumps_stream, replace_dumps, write_dumps
-from lm.formats_npy import npy_stream, write_npy
-from lm.formats_stream import Stream, bin_stream, checked, describe_stream
-from lm.tokenfile import sidecar_path, write_tokens
-from lm.tokenizer import Tokenizer, load_tokenizer
+from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.files import output_lock
+from lm.formats.dumps import dumps_stream, replace_dumps, write_dumps
+from lm.formats.npy import npy_stream, write_npy
+from lm.formats.stream import Stream, bin_stream, checked, describe_stream
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import sidecar_path, write_tokens
 
 # The options that say something about one format alone.
 ONLY_FOR = {"row_length": ".npy", "dtype": ".npy", "seq_len": "dumps", "max_dump_size": "dumps"}

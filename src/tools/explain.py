@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.errors import ParamsError, command
-from lm.excerpt import beginning
-from lm.params import read_section
-from lm.recipe import TrainParams
-from lm.tokenfile import TokenFile, check_tokenizer, document_spans, open_tokens
-from lm.tokenizer import Tokenizer, load_tokenizer
-from lm.windows import TokenWindows
+from lm.core.errors import ParamsError, command
+from lm.core.params import read_section
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import TokenFile, check_tokenizer, document_spans, open_tokens
+from lm.tokens.windows import TokenWindows
+from lm.train.config import TrainParams
+from tools.common.excerpt import beginning
 
 PARAMS = "params.yaml"
 

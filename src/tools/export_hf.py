@@ -17,17 +17,16 @@ from pathlib import Path
 import torch
 import yaml
 
-from lm.checkpoint import save_tensors
-from lm.errors import DataError, IntegrityError, ParamsError, command
-from lm.files import atomic_folder, read_json, sha256_file, write_json, write_text
-from lm.hugging_face import CONFIG, GENERATION_CONFIG, read_pretrained, write_pretrained
-from lm.hugging_face import WEIGHTS as SAFETENSORS
-from lm.model import Gemma3Model, ModelConfig, ModelParams, count_parameters, hugging_face_config
-from lm.params import read_section, read_yaml
-from lm.tokenizer import BACKEND, META, Tokenizer, load_tokenizer
-from lm.trained import RECORD, WEIGHTS, WEIGHTS_DIGITS, check_trained_with, load_trained
-from lm.vocabulary import CONFIG as TOKENIZER_CONFIG
-from lm.vocabulary import write_huggingface
+from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.files import atomic_folder, read_json, sha256_file, write_json, write_text
+from lm.core.params import read_section, read_yaml
+from lm.formats.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained, write_pretrained
+from lm.formats.hugging_face import WEIGHTS as SAFETENSORS
+from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams, count_parameters
+from lm.model.weights import RECORD, WEIGHTS, WEIGHTS_DIGITS, check_trained_with, load_trained, save_tensors
+from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
+from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
 
 CARD = "README.md"
 SELECTORS = (("data", "source", "sources"), ("tokenizer", "name", "tokenizers"), ("model", "name", "models"))
@@ -195,22 +194,6 @@ def import_model(source: Path, folder: Path, args) -> None:
         else:
             record = foreign_record(source, model, sha256, args)
         write_json(temporary / RECORD, record)
-
-
-def own_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
-    """The record that was exported; IntegrityError if it is not that of these weights."""
-    record = read_json(path)
-    try:
-        same_shape = hugging_face_config(ModelConfig(**record["config"])) == hugging_face_config(model.config)
-        recorded = record["best"]["sha256"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{path}: {error}; export the model anew") from None
-    if recorded != sha256 or not same_shape:
-        raise IntegrityError(
-            f"{path}: is not the record of the model beside it (sha256 of the weights {recorded}, found "
-            f"{sha256}); export the model anew or, if it was trained on since, delete {RECORD} there"
-        )
-    return record
 
 
 def foreign_record(source: Path, model: Gemma3Model, sha256: str, args) -> dict:

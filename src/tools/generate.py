@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from lm import machine
-from lm.errors import ParamsError, command
-from lm.model import Gemma3Model
-from lm.sample import generate
-from lm.tokenizer import Tokenizer, load_tokenizer, well_formed
-from lm.trained import check_trained_with, load_trained
+from lm.core.errors import ParamsError, command
+from lm.evaluate.generation import generate
+from lm.model import device as machine
+from lm.model.gemma3 import Gemma3Model
+from lm.model.weights import check_trained_with, load_trained
+from lm.tokenizer.load import Tokenizer, load_tokenizer, well_formed
 
 UNFINISHED = "\ufffd"  # what a character decodes to while bytes of it are missing
 

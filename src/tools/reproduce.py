@@ -18,12 +18,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from lm.errors import EnvironmentFailure, IntegrityError, command
-from lm.files import read_json, write_json
-from lm.params import read_yaml
+from lm.core.errors import EnvironmentFailure, IntegrityError, command
+from lm.core.files import read_json, write_json
+from lm.core.params import read_yaml
+from tools.common.paths import PACKAGES
 
 WALL_CLOCK = ("metrics/timing.json", "plots/timing.csv")
-PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow", "matplotlib", "dvc")
 LOCK, COMMITTED_LOCK = "dvc.lock", ".committed.lock.tmp"
 
 

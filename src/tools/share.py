@@ -12,8 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from lm.errors import EnvironmentFailure, command
-from lm.params import read_yaml
+from lm.core.errors import EnvironmentFailure, command
+from lm.core.params import read_yaml
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

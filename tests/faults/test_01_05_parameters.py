@@ -13,7 +13,7 @@ import pytest
 from dvc.utils.hydra import apply_overrides
 
 from conftest import ROOT
-from lm.params import read_yaml
+from lm.core.params import read_yaml
 from refusal import files_below, refused
 from workspace import Workspace
 
@@ -76,7 +76,7 @@ def test_01_every_spelling_of_a_number_is_the_value_that_dvc_records(tmp_path):
         "stages:\n  show:\n    cmd: python src/show.py\n    params: [rates]\n    outs: [shown.json]\n"
     )
     (tmp_path / "src/show.py").write_text(
-        "import json\nfrom lm.params import read_section\n"
+        "import json\nfrom lm.core.params import read_section\n"
         'json.dump(read_section("params.yaml", "rates", dict[str, float]), open("shown.json", "w"))\n'
     )
     workspace.commit()

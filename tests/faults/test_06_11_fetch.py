@@ -22,7 +22,7 @@ import fetch
 import make_tokenizer
 import tokenize_split
 from conftest import ROOT
-from lm.sources import torch_headers
+from lm.text.sources import torch_headers
 from loopback_hub import LoopbackHub, parquet_bytes
 from refusal import files_below, refused
 from tokenizer_cases import write_bpe
@@ -32,7 +32,7 @@ TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"
 # Waits between attempts are seconds in earnest; here the stage, argv[1], does not wait.
 HURRIED = """
 import importlib, sys
-from lm.sources import hub
+from lm.text.sources import hub
 hub.RETRY_WAITS_S = (0.02, 0.02, 0.02)
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
@@ -353,7 +353,7 @@ def test_11_what_is_cached_needs_no_network(project, hub, tmp_path):
     files = {path.name: path.read_bytes() for path in write_bpe(tmp_path / "bpe").iterdir()}
     hub.add("models", "google/gemma", A, files)
     project.recovers()
-    fill = f"from lm.vocabulary import *; download_tokenizer('google/gemma', '{A}', Path('.'))"
+    fill = f"from lm.tokenizer.build import *; download_tokenizer('google/gemma', '{A}', Path('.'))"
     environment = hub.environment(tmp_path / "hf", PYTHONPATH=f"{ROOT}/src")
     subprocess.run([sys.executable, "-c", fill], cwd=tmp_path, env=environment, check=True)
     hub.requests.clear()

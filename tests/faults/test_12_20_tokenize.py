@@ -27,13 +27,13 @@ import fetch
 import make_tokenizer
 import tokenize_split
 from conftest import ROOT
-from lm import vocabulary
-from lm.errors import EnvironmentFailure
-from lm.files import atomic_folder, read_json, write_json
-from lm.sources.parquet import describe_split, write_documents
-from lm.tokenfile import document_spans, open_tokens
-from lm.tokenizer import load_tokenizer
-from lm.vocabulary import download_ranks, write_byte_level, write_huggingface
+from lm.core.errors import EnvironmentFailure
+from lm.core.files import atomic_folder, read_json, write_json
+from lm.text.parquet import describe_split, write_documents
+from lm.tokenizer import build as vocabulary
+from lm.tokenizer.build import download_ranks, write_byte_level, write_huggingface
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import document_spans, open_tokens
 from refusal import files_below, refused
 from tokenizer_cases import SPECIAL, TIKTOKEN_CACHE, digests, write_bpe, write_gemma_like
 

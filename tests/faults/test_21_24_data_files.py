@@ -14,11 +14,11 @@ import pytest
 
 import train as train_stage
 from conftest import ROOT
-from lm.errors import command
-from lm.files import sha256_file
-from lm.formats import NpyTokensDataset, PickledTrainerDataset
-from lm.formats_dumps import META
-from lm.formats_npy import open_npy
+from lm.core.errors import command
+from lm.core.files import sha256_file
+from lm.formats.datasets import NpyTokensDataset, PickledTrainerDataset
+from lm.formats.dumps import META
+from lm.formats.npy import open_npy
 from test_formats import T, write_foreign, write_own
 from train_cases import ARGUMENTS, clear, make_training, restored, run_stage, write_ids
 from workspace import Workspace
@@ -161,7 +161,7 @@ def test_22_exactly_one_window_is_enough(workspace, capsys):
 
 
 def test_22_an_id_outside_is_found_in_whichever_block(workspace, capsys, monkeypatch):
-    monkeypatch.setattr("lm.tokenfile.check_id_range.__defaults__", (8,))
+    monkeypatch.setattr("lm.tokens.tokenfile.check_id_range.__defaults__", (8,))
     write_ids("train.bin", 100, top=50)
     status, last = end_of(capsys, train_stage.main, *ARGUMENTS)
     assert status == 4 and "token 50 at position 99 is outside" in last

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm import checkpoint
-from lm.checkpoint import load_newest_state, save_state, save_tensors
-from lm.files import sha256_file, write_json
+from lm.core.files import sha256_file, write_json
+from lm.model.weights import save_tensors
+from lm.train import checkpoints
+from lm.train.checkpoints import load_newest_state, save_state
 from train_cases import (
     Stage,
     clear,
@@ -37,7 +38,7 @@ from train_cases import (
 )
 
 # What tests change.
-FILES = ["params.yaml", "runtime.yaml", "train.bin", "train.json", "src/lm/optim.py"]
+FILES = ["params.yaml", "runtime.yaml", "train.bin", "train.json", "src/lm/train/optimizers.py"]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def stop_after(step):
 
 def die_in_state(step, name, call, when):
     """A sabotage: kill -9 at the nth call of a function while the state of a step is saved."""
-    save = checkpoint.save_state
+    save = checkpoints.save_state
 
     def armed(run, at, state):
         if at == step:
@@ -76,7 +77,7 @@ def die_in_state(step, name, call, when):
         save(run, at, state)
         assert at != step, f"{name} was not called {call} times"
 
-    checkpoint.save_state = armed
+    checkpoints.save_state = armed
 
 
 def die_at(name, call, when):
@@ -167,13 +168,13 @@ def test_25_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, un
 
 
 def die_while_pruning():
-    prune = checkpoint.prune_runs
+    prune = checkpoints.prune_runs
 
     def armed(*arguments):
         die_at("os.unlink", 3, "after")
         prune(*arguments)
 
-    checkpoint.prune_runs = armed
+    checkpoints.prune_runs = armed
 
 
 # ---------------------------------------------------------------- 26: full disk, damaged states
@@ -181,14 +182,14 @@ def die_while_pruning():
 
 def limit_files_from(step, size):
     """A sabotage: from the state of a step on no file can have more bytes than this."""
-    save = checkpoint.save_state
+    save = checkpoints.save_state
 
     def limited(run, at, state):
         if at == step:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         save(run, at, state)
 
-    checkpoint.save_state = limited
+    checkpoints.save_state = limited
 
 
 def check_full_disk(ended):
@@ -226,7 +227,7 @@ def test_26_a_full_disk(workspace, undisturbed):
 
 def fill_disk_at(step):
     """A sabotage: when the state of a step is saved, 30 kB are left on the disk of .runs."""
-    save = checkpoint.save_state
+    save = checkpoints.save_state
 
     def filling(run, at, state):
         if at == step:
@@ -234,7 +235,7 @@ def fill_disk_at(step):
             (run.parent / "filler").write_bytes(bytes(left))
         save(run, at, state)
 
-    checkpoint.save_state = filling
+    checkpoints.save_state = filling
 
 
 def flip_a_bit(path):
@@ -389,7 +390,7 @@ def change_data(workspace):
 
 
 def change_code(workspace):
-    path = Path("src/lm/optim.py")
+    path = Path("src/lm/train/optimizers.py")
     path.write_text(path.read_text() + "# changed\n")
 
 

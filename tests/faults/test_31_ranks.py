@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import rank_cases
-from lm.checkpoint import load_newest_state
+from lm.train.checkpoints import load_newest_state
 from rank_cases import sabotage_ranks
 from train_cases import (
     MAX_STEPS,

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 import eval as eval_stage
-from lm.errors import EnvironmentFailure
-from lm.preflight import out_of_memory_in_words
-from lm.tokenfile import write_tokens
+from lm.core.errors import EnvironmentFailure
+from lm.tokens.tokenfile import write_tokens
+from lm.train.preflight import out_of_memory_in_words
 from test_generate import build, write_bpe, write_trained
 from train_cases import clear, make_training, run_stage, wait_for
 from workspace import Workspace

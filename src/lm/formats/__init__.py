@@ -1,0 +1,1 @@
+"""Other programs' files: .npy, dump-*.pkl, Hugging Face."""

@@ -1,0 +1,101 @@
+"""X.npy: ids in NumPy's own format, (N,) or (R, L), any integer dtype, beside X.npy.json if written here.
+
+The sidecar is the stream's (formats_stream). Rows may be padded behind the stream's last token: the
+sidecar's number of tokens says where. Without a sidecar every entry is a token.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lm.core.errors import DataError, IntegrityError, ParamsError
+from lm.core.files import atomic_write, read_json, write_json
+from lm.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
+
+
+def npy_sidecar_path(path: Path) -> Path:
+    """train.npy → train.npy.json: train.json may stand beside a train.bin already."""
+    return path.with_name(path.name + ".json")
+
+
+def open_npy(path: Path) -> np.ndarray:
+    """Map a .npy read-only: (N,) or (R, L) integers. Nothing in it is ever executed.
+
+    Raises IntegrityError for anything else, a part of a file included, DataError for an empty array.
+    """
+    try:
+        ids = np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # a damaged header can raise anything
+        raise IntegrityError(f"{path}: not a whole .npy array of integers ({error}); write it again") from None
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
+        raise IntegrityError(f"{path}: holds {ids.ndim}-D {ids.dtype}, needed: 1-D or 2-D integers")
+    size, expected = path.stat().st_size, ids.offset + ids.nbytes
+    if size != expected:
+        raise IntegrityError(f"{path}: {size} bytes, its header says {expected}; write it again")
+    if ids.size == 0:
+        raise DataError(f"{path}: holds no token; at least one is needed")
+    return ids
+
+
+def count_tokens(path: Path, ids: np.ndarray) -> int:
+    """How many entries of an opened .npy, from the first on, are tokens; padding is behind them."""
+    sidecar = npy_sidecar_path(path)
+    if not sidecar.exists():
+        return ids.size
+    num_tokens = read_json(sidecar).get("tokens")
+    shortest = ids.size - ids.shape[1] + 1 if ids.ndim == 2 else ids.size
+    if not isinstance(num_tokens, int) or not shortest <= num_tokens <= ids.size:
+        raise IntegrityError(f"{path}: shape {ids.shape}, {sidecar.name} says {num_tokens} tokens; write it again")
+    return num_tokens
+
+
+def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
+    """The stream of X.npy, row after row.
+
+    `pad_token`: what pads the ends of rows in a file without a sidecar; None: nothing does.
+    """
+    ids = open_npy(path)
+    num_tokens, has_sidecar = count_tokens(path, ids), npy_sidecar_path(path).exists()
+    num_rows, row_length = ids.shape if ids.ndim == 2 else (ids.size, 1)
+    if pad_token is not None and (has_sidecar or ids.ndim == 1):
+        raise ParamsError(f"{path}: padding is at the ends of rows of a 2-D file without a sidecar, which this is not")
+
+    def blocks() -> Iterator[np.ndarray]:
+        """The ids of some rows at a time, without padding."""
+        rows_per_block = max(1, BLOCK_TOKENS // row_length)
+        for start in range(0, num_rows, rows_per_block):
+            # Mapped anew for each block, so that what was read does not stay resident.
+            rows = open_npy(path)[start : start + rows_per_block].reshape(-1, row_length)
+            if pad_token is not None:
+                yield unpadded(rows, padding_of(rows, pad_token))
+            else:
+                yield rows.reshape(-1)[: num_tokens - start * row_length]
+
+    return Stream(path, blocks, read_json(npy_sidecar_path(path)) if has_sidecar else None)
+
+
+def write_npy(
+    path: Path, chunks: Iterable[np.ndarray], meta: dict, dtype: np.dtype, row_length: int | None, pad_token: int
+) -> int:
+    """Write a stream and its sidecar `meta`, byte for byte as np.save would; return the padding in tokens.
+
+    row_length None gives (N,), else (R, row_length) with the last row filled up with `pad_token`.
+    Raises ParamsError if `dtype` cannot hold every id.
+    """
+    num_tokens = meta["tokens"]
+    padding = -num_tokens % row_length if row_length else 0
+    largest = max(meta["tokenizer"]["vocab_size"] - 1, pad_token if padding else 0)
+    if dtype.kind not in "iu" or largest > np.iinfo(dtype).max:
+        raise ParamsError(f"dtype is {dtype}, needed: an integer type that holds {largest}")
+    shape = (-(-num_tokens // row_length), row_length) if row_length else (num_tokens,)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with atomic_write(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for chunk in chunks:
+            file.write(chunk.astype(dtype).data)
+        file.write(np.full(padding, pad_token, dtype).data)
+        write_json(npy_sidecar_path(path), meta)
+    return padding

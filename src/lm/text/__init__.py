@@ -1,0 +1,1 @@
+"""Documents: where they come from, how they are stored, which of them a slice holds."""

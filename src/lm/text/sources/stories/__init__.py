@@ -1,0 +1,1 @@
+"""Little stories from a seeded grammar whose entropy is known."""

@@ -1,0 +1,1 @@
+"""Tokenizers: built, loaded, and run over documents."""

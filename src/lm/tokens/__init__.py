@@ -1,0 +1,1 @@
+"""Streams of token ids: files, shards, windows, n-grams."""

@@ -1,0 +1,249 @@
+"""Token files: X.bin, a flat little-endian stream of ids, beside X.json, which says what it is.
+
+Each document is followed by one `eot_id`. There is no header, so that every memmap reader can use
+the stream; the sidecar holds counts, the slice, the tokenizer and the SHA-256 of the stream. Where
+it lists `shards` as well, X.bin is a folder, and the stream is its files one after the other.
+"""
+
+import dataclasses
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from lm.core.errors import MEND, DataError, IntegrityError, ParamsError
+from lm.core.files import atomic_folder, atomic_write, read_json, sha256_file, write_json
+from lm.tokens.shards import ShardedIds
+
+FORMAT_VERSION = 1
+DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+BLOCK_TOKENS = 1 << 22
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenFile:
+    """A checked token file: `ids` (N,) read-only memmap of uint16 or uint32, or the ShardedIds of several;
+    `meta` its sidecar."""
+
+    path: Path
+    ids: np.ndarray | ShardedIds
+    meta: dict
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the vocabulary that the ids belong to."""
+        return self.meta["tokenizer"]["vocab_size"]
+
+    @property
+    def eot_id(self) -> int:
+        """The id that ends each document."""
+        return self.meta["tokenizer"]["eot_id"]
+
+
+class Shard(NamedTuple):
+    """A file of a stream, its tokens, and the SHA-256 of its bytes."""
+
+    path: Path
+    tokens: int
+    sha256: str
+
+
+def sidecar_path(path: Path) -> Path:
+    """train.bin → train.json."""
+    return path.with_suffix(".json")
+
+
+def files_of(path: Path, meta: dict) -> list[Shard]:
+    """The files that hold a stream, in its order: X.bin itself, or what lies in it.
+
+    Raises IntegrityError for a list of shards that is none.
+    """
+    if "shards" not in meta:
+        return [Shard(path, meta["tokens"], meta["sha256"])]
+    try:
+        shards = [Shard(path / entry["path"], entry["tokens"], entry["sha256"]) for entry in meta["shards"]]
+        is_list = all(shard.path.parent == path and isinstance(shard.sha256, str) for shard in shards)
+        if is_list and shards and sum(shard.tokens for shard in shards) == meta["tokens"]:
+            return shards
+        found = f"{len(shards)} with {sum(shard.tokens for shard in shards)} tokens"
+    except (KeyError, TypeError) as error:
+        found = repr(error)
+    raise IntegrityError(
+        f"{sidecar_path(path)}: shards are no list of files with {meta['tokens']} tokens in all ({found}); "
+        "run `dvc repro -f` on the stage that writes it"
+    )
+
+
+def map_ids(path: Path, meta: dict) -> np.ndarray | ShardedIds:
+    """The stream (N,), mapped and not read: nothing is checked that mapping does not need."""
+    maps = [np.memmap(shard.path, DTYPES[meta["dtype"]], "r") for shard in files_of(path, meta)]
+    return ShardedIds(maps) if "shards" in meta else maps[0]
+
+
+def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe) -> dict:
+    """Append the chunks of ids to a new file and write its sidecar; both appear whole.
+
+    `describe()` is called after the last chunk and returns what the sidecar holds beside the
+    format, the dtype, the number of tokens and the hash. The stream is renamed last, so that a
+    killed run leaves no .bin. Raises ParamsError where a folder of shards would be replaced.
+    """
+    if path.is_dir():
+        raise ParamsError(f"{path}: is a folder of shards, a file is to be written there; remove it first")
+    digest, num_tokens = hashlib.sha256(), 0
+    with atomic_write(path) as file:
+        for chunk in chunks:
+            assert chunk.dtype == DTYPES[dtype], f"ids are {chunk.dtype}, the file is {dtype}"
+            content = np.ascontiguousarray(chunk).data
+            file.write(content)
+            digest.update(content)
+            num_tokens += len(chunk)
+        meta = {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": num_tokens, **describe()}
+        meta["sha256"] = digest.hexdigest()
+        write_json(sidecar_path(path), meta)
+    return meta
+
+
+def join_shards(path: Path, shards: list[Shard], dtype: str, described: dict) -> dict:
+    """Make the files, in their order, the one stream `path`, a folder, and write its sidecar; return that.
+
+    The files are linked where that is possible, else copied; each is read once. `described` is what
+    write_tokens has from `describe()`. Raises IntegrityError for a file that does not have its SHA-256.
+    """
+    entries = [
+        {"path": f"{number:05d}.bin", "tokens": shard.tokens, "sha256": shard.sha256}
+        for number, shard in enumerate(shards)
+    ]
+    with atomic_folder(path) as folder:
+        linked = [folder / entry["path"] for entry in entries]
+        for shard, file in zip(shards, linked, strict=True):
+            _link(shard.path, file)
+        with ThreadPoolExecutor(1) as pool:  # each file's own hash, meanwhile
+            hashes = pool.map(sha256_file, linked)
+            sha256 = sha256_of_stream(linked)
+            for shard, found in zip(shards, hashes, strict=True):
+                check_hash(shard.path, found, shard.sha256, "remove it, and run the same command again")
+        tokens = sum(shard.tokens for shard in shards)
+        meta = {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": tokens, **described}
+        meta |= {"sha256": sha256, "shards": entries}
+        if path.is_file():
+            path.unlink()
+        write_json(sidecar_path(path), meta)
+    return meta
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or, on another disk, a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        with open(source, "rb") as old, atomic_write(target) as new:
+            while block := old.read(_BLOCK_BYTES):
+                new.write(block)
+
+
+def sha256_of_stream(paths: Iterable[Path]) -> str:
+    """Hex SHA-256 of the bytes of files one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def check_hash(path: Path, found: str, recorded: str, advice: str = MEND) -> None:
+    """Raise IntegrityError unless a file has the recorded SHA-256."""
+    if found != recorded:
+        raise IntegrityError(f"{path}: sha256 is {found}, its sidecar says {recorded}; {advice}")
+
+
+def open_tokens(path: Path | str) -> TokenFile:
+    """Open a token file after checking the length and full hash of each of its files against its sidecar.
+
+    Shards are hashed side by side; the hash of the stream that they make, which they imply, is left to
+    `python src verify`. Raises IntegrityError (exit 4) naming what was found and what the sidecar says,
+    DataError (3) if there is no token.
+    """
+    path = Path(path)
+    meta = read_json(sidecar_path(path))
+    if meta.get("format_version") != FORMAT_VERSION or meta.get("dtype") not in DTYPES:
+        raise IntegrityError(
+            f"{sidecar_path(path)}: format_version {meta.get('format_version')!r} and dtype {meta.get('dtype')!r} "
+            f"are not known; needed: {FORMAT_VERSION} and one of {', '.join(DTYPES)}"
+        )
+    for key, kind in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
+        if not isinstance(meta.get(key), kind):
+            raise IntegrityError(
+                f"{sidecar_path(path)}: {key} is {meta.get(key)!r}; run `dvc repro -f` on the stage that writes it"
+            )
+    files = files_of(path, meta)
+    for file in files:
+        _check_size(file, meta["dtype"])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        hashes = pool.map(sha256_file, [file.path for file in files])
+        hidden = True if len(files) == 1 else None  # None: shown where a person looks on
+        bar = tqdm(hashes, f"check {path.name}", len(files), unit="shard", leave=False, disable=hidden)
+        for file, found in zip(files, bar, strict=True):
+            check_hash(file.path, found, file.sha256)
+    return TokenFile(path, map_ids(path, meta), meta)
+
+
+def _check_size(file: Shard, dtype: str) -> None:
+    """Raise IntegrityError unless a file is there and as long as its sidecar says, DataError if that is nothing."""
+    path, expected = file.path, file.tokens * DTYPES[dtype].itemsize
+    if not path.exists():
+        raise IntegrityError(f"{path}: missing beside its sidecar; run `dvc repro` or `dvc checkout`")
+    size = path.stat().st_size
+    if size == expected == 0:
+        raise DataError(f"{path}: holds no token, at least one is needed; take a longer slice of the text")
+    if size != expected:
+        raise IntegrityError(
+            f"{path}: {size} bytes, its sidecar says {file.tokens} tokens of {dtype} = {expected} bytes; {MEND}"
+        )
+
+
+def blocks_of(ids: np.ndarray | ShardedIds, block_tokens: int = BLOCK_TOKENS) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (position, ids from there on) in blocks: what a scan of a stream has in memory at a time."""
+    for start in range(0, len(ids), block_tokens):
+        yield start, ids[start : start + block_tokens]
+
+
+def entropy_per_token(tokens: TokenFile) -> float | None:
+    """Nats a token that the text holds, where its source knows: no honest loss is lower on average."""
+    bits = tokens.meta.get("surprisal_bits")
+    return None if bits is None else bits * math.log(2) / tokens.meta["tokens"]
+
+
+def document_spans(tokens: TokenFile) -> np.ndarray:
+    """(N_documents, 2) int64: where each document begins and where its eot_id ends, in tokens."""
+    ends = [start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids)]
+    ends = np.concatenate(ends)
+    return np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+
+
+def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:
+    """Raise IntegrityError if the file was made with another tokenizer."""
+    found = tokens.meta["tokenizer"]["sha256"]
+    if found != tokenizer_sha256:
+        raise IntegrityError(
+            f"{tokens.path}: made with tokenizer {found[:12]}…, data/tokenizer is {tokenizer_sha256[:12]}…; "
+            "run `dvc repro`"
+        )
+
+
+def check_id_range(tokens: TokenFile, block_tokens: int = BLOCK_TOKENS) -> None:
+    """Raise IntegrityError with the position of the first id that is not in the vocabulary."""
+    for start, block in blocks_of(tokens.ids, block_tokens):
+        if int(block.max()) >= tokens.vocab_size:
+            position = start + int(np.argmax(block >= tokens.vocab_size))
+            raise IntegrityError(
+                f"{tokens.path}: token {int(tokens.ids[position])} at position {position} is outside the "
+                f"vocabulary of {tokens.vocab_size}; tokenize again with `dvc repro -f`"
+            )

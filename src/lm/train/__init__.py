@@ -1,0 +1,1 @@
+"""One training run: its parameters, its loop, its states, its processes."""

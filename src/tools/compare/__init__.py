@@ -1,0 +1,1 @@
+"""`python src compare`: do runs differ?"""

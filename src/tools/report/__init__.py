@@ -1,0 +1,1 @@
+"""`python src report`: one page about a run."""

@@ -1,0 +1,1 @@
+"""`python src scaling`: how the loss falls with size, data and compute."""

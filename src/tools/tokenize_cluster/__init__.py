@@ -1,0 +1,1 @@
+"""`python src tokenize_cluster`: tokenizing in ranks."""

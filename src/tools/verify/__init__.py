@@ -1,0 +1,1 @@
+"""`python src verify`: is every file what its record says?"""
