@@ -16,7 +16,7 @@ test-slow: .venv/ready-dev
 
 # Takes out one safeguard at a time and sees a test go red.
 mutants: .venv/ready-dev
-	PYTHONPATH=benchmarks:src python tests/mutants.py
+	PYTHONPATH=benchmarks:src:tests python tests/mutants.py
 
 # Two runs of the committed pipeline from nothing, compared byte by byte: metrics/repro.json.
 reproduce: .venv/ready

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from harness import busy_share, interleave, ratios, summary, versions, write_results
 from torch.utils.data import DataLoader, Dataset
 
+from harness import busy_share, interleave, ratios, summary, versions, write_results
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import prefetch, to_device
 

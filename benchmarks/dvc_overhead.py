@@ -22,6 +22,7 @@ from pathlib import Path
 import dvc.api
 import numpy as np
 import yaml
+
 from harness import busy_share, interleave, summary, versions, write_results
 
 ROOT = Path(__file__).resolve().parent.parent

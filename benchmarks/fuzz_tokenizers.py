@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from harness import hardware, versions
 
+from harness import hardware, versions
 from lm.core.files import write_json
 from lm.text.documents import Chunk
 from lm.tokenizer.build import download_ranks, train_ranks, write_byte_level

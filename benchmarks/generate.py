@@ -11,8 +11,8 @@ import statistics
 from pathlib import Path
 
 import torch
-from harness import busy_share, interleave, ratios, versions, write_results
 
+from harness import busy_share, interleave, ratios, versions, write_results
 from lm.core.params import read_section
 from lm.evaluate.generation import generate
 from lm.model import device as machine

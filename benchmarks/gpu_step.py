@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from harness import busy_share, interleave, ratios, summary, versions, write_results
 from torch import Tensor, nn
-from train_step import GEMMA_VOCAB_SIZE, GPT2_VOCAB_SIZE, LOSS_TOLERANCE, Variant, build, loss_of
 
+from harness import busy_share, interleave, ratios, summary, versions, write_results
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import ModelParams, count_parameters, flops_per_token
+from train_step import GEMMA_VOCAB_SIZE, GPT2_VOCAB_SIZE, LOSS_TOLERANCE, Variant, build, loss_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = {"gpt2_size": GPT2_VOCAB_SIZE, "gemma3_270m": GEMMA_VOCAB_SIZE}

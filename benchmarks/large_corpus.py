@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from harness import busy_share, hardware, summary, versions
 
+from harness import busy_share, hardware, summary, versions
 from lm.core.files import write_json
 from lm.tokens.tokenfile import map_ids
 from lm.tokens.windows import TokenWindows, read_windows

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from stages import change_params, run_stage, stage_folder
 
 from lm.tokens.tokenfile import write_tokens
+from stages import change_params, run_stage, stage_folder
 
 
 def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed_memory: bool) -> dict:

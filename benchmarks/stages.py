@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import yaml
+
 from harness import run_measured
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,10 +10,10 @@ benchmarks/results/summary.png.
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import summary
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
+from harness import summary
 from lm.core.files import atomic_write, read_json, write_text
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,14 +22,14 @@ from pathlib import Path
 
 import torch
 import yaml
-from harness import busy_share, versions, write_results
-from stages import change_params, run_stage, stage_folder
 
+from harness import busy_share, versions, write_results
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.score import score_tokens
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
+from stages import change_params, run_stage, stage_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_VOCAB_SIZE = 4096

@@ -21,10 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from harness import busy_share, interleave, ratios, run_measured, summary, versions, write_results
-from stages import change_params, stage_folder
-from tokenizing_peers import available, stream_of
 
+from harness import busy_share, interleave, ratios, run_measured, summary, versions, write_results
 from lm.core.errors import command
 from lm.core.files import read_json, write_json
 from lm.text.parquet import describe_split, write_documents
@@ -32,6 +30,8 @@ from lm.text.sources.stories.grammar import mean_utf8_bytes_per_story, story
 from lm.tokenizer.build import download_ranks, write_byte_level
 from lm.tokenizer.engine import open_engine
 from lm.tokenizer.load import load_tokenizer
+from stages import change_params, stage_folder
+from tokenizing_peers import available, stream_of
 
 BENCHMARKS = Path(__file__).resolve().parent
 NUM_FILES = 8  # what works by whole files needs several of them

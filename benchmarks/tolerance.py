@@ -15,9 +15,8 @@ import tempfile
 from pathlib import Path
 
 from harness import hardware, versions
-from stages import change_params, run_stage, stage_folder
-
 from lm.core.files import sha256_file, write_json
+from stages import change_params, run_stage, stage_folder
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}

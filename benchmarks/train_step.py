@@ -29,12 +29,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
+
 from bare_products import bare_products
 from harness import busy_share, interleave, ratios, summary, versions, write_results
 from large_vocabulary import memory_of_large_vocabulary
-from stages import peak_gib
-from torch import nn
-
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import (
@@ -46,6 +45,7 @@ from lm.model.gemma3 import (
     hugging_face_config,
     to_hugging_face,
 )
+from stages import peak_gib
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144

@@ -100,7 +100,8 @@ def read_setup(train_path: Path, validation_path: Path, team: ranks.Team) -> Set
 def run_folder(setup: Setup) -> Path:
     """.runs/<fingerprint> below the main repository, also when run in a copy for a queued experiment."""
     deps = read_yaml(PIPELINE)["stages"]["train"]["deps"]
-    code = [Path(dep) for dep in deps if not dep.startswith(("data/", "${"))]
+    listed = [Path(dep) for dep in deps if not dep.startswith(("data/", "${"))]
+    code = [file for path in listed for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
     params = {"train": dataclasses.asdict(setup.params), "model": dataclasses.asdict(setup.config)}
     inputs = {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (setup.train, setup.validation)}
     inputs["initial"] = setup.initial_sha256

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from workspace import copy_repository
+from support.workspace import copy_repository
 
 
 class Mutant(NamedTuple):
@@ -24,23 +24,23 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("fsync", "src/lm/core/files.py", "            os.fsync(file.fileno())\n", "", "test_files.py"),
+    Mutant("fsync", "src/lm/core/files.py", "            os.fsync(file.fileno())\n", "", "lm/core/test_files.py"),
     Mutant("rename", "src/lm/core/files.py", "        with open(temporary, \"wb\") as file:\n",
-           "        with open(path, \"wb\") as file, open(temporary, \"wb\"):\n", "test_files.py"),
+           "        with open(path, \"wb\") as file, open(temporary, \"wb\"):\n", "lm/core/test_files.py"),
     Mutant("lock", "src/lm/core/files.py", "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
-           "            pass\n", "test_files.py"),
+           "            pass\n", "lm/core/test_files.py"),
     Mutant("strict JSON", "src/lm/core/files.py", "ensure_ascii=False, allow_nan=False", "ensure_ascii=False",
-           "test_files.py"),
+           "lm/core/test_files.py"),
     Mutant("RNG restore", "src/lm/train/loop.py", "        torch.set_rng_state(saved[\"rng\"])\n", "",
-           "test_training.py"),
+           "lm/train/test_loop.py"),
     Mutant("optimizer restore", "src/lm/train/loop.py",
            "            optimizer.load_state_dict(self.team.split_state(state, optimizer))\n",
-           "            pass\n", "test_training.py"),
+           "            pass\n", "lm/train/test_loop.py"),
     Mutant("position in the data", "src/lm/train/loop.py", "range(state.step, params.max_steps)",
-           "range(0, params.max_steps)", "test_training.py"),
+           "range(0, params.max_steps)", "lm/train/test_loop.py"),
     Mutant("what is not finite", "src/lm/train/loop.py",
            "        if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n", "        if False:\n",
-           "test_training.py"),
+           "lm/train/test_loop.py"),
     Mutant("hash check of a state", "src/lm/train/checkpoints.py", "    if sha256 is not None and found != sha256:\n",
            "    if False:\n", "faults/test_25_30_train.py -k test_26_a_damaged_newest"),
     Mutant("weights_only", "src/lm/train/checkpoints.py", "map_location=\"cpu\", weights_only=True",
@@ -51,16 +51,16 @@ MUTANTS = [
     Mutant("hash check of a token file", "src/lm/tokens/tokenfile.py", "    if found != recorded:\n",
            "    if False:\n", "faults/test_21_24_data_files.py -k test_21_a_token_file"),
     Mutant("int64 cast", "src/lm/tokens/windows.py", "windows.view(dtype).astype(np.int64)",
-           "windows.view(dtype).astype(dtype)", "test_windows.py"),
+           "windows.view(dtype).astype(dtype)", "lm/tokens/test_windows.py"),
     Mutant("the window's last position", "src/lm/tokens/windows.py", "(len(self.ids) - 1 - self._offset(epoch))",
-           "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "test_windows.py"),
+           "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "lm/tokens/test_windows.py"),
     Mutant("separator", "src/lm/tokenizer/load.py", "for part in (document, eot)] or",
-           "for part in (document,)] or", "test_tokenizer.py"),
+           "for part in (document,)] or", "lm/tokenizer/test_load.py"),
     Mutant("hash check of the text", "src/tokenize_split.py",
            "        checked.result()  # before anything is kept\n", "",
-           "test_tokenize_split.py -k manifest"),
+           "stages/test_tokenize_split.py -k manifest"),
     Mutant("mean of the ranks' gradients", "src/lm/train/distributed.py", "            dist.all_reduce(flat)\n", "",
-           "test_ranks.py"),
+           "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
            "    str(f", "faults/test_12_20_tokenize.py -k test_19_slices"),
 ]  # fmt: skip

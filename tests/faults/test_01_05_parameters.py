@@ -12,10 +12,10 @@ import dvc.api
 import pytest
 from dvc.utils.hydra import apply_overrides
 
-from conftest import ROOT
 from lm.core.params import read_yaml
-from refusal import files_below, refused
-from workspace import Workspace
+from support import ROOT
+from support.refusal import files_below, refused
+from support.workspace import Workspace
 
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 # A section of each stage, the stage that reads it, and a key of it.

@@ -21,11 +21,11 @@ import audit
 import fetch
 import make_tokenizer
 import tokenize_split
-from conftest import ROOT
 from lm.text.sources import torch_headers
-from loopback_hub import LoopbackHub, parquet_bytes
-from refusal import files_below, refused
-from tokenizer_cases import write_bpe
+from support import ROOT
+from support.loopback_hub import LoopbackHub, parquet_bytes
+from support.refusal import files_below, refused
+from support.tokenizer_cases import write_bpe
 
 A, B = "a" * 40, "b" * 40
 TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"

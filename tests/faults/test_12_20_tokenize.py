@@ -26,7 +26,6 @@ import audit
 import fetch
 import make_tokenizer
 import tokenize_split
-from conftest import ROOT
 from lm.core.errors import EnvironmentFailure
 from lm.core.files import atomic_folder, read_json, write_json
 from lm.text.parquet import describe_split, write_documents
@@ -34,8 +33,9 @@ from lm.tokenizer import build as vocabulary
 from lm.tokenizer.build import download_ranks, write_byte_level, write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import document_spans, open_tokens
-from refusal import files_below, refused
-from tokenizer_cases import SPECIAL, TIKTOKEN_CACHE, digests, write_bpe, write_gemma_like
+from support import ROOT
+from support.refusal import files_below, refused
+from support.tokenizer_cases import SPECIAL, TIKTOKEN_CACHE, digests, write_bpe, write_gemma_like
 
 BYTES = {bytes([byte]): byte for byte in range(256)}
 END = 256  # the end-of-text id of a vocabulary of the bytes

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import train as train_stage
-from conftest import ROOT
 from lm.core.errors import command
 from lm.core.files import sha256_file
 from lm.formats.datasets import NpyTokensDataset, PickledTrainerDataset
 from lm.formats.dumps import META
 from lm.formats.npy import open_npy
-from test_formats import T, write_foreign, write_own
-from train_cases import ARGUMENTS, clear, make_training, restored, run_stage, write_ids
-from workspace import Workspace
+from support import ROOT
+from support.dump_cases import T, write_foreign, write_own
+from support.train_cases import ARGUMENTS, clear, make_training, restored, run_stage, write_ids
+from support.workspace import Workspace
 
 FILES = ["train.bin", "train.json", "validation.bin", "validation.json"]
 

@@ -22,7 +22,7 @@ from lm.core.files import sha256_file, write_json
 from lm.model.weights import save_tensors
 from lm.train import checkpoints
 from lm.train.checkpoints import load_newest_state, save_state
-from train_cases import (
+from support.train_cases import (
     Stage,
     clear,
     hold_at,

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-import rank_cases
 from lm.train.checkpoints import load_newest_state
-from rank_cases import sabotage_ranks
-from train_cases import (
+from support import rank_cases
+from support.rank_cases import sabotage_ranks
+from support.train_cases import (
     MAX_STEPS,
     Stage,
     clear,

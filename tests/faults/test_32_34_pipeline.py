@@ -20,9 +20,9 @@ import eval as eval_stage
 from lm.core.errors import EnvironmentFailure
 from lm.tokens.tokenfile import write_tokens
 from lm.train.preflight import out_of_memory_in_words
-from test_generate import build, write_bpe, write_trained
-from train_cases import clear, make_training, run_stage, wait_for
-from workspace import Workspace
+from support.model_cases import build, write_bpe, write_trained
+from support.train_cases import clear, make_training, run_stage, wait_for
+from support.workspace import Workspace
 
 END = 399  # the end-of-text id of the vocabulary of 400
 STAGES = ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]

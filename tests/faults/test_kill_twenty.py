@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from train_cases import wait_for
-from workspace import Workspace
+from support.train_cases import wait_for
+from support.workspace import Workspace
 
 KILLS, MAX_STEPS, LOG_STEPS, EVAL_STEPS = 20, 2000, 50, 250
 RESULTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt", "plots/training.csv",

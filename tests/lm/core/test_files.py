@@ -1,0 +1,137 @@
+"""Files are whole or absent, synced before they are renamed, and have one writer."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from lm.core.errors import BusyError, IntegrityError
+from lm.core.files import atomic_folder, atomic_write, output_lock, read_json, write_csv, write_json, write_text
+from support import ROOT
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The order in which files are synced and renamed: ("fsync", what is open) and ("replace", target)."""
+    found, fsync, replace = [], os.fsync, os.replace
+
+    def note_fsync(descriptor):
+        found.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def note_replace(source, target):
+        found.append(("replace", str(target)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    return found
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
+def test_content_is_on_disk_before_the_name_and_the_name_after(tmp_path, calls):
+    path = tmp_path / "x.bin"
+    write_text(path, "content")
+    assert [kind for kind, _ in calls] == ["fsync", "replace", "fsync"]
+    assert calls[0][1].endswith(".tmp") and calls[1][1] == str(path) and calls[2][1] == str(tmp_path)
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_failure_while_writing_leaves_what_was_there(tmp_path, before):
+    path = tmp_path / "x.bin"
+    if before:
+        path.write_text(before)
+    with pytest.raises(RuntimeError), atomic_write(path) as file:
+        file.write(b"half of the n")
+        file.flush()
+        assert (path.read_text() if path.exists() else None) == before
+        raise RuntimeError
+    assert [p.name for p in tmp_path.iterdir()] == (["x.bin"] if before else [])
+    assert not before or path.read_text() == before
+
+
+def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+    for content in ("old", "new"):
+        with atomic_folder(tmp_path / "out") as folder:
+            (folder / content).touch()
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["new"]
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "out") as folder:
+        (folder / "newer").touch()
+        raise RuntimeError
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_hard_link_into_a_cache_is_replaced_and_never_written(tmp_path):
+    cached = tmp_path / "cached"
+    cached.write_text("cached")
+    cached.chmod(0o444)
+    os.link(cached, tmp_path / "x")
+    write_text(tmp_path / "x", "new")
+    assert cached.read_text() == "cached" and (tmp_path / "x").read_text() == "new"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_is_strict(tmp_path, value):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", {"loss": value})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("content", "sentence"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "holds a list")])
+def test_a_json_file_that_is_none_is_named(tmp_path, content, sentence):
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(IntegrityError, match=rf"x\.json: {sentence}"):
+        read_json(path)
+
+
+def test_floats_keep_eight_digits(tmp_path):
+    write_csv(tmp_path / "x.csv", ["step", "loss"], [[1, 1 / 3], [2, 2.0]])
+    assert (tmp_path / "x.csv").read_text() == "step,loss\n1,0.33333333\n2,2\n"
+
+
+HOLD = """
+import sys
+from lm.core.files import output_lock
+with output_lock(sys.argv[1]):
+    print("held", flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of tmp_path/out until its input gets a line."""
+    command = [sys.executable, "-c", HOLD, tmp_path / "out"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, **pipes) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_writer_is_told_who_holds_the_lock(tmp_path, holder):
+    with pytest.raises(BusyError, match=f"out: process {holder.pid} is writing it"), output_lock(tmp_path / "out"):
+        pass
+    holder.kill()
+    holder.wait(30)
+    with output_lock(tmp_path / "out"):  # the lock died with its holder
+        pass
+
+
+def test_who_waits_gets_the_lock_when_it_is_free(tmp_path, holder, capsys):
+    threading.Timer(0.3, holder.communicate, ["go\n"]).start()
+    with output_lock(tmp_path / "out", wait=True):
+        assert holder.wait(30) == 0
+    assert f"waiting for process {holder.pid}" in capsys.readouterr().err
+
+
+def test_equal_values_are_equal_bytes(tmp_path):
+    write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
+    assert (tmp_path / "x.json").read_bytes() == '{\n  "b": 1,\n  "a": "ü"\n}\n'.encode()
+    assert json.loads((tmp_path / "x.json").read_bytes()) == {"b": 1, "a": "ü"}

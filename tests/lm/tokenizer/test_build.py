@@ -1,0 +1,189 @@
+"""Vocabularies are made alike everywhere, come from downloads intact, and the stage says what it refuses."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+import make_tokenizer
+from lm.core.errors import DataError
+from lm.core.files import read_json, sha256_file, write_json
+from lm.text.parquet import describe_split, write_documents
+from lm.tokenizer.build import LONG_WORD_CHARS, cut_long_words, recover_merges, write_huggingface
+from lm.tokenizer.load import load_tokenizer
+from support import ROOT
+from support.tokenizer_cases import (
+    TEXTS,
+    TRAINING,
+    VOCAB_SIZE,
+    digests,
+    save_tokenizer,
+    write_bpe,
+)
+
+
+@pytest.fixture(scope="module")
+def bpe_folder(tmp_path_factory):
+    return write_bpe(tmp_path_factory.mktemp("bpe"))
+
+
+def test_trained_bpe_gives_the_ids_of_tokenizers(bpe_folder):
+    trained = tokenizers.Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    options = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
+    trained.train_from_iterator(TRAINING, trainers.BpeTrainer(vocab_size=VOCAB_SIZE - 1, **options))
+    tokenizer = load_tokenizer(bpe_folder)
+    assert [tokenizer.encode(text) for text in TEXTS] == [e.ids for e in trained.encode_batch_fast(TEXTS)]
+    assert tokenizer.vocab_size == VOCAB_SIZE and tokenizer.eot_id == VOCAB_SIZE - 1
+    written = json.loads((bpe_folder / "tokenizer.json").read_text(encoding="utf-8"))
+    assert written["model"]["merges"] == json.loads(trained.to_str())["model"]["merges"]
+
+
+def test_training_is_deterministic(bpe_folder, tmp_path):
+    script = (
+        "import pickle, sys; from pathlib import Path\n"
+        "from lm.tokenizer.build import train_ranks, write_byte_level\n"
+        "texts = pickle.load(sys.stdin.buffer); folder = Path(sys.argv[1]); folder.mkdir()\n"
+        f"write_byte_level(folder, train_ranks([texts], {VOCAB_SIZE}), 'bpe')\n"
+    )
+    for threads in ("1", "3"):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": threads}
+        environment |= {"RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": str(threads == "3").lower()}
+        command = [sys.executable, "-c", script, str(tmp_path / threads)]
+        subprocess.run(command, input=pickle.dumps(TRAINING), env=environment, check=True)
+        assert digests(tmp_path / threads) == digests(bpe_folder)
+
+
+def test_merges_are_recovered_from_ranks():
+    tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"cd", b"abcd", b"bc", b"abc"]
+    merges = recover_merges({token: rank for rank, token in enumerate(tokens)})
+    assert merges == [(b"a", b"b"), (b"c", b"d"), (b"ab", b"cd"), (b"b", b"c"), (b"ab", b"c")]
+    with pytest.raises(AssertionError, match="no merge of lower ranks"):
+        recover_merges({token: rank for rank, token in enumerate([b"a", b"b", b"aba", b"ab"])})
+
+
+def test_only_words_too_long_for_the_trainer_are_cut():
+    longest = "é" * LONG_WORD_CHARS
+    for text in ("", "short words", longest, f"{longest} {longest}", " " * LONG_WORD_CHARS + "x"):
+        assert cut_long_words(text) == [text]
+    text = f"{longest}{longest}é x" + "\n" * 2 * LONG_WORD_CHARS
+    assert cut_long_words(text) == [longest, longest, "é x" + "\n" * LONG_WORD_CHARS, "\n" * LONG_WORD_CHARS]
+
+
+def word_level(words, eos="EOS"):
+    vocab = {word: index for index, word in enumerate(["[UNK]", *words, eos])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens([eos, "[UNK]"])
+    return backend
+
+
+def test_a_tokenizer_whose_special_tokens_come_out_of_text_is_refused(tmp_path):
+    source = save_tokenizer(word_level(["a", "b"]), tmp_path, eos_token="EOS", unk_token="[UNK]")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match="'EOS'"):
+        write_huggingface(tmp_path / "out", source)
+
+
+def test_a_tokenizer_without_an_end_is_refused(tmp_path):
+    source = save_tokenizer(word_level(["a", "b"], eos="two words"), tmp_path, unk_token="[UNK]")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match="eos"):
+        write_huggingface(tmp_path / "out", source)
+    write_json(source / "tokenizer_config.json", {"eos_token": "two words", "unk_token": "[UNK]"})
+    assert write_huggingface(tmp_path / "out", source)["eot_id"] == 3
+
+
+def test_an_import_does_not_depend_on_where_the_tokenizer_lay(bpe_folder, tmp_path):
+    for place in ("here", "there"):
+        source = shutil.copytree(bpe_folder, tmp_path / place)
+        (tmp_path / f"{place}.out").mkdir()
+        write_huggingface(tmp_path / f"{place}.out", source, repo="owner/name")
+    assert digests(tmp_path / "here.out") == digests(tmp_path / "there.out")
+
+
+def test_end_of_text_comes_before_eos(bpe_folder, tmp_path):
+    source, folder = shutil.copytree(bpe_folder, tmp_path / "source"), tmp_path / "out"
+    folder.mkdir()
+    write_json(source / "tokenizer_config.json", {"eos_token": "<end of turn>"})
+    write_huggingface(folder, source)
+    ours, imported = load_tokenizer(bpe_folder), load_tokenizer(folder)
+    assert imported.meta["special_tokens"]["<end of turn>"] == VOCAB_SIZE
+    assert (imported.vocab_size, imported.eot_id) == (VOCAB_SIZE, ours.eot_id)
+    assert imported.encode_documents(TEXTS)[0].tolist() == ours.encode_documents(TEXTS)[0].tolist()
+    assert imported.token_bytes.tolist() == ours.token_bytes.tolist()
+
+
+def test_a_tokenizer_with_dropout_is_refused(bpe_folder, tmp_path):
+    source = shutil.copytree(bpe_folder, tmp_path / "source")
+    backend = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    backend.model.dropout = 0.1
+    backend.save(str(source / "tokenizer.json"))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match="dropout"):
+        write_huggingface(tmp_path / "out", source)
+
+
+def test_what_is_no_fast_tokenizer_is_refused(tmp_path):
+    (tmp_path / "out").mkdir()
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
+    with pytest.raises(DataError, match="ByT5Tokenizer is no fast"):
+        write_huggingface(tmp_path / "out", tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    with pytest.raises(DataError, match="cannot build"):
+        write_huggingface(tmp_path / "out", tmp_path)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A working directory with text in data/raw; call it with the tokenizers section to run the stage."""
+    write_documents(tmp_path / "raw" / "train" / "0.parquet", TRAINING)
+    splits = {"train": describe_split(tmp_path / "raw", "train", "text")}
+    write_json(tmp_path / "raw" / "manifest.json", {"source": "mine", "column": "text", "splits": splits})
+    monkeypatch.chdir(tmp_path)
+
+    def run(params: dict, **part) -> int:
+        train = {"split": "train", "start_char": 0, "num_chars": None, **part}
+        sections = {"data": {"source": "mine"}, "sources": {"mine": {"train": train}}}
+        write_json("params.yaml", {**sections, "tokenizer": {"name": "t"}, "tokenizers": {"t": params}})
+        return make_tokenizer.main(["raw", "data/tokenizer"])
+
+    return run
+
+
+def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
+    files = lambda folder: {name: sha for name, sha in digests(Path(folder)).items() if name != "meta.json"}  # noqa: E731
+    assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}) == 0
+    assert files("data/tokenizer") == files(bpe_folder)
+    assert read_json("data/tokenizer/meta.json")["text"] == {
+        "manifest_sha256": sha256_file("raw/manifest.json"),
+        "slice": {"split": "train", "start_char": 0, "num_chars": None},
+    }
+    assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}, num_chars=5000) == 0
+    assert files("data/tokenizer") != files(bpe_folder)
+    assert project({"kind": "bpe", "vocab_size": 50_000}) == 0
+    assert load_tokenizer("data/tokenizer").vocab_size < 50_000 and "fewer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("params", "part", "code", "sentence"),
+    [
+        ({"kind": "bpe", "vocab_size": 256}, {}, 2, "tokenizers.t.vocab_size is 256, needed: at least 257"),
+        ({"kind": "bpe"}, {}, 2, "tokenizers.t.vocab_size is missing"),
+        ({"kind": "words"}, {}, 2, "tokenizers.t.kind is 'words'"),
+        ({"kind": "tiktoken", "encoding": "gpt5"}, {}, 2, "tokenizers.t.encoding is 'gpt5'"),
+        ({"kind": "bpe", "vocab_size": 300}, {"start_char": 10**9}, 3, "start_char is 1000000000"),
+    ],
+)
+def test_the_stage_refuses_in_one_sentence(project, capsys, params, part, code, sentence):
+    assert project(params, **part) == code
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
+    assert not list(Path().glob("data/[!.]*")), "nothing but the lock may be left"

@@ -1,0 +1,231 @@
+"""gigatoken gives tiktoken's ids where it is used, and where it does not, that is found and done again."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fuzz_tokenizers import LONG_RUNS, characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
+from lm.tokenizer import engine as engine_module
+from lm.tokenizer.engine import (
+    COMPARED,
+    END,
+    ONLY_EXACT,
+    EngineDifference,
+    encode_exactly,
+    open_engine,
+)
+from lm.tokenizer.load import load_tokenizer, well_formed
+from support import ROOT
+from support.memory import MEASURE
+from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
+
+NEW = re.findall(ONLY_EXACT, "".join(scalars()))  # without END
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory):
+    return load_tokenizer(write_bpe(tmp_path_factory.mktemp("bpe")))
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return load_tokenizer(write_gpt2(tmp_path_factory.mktemp("gpt2")))
+
+
+@pytest.fixture(params=["bpe", "gpt2"])
+def tokenizer(request):
+    return request.getfixturevalue(request.param)
+
+
+def chunk(texts, first_document=0):
+    return chunk_of(pa.array(map(well_formed, texts), pa.string()))._replace(first_document=first_document)
+
+
+def test_the_compared_versions_are_the_installed_ones():
+    assert {name: importlib.metadata.version(name) for name in COMPARED} == COMPARED
+    required = (ROOT / "requirements.txt").read_text()
+    assert all(f"{name}=={version}" in required for name, version in COMPARED.items())
+
+
+def test_no_character_differs_beside_those_of_the_rule(bpe):
+    """Every character of Unicode in several contexts; all together, as most of the time is tiktoken's."""
+    kept = re.sub(ONLY_EXACT, "", "".join(scalars()))
+    assert len(kept) + len(NEW) == 0x110000 - 0x800 - 1
+    texts = [
+        "".join(f"{c}'s {c}1a{c}!{c}  {c}\n" for c in kept[start : start + 4096]) for start in range(0, len(kept), 4096)
+    ]
+    expected, _ = bpe.encode_documents(texts)
+    assert np.array_equal(open_engine(bpe).encode_fast(pa.array(texts)), expected)
+
+
+def test_every_character_of_the_rule_differs(bpe, monkeypatch):
+    monkeypatch.setattr("fuzz_tokenizers.scalars", lambda: NEW)
+    assert characters_that_differ(open_engine(bpe), bpe, ["{0}'s"]) == set(NEW)
+    assert len(NEW) == 4657 and NEW[0] == "\u088f"
+
+
+def test_a_part_of_the_fuzz_finds_no_difference(tokenizer):
+    engine = open_engine(tokenizer)
+    count, found = strings_that_differ(engine, tokenizer, [*seeded_strings(6000, seed=5), *TEXTS[:6000]])
+    assert count > 11_000 and found == []
+
+
+def test_long_runs_are_encoded_as_tiktoken_does(bpe):
+    engine = open_engine(bpe)
+    assert strings_that_differ(engine, bpe, [text[:300_000] for text in LONG_RUNS]) == (len(LONG_RUNS), [])
+    assert strings_that_differ(engine, bpe, [" " * 1_000_000 + "x"]) == (1, [])
+
+
+def test_documents_with_new_characters_go_to_tiktoken_in_their_place(tokenizer):
+    texts = [NEW[0] + "'s", "plain", f"a{END}b", "漢字", *SPECIAL, *NEW[-3:], "\0", "é" + END, "end"]
+    engine = open_engine(tokenizer)
+    ids = engine.encode(chunk(texts))
+    assert ids.tolist() == tokenizer.encode_documents(texts)[0].tolist()
+    assert engine.exact_documents == 6
+    assert engine.encode(chunk(NEW[:2])).tolist() == tokenizer.encode_documents(NEW[:2])[0].tolist()
+    assert ids.dtype == tokenizer.dtype and "8 documents by tiktoken instead" in engine.describe()
+
+
+def test_the_exact_way_gives_the_same_ids(tokenizer):
+    texts = [text for text in TEXTS[:500] if text]
+    engine = open_engine(tokenizer)
+    assert np.array_equal(engine.encode(chunk(texts)), encode_exactly(chunk(texts), tokenizer))
+
+
+def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
+    engine, wanted = open_engine(bpe), []
+    encode = bpe.encode_documents
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe, "encode_documents", lambda texts: (wanted.extend(texts), encode(texts))[1])
+        for first in range(0, 1000, 90):
+            documents = chunk([f"document {first + i}" for i in range(90)], first)
+            engine.compare_sample(documents, engine.encode(documents))
+    assert wanted == [f"document {number}" for number in [*range(32), 400, 800]]
+    assert engine.compared_documents == 34
+
+
+def backend_that(change):
+    """gigatoken with something done to the rows that it returns."""
+    import gigatoken
+
+    class Backend:
+        def __init__(self, real):
+            self.real = real
+
+        def encode_batch_padded(self, *args, **options):
+            rows, lengths = self.real.encode_batch_padded(*args, **options)
+            return change(rows), lengths
+
+    class Tokenizer:
+        @staticmethod
+        def from_tiktoken(*args, **options):
+            return Backend(gigatoken.Tokenizer.from_tiktoken(*args, **options))
+
+    return types.SimpleNamespace(BytesSource=gigatoken.BytesSource, Tokenizer=Tokenizer)
+
+
+class Panic(BaseException):
+    """As Rust's panics arrive."""
+
+
+def panic(*args, **options):
+    raise Panic("range end index 5")
+
+
+def spelled_out(rows):
+    """The same bytes in other tokens: the first token that is a word, by its letters."""
+    assert rows[0, 0] > 256, "the text begins with a token of several bytes"
+    return np.concatenate([[spelled_out.letters], rows[:, 1:]], axis=1).astype(np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (panic, "Panic: range end index 5"),
+        (lambda rows: rows[:, :-1], "gave 1 end-of-text ids"),
+        (lambda rows: rows[:, 1:], "2 documents of 18 bytes gave 2 end-of-text ids and"),
+        (lambda rows: rows + 60_000, "outside the vocabulary"),
+        (spelled_out, "document 400 has other ids than tiktoken gives it"),
+    ],
+)
+def test_whatever_is_not_tiktokens_is_found(bpe, monkeypatch, change, message):
+    spelled_out.letters = [bpe.ranks[bytes([byte])] for byte in b"the"]
+    engine = open_engine(bpe)
+    monkeypatch.setattr(engine, "_gigatoken", backend_that(change))
+    engine._renew()
+    documents = chunk(["the theory", "is that."], first_document=400)
+    with pytest.raises(EngineDifference, match=message):
+        engine.compare_sample(documents, engine.encode(documents))
+
+
+def test_where_it_cannot_serve_one_line_says_so(bpe, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    assert open_engine(bpe) is None
+    assert re.fullmatch(r"warning: gigatoken cannot be used \(.*\); .* the same ids, .*\n", capsys.readouterr().err)
+    monkeypatch.setitem(
+        sys.modules, "gigatoken", types.SimpleNamespace(Tokenizer=types.SimpleNamespace(from_tiktoken=panic))
+    )
+    assert open_engine(bpe) is None
+    assert "gigatoken cannot be used (Panic: range end index 5)" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setitem(COMPARED, "gigatoken", "0.10.1")
+    assert open_engine(bpe) is None
+    assert "found gigatoken 0.10.0 and tiktoken" in capsys.readouterr().err
+
+
+def test_other_tokenizers_are_not_for_it(tmp_path, bpe, monkeypatch, capsys):
+    monkeypatch.setitem(bpe.meta, "pattern", r"\p{L}+|.")
+    assert open_engine(bpe) is None and capsys.readouterr().err == ""
+
+
+def test_a_grown_gigatoken_is_replaced(bpe, monkeypatch):
+    monkeypatch.setattr(engine_module, "RENEW_AFTER_TEXT_BYTES", 20)
+    engine, texts = open_engine(bpe), ["a text of some bytes", "another text"]
+    expected = bpe.encode_documents(texts)[0].tolist()
+    made = []
+    for limit in (1 << 40, 0):
+        monkeypatch.setattr(engine_module, "RENEW_ABOVE_RESIDENT_BYTES", limit)
+        assert [engine.encode(chunk(texts)).tolist() for _ in range(3)] == [expected] * 3
+        made.append(engine._backend)
+    assert made[0] is not made[1]
+
+
+def test_importing_it_has_no_effect():
+    code = """if True:
+        import sys, os, signal, threading
+        before = dict(os.environ), signal.getsignal(signal.SIGINT), threading.active_count()
+        import gigatoken
+        assert before == (dict(os.environ), signal.getsignal(signal.SIGINT), threading.active_count())
+        print(sorted({"awkward", "torch", "transformers", "numba"} & sys.modules.keys()))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+EVER_NEW_WORDS = """
+import sys
+import numpy as np, pyarrow as pa
+from lm.tokenizer.engine import open_engine
+from lm.tokenizer.load import load_tokenizer
+
+engine, rng = open_engine(load_tokenizer(sys.argv[1])), np.random.default_rng(0)
+for _ in range(150):
+    letters = rng.integers(97, 123, 1_000_000, dtype=np.uint8)
+    letters[rng.integers(0, len(letters), len(letters) // 8)] = 32
+    engine.encode_fast(pa.array([letters.tobytes().decode()]))
+"""
+
+
+@pytest.mark.slow
+def test_ever_new_words_take_bounded_memory(bpe):
+    """What gigatoken remembers of a text like this is at worst 9 times as large."""
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-c", EVER_NEW_WORDS, str(bpe.folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert 100e6 < int(done.stdout) * (1 if sys.platform == "darwin" else 1024) < 400e6

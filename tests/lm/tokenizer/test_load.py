@@ -1,0 +1,166 @@
+"""Ids are the reference's ids for any text, and a folder that is not what it was is refused."""
+
+import hashlib
+import json
+import pickle
+import re
+import shutil
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+
+from lm.core.errors import IntegrityError
+from lm.core.files import write_json
+from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.load import _LONG_RUN, _SPACE, LONG_RUN_CHARS, load_tokenizer, open_backend, well_formed
+from support.tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, write_bpe, write_gemma_like, write_gpt2
+
+
+@pytest.fixture(scope="module")
+def bpe_folder(tmp_path_factory):
+    return write_bpe(tmp_path_factory.mktemp("bpe"))
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(tmp_path_factory):
+    return write_gpt2(tmp_path_factory.mktemp("gpt2"))
+
+
+@pytest.fixture(params=["bpe_folder", "gpt2_folder"])
+def byte_level_folder(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def gemma_source(tmp_path_factory):
+    return write_gemma_like(tmp_path_factory.mktemp("gemma"))
+
+
+@pytest.fixture(scope="module")
+def gemma_folder(gemma_source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gemma_imported")
+    write_huggingface(folder, gemma_source, repo="google/like", revision="main", commit="a" * 40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gemma_tokenizer(gemma_folder):
+    return load_tokenizer(gemma_folder)
+
+
+def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
+    reference, tokenizer = tiktoken.get_encoding("gpt2"), load_tokenizer(gpt2_folder)
+    assert [tokenizer.encode(text) for text in TEXTS] == [reference.encode_ordinary(text) for text in TEXTS]
+    assert (tokenizer.vocab_size, tokenizer.eot_id) == (reference.n_vocab, reference.eot_token)
+
+
+def test_auto_tokenizer_opens_the_folder_with_the_same_ids(byte_level_folder):
+    tokenizer, texts = load_tokenizer(byte_level_folder), TEXTS[:2000] + SPECIAL
+    assert auto_ids(byte_level_folder, texts) == [tokenizer.encode(text) for text in texts]
+
+
+def test_documents_are_encoded_apart_and_end_with_eot(byte_level_folder):
+    tokenizer = load_tokenizer(byte_level_folder)
+    texts = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
+    ids, lengths = tokenizer.encode_documents(texts)
+    assert ids.dtype == np.dtype("<u2") and lengths.dtype == np.int64
+    assert lengths.tolist() == [len(tokenizer.encode(text)) + 1 for text in texts]
+    assert ids.tolist() == [i for text in texts for i in [*tokenizer.encode(text), tokenizer.eot_id]]
+    assert np.count_nonzero(ids == tokenizer.eot_id) == len(texts)
+    assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
+    assert tokenizer.decode_bytes(ids) == "".join(text + "<|endoftext|>" for text in texts).encode()
+    assert tokenizer.token_bytes[tokenizer.eot_id] == 0 and tokenizer.is_byte_level
+
+
+def test_no_documents_give_no_ids(bpe_folder):
+    ids, lengths = load_tokenizer(bpe_folder).encode_documents([])
+    assert ids.shape == lengths.shape == (0,) and ids.dtype == np.uint16
+
+
+def test_surrogates_are_joined_or_replaced():
+    assert well_formed("a\ud800b\udfff\ud83d\ude00\ud800") == "a\ufffdb\ufffd\U0001f600\ufffd"
+
+
+def test_white_space_is_that_of_the_pattern():
+    """A class wider than tiktoken's \\s would cut where the pattern does not."""
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    only_space = tiktoken.Encoding("space", pat_str=r"\s", mergeable_ranks=ranks, special_tokens={})
+    characters = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+    assert only_space.decode(only_space.encode_ordinary(characters)) == "".join(re.findall(_SPACE, characters))
+
+
+def test_a_million_spaces_are_encoded_as_the_reference_does(bpe_folder):
+    tokenizer = load_tokenizer(bpe_folder)
+    reference = open_backend(bpe_folder / "tokenizer.json")
+    run = " " * 1_000_000
+    short = (" " * (LONG_RUN_CHARS - 1) + "x") * 2
+    for text in (run + "x", "a" + run + "\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll", short):
+        assert tokenizer.encode(text) == reference.encode(text).ids
+    assert len(tokenizer.encode("é" * 2_000_000)) > 0
+
+
+def test_a_text_is_cut_only_at_long_runs(monkeypatch, bpe_folder):
+    monkeypatch.setattr("lm.tokenizer.load.LONG_RUN_CHARS", 2)
+    monkeypatch.setattr("lm.tokenizer.load._LONG_RUN", re.compile(_LONG_RUN.pattern.replace(str(LONG_RUN_CHARS), "2")))
+    cut, whole = load_tokenizer(bpe_folder), open_backend(bpe_folder / "tokenizer.json")
+    assert [cut.encode(text) for text in TEXTS] == [encoding.ids for encoding in whole.encode_batch_fast(TEXTS)]
+
+
+def test_a_meta_that_cannot_be_right_is_refused(bpe_folder, tmp_path):
+    folder = shutil.copytree(bpe_folder, tmp_path / "copy")
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    write_json(folder / "meta.json", {**meta, "vocab_size": 70_000})
+    with pytest.raises(IntegrityError, match=r"uint16.*70000"):
+        load_tokenizer(folder)
+    write_json(folder / "meta.json", {key: value for key, value in meta.items() if key != "eot_id"})
+    with pytest.raises(IntegrityError, match="eot_id is missing"):
+        load_tokenizer(folder)
+    (folder / "meta.json").unlink()
+    with pytest.raises(IntegrityError, match=r"meta\.json"):
+        load_tokenizer(folder)
+
+
+def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(bpe_folder.parent)
+    content = pickle.dumps(load_tokenizer(Path(bpe_folder.name)))
+    monkeypatch.chdir(tmp_path)
+    copy = pickle.loads(content)
+    assert len(content) < 1000 and copy.encode("it's") == load_tokenizer(bpe_folder).encode("it's")
+    assert copy.sha256 == hashlib.sha256((bpe_folder / "meta.json").read_bytes()).hexdigest()
+
+
+def test_a_gemma_like_tokenizer_gives_the_ids_of_auto_tokenizer(gemma_source, gemma_folder, gemma_tokenizer):
+    tokenizer, texts = gemma_tokenizer, TEXTS[:3000] + SPECIAL
+    expected = auto_ids(gemma_source, texts, split_special_tokens=True)
+    assert [tokenizer.encode(text) for text in texts] == expected
+    assert auto_ids(gemma_folder, texts) == expected
+    ids, lengths = tokenizer.encode_documents(texts)
+    assert ids.dtype == np.dtype("<u4") and np.split(ids, np.cumsum(lengths)[:-1])[7][:-1].tolist() == expected[7]
+    assert np.count_nonzero(ids == tokenizer.eot_id) == len(texts)
+    greeting = "Hi <bos>\n\nthere 👋 "
+    assert tokenizer.decode([*tokenizer.encode(greeting), tokenizer.eot_id]) == greeting + "<eos>"
+
+
+def test_a_gemma_like_tokenizer_is_described(gemma_source, gemma_tokenizer):
+    tokenizer = gemma_tokenizer
+    vocab = json.loads((gemma_source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    assert tokenizer.vocab_size == len(vocab) == 262_144, "the special token beyond it never stands in a file"
+    assert tokenizer.eot_id == vocab["<eos>"] and not tokenizer.is_byte_level
+    assert tokenizer.meta["special_tokens"]["<image_soft_token>"] == 262_144
+    assert tokenizer.meta["commit"] == "a" * 40
+    sizes = {"<0x0A>": 1, "▁a": 2, "漢": 3, "\n\n": 2, "<tag>": 5, "<bos>": 0, "<eos>": 0}
+    assert {token: tokenizer.token_bytes[vocab[token]] for token in sizes} == sizes
+    texts = ["plain words, é 漢字", "👋\n\n<tag>"]
+    ids, _ = tokenizer.encode_documents(texts)
+    assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
+
+
+def test_the_fuzz_reaches_every_plane_and_category():
+    characters = set("".join(TEXTS))
+    assert {ord(character) >> 16 for character in characters} == set(range(17))
+    categories = {unicodedata.category(chr(code)) for code in range(0x110000)}
+    assert categories - {unicodedata.category(character) for character in characters} == {"Cs"}

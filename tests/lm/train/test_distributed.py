@@ -1,0 +1,226 @@
+"""Several ranks: the same windows and losses for any number, one state for all, one that writes; gloo on the CPU."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.params import read_yaml
+from lm.model.device import pick_device
+from lm.model.gemma3 import ModelConfig
+from lm.train import distributed as ranks
+from lm.train.checkpoints import load_newest_state
+from lm.train.config import TrainParams
+from lm.train.loop import refuse_unequal_shares, share
+from lm.train.preflight import estimate_memory_bytes
+from support import ROOT
+from support.rank_cases import become_task, free_port, record_batches, run_ranks, stop_at
+from support.train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
+from support.workspace import MICRO_MODEL
+
+STEPS, STOP = 50, 20
+CURVES = ["plots/training.csv", "plots/validation.csv"]
+SETTINGS = {
+    "train.seq_len": 16, "train.batch_tokens": 128, "train.micro_batch_tokens": 64, "train.max_tokens": 128 * STEPS,
+    "train.log_every_tokens": 128, "train.eval_every_tokens": 1280,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    workspace = make_training(tmp_path_factory.mktemp("ranks") / "ws")
+    workspace.change(**SETTINGS)
+    return workspace
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    monkeypatch.chdir(template.folder)
+    clear()
+    with restored("params.yaml", "runtime.yaml"):
+        set_runtime(checkpoint_every_s=3600, timeout_s=60)
+        yield template
+
+
+def curves():
+    """Steps, tokens, rates, losses and norms of both curves."""
+    return [np.loadtxt(name, delimiter=",", skiprows=1) for name in CURVES]
+
+
+def assert_close(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours[:, :4], theirs[:, :4], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(ours[:, 4:], theirs[:, 4:], rtol=0, atol=1e-4)  # the norm of the whole gradient
+
+
+@pytest.fixture(scope="module")
+def alone(template):
+    """Curves, batches and the first validation's row of one process, by optimizer."""
+    found = {}
+    for optimizer in ("muon", "adamw"):
+        template.change(**{"train.optimizer": optimizer})
+        with contextlib.chdir(template.folder):
+            clear()
+            set_runtime(checkpoint_every_s=3600)
+            Path("seen").mkdir(exist_ok=True)
+            assert run_stage(record_batches, "seen").code == 0
+            found[optimizer] = curves(), json.loads(Path("seen/0.json").read_text())
+            shutil.rmtree("seen")
+    template.change(**{"train.optimizer": "muon"})
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(workspace, alone, count):
+    Path("seen").mkdir()
+    ended = run_ranks(count, record_batches, "seen")
+    assert [rank.code for rank in ended] == [0] * count, ended
+    expected, batches = alone["muon"]
+    seen = [json.loads(Path(f"seen/{rank}.json").read_text()) for rank in range(count)]
+    shutil.rmtree("seen")
+    assert [list(itertools.chain(*parts)) for parts in zip(*seen, strict=True)] == batches
+    assert_close(curves(), expected)
+    # Of the same weights, the figure is the same to the bit.
+    assert curves()[1][0, 2] == expected[1][0, 2]
+    assert all(rank.out == rank.err == "" for rank in ended[1:]), ended
+    assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == count
+
+
+@pytest.mark.parametrize(("before", "after", "shard"), [(2, 1, False), (1, 2, False), (2, 1, True), (1, 2, True)])
+def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, after, shard):
+    optimizer = "adamw" if shard else "muon"
+    workspace.change(**{"train.optimizer": optimizer})
+    set_runtime(shard=str(shard).lower())
+    ended = run_ranks(before, stop_at, before - 1, STOP)  # the last rank alone is asked
+    assert [rank.code for rank in ended] == [143] * before, ended
+    assert f"training stopped at step {STOP} (SIGTERM); its state is saved" in ended[0].sentence
+    assert all("error" not in rank.err for rank in ended[1:])
+    state = load_newest_state(only_run())
+    assert state["step"] == STOP and state["model"]["embed_tokens.weight"].shape == (50, 16)
+    ended = run_ranks(after)
+    assert [rank.code for rank in ended] == [0] * after, ended
+    assert f"resumed at step {STOP} " in ended[0].out
+    assert_close(curves(), alone[optimizer][0])
+    segments = json.loads(Path("data/models/model.json").read_text())["segments"]
+    assert [(segment["from_step"], segment["ranks"]) for segment in segments] == [(0, before), (STOP, after)]
+    weights = torch.load("data/models/best_model_params.pt", weights_only=True)
+    assert all(type(weight) is torch.Tensor for weight in weights.values())
+
+
+def test_a_finished_run_is_republished_and_the_other_ranks_leave(workspace, alone):
+    assert run_stage().code == 0
+    before = Path("data/models/model.json").read_bytes()
+    shutil.rmtree("data/models")
+    ended = run_ranks(2)
+    assert [rank.code for rank in ended] == [0, 0], ended
+    assert Path("data/models/model.json").read_bytes() == before
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
+
+
+@pytest.mark.slow
+def test_two_hosts_of_an_outside_torchrun(workspace, alone):
+    """As in README, both hosts on this machine; then the stage takes the finished run over."""
+    endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
+    command = [*TORCHRUN, *endpoint, "src/train.py", *ARGUMENTS]
+    hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]
+    assert [host.wait(120) for host in hosts] == [0, 0]
+    assert_close(curves(), alone["muon"][0])
+    shutil.rmtree("data/models")
+    ended = run_stage()
+    assert ended.code == 0 and ended.out == ""
+    assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == 2
+
+
+@pytest.mark.slow
+def test_ranks_of_srun(workspace, alone):
+    port = free_port()
+    assert [stage.end().code for stage in [Stage(become_task, rank, 2, port) for rank in range(2)]] == [0, 0]
+    assert_close(curves(), alone["muon"][0])
+
+
+def test_shares_are_equal_and_no_larger_than_a_micro_batch():
+    params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8)
+    for count, micro_batches in [(1, 3), (2, 3), (3, 1), (4, 3), (24, 1)]:
+        shares = [share(params, ranks.Team(rank, count)) for rank in range(count)]
+        assert [row for rows, _ in shares for row in range(24)[rows]] == list(range(24))
+        assert {parts for _, parts in shares} == {micro_batches}, count
+
+
+def test_what_cannot_be_shared_equally_is_refused():
+    params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8, optimizer="adamw")
+    refuse_unequal_shares(params, ranks.Team(0, 8, sharded=True))
+    with pytest.raises(ParamsError, match=r"batch_tokens 384 are 24 sequences .* which 5 processes cannot share"):
+        refuse_unequal_shares(params, ranks.Team(0, 5))
+    with pytest.raises(ParamsError, match=r"optimizer is muon, which works on whole matrices"):
+        refuse_unequal_shares(dataclasses.replace(params, optimizer="muon"), ranks.Team(0, 8, sharded=True))
+
+
+def test_a_divergence_ends_all_ranks_with_6_and_one_sentence(workspace):
+    workspace.change(**{"train.peak_lr": 1e30, "train.divergence_nats": None})
+    ended = run_ranks(2)
+    assert [rank.code for rank in ended] == [6, 6], ended
+    assert "training diverged at step 1: loss " in ended[0].sentence and ended[1].err == ""
+    assert load_newest_state(only_run())["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 8, 1, 2)),
+        ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1",
+          "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, (9, 16, 1, 8)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}, None),  # a batch script, no job step
+    ],
+)  # fmt: skip
+def test_torchrun_and_srun_are_recognised(monkeypatch, environment, place):
+    for name in (*ranks.TORCHRUN, *ranks.SRUN):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.place() == place
+
+
+def test_ranks_that_do_not_know_where_to_meet_say_what_to_set(monkeypatch):
+    for name in ranks.TORCHRUN:
+        monkeypatch.setenv(name, "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set: rank 2 of 2"), ranks.join(False, 1):
+        pass
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert (pick_device(), pick_device(1)) == (torch.device("cuda"), torch.device("cuda", 1))
+    with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
+        pick_device(2)
+
+
+def test_sharded_weights_need_less_memory():
+    config = ModelConfig(**MICRO_MODEL, vocab_size=50)
+    whole, part = (estimate_memory_bytes(10**9, config, 128, shards) for shards in (1, 8))
+    assert whole / 8 <= part < whole / 7
+
+
+def test_one_process_needs_no_group(monkeypatch):
+    for name in (*ranks.TORCHRUN, *ranks.SRUN):
+        monkeypatch.delenv(name, raising=False)
+    with ranks.join(True, 1) as team:
+        assert team is ranks.ALONE and not ranks.dist.is_initialized()
+
+
+def train_params(**values):
+    return TrainParams(**{**read_yaml(ROOT / "params.yaml")["train"], **values})

@@ -1,0 +1,60 @@
+"""The real queue, from sweeps to what compare says of them: README, "Sweeps, seeds, scaling"."""
+
+import json
+import re
+import time
+
+import dvc.api
+import pytest
+
+from support.workspace import Workspace
+
+TIMEOUT_S = 600
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A small repository in which the text is tokenized, under a commit."""
+    workspace = Workspace(tmp_path)
+    workspace.make_small()
+    workspace.change(**{"train.max_tokens": 2560, "train.eval_every_tokens": 1280})
+    workspace.commit()
+    for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
+        workspace.run("git", "config", name, value)
+    workspace.repro("audit")
+    workspace.commit()
+    yield workspace
+    workspace.run("dvc", "queue", "stop")
+
+
+def finished_tasks(workspace: Workspace) -> dict[str, str]:
+    """Name → Success or Failed of all tasks, once none waits or runs."""
+    end = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < end:
+        output = workspace.run("dvc", "queue", "status", check=False).stdout  # it may trip over what a worker writes
+        states = dict(re.findall(r"^\w{7}\s+(\S+).*?(Queued|Running|Success|Failed)\s*$", output, re.M))
+        if "Worker status" in output and not {"Queued", "Running"} & set(states.values()):
+            return states
+        time.sleep(5)
+    raise AssertionError(f"the queue did not end within {TIMEOUT_S} s:\n{output}")
+
+
+@pytest.mark.slow
+def test_seeds_of_two_configurations_and_a_failure_go_through_the_queue(workspace):
+    queue = ("dvc", "exp", "run", "--queue", "-S", "train.seed=range(1,3)", "-n")
+    workspace.run(*queue, "base")
+    workspace.run(*queue, "wider", "-S", "models.micro.d_ff=64")
+    workspace.run("dvc", "exp", "run", "--queue", "-n", "broken", "-S", "train.peak_lr=-1")
+    workspace.run("dvc", "queue", "start", "-j", "2", OMP_NUM_THREADS="1")
+    states = finished_tasks(workspace)
+    names = ["base-1", "base-2", "wider-1", "wider-2"]
+    assert states == {**dict.fromkeys(names, "Success"), "broken": "Failed"}
+    assert "train.peak_lr is -1" in workspace.run("dvc", "queue", "logs", "broken").stdout
+    for name in names:
+        model = json.loads(dvc.api.read("data/models/model.json", repo=str(workspace.folder), rev=name))
+        assert [segment["threads"] for segment in model["segments"]] == [1]
+    output = workspace.run("python", "src", "compare", *names, "--resamples", "499").stdout
+    assert re.search(r"^\| base-1…base-2 +\| +2 \| +[\d.]+ \| +± [\d.]+ \|$", output, re.M)
+    assert "## wider-1…wider-2 − base-1…base-2" in output and "seeds, 2 and 2 runs (Welch's t" in output
+    refused = workspace.run("python", "src", "scaling", "base-*", "wider-*", check=False)
+    assert refused.returncode == 2 and "4 runs, needed: at least 6" in refused.stderr

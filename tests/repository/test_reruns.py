@@ -1,0 +1,99 @@
+"""The README's table "a change reruns exactly what depends on it", run with real DVC."""
+
+import contextlib
+import json
+
+import pytest
+from dvc_objects.fs.system import reflink
+
+from support.workspace import Workspace
+
+ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"}
+NEW_VALIDATION = {"tokenize_val", "audit", "train", "eval"}
+# In this order, each upon the one before it: what is changed, which stages run.
+TABLE = [
+    ("nothing", {}, set()),
+    ("a preset that is not selected", {"models.small.d_model": 320}, set()),
+    ("eval.stride", {"eval.stride": 8}, {"eval"}),
+    ("train.seq_len", {"train.seq_len": 16}, {"train", "eval"}),
+    ("model.name", {"models.other": None, "model.name": "other"}, {"train", "eval"}),
+    ("validation.start_char", {"sources.stories.validation.start_char": 2000}, NEW_VALIDATION),
+    ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch"}),
+    ("data.source", {"data.source": "local"}, ALL),
+]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    workspace = Workspace(tmp_path_factory.mktemp("reruns"))
+    workspace.make_small()
+    for i in range(300):
+        path = workspace.folder / "data" / "local" / f"{i}.txt"
+        path.write_text(f"file {i} has {i * i} words and {i % 7} more of them\n" * 3)
+    workspace.commit()
+    assert workspace.repro() == ALL
+    return workspace
+
+
+def test_a_change_reruns_exactly_what_depends_on_it(workspace):
+    for name, values, expected in TABLE:
+        if "models.other" in values:
+            values["models.other"] = workspace.get("models.micro") | {"n_layer": 1}
+        workspace.change(**values)
+        assert workspace.repro() == expected, name
+
+
+def test_the_same_text_from_elsewhere_reruns_fetch_alone(workspace):
+    path = workspace.folder / "data" / "local" / "7.txt"
+    path.rename(path.with_name("007.txt"))
+    assert workspace.repro() >= {"fetch"}
+
+
+def test_runtime_settings_rerun_nothing(workspace):
+    path = workspace.folder / "runtime.yaml"
+    path.write_text(path.read_text().replace("chunk_chars: 1000000", "chunk_chars: 1000"))
+    assert workspace.repro() == set()
+
+
+def test_code_reruns_the_stages_that_import_it(workspace):
+    path = workspace.folder / "src" / "lm" / "evaluate" / "generation.py"
+    path.write_text(path.read_text() + "\n# a comment\n")
+    assert workspace.repro() == {"eval"}
+
+
+def test_going_back_is_served_from_the_cache(workspace):
+    workspace.change(**{"eval.stride": 16})
+    assert workspace.repro() == {"eval"}
+    workspace.change(**{"eval.stride": 8})
+    output = workspace.run("dvc", "repro").stdout
+    assert "Stage 'eval' is cached - skipping run" in output
+
+
+def test_an_output_is_linked_into_the_cache_not_copied(workspace):
+    path = workspace.folder / "large.bin"
+    path.write_bytes(bytes(1000))
+    with contextlib.suppress(OSError):
+        reflink(str(path), str(path.with_suffix(".clone")))
+        pytest.skip("this file system clones files, at no cost")
+    inode = path.stat().st_ino
+    workspace.run("dvc", "add", "large.bin")
+    assert path.stat().st_ino == inode and path.stat().st_nlink == 2
+
+
+def test_a_model_goes_away_comes_back_is_evaluated_and_trained_on(workspace):
+    workspace.run("python", "src", "export_hf", "exported")
+    (workspace.folder / "exported" / "model.json").unlink()  # as if it were someone else's
+    seq_len = str(workspace.get("train.seq_len"))
+    workspace.run("python", "src", "export_hf", "--from", "exported", "data/start", "--seq_len", seq_len)
+    inputs = [f"data/processed_datasets/{split}.bin" for split in ("train", "validation")]
+    inputs += ["data/tokenizer", "data/audit/overlap.parquet"]
+    workspace.run("python", "src/eval.py", "data/start", *inputs, "elsewhere/losses.parquet", "elsewhere", "elsewhere")
+    figures = [json.loads((workspace.folder / p / "eval.json").read_text()) for p in ("metrics", "elsewhere")]
+    assert figures[1]["bits_per_byte"] == pytest.approx(figures[0]["bits_per_byte"], rel=1e-6)
+    assert figures[1]["unseen"]["documents"] == figures[1]["documents"]  # none of them chose it
+
+    workspace.run("dvc", "add", "data/start")
+    workspace.change(**{"train.init_from": "data/start"})
+    assert workspace.repro() == {"train", "eval"}
+    again = json.loads((workspace.folder / "metrics" / "eval.json").read_text())
+    assert again["bits_per_byte"] < figures[0]["bits_per_byte"]

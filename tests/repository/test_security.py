@@ -1,0 +1,87 @@
+"""What must not stand in the code: unsafe unpickling, remote code, shells, writes outside the repository."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from lm.core.params import read_yaml
+from support import ROOT
+
+FILES = sorted((ROOT / "src").rglob("*.py"))
+STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
+
+
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    """(dotted name as written, node) of every call in a file."""
+    tree = ast.parse(path.read_text())
+    return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def keyword(call: ast.Call, name: str) -> str | None:
+    """A keyword argument as it is written, or None."""
+    return next((ast.unparse(argument.value) for argument in call.keywords if argument.arg == name), None)
+
+
+def forbidden(name: str, call: ast.Call) -> str | None:
+    """Why a call must not be there, or None."""
+    last = name.rpartition(".")[2]
+    if name in ("torch.load",) and keyword(call, "weights_only") != "True":
+        return "torch.load without weights_only=True"
+    if name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "dill.load", "joblib.load", "marshal.loads"):
+        return "unpickling that runs what it reads"
+    if last == "load" and name.startswith("np.") and keyword(call, "allow_pickle") not in (None, "False"):
+        return "np.load with pickles"
+    if name == "yaml.load" and (len(call.args) < 2 or ast.unparse(call.args[1]) != "_Loader"):
+        return "yaml.load without the safe loader"
+    if name in ("eval", "exec", "os.system", "os.popen") or keyword(call, "shell") not in (None, "False"):
+        return "code or a shell from a string"
+    if keyword(call, "trust_remote_code") not in (None, "False"):
+        return "trust_remote_code"
+    return None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_call_is_unsafe(path):
+    assert [(why, node.lineno) for name, node in calls(path) if (why := forbidden(name, node))] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.load(f)", "torch.load(f, weights_only=False)", "pickle.load(f)", "np.load(f, allow_pickle=True)",
+        "yaml.load(f, yaml.Loader)", "yaml.load(f)", "os.system(x)", "subprocess.run(x, shell=True)", "eval(x)",
+        "AutoModel.from_pretrained(x, trust_remote_code=True)", "pickle.Unpickler(f)",
+    ],
+)  # fmt: skip
+def test_an_unsafe_call_would_be_found(tmp_path, code):
+    (tmp_path / "x.py").write_text(code)
+    assert [why for name, node in calls(tmp_path / "x.py") if (why := forbidden(name, node))]
+
+
+def test_the_one_unpickler_refuses_every_class():
+    classes = [
+        (path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases)
+    ]  # fmt: skip
+    assert [path.name for path, _ in classes] == ["formats_dumps.py"]
+    (find_class,) = [item for item in classes[0][1].body if getattr(item, "name", "") == "find_class"]
+    assert isinstance(find_class.body[-1], ast.Raise) and len(find_class.body) <= 2
+
+
+def test_outputs_are_literal_paths_inside_the_repository():
+    for stage in STAGES.values():
+        assert "${" not in stage["cmd"]
+        for kind in ("outs", "metrics", "plots"):
+            for entry in stage.get(kind, []):
+                (path,) = [entry] if isinstance(entry, str) else entry
+                assert not path.startswith(("/", "~")) and ".." not in path and "${" not in path
+
+
+def test_a_token_of_the_hub_is_only_handed_to_the_hub():
+    """HF_TOKEN is read by huggingface_hub itself; our code names it in sentences and never reads its value."""
+    for path in FILES:
+        for name, call in calls(path):
+            text = ast.unparse(call)
+            assert not (name in ("os.environ.get", "os.getenv") and "HF_TOKEN" in text), path
+        assert 'environ["HF_TOKEN"]' not in path.read_text()

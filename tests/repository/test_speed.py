@@ -1,0 +1,197 @@
+"""What keeps the pipeline fast, in figures that do not depend on the machine: counts, bytes, ratios in one process.
+
+A count that grows on purpose is raised here, in the commit that says why. Times are in benchmarks/.
+"""
+
+import dataclasses
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lm.model.gemma3 import MAX_LOGITS, Gemma3Model, ModelConfig
+from lm.tokens import windows as lm_windows
+from lm.tokens.windows import TokenWindows
+from lm.train.optimizers import build_optimizers
+from support import ROOT
+
+CONFIG = ModelConfig(
+    n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, window=16, full_attention_every=2,
+    rope_base_local=10_000.0, rope_base_global=10_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=64,
+    vocab_size=1000,
+)  # fmt: skip
+BATCH, SEQ_LEN, LOGITS_CHUNK = 8, 32, 64
+TOKENS = BATCH * SEQ_LEN
+NEEDLESS = (
+    "datasets", "dvc", "huggingface_hub", "pandas", "pyarrow", "requests", "tiktoken", "tokenizers", "transformers",
+    "torch._dynamo", "torch._inductor",
+)  # fmt: skip
+
+
+# Batches.
+
+
+def test_a_batch_allocates_its_ids_once_as_they_are_and_once_widened():
+    batch_size, seq_len = 32, 512
+    windows = TokenWindows(np.arange(200_000).astype(np.uint16), seq_len, batch_size, seed=1)
+    windows.batch(0)  # the order of windows is computed for many steps at once
+    tracemalloc.start()
+    kept = windows.batch(1)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    num_ids = batch_size * (seq_len + 1)
+    assert kept[0].base is not None and held < 8 * num_ids + 4096, "x and y are views of one buffer"
+    assert peak < (8 + 2) * num_ids + 4096
+
+
+def test_the_order_of_windows_is_hashed_once_an_epoch(monkeypatch):
+    calls = []
+    monkeypatch.setattr(lm_windows, "hash_of", lambda *numbers: calls.append(numbers) or len(calls))
+    windows = TokenWindows(np.arange(16_001), 16, 8, seed=1)
+    for step in range(100):  # of 125 in the first epoch
+        windows.starts(step)
+    assert len(calls) < 30
+
+
+def seconds_of(work, repeats: int = 30) -> float:
+    """The shortest of many times: what else runs on the machine only lengthens some of them."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@pytest.mark.parametrize(("batch_size", "seq_len", "times_faster"), [(32, 512, 15), (12, 1024, 8)])
+def test_a_batch_is_many_times_faster_than_row_by_row(tmp_path, batch_size, seq_len, times_faster):
+    """Half of what benchmarks/batches.py shows on an idle machine; and the limit is to widen the same ids."""
+    np.random.default_rng(1).integers(50_000, size=2_000_000, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    ids = np.memmap(tmp_path / "train.bin", np.uint16, "r")
+    windows = TokenWindows(ids, seq_len, batch_size, seed=1)
+    starts, contiguous = torch.from_numpy(windows.starts(0).copy()), windows.buffer(0).astype(np.uint16)
+
+    def row_by_row():  # nanoGPT's get_batch
+        data = np.memmap(tmp_path / "train.bin", np.uint16, "r")
+        x = torch.stack([torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in starts])
+        return x, torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in starts])
+
+    for ours, theirs in zip(windows.batch(0), row_by_row(), strict=True):
+        assert np.array_equal(ours, theirs.numpy())
+    ours = seconds_of(lambda: windows.batch(0), 300)
+    assert seconds_of(row_by_row) > times_faster * ours
+    assert ours < 4 * seconds_of(lambda: contiguous.astype(np.int64), 300)
+
+
+# Training steps.
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations that torch dispatches and the elements of the largest tensor that comes out."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = self.largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        self.count += 1
+        for part in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(part, torch.Tensor):
+                self.largest = max(self.largest, part.numel())
+        return result
+
+
+def new_model() -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
+    """A small model with inputs and targets (B, T)."""
+    model, generator = Gemma3Model(CONFIG), torch.Generator().manual_seed(0)
+    model.init_weights(generator)
+    ids = torch.randint(CONFIG.vocab_size, (BATCH, SEQ_LEN + 1), generator=generator)
+    return model, ids[:, :-1], ids[:, 1:]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 740), (torch.bfloat16, 950)])
+def test_the_operations_of_a_step_are_counted(dtype, most):
+    """Small models wait for them; never (B·T, V) logits at once, forward or backward."""
+    model, x, y = new_model()
+    with Operations() as found, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size).backward()
+    assert found.count <= most
+    assert found.largest <= LOGITS_CHUNK * CONFIG.vocab_size < TOKENS * CONFIG.vocab_size
+    for optimizer in build_optimizers(model, "muon", 0.1, (0.9, 0.95), 1.0, dtype):
+        with Operations() as found:
+            optimizer.step()
+        assert found.count <= 300
+
+
+@pytest.mark.parametrize("vocab_size", [50_257, 262_144])
+def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
+    """No memory is taken: a fake tensor has a shape alone."""
+    with FakeTensorMode():
+        model = Gemma3Model(dataclasses.replace(CONFIG, vocab_size=vocab_size))
+        ids = torch.zeros(64, 64, dtype=torch.int64)
+        with Operations() as found:
+            model.loss(ids, ids).backward()
+    assert MAX_LOGITS - vocab_size < found.largest <= MAX_LOGITS == 512 * 262_144
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 5800), (torch.bfloat16, 4200)])
+def test_what_the_backward_pass_keeps_is_bounded(dtype, most):
+    """Bytes a token and layer; the gradients of the head, made on the way, are kept too."""
+    model, x, y = new_model()
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes() if storage.data_ptr() not in weights else 0
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        loss = model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size)
+    assert loss.requires_grad and sum(kept.values()) <= most * TOKENS * CONFIG.n_layer
+
+
+# Processes.
+
+
+def printed_by(code: str) -> list[int]:
+    """The integers that a fresh Python prints, with src/ in its path."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_the_train_stage_imports_nothing_needless():
+    """Each would lengthen the start of every run."""
+    code = f"import sys, train; print(*(int(name in sys.modules) for name in {NEEDLESS!r}))"
+    assert dict(zip(NEEDLESS, printed_by(code), strict=True)) == dict.fromkeys(NEEDLESS, 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator's settings are glibc's")
+def test_freed_memory_is_kept_instead_of_faulted_in_anew():
+    """Page faults of ten tensors of 64 MiB one after the other, before and after the allocator is told."""
+    code = """
+import resource, torch
+from lm.model import device as machine
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.ones(1 << 24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+first, kept = faults(), machine.keep_freed_memory()
+faults()
+print(first, int(kept), faults())
+"""
+    first, kept, after = printed_by(code)
+    if not kept:
+        pytest.skip("this libc has no mallopt")
+    assert after < first / 20, (first, after)

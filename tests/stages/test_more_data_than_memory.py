@@ -1,0 +1,188 @@
+"""Training and tokenizing with ten times the data that fits: under a hard limit, not by what a sum of sizes says.
+
+Two limits: `cgroup`, the kernel's own, which the cache of files counts into, so that what was read must be
+given up again (only where this process may make a control group); `rlimit`, which counts what a process
+allocates, on any Linux.
+"""
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lm.core.files import read_json, sha256_file, write_json
+from lm.text.parquet import describe_split
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokens.tokenfile import Shard, join_shards, sidecar_path
+from support import ROOT
+from support.train_cases import ARGUMENTS, TOKENIZER, make_training, set_runtime
+from support.workspace import Workspace
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
+
+MIB = 1 << 20
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+SHA256_OF_4_GIB_OF_ZEROS = "8479e43911dc45e89f934fe48d01297e16f51d17aa561d4d1c216b1ae0fcddca"
+PIECE = (
+    "document {0} of many: {1}; and what follows is the same for all of them, word for word, whatever their number. "
+)
+
+
+@contextlib.contextmanager
+def control_group(limit_bytes: int):
+    """A new control group below this process's own, with a limit; skipped where none can be made."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    own, limit = next(
+        ((f"memory{path}", "memory.limit_in_bytes") for _, kinds, path in lines if "memory" in kinds.split(",")),
+        (lines[-1][2].lstrip("/"), "memory.max"),
+    )
+    folder = Path("/sys/fs/cgroup", own, f"test-{os.getpid()}")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        (folder / limit).write_text(str(limit_bytes))
+        yield folder
+    except OSError as error:
+        pytest.skip(f"no limit can be set here: {error}")
+    finally:
+        folder.rmdir()
+
+
+def run_within(kind: str, limit_bytes: int, code: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+    """Run Python code in a process that has so much memory; what it prints is captured."""
+    with control_group(limit_bytes) if kind == "cgroup" else contextlib.nullcontext() as group:
+
+        def limit():
+            if group:
+                (group / "cgroup.procs").write_text(str(os.getpid()))
+            else:
+                resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, preexec_fn=limit, env=ENVIRONMENT | options, capture_output=True, text=True)
+
+
+def write_zeros(path: Path, num_bytes: int) -> None:
+    """A file that takes no room on the disk, and as much as any other in memory."""
+    path.unlink(missing_ok=True)
+    path.touch()
+    os.truncate(path, num_bytes)
+
+
+READ = """
+import re, resource, sys, numpy as np
+from lm.tokens.tokenfile import check_id_range, document_spans, open_tokens
+from lm.tokens.windows import TokenWindows
+held = 1024 * int(re.search(r"VmData:\\s+(\\d+)", open("/proc/self/status").read())[1])
+resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[2]),) * 2)
+tokens = open_tokens(sys.argv[1])
+check_id_range(tokens)
+assert document_spans(tokens).shape == (len(tokens.ids) // 1000, 2)
+windows = TokenWindows(tokens.ids, 256, 64, seed=1)
+print(sum(int(windows.buffer(step).sum()) for step in range(0, 3000, 10)))
+"""
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """A token file of 1 GiB in 16 shards, all of which are the same 64 MiB of the disk."""
+    folder = tmp_path_factory.mktemp("sharded")
+    ids = np.zeros(32_000_000, np.uint16)
+    ids[999::1000] = TOKENIZER["eot_id"]
+    ids.tofile(folder / "part")
+    shard = Shard(folder / "part", len(ids), sha256_file(folder / "part"))
+    join_shards(folder / "x.bin", [shard] * 17, "uint16", {"tokenizer": TOKENIZER})
+    return folder / "x.bin"
+
+
+def read_within(limit_bytes: int, path: Path, then: str = "") -> subprocess.CompletedProcess:
+    """Read all of a token file in a process that may take so much more than its libraries have taken."""
+    command = [sys.executable, "-c", READ + then, str(path), str(limit_bytes)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+
+
+def test_reading_shards_takes_the_memory_of_what_is_read(sharded):
+    assert sum(file.stat().st_size for file in sharded.iterdir()) > 10 * 100 * MIB
+    done = read_within(100 * MIB, sharded)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+
+
+def test_the_limit_is_one(sharded):
+    done = read_within(100 * MIB, sharded, "np.asarray(tokens.ids)")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("numpy._core._exceptions._ArrayMemoryError")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cgroup", "rlimit"])
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_training_on_ten_times_the_memory(tmp_path, monkeypatch, kind, num_shards):
+    make_training(tmp_path / "ws")
+    monkeypatch.chdir(tmp_path / "ws")
+    set_runtime(keep_freed_memory=str(kind == "cgroup").lower())  # it allocates far ahead of what it uses
+    meta = read_json("train.json") | {"tokens": 2048 * MIB, "sha256": SHA256_OF_4_GIB_OF_ZEROS}
+    if num_shards == 1:
+        write_zeros(Path("train.bin"), 4096 * MIB)
+    else:
+        Path("train.bin").unlink()
+        Path("train.bin").mkdir()
+        for number in range(num_shards):
+            write_zeros(Path(f"train.bin/{number}.bin"), 4096 * MIB // num_shards)
+        tokens, sha256 = 2048 * MIB // num_shards, sha256_file("train.bin/0.bin")
+        meta["shards"] = [{"path": f"{n}.bin", "tokens": tokens, "sha256": sha256} for n in range(num_shards)]
+    write_json("train.json", meta)
+    done = run_within(kind, 409 * MIB, "import sys, train; sys.exit(train.main(sys.argv[1:]))", *ARGUMENTS)
+    assert done.returncode == 0, done.stderr
+    assert "epochs of 2,147,483,648" in done.stdout
+    assert Path("data/models/best_model_params.pt").exists()
+
+
+def write_text(raw: Path, num_bytes: int) -> int:
+    """Documents of 1 to 2 kB, all different, in compressed parquet; return their bytes."""
+    schema, written, number = pa.schema([("text", pa.string())]), 0, 0
+    path = raw / "train" / "0000.parquet"
+    path.parent.mkdir(parents=True)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        while written < num_bytes:
+            texts = [PIECE.format(i, i * 7919) * 10 for i in range(number, number + 2000)]
+            writer.write_table(pa.table([texts], schema=schema))
+            written, number = written + sum(map(len, texts)), number + 2000
+    write_json(raw / "manifest.json", {
+        "source": "stories", "column": "text", "splits": {"train": describe_split(raw, "train", "text")}})  # fmt: skip
+    return written
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A folder with 3.75 GiB of text to tokenize, and how many bytes it has."""
+    workspace = Workspace(tmp_path / "ws")
+    workspace.make_small()
+    workspace.change(**{"sources.stories.train.num_chars": None})
+    tokenizer = workspace.folder / "data" / "tokenizer"
+    tokenizer.mkdir()
+    write_byte_level(tokenizer, train_ranks([[PIECE.format(i, i * 7919) for i in range(999)]], 1000), "bpe")
+    return workspace.folder, write_text(workspace.folder / "data" / "raw", 3840 * MIB)
+
+
+@pytest.mark.slow
+def test_tokenizing_ten_times_the_memory(text, monkeypatch):
+    """Not under an rlimit, which counts what gigatoken's tables could take, too (test_memory.py has no limit)."""
+    folder, num_bytes = text
+    monkeypatch.chdir(folder)
+    code = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
+    out = Path("data/processed_datasets/train.bin")
+    arguments = ["train", "data/raw", "data/tokenizer", str(out)]
+    done = run_within("cgroup", 384 * MIB, code, *arguments, ARROW_DEFAULT_MEMORY_POOL="system")
+    assert done.returncode == 0, done.stderr
+    assert "by gigatoken, 0 documents by tiktoken instead" in done.stdout, done.stderr
+    assert read_json(sidecar_path(out))["utf8_bytes"] == num_bytes > 10 * 384 * MIB
+    out.unlink()  # pytest would keep its 1.8 GB

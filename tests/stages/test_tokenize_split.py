@@ -1,0 +1,216 @@
+"""Tokenizing a slice: the same bytes for any number of workers and any chunk, by either way, checked."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenize_split
+from lm.core.errors import DataError, IntegrityError
+from lm.core.files import sha256_file, write_json
+from lm.text.documents import Slice, chunks_of, iter_chunks, iter_rows, read_manifest
+from lm.text.parquet import describe_split, write_documents
+from lm.tokenizer import encoding as lm_encode
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.encoding import map_in_order
+from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens
+from support.texts import make_texts
+from tokenize_split import TokenizeRuntime, open_inputs, tokenize_fast
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenize")
+    raw, tokenizer, texts = folder / "raw", folder / "tokenizer", make_texts()
+    write_documents(raw / "text" / "0000.parquet", texts[:120])
+    write_documents(raw / "text" / "0001.parquet", texts[120:])
+    splits = {"text": describe_split(raw, "text", "text")}
+    write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
+    tokenizer.mkdir()
+    write_byte_level(tokenizer, train_ranks([texts], 300), "bpe")
+    return raw, tokenizer, texts
+
+
+def tokenize(part, raw, folder, out, runtime):
+    with open_inputs(raw, folder, part) as inputs:
+        return tokenize_fast(inputs, out, runtime)[0]
+
+
+def give_another_file(path):
+    write_documents(path, ["another text"])
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("damage", [give_another_file, cut_off])
+def test_a_file_other_than_the_manifests_is_refused_and_nothing_kept(folders, tmp_path, damage):
+    raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
+    path = raw / "text" / "0001.parquet"
+    damage(path)
+    with pytest.raises(IntegrityError, match=f"0001.parquet: sha256 is {sha256_file(path)}, the manifest says"):
+        tokenize(Slice("text", 0, None), raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+    assert not list(tmp_path.glob("*x.*"))
+
+
+@pytest.mark.parametrize("has_engine", [True, False])
+def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch, has_engine):
+    raw, tokenizer, texts = folders
+    if not has_engine:
+        monkeypatch.setattr(tokenize_split, "open_engine", lambda tokenizer: None)
+    hashes = set()
+    for num_processes, chunk_chars in ((1, 10**9), (1, 1), (2, 1000), (4, 5000)):
+        out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
+        part, runtime = Slice("text", 0, None), TokenizeRuntime(num_processes, chunk_chars)
+        with open_inputs(raw, tokenizer, part) as inputs:
+            meta, encoder = tokenize_fast(inputs, out, runtime)
+        hashes.add(sha256_file(out))
+        assert json.loads(out.with_suffix(".json").read_text()) == meta
+        assert encoder == (
+            "gigatoken, 8 documents by tiktoken instead, 32 by both for comparison"
+            if has_engine
+            else "the tokenizer itself"
+        )
+    assert len(hashes) == 1
+    expected = load_tokenizer(tokenizer)
+    ids = [i for text in texts for i in [*expected.encode(text), expected.eot_id]]
+    assert open_tokens(out).ids.tolist() == ids
+    assert meta["documents"] == len(texts)
+    assert meta["characters"] == sum(map(len, texts))
+    assert meta["utf8_bytes"] == sum(len(text.encode()) for text in texts)
+    assert ids.count(expected.eot_id) == len(texts)
+
+
+def test_the_two_slices_together_hold_every_document_once(folders, tmp_path):
+    raw, tokenizer, texts = folders
+    runtime, decoded = TokenizeRuntime(1, 10000), []
+    for name, part in (("a", Slice("text", 0, 9000)), ("b", Slice("text", 9000, None))):
+        tokenize(part, raw, tokenizer, tmp_path / f"{name}.bin", runtime)
+        tokens, loaded = open_tokens(tmp_path / f"{name}.bin"), load_tokenizer(tokenizer)
+        ends = np.flatnonzero(tokens.ids == tokens.eot_id)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        decoded += [loaded.decode(tokens.ids[a:b].tolist()) for a, b in zip(starts, ends, strict=True)]
+    assert decoded == texts
+
+
+def test_an_empty_slice_leaves_no_file(folders, tmp_path):
+    raw, tokenizer, texts = folders
+    total = sum(map(len, texts))
+    with pytest.raises(DataError, match="start_char is"):
+        part = Slice("text", total, None)
+        tokenize(part, raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("num_right", [0, 1, 100])
+def test_a_failing_engine_is_announced_and_all_is_done_again(folders, tmp_path, monkeypatch, capsys, num_right):
+    raw, tokenizer, _ = folders
+    part, runtime = Slice("text", 0, None), TokenizeRuntime(2, 1000)
+    expected = tokenize(part, raw, tokenizer, tmp_path / "expected.bin", runtime)
+    encode, calls = Engine.encode_fast, []
+
+    def at_last_backwards(self, texts):
+        calls.append(texts)
+        ids = encode(self, texts)
+        return ids if len(calls) <= num_right else ids[::-1]
+
+    monkeypatch.setattr(Engine, "encode_fast", at_last_backwards)
+    with open_inputs(raw, tokenizer, part) as inputs:
+        meta, encoder = tokenize_fast(inputs, tmp_path / "x.bin", runtime)
+    assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
+    assert encoder == "the tokenizer itself"
+    assert "warning: gigatoken: " in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.bin", "expected.json", "x.bin", "x.json"]
+
+
+@pytest.mark.parametrize("encode", ["exactly", "by the engine"])
+def test_ids_that_do_not_stand_for_the_text_are_refused(folders, encode):
+    raw, folder, _ = folders
+    tokenizer = load_tokenizer(folder)
+    chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
+    ids = encode_exactly(chunk, tokenizer) if encode == "exactly" else open_engine(tokenizer).encode(chunk)
+    check_ids(ids, chunk, tokenizer)
+    assert (ids == tokenizer.eot_id).sum() == len(chunk.texts)
+    doubled = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
+    for bad, wanted in ((ids[:-1], chunk), (ids[1:], chunk), (ids, doubled)):
+        with pytest.raises(IntegrityError, match=f"{len(chunk.texts)} documents of .* from document 0 on"):
+            check_ids(bad, wanted, tokenizer)
+
+
+def test_a_worker_process_checks_its_ids(folders, monkeypatch):
+    raw, folder, _ = folders
+    chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
+    lm_encode._start_worker(load_tokenizer(folder))
+    assert len(lm_encode._encode(chunk)) > 0
+    with pytest.raises(IntegrityError, match="documents of"):
+        lm_encode._encode(chunk._replace(utf8_bytes=1))
+
+
+@pytest.mark.parametrize("chunk_chars", [1, 700, 10**9])
+def test_chunks_keep_documents_whole_and_in_order(folders, chunk_chars):
+    raw, _, texts = folders
+    chunks = list(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), chunk_chars))
+    assert [text for chunk in chunks for text in chunk.texts.to_pylist()] == texts
+    position = number = 0
+    for chunk in chunks:
+        held = chunk.texts.to_pylist()
+        assert (chunk.first_document, chunk.characters) == (number, sum(map(len, held)))
+        assert chunk.utf8_bytes == sum(len(text.encode()) for text in held) and chunk.surprisal_bits is None
+        assert position // chunk_chars == (position + chunk.characters - len(held[-1])) // chunk_chars, "too long"
+        position, number = position + chunk.characters, number + len(held)
+    assert len(chunks) == {1: 300, 10**9: 1}.get(chunk_chars, len(chunks)) and list(chunks_of([], 5)) == []
+
+
+def test_characters_are_counted_in_batches_of_every_kind(tmp_path):
+    texts = ["ascii", None, "", "é漢", "\N{GRINNING FACE}", "more"]
+    for kept in (texts, texts[:1], texts[3:5], ["a", None]):
+        folder = tmp_path / str(len(kept))
+        write_documents(folder / "text" / "0000.parquet", kept)
+        splits = {"text": describe_split(folder, "text", "text")}
+        write_json(folder / "manifest.json", {"source": "test", "column": "text", "splits": splits})
+        rows = list(iter_rows(folder, read_manifest(folder), Slice("text", 0, None)))
+        found = {
+            text: length
+            for batch, lengths in rows
+            for text, length in zip(batch.column(0).to_pylist(), lengths, strict=True)
+        }
+        assert found == {text: len(text) for text in kept if text}
+
+
+def test_no_more_than_the_bound_is_in_flight():
+    class Pool:
+        in_flight = most = 0
+
+        def submit(self, work, item):
+            Pool.in_flight += 1
+            Pool.most = max(Pool.most, Pool.in_flight)
+            return self.Done(work(item))
+
+        class Done:
+            def __init__(self, value):
+                self.value = value
+
+            def result(self):
+                Pool.in_flight -= 1
+                return self.value
+
+    assert list(map_in_order(Pool(), lambda x: x * x, range(20), 4)) == [(x, x * x) for x in range(20)]
+    assert Pool.most == 4
+
+
+def test_files_of_different_string_types_make_one_chunk(folders, tmp_path):
+    raw, texts = tmp_path / "raw", ["a b", "c", "d"]
+    for index, kind in enumerate((pa.string(), pa.large_string())):
+        path = raw / "text" / f"{index}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"text": pa.array(texts, kind)}), path)
+    splits = {"text": describe_split(raw, "text", "text")}
+    write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
+    meta = tokenize(Slice("text", 0, None), raw, folders[1], tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+    assert meta["documents"] == 6 and meta["utf8_bytes"] == 10

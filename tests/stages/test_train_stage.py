@@ -1,0 +1,106 @@
+"""What the train stage refuses, with exit code and sentence, and what they say beforehand."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import train as train_stage
+from support.train_cases import ARGUMENTS, TOKENIZER, write_ids
+from support.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    workspace = Workspace(tmp_path_factory.mktemp("template") / "ws")
+    workspace.make_small()
+    return workspace
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    """The small copy as the working directory, with token files of a fixed cycle and its own parameters."""
+    path = template.folder / "params.yaml"
+    before = path.read_text()
+    monkeypatch.chdir(template.folder)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_ids("train.bin", 3000)
+    write_ids("validation.bin", 700)
+    yield template
+    path.write_text(before)
+
+
+def test_files_of_different_tokenizers_are_refused(workspace, capsys):
+    write_ids("train.bin", 100, TOKENIZER | {"sha256": "cd" * 32})
+    assert train_stage.main(ARGUMENTS) == 4
+    assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_says_what_it_will_be_and_leaves_what_the_stage_promises(workspace, capsys):
+    workspace.change(**{"models.micro.window": 64})
+    assert train_stage.main(ARGUMENTS) == 0
+    out, err = capsys.readouterr()
+    for word in ("parameters", "steps", "epochs", "work", "memory", "time"):
+        assert word in out
+    assert "sliding attention is never active" in err
+    record = json.loads(Path("data/models/model.json").read_text())
+    assert record["tokenizer_sha256"] == TOKENIZER["sha256"]
+    assert record["best"]["step"] <= record["last"]["step"] == 20
+    assert record["segments"][0]["from_step"] == 0
+    rows = Path("plots/training.csv").read_text().splitlines()
+    assert rows[0] == "step,tokens,lr,train_loss,grad_norm" and len(rows) == 11
+    assert Path("plots/training.png").read_bytes().startswith(b"\x89PNG")
+
+
+def begin_with(folder, edit=None):
+    """A finished run's models in a folder of their own, its record edited."""
+    assert train_stage.main(ARGUMENTS) == 0
+    shutil.copytree("data/models", folder, dirs_exist_ok=True)
+    record = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**record, **(edit or {})}))
+    return record["best"]["sha256"]
+
+
+def test_a_run_begins_with_the_weights_of_another(workspace, tmp_path, capsys):
+    sha256 = begin_with(tmp_path / "start")
+    before = Path("plots/validation.csv").read_text().splitlines()
+    workspace.change(**{"train.init_from": str(tmp_path / "start")})
+    assert train_stage.main(ARGUMENTS) == 0
+    after = Path("plots/validation.csv").read_text().splitlines()
+    best = min(float(row.split(",")[2]) for row in before[1:])
+    assert float(after[1].split(",")[2]) == pytest.approx(best, abs=1e-6) and best < float(before[1].split(",")[2])
+    assert json.loads(Path("data/models/model.json").read_text())["init_sha256"] == sha256
+
+
+@pytest.mark.parametrize(
+    ("edit", "changes", "sentence"),
+    [
+        ({"tokenizer_sha256": "cd" * 32}, {}, "trained with tokenizer cdcdcdcdcdcd…"),
+        ({}, {"models.micro.d_ff": 48}, "d_ff is 32, not 48; choose the preset of that model as model.name"),
+        ({"best": {"sha256": "00" * 32}}, {}, "its record says 0000"),
+    ],
+)
+def test_a_run_does_not_begin_with_what_does_not_fit(workspace, tmp_path, capsys, edit, changes, sentence):
+    begin_with(tmp_path / "start", edit)
+    workspace.change(**{"train.init_from": str(tmp_path / "start"), **changes})
+    assert train_stage.main(ARGUMENTS) == 4
+    assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_patience_ends_the_stage_and_it_says_so(workspace, capsys):
+    workspace.change(**{"train.patience_evals": 1, "train.peak_lr": 2.0, "train.warmup_steps": 0,
+                        "train.eval_every_tokens": 512, "train.divergence_nats": None})  # fmt: skip
+    assert train_stage.main(ARGUMENTS) == 0
+    steps = json.loads(Path("metrics/train.json").read_text())["steps"]
+    assert steps < 20 and f"ended at step {steps}: train.patience_evals 1 " in capsys.readouterr().out
+
+
+def test_a_finished_run_is_republished_and_not_trained_again(workspace, capsys):
+    assert train_stage.main(ARGUMENTS) == 0
+    before = Path("data/models/best_model_params.pt").read_bytes()
+    shutil.rmtree("data/models")
+    capsys.readouterr()
+    assert train_stage.main(ARGUMENTS) == 0
+    assert "parameters" not in capsys.readouterr().out
+    assert Path("data/models/best_model_params.pt").read_bytes() == before

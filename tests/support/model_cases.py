@@ -1,0 +1,82 @@
+"""Small untrained models with tokenizers, as the train stage leaves them."""
+
+import dataclasses
+import json
+import string
+from pathlib import Path
+
+import tokenizers
+import torch
+from tokenizers import AddedToken, decoders, models, normalizers
+
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.tokenizer.build import train_ranks, write_byte_level, write_huggingface
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.train.loop import TrainingState
+from lm.train.outputs import write_models
+from support.tokenizer_cases import fuzzed_texts, save_tokenizer
+
+SHAPE = dict(
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, window=8, full_attention_every=3,
+    rope_base_local=10_000.0, rope_base_global=500_000.0, query_scale=24, norm_eps=1e-6, max_seq_len=96,
+)  # fmt: skip
+TEXTS = fuzzed_texts(300, seed=5)
+CPU = torch.device("cpu")
+
+
+def write_bpe(folder: Path, seed: int = 3) -> Tokenizer:
+    """A byte-level tokenizer of 400 entries."""
+    folder.mkdir(parents=True)
+    write_byte_level(folder, train_ranks([fuzzed_texts(200, seed)], 400), "bpe")
+    return load_tokenizer(folder)
+
+
+def write_gemma_like(folder: Path, source: Path) -> Tokenizer:
+    """A tokenizer of Gemma's kind, ▁ for a space and bytes for what it has no entry for, as in a repository.
+
+    `source` is the repository's folder, `folder` what make_tokenizer would make of it.
+    """
+    entries = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    entries += ["▁", "\n", *string.ascii_letters, *string.digits, *string.punctuation, "é", "th", "▁th"]
+    vocab = {entry: index for index, entry in enumerate(entries)}
+    merges = [("t", "h"), ("▁", "th")]
+    backend = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    spaces = decoders.Replace("▁", " ")
+    backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in entries[:4]])
+    names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    source.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(backend, source, tokenizer_class="PreTrainedTokenizerFast", **names)
+    folder.mkdir(parents=True)
+    write_huggingface(folder, source)
+    return load_tokenizer(folder)
+
+
+def build(vocab_size: int, seed: int = 0, **changes) -> Gemma3Model:
+    """Untrained, but what it says next depends strongly on the whole text."""
+    model, generator = Gemma3Model(ModelConfig(**SHAPE | changes, vocab_size=vocab_size)), torch.Generator()
+    model.init_weights(generator.manual_seed(seed))
+    for weight in model.parameters():
+        if weight.ndim == 1:
+            weight.data.normal_(0, 0.3, generator=generator)
+    model.norm.weight.data.fill_(7)
+    return model
+
+
+def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dict:
+    """data/models as the stage leaves it, after 20 steps of 128 tokens; returns the record."""
+    state = TrainingState(model, [], step=20, best_loss=2.5, best_step=10)
+    state.best_weights = state.weights()
+    state.history.validation += [[10, 1280, 2.5], [20, 2560, 2.6]]
+    provenance = {
+        "config": dataclasses.asdict(model.config),
+        "seq_len": 32,
+        "seed": 1,
+        "eval_tokens": 512,
+        "tokenizer_sha256": tokenizer.sha256,
+        "data_sha256": {"train": "a" * 64, "validation": "b" * 64},
+        "init_sha256": None,
+    }
+    write_models(folder, state, batch_tokens=128, provenance=provenance)
+    return json.loads((folder / "model.json").read_text())

@@ -1,0 +1,134 @@
+"""Ranks of the train stage: forked, as an outside torchrun would begin them, or begun by the stage itself.
+
+Run as a script this is such a rank, with a sabotage: the stage's launcher begins it instead of train.py.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src"), str(Path(__file__).resolve().parents[1])]
+
+import lm.core.files
+import lm.train.loop
+import train as train_stage
+from lm.train.signals import StopRequest
+from support.train_cases import ARGUMENTS, Ended, Stage
+
+
+def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
+    """The stage as `count` ranks of a launcher outside, in the working directory, to their ends."""
+    port = free_port()
+    stages = [Stage(become_rank, rank, count, port, sabotage, *arguments) for rank in range(count)]
+    return [stage.end() for stage in stages]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def become_task(rank: int, count: int, port: int) -> None:
+    """A sabotage: this process is a task of a job step of Slurm."""
+    os.environ.update(
+        SLURM_PROCID=str(rank), SLURM_STEP_NUM_TASKS=str(count), SLURM_LOCALID=str(rank),
+        SLURM_STEP_TASKS_PER_NODE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+    )  # fmt: skip
+
+
+def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:
+    """A sabotage: this process is a rank, with another sabotage."""
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+    )  # fmt: skip
+    if rank > 0:
+        train_stage.output_lock = lm.core.files._temporary_beside = forbidden
+    if sabotage is not None:
+        sabotage(*arguments)
+
+
+def forbidden(*arguments):
+    """Stands for what takes a lock or writes a file, in all ranks but the first."""
+    raise AssertionError(f"rank {os.environ['RANK']} writes {arguments[0]}")
+
+
+def sabotage_ranks(*words) -> None:
+    """A sabotage of a stage that begins ranks: they begin with the function and the integers that `words` name."""
+    os.environ["SABOTAGE"] = " ".join(map(str, words))
+    train_stage.__file__ = __file__
+
+
+def record_batches(folder: str) -> None:
+    """A sabotage: every batch of ids that this process computes on, in order, goes to <folder>/<rank>.json."""
+    seen, accumulate = [], lm.train.loop.accumulate_gradients
+    path = Path(folder) / f"{os.environ.get('RANK', 0)}.json"
+
+    def recorded(model, x, y, micro_batches, dtype):
+        seen.append(x.tolist())
+        path.write_text(json.dumps(seen))
+        return accumulate(model, x, y, micro_batches, dtype)
+
+    lm.train.loop.accumulate_gradients = recorded
+
+
+def at_step(step: int, action: Callable) -> None:
+    """A sabotage: `action()` after this step, before what comes after it."""
+    train_steps = train_stage.train_steps
+
+    def steps(*arguments):
+        for number in train_steps(*arguments):
+            if number == step:
+                action()
+            yield number
+
+    train_stage.train_steps = steps
+
+
+def hold_at(step: int) -> None:
+    """A sabotage: after this step each rank writes its process id into `held-<rank>` and waits for the file `go`."""
+
+    def hold() -> None:
+        path = Path(f"held-{os.environ['RANK']}")
+        path.with_suffix(".tmp").write_text(str(os.getpid()))
+        path.with_suffix(".tmp").rename(path)
+        while not Path("go").exists():
+            time.sleep(0.01)
+
+    at_step(step, hold)
+
+
+def hold_at_and_let_the_first_be_slow(step: int) -> None:
+    """A sabotage: as `hold_at`, and the first rank, which speaks for all, takes its time to leave, the others none."""
+    hold_at(step)
+    if os.environ["RANK"] != "0":
+        sys.exit = os._exit
+    else:
+        leave = StopRequest.__exit__
+        StopRequest.__exit__ = lambda *arguments: time.sleep(1.2) or leave(*arguments)
+
+
+def hang_at(rank: int, step: int) -> None:
+    """A sabotage: this rank sleeps for good after this step; all write their process ids before."""
+    Path("go").touch()
+    hold_at(step)
+    if os.environ["RANK"] == str(rank):
+        at_step(step, lambda: time.sleep(3600))
+
+
+def stop_at(rank: int, step: int) -> None:
+    """A sabotage: one rank alone is asked to stop, by SIGTERM, in this step."""
+    if os.environ["RANK"] == str(rank):
+        at_step(step, lambda: os.kill(os.getpid(), 15))
+
+
+if __name__ == "__main__":
+    name, *numbers = os.environ["SABOTAGE"].split()
+    globals()[name](*map(int, numbers))
+    sys.exit(train_stage.main(ARGUMENTS))

@@ -1,0 +1,144 @@
+"""Texts and tokenizers that the tests of tokenizers share.
+
+TEXTS: 20,000 fuzzed texts of every plane; TRAINING: text to train a small vocabulary on.
+"""
+
+import hashlib
+import random
+import string
+from itertools import product
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from lm.core.files import write_json
+from lm.tokenizer.build import download_ranks, train_ranks, write_byte_level
+from support import ROOT
+
+TIKTOKEN_CACHE = ROOT.parent / "shared" / "data" / "tiktoken_cache"
+VOCAB_SIZE = 1200
+SPECIAL = ["<|endoftext|>", "<bos>", "<eos>", "<start_of_turn>", "<unk>", "<pad>", "<0x0A>", "▁"]
+SPACES = ["\0", " ", "   ", "\n", "\n\n\n", "\t", "\r\n", " \n ", "\u00a0", "\u2003", "\u3000", "\u2028"]
+SPACES += ["\u2029", "\x1c", "\x85", "\u200b", "\ufeff"]
+WORDS = [
+    "'s",
+    "'t",
+    "'ll",
+    "'VE",
+    "''",
+    "'",
+    "’s",
+    "0",
+    "1234567",
+    "٣",
+    "Ⅷ",
+    "the",
+    " the",
+    "hello",
+    " World",
+]
+WORDS += [
+    "e\u0301",
+    "é",
+    "ß",
+    "ſ",
+    "İ",
+    "!?",
+    "...",
+    "//",
+    "{",
+    "};",
+    "_",
+    "漢字",
+    "한국",
+    "العربية",
+    "हिन्दी",
+]
+WORDS += ["👩\u200d👩\u200d👧", "🇩🇪"]
+PIECES = SPECIAL + SPACES + WORDS
+
+
+def fuzzed_texts(num_texts: int, seed: int) -> list[str]:
+    """Texts of 0 to 30 pieces: words, white space, specials and characters of every plane."""
+    draw = random.Random(seed)
+
+    def piece() -> str:
+        kind = draw.random()
+        if kind < 0.6:
+            return draw.choice(PIECES)
+        if kind < 0.8:
+            return draw.choice(string.printable) * draw.choice([1, 1, 1, 2, 7])
+        code = draw.randrange(0x10000) if kind < 0.9 else draw.randrange(0x110000)
+        return "\ufffd" if 0xD800 <= code < 0xE000 else chr(code)
+
+    return ["".join(piece() for _ in range(draw.randrange(31))) for _ in range(num_texts)]
+
+
+TEXTS = fuzzed_texts(20_000, seed=1)
+TRAINING = fuzzed_texts(1000, seed=2) + ["the theory of the thing; it's 2024's best {code} \n" * 20] * 3
+
+
+def write_bpe(folder: Path) -> Path:
+    """A byte-level BPE of VOCAB_SIZE entries, trained on TRAINING."""
+    write_byte_level(folder, train_ranks([TRAINING[:600], TRAINING[600:]], VOCAB_SIZE), "bpe")
+    return folder
+
+
+def write_gpt2(folder: Path) -> Path:
+    """GPT-2's vocabulary out of TIKTOKEN_CACHE; the test is skipped where that is absent."""
+    if not TIKTOKEN_CACHE.exists():
+        pytest.skip(f"{TIKTOKEN_CACHE} is absent: GPT-2's vocabulary would have to be downloaded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
+        write_byte_level(folder, download_ranks("gpt2"), "tiktoken", encoding="gpt2")
+    return folder
+
+
+def write_gemma_like(folder: Path) -> Path:
+    """A tokenizer of Gemma's kind with 262,144 entries, and one special token beyond them."""
+    letters = "▁" + string.ascii_letters + string.digits + string.punctuation + "é漢字"
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
+    pairs = [left + right for left, right in product(string.ascii_lowercase, repeat=2)]
+    merges = [*product(letters, letters), *product(pairs, letters), *product(pairs, pairs)]
+    entries = [*names, "\n", "\n\n", "<tag>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    entries = dict.fromkeys(entries + [left + right for left, right in merges])
+    vocab = {entry: index for index, entry in enumerate(list(entries)[: 2**18])}
+    merges = [(left, right) for left, right in merges if left + right in vocab]
+
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    spaces = decoders.Replace("▁", " ")
+    backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    names.append("<image_soft_token>")
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in names])
+    backend.add_tokens([AddedToken("\n\n", normalized=False), AddedToken("<tag>", normalized=False)])
+    backend.enable_truncation(5)
+    backend.enable_padding()
+    config = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    return save_tokenizer(backend, folder, tokenizer_class="GemmaTokenizer", **config)
+
+
+def save_tokenizer(backend: tokenizers.Tokenizer, folder: Path, **config) -> Path:
+    """The two files of a fast tokenizer as they lie in a repository."""
+    backend.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {"clean_up_tokenization_spaces": False, **config})
+    return folder
+
+
+def auto_ids(folder: Path, texts: list[str], **options) -> list[list[int]]:
+    """What transformers makes of the texts, with nothing added around them."""
+    from transformers import AutoTokenizer
+
+    auto = AutoTokenizer.from_pretrained(folder, **options)
+    return auto(texts, add_special_tokens=False)["input_ids"]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}

@@ -1,0 +1,95 @@
+"""A copy of the repository in a temporary folder, made small, on which real stages and real DVC run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from stages import change_params
+from support import ROOT
+
+MICRO_MODEL = {
+    "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "window": 8,
+    "full_attention_every": 2, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_scale": 8,
+    "norm_eps": 1e-6, "max_seq_len": 1024,
+}  # fmt: skip
+
+
+def copy_repository(folder: Path) -> None:
+    """Copy the files that git has or would take, as they are now."""
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+class Workspace:
+    """The copy: its folder, its parameters, and the commands that run in it."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        copy_repository(folder)
+        (folder / "dvc.lock").unlink(missing_ok=True)
+        # The commands' `python` is the one that runs the tests; the run is the same on any machine.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment = {
+            **os.environ,
+            "PATH": path,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self.environment.pop("DVC_ROOT", None)
+
+    def change(self, **values) -> None:
+        """Change parameters: `change(**{"train.seq_len": 16})`; dots descend, missing keys are made."""
+        change_params(self.folder, values)
+
+    def get(self, name: str):
+        """A parameter by its dotted name."""
+        value = yaml.safe_load((self.folder / "params.yaml").read_text())
+        for part in name.split("."):
+            value = value[part]
+        return value
+
+    def make_small(self) -> None:
+        """A few hundred stories, a vocabulary of 400, a model of a few thousand parameters, 20 steps."""
+        self.change(
+            **{
+                "data.source": "stories",
+                "sources.stories.fetch.num_documents": 300,
+                "sources.stories.fetch.num_validation_documents": 30,
+                "tokenizers.bpe.vocab_size": 400,
+                "models.micro": MICRO_MODEL,
+                "model.name": "micro",
+                "train.seq_len": 32, "train.batch_tokens": 512, "train.micro_batch_tokens": 512,
+                "train.max_tokens": 10240, "train.warmup_steps": 2, "train.log_every_tokens": 1024,
+                "train.eval_every_tokens": 5120, "train.eval_tokens": 512, "train.dtype": "float32",
+                "eval.stride": 16, "eval.sample_tokens": 8, "eval.num_samples": 1,
+            }
+        )  # fmt: skip
+
+    def run(self, *command: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
+        """Run a command in the copy and return what it printed; a failure shows it."""
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, env={**self.environment, **environment}
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def commit(self, message: str = "state") -> None:
+        """Put everything into git, which `dvc exp run` needs."""
+        if not (self.folder / ".git").exists():
+            self.run("git", "init", "-q", "-b", "main")
+        self.run("git", "add", "-A")
+        self.run("git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", message)
+
+    def repro(self, *arguments: str) -> set[str]:
+        """`dvc repro`; return the stages that did not stand unchanged."""
+        output = self.run("dvc", "repro", *arguments).stdout
+        ran = {line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage '")}
+        return ran | {line.split("'")[1] for line in output.splitlines() if "is cached - skipping run" in line}

@@ -1,0 +1,301 @@
+"""A trained model: loaded, given batches, and made to write; the text on the screen is that of the ids."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models
+
+from lm.core.errors import IntegrityError
+from lm.evaluate.generation import generate
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.weights import load_trained
+from lm.tokenizer.load import Tokenizer
+from lm.train.batches import get_batch
+from support.model_cases import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
+from tools.generate import main, stream_text
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> SimpleNamespace:
+    """A folder with a tokenizer and a trained model, and what lies in them."""
+    folder = tmp_path_factory.mktemp("trained")
+    tokenizer = write_bpe(folder / "tokenizer")
+    model = build(tokenizer.vocab_size)
+    record = write_trained(folder / "models", model, tokenizer)
+    return SimpleNamespace(folder=folder, tokenizer=tokenizer, model=model, record=record)
+
+
+@pytest.fixture
+def run(trained, capsys):
+    """The command, as a function of its arguments: (exit status, standard output, standard error)."""
+
+    def run_it(*arguments, models=trained.folder / "models", tokenizer=trained.folder / "tokenizer"):
+        status = main([*map(str, arguments), "--models", str(models), "--tokenizer", str(tokenizer)])
+        return status, *capsys.readouterr()
+
+    return run_it
+
+
+def sampled(trained, prompt: str, new_tokens: int, seed: int = 1, **settings) -> list[int]:
+    ids = [trained.tokenizer.eot_id, *trained.tokenizer.encode(prompt)]
+    settings = {"temperature": 0.8, "top_k": 50, "eot_id": trained.tokenizer.eot_id} | settings
+    return list(generate(trained.model, ids, new_tokens, generator=torch.Generator().manual_seed(seed), **settings))
+
+
+# The snippets of the first system's document, with this project's imports.
+
+
+def test_best_weights_load_as_a_plain_state_dict(trained, monkeypatch):
+    monkeypatch.chdir(trained.folder)
+    model = Gemma3Model(ModelConfig(**json.loads(Path("models/model.json").read_text())["config"]))
+    checkpoint = torch.load("models/best_model_params.pt")
+    model.load_state_dict(checkpoint)
+    ids = torch.arange(40)[None]
+    assert torch.equal(model(ids), trained.model(ids)) and type(checkpoint) is dict
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "int32"])
+def test_batches_of_a_token_file_train_a_model(trained, tmp_path, dtype):
+    stream = np.random.default_rng(0).integers(trained.tokenizer.vocab_size, size=300)
+    stream.astype(dtype).tofile(tmp_path / "train.bin")
+    data = np.memmap(tmp_path / "train.bin", dtype=dtype, mode="r")
+    x, y = get_batch(data, 24, 5, "cpu", torch.Generator().manual_seed(0))
+    assert x.shape == y.shape == (5, 24) and x.dtype == y.dtype == torch.int64
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    windows = {tuple(stream[i : i + 25]) for i in range(276)}
+    assert {(*row.tolist(), int(last)) for row, last in zip(x, y[:, -1], strict=True)} <= windows
+    trained.model.loss(x, y).backward()
+    assert all(weight.grad.isfinite().all() for weight in trained.model.parameters())
+    trained.model.zero_grad()
+
+
+def test_batches_hold_ids_that_no_int16_holds():
+    data = np.arange(60_000, 60_030, dtype=np.uint16)
+    x, y = get_batch(data, 29, 1, "cpu", torch.Generator())
+    assert x[0].tolist() == list(range(60_000, 60_029)) and y[0].tolist() == list(range(60_001, 60_030))
+
+
+def test_every_window_is_drawn_and_the_generator_decides():
+    data, state = np.arange(12, dtype=np.uint16), torch.get_rng_state()
+    generator = torch.Generator().manual_seed(0)
+    firsts = torch.cat([get_batch(data, 4, 16, "cpu", generator)[0][:, 0] for _ in range(20)])
+    assert set(firsts.tolist()) == set(range(8))
+    again = get_batch(data, 4, 16, "cpu", torch.Generator().manual_seed(0))[0][:, 0]
+    assert torch.equal(again, firsts[:16]) and not torch.equal(again, firsts[16:32])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_too_few_tokens_are_refused():
+    with pytest.raises(ValueError, match="data has 4 tokens, a window of 4 needs 5"):
+        get_batch(np.arange(4), 4, 1, "cpu", torch.Generator())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_reach_the_device():
+    batches = [get_batch(np.arange(99), 9, 4, d, torch.Generator().manual_seed(0)) for d in ("cuda", "cpu")]
+    assert batches[0][0].is_cuda and all(torch.equal(a.cpu(), b) for a, b in zip(*batches, strict=True))
+
+
+# Loading.
+
+
+def test_a_trained_model_is_loaded_with_its_record(trained):
+    model, record = load_trained(trained.folder / "models", CPU)
+    assert record == trained.record and model.config == trained.model.config
+    for name, weight in trained.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+
+
+def edited(trained, folder: Path, edit) -> Path:
+    """A copy of the models whose record went through `edit`."""
+    for name in ("best_model_params.pt", "model.json"):
+        (folder / name).write_bytes((trained.folder / "models" / name).read_bytes())
+    record = json.loads((folder / "model.json").read_text())
+    edit(record)
+    (folder / "model.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (lambda r: r["config"].update(d_ff=80), r"does not fit model.json: .*size mismatch for layers.0.mlp"),
+        (lambda r: r["config"].update(n_layer=5), r"does not fit model.json: .*Missing key.*layers.4"),
+        (lambda r: r["config"].update(n_head="4"), r"model.json: .*'str'"),
+        (lambda r: r["config"].update(head_dim=15), r"model.json: head_dim is 15, needed: an even number"),
+        (lambda r: r["config"].pop("window"), r"model.json: .*window"),
+        (lambda r: r.pop("best"), r"model.json: 'best'"),
+        (lambda r: r["best"].update(sha256="0" * 64), r"sha256 is [0-9a-f]{64}, its record says 0{64}"),
+    ],
+)
+def test_what_does_not_fit_its_record_is_refused(trained, tmp_path, edit, sentence):
+    with pytest.raises(IntegrityError, match=sentence):
+        load_trained(edited(trained, tmp_path, edit), CPU)
+
+
+# Text while it is drawn.
+
+
+@pytest.fixture(scope="module")
+def gemma_like(tmp_path_factory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("gemma")
+    return write_gemma_like(folder / "tokenizer", folder / "source")
+
+
+def test_streamed_text_is_the_text_of_any_ids(trained):
+    """Also of ids whose bytes are no UTF-8."""
+    tokenizer, draw = trained.tokenizer, np.random.default_rng(0)
+    for length in list(range(8)) * 20:
+        ids = draw.integers(tokenizer.eot_id, size=length).tolist()
+        assert "".join(stream_text(tokenizer, [tokenizer.eot_id], ids)) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "gemma_like"])
+def test_streamed_text_is_the_text_and_no_character_is_torn(trained, gemma_like, kind):
+    tokenizer = trained.tokenizer if kind == "byte_level" else gemma_like
+    for prompt, text in itertools.pairwise(TEXTS):
+        prompt, text = prompt.replace("\ufffd", ""), text.replace("\ufffd", "")
+        ids, prompt_ids = tokenizer.encode(text), [tokenizer.eot_id, *tokenizer.encode(prompt)]
+        pieces = list(stream_text(tokenizer, prompt_ids, ids))
+        assert "".join(pieces) == tokenizer.decode(ids) and "\ufffd" not in "".join(pieces)
+
+
+def test_bytes_that_are_no_text_become_replacement_characters(gemma_like):
+    """The bytes of 漢, a stray byte, a letter: what was shown stays, the rest is told as unreadable."""
+    first = gemma_like.encode("漢")
+    assert len(first) == 3
+    ids = [*first, first[0], *gemma_like.encode("x"), first[0]]
+    assert "".join(stream_text(gemma_like, [gemma_like.eot_id], ids)) == "漢\ufffdx\ufffd"
+
+
+def test_a_token_that_depends_on_the_one_before_is_shown_as_in_the_whole_text():
+    """A space that stands at the beginning of a text is none; and the work does not grow with the text."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"▁one": 0, "▁day": 1, "s": 2}, unk_token="s"))
+    backend.decoder, lengths = decoders.Metaspace(), []
+
+    def decode(ids: list[int]) -> str:
+        lengths.append(len(ids))
+        return backend.decode(ids)
+
+    pieces = stream_text(SimpleNamespace(decode=decode), [0], [1, 2, 0, 1] * 20)
+    assert list(pieces) == [" day", "s", " one", " day"] * 20 and max(lengths) == 2
+
+
+def test_text_appears_with_the_token_that_completes_it(trained):
+    tokenizer, seen = trained.tokenizer, []
+    ids = [*tokenizer.encode("the"), *tokenizer.encode("🇩"), *tokenizer.encode("x")]
+
+    def told():
+        for number, token_id in enumerate(ids):
+            seen.append(number)
+            yield token_id
+
+    shown = [(text, len(seen)) for text in stream_text(tokenizer, [tokenizer.eot_id], told())]
+    assert "".join(text for text, _ in shown) == "the🇩x"
+    assert shown[0][1] == 1 and shown[-1] == ("x", len(ids)) and shown[-2] == ("🇩", len(ids) - 1)
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        ([], {}),
+        (["--temperature", 1.3, "--top_k", 0, "--top_p", 0.9], {"temperature": 1.3, "top_k": None, "top_p": 0.9}),
+        (["--min_p", 0.2, "--seed", 7, "--top_k", 9], {"min_p": 0.2, "seed": 7, "top_k": 9}),
+        (["--temperature", 0], {"temperature": 0}),
+    ],
+)
+@pytest.mark.parametrize("cache", [[], ["--no_cache"]], ids=["cache", "no_cache"])
+def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, settings, cache):
+    status, out, err = run("One day, é漢", "--max_new_tokens", 40, *arguments, *cache)
+    ids = sampled(trained, "One day, é漢", 40, **settings)
+    assert (status, out) == (0, "One day, é漢" + trained.tokenizer.decode(ids) + "\n")
+    found = rf"seed {settings.get('seed', 1)}: 40 tokens, \d+ a second, cut at max_new_tokens\n"
+    assert re.fullmatch(found, err)
+
+
+def test_samples_have_seeds_of_their_own_and_the_text_goes_to_the_end_of_the_context(trained, run):
+    status, out, err = run("The", "--num_samples", 3, "--seed", 4, "--max_new_tokens", 500)
+    length = SHAPE["max_seq_len"] - 1 - len(trained.tokenizer.encode("The"))
+    drawn = [sampled(trained, "The", length, seed) for seed in (4, 5, 6)]
+    ended = [ids[-1] == trained.tokenizer.eot_id for ids in drawn]
+    texts = [trained.tokenizer.decode(ids[:-1] if end else ids) for ids, end in zip(drawn, ended, strict=True)]
+    assert (status, out) == (0, "".join(f"The{text}\n" for text in texts)) and len(set(texts)) == 3
+    assert err.count("ended by itself") == sum(ended) < 3
+    assert err.count(f"{length} tokens") == err.count("cut at the model's max_seq_len") == 3 - sum(ended)
+
+
+def test_stops_at_the_end_of_the_text(trained, run, tmp_path):
+    """Without its blocks the model says again what was said last: after an end of text, that."""
+    model, tokenizer = Gemma3Model(trained.model.config), trained.tokenizer
+    model.embed_tokens.weight.data = trained.model.embed_tokens.weight.data
+    write_trained(tmp_path / "models", model, tokenizer)
+    status, out, err = run("", "--temperature", 0, "--max_new_tokens", 9, models=tmp_path / "models")
+    assert (status, out) == (0, "\n") and "1 tokens" in err and "ended by itself" in err
+    assert run("x", "--temperature", 0, "--max_new_tokens", 9, models=tmp_path / "models")[1] == "x" * 10 + "\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no_cache"]])
+def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
+    settings = {}
+    monkeypatch.setattr("tools.generate.generate", lambda *_, **given: settings.update(given) or iter([]))
+    assert run("x", *arguments)[0] == 0 and settings["use_cache"] is not bool(arguments)
+
+
+def test_each_character_is_on_the_screen_before_the_next_is_drawn(trained, run, monkeypatch):
+    events = []
+
+    def watched(*arguments, **settings):
+        for token_id in generate(*arguments, **settings):
+            events.append("drawn")
+            yield token_id
+
+    monkeypatch.setattr("tools.generate.generate", watched)
+    monkeypatch.setattr("tools.generate.show", lambda text: events.append("shown"))
+    assert run("a", "--max_new_tokens", 30)[0] == 0
+    assert events[:2] == ["shown", "drawn"] and events.count("drawn") == 30
+    assert max(len(list(group)) for key, group in itertools.groupby(events) if key == "drawn") < 10
+
+
+def test_another_tokenizer_is_refused(trained, run, tmp_path):
+    other = write_bpe(tmp_path / "other", seed=4)
+    status, out, err = run("x", tokenizer=tmp_path / "other")
+    assert (status, out) == (4, "")
+    assert trained.tokenizer.sha256[:12] in err and other.sha256[:12] in err and str(tmp_path / "other") in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--temperature", "-1"], "--temperature is -1.0, needed: 0 or more"),
+        (["--top_p", "1.5"], "--top_p is 1.5, needed: above 0, at most 1"),
+        (["--min_p", "0"], "--min_p is 0.0, needed: above 0, at most 1"),
+        (["x " * 200], r"the prompt has \d+ tokens, needed: below max_seq_len \(96\)"),
+    ],
+)
+def test_settings_out_of_range_are_refused(run, arguments, sentence):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "") and re.fullmatch(f"error: {sentence}\n", err)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--seed", "-1"], ["--num_samples", "1e3"], ["--min_p", "nan"], ["--tempo", "1"]]
+)
+def test_arguments_that_cannot_be_are_refused(run, arguments):
+    with pytest.raises(SystemExit) as ended:
+        run(*arguments)
+    assert ended.value.code == 2
+
+
+def test_a_missing_model_is_named(run, tmp_path):
+    status, _, err = run("x", models=tmp_path / "none")
+    assert status == 4 and f"{tmp_path}/none/model.json: missing" in err

@@ -1,0 +1,134 @@
+"""README's "A team's cache on S3", command by command, against moto's server: an author pushes, colleagues pull.
+
+The colleagues' `python` refuses to start: whatever they get, no stage made it.
+"""
+
+import copy
+import logging
+import re
+import socket
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from support import ROOT
+from support.workspace import Workspace
+
+BUCKET = "our-bucket"
+BLOCK = re.compile(r"^```bash parse\n(.*?)^```", re.M | re.S)
+OUTPUTS = ("data/raw", "data/tokenizer", "data/processed_datasets", "data/audit", "data/models", "data/evaluation")
+ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"}
+
+
+def recipe(pattern: str) -> list[list[str]]:
+    """The commands of the README's section that match, as words, without comments."""
+    section = (ROOT / "README.md").read_text().split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
+    lines = [line.partition("  #")[0].strip() for block in BLOCK.findall(section) for line in block.splitlines()]
+    return [command.split() for line in lines for command in line.split(" && ") if re.match(pattern, command)]
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    """An S3 of this process, with an empty bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line a request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "s", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys).create_bucket(Bucket=BUCKET)
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def author(tmp_path_factory, endpoint):
+    """A repository with a remote: a commit of parameters alone, its run pushed with DVC, a commit of the results."""
+    author = Workspace(tmp_path_factory.mktemp("author"))
+    author.environment |= {
+        "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1",
+    }  # fmt: skip
+    author.make_small()
+    author.commit()
+    for command in recipe("dvc remote add"):
+        author.run(*command)
+    author.commit("parameters")
+    assert author.repro() == ALL
+    for command in recipe("dvc push"):
+        author.run(*command)
+    author.commit("results")
+    return author
+
+
+@pytest.fixture
+def colleague(author, tmp_path):
+    """A clone with an empty cache, on a machine where no stage can run."""
+    author.run("git", "clone", "-q", ".", str(tmp_path / "clone"))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho a stage was started >&2\nexit 97\n")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    colleague = copy.copy(author)
+    colleague.folder = tmp_path / "clone"
+    colleague.environment = author.environment | {"PATH": f"{tmp_path / 'bin'}:{author.environment['PATH']}"}
+    return colleague
+
+
+def contents(workspace: Workspace) -> dict[str, bytes]:
+    """Every file of every output by its path."""
+    files = [file for name in OUTPUTS for file in (workspace.folder / name).rglob("[!.]*") if file.is_file()]
+    files.append(workspace.folder / "metrics" / "samples.md")
+    return {file.relative_to(workspace.folder).as_posix(): file.read_bytes() for file in files}
+
+
+def test_a_clone_gets_data_tokens_and_models_and_nothing_is_run(author, colleague):
+    assert not (colleague.folder / "data" / "models").exists()
+    for command in recipe("dvc pull"):
+        colleague.run(*command)
+    found = contents(colleague)
+    assert found == contents(author)
+    assert {"data/processed_datasets/train.bin", "data/models/best_model_params.pt"} <= found.keys()
+    assert colleague.repro() == set()
+    assert colleague.run("git", "status", "--porcelain").stdout == ""
+
+
+def test_repro_alone_pulls_what_it_needs_also_from_another_make_of_s3(author, colleague, endpoint):
+    del colleague.environment["AWS_ENDPOINT_URL"]
+    for command in recipe("dvc remote modify"):
+        colleague.run(*command[:-1], endpoint)
+    colleague.run("dvc", "repro", "--pull")
+    assert contents(colleague) == contents(author)
+
+
+def test_what_one_has_run_nobody_runs_again(author, colleague):
+    """From the commit before the results. DVC pushes no metrics and plots that are in git; `share` brings them."""
+    colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
+    refused = colleague.run("dvc", "repro", "--pull", check=False)
+    assert "Running stage 'audit'" in refused.stdout and "a stage was started" in refused.stderr
+
+    for command in recipe("python src share"):
+        assert not author.run(*command).stdout.startswith("0 files")
+        assert author.run(*command).stdout.endswith(" 0 of them new\n")
+    assert colleague.repro("--pull") | {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val"} == ALL
+    assert contents(colleague) == contents(author)
+    for name in ("metrics/eval.json", "metrics/train.json", "plots/training.csv"):
+        assert (colleague.folder / name).read_bytes() == (author.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("command", ["dvc pull", "dvc push", "python src share"])
+def test_a_server_that_is_away_is_named(author, command):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        failed = author.run(*command.split(), check=False, AWS_ENDPOINT_URL=address)
+    assert failed.returncode
+    assert f'Could not connect to the endpoint URL: "{address}' in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_packages_have_one_version_in_all_requirements():
+    pins: dict[str, set[str]] = {}
+    for path in ROOT.glob("requirements*.txt"):
+        for name, version in re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s#]+)", path.read_text(), re.M):
+            pins.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(version)
+    assert {name: versions for name, versions in pins.items() if len(versions) > 1} == {}
