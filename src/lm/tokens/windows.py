@@ -128,6 +128,17 @@ class TokenWindows:
         return buffer[:, :-1], buffer[:, 1:]
 
 
+def selection_starts(num_tokens: int, num_selected: int, seq_len: int) -> np.ndarray:
+    """Return where the windows begin whose tokens select the best model: (W,) int64, ascending.
+
+    The stream is cut into windows of `seq_len` side by side; W = num_selected // seq_len of them, at least one and at
+    most all, are taken at even distances over the whole stream, so that they represent it.
+    """
+    num_windows = max(1, num_tokens // seq_len)
+    count = min(num_windows, max(1, num_selected // seq_len))
+    return (np.arange(count) * num_windows // count + num_windows // (2 * count)) * seq_len
+
+
 def gather(ids: np.ndarray, starts: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
     """x, y (B, T) int64 for windows of ids (N,) at `starts` (B,): one fancy index, one widening."""
     buffer = read_windows(ids, starts, seq_len + 1)
