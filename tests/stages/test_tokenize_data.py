@@ -127,7 +127,7 @@ def test_a_short_last_sample_is_left_out_only_where_that_is_asked_and_said(run, 
     assert len(samples_of(folder)) == num_tokens // 1000
     assert open_dumps(folder).provenance["left_out_tokens"] == rest
     assert open_dumps(folder).provenance["stream"]["tokens"] == num_tokens - rest
-    assert "no sample of at least 10000" in run(
+    assert "needed: a sample of at least 10000" in run(
         "--seq_length", 10_000, "--min_sample_length", 50_000, expect=3, folder="b"
     )
     assert not (tmp_path / "b").exists()
