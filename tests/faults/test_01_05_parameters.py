@@ -137,7 +137,7 @@ def test_03_a_missing_key_is_refused(workspace, ends_with_2, stage, section, key
 def test_03_a_key_that_stands_twice_is_refused(workspace, ends_with_2, stage):
     path = workspace.folder / "params.yaml"
     path.write_text(path.read_text().replace("  stride: 16\n", "  stride: 16\n  stride: 32\n"))
-    ends_with_2(stage, "params.yaml: stride stands twice; keep one of them")
+    ends_with_2(stage, 'found duplicate key "stride"; keep one of them')
 
 
 @pytest.mark.parametrize(
