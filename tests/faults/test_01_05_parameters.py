@@ -223,7 +223,7 @@ def test_05_outputs_are_literal():
 def test_05_a_split_name_must_be_a_plain_folder_name(workspace, ends_with_2, kind, name):
     key = "files" if kind is HUB else "splits"
     workspace.change(**{"sources.stories.fetch": {**kind, key: {name: next(iter(kind[key].values()))}}})
-    ends_with_2("fetch", f"sources.stories.fetch.{key} has the splits {[name]!r}, needed: ")
+    ends_with_2("fetch", f"sources.stories.fetch.{key} is {[name]!r}, needed: ")
     assert not (workspace.folder.parent / "out").exists()
 
 

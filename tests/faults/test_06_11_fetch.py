@@ -173,8 +173,8 @@ def test_08_a_branch_is_resolved_and_recorded(project, hub):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"revision": "v9"}, "o/n has no revision 'v9', for its revision does not exist; https://huggingface.co"),
-        ({"revision": B}, f"o/n has no data/x.parquet at commit {B}, for its revision does not exist"),
+        ({"revision": "v9"}, "o/n has no revision 'v9': the revision does not exist; https://huggingface.co"),
+        ({"revision": B}, f"o/n has no data/x.parquet at commit {B}: the revision does not exist"),
     ],
 )
 def test_08_a_missing_revision_is_named(project, change, sentence):
