@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lm.core.errors import MEND, DataError, IntegrityError, NoDocument, ParamsError
 from lm.core.files import read_json, sha256_file
 from lm.core.params import needed
-from lm.text.parquet import open_parquet, read_row_group
+from lm.text.parquet import iter_batches
 
 MANIFEST = "manifest.json"
 
@@ -105,29 +105,21 @@ def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None 
     no document begins inside the slice.
     """
     check_slice(manifest, part)
-    batch = None
-    for batch, lengths in _iter_selected(raw, manifest, part, columns or []):
-        yield batch, lengths
-    if batch is None:
+    paths = (raw / entry["path"] for entry in manifest["splits"][part.split]["files"])
+    batches = (batch for path in paths for batch in iter_batches(path, [manifest["column"], *(columns or [])]))
+    position, is_empty = 0, True
+    for batch in batches:
+        rows, lengths, position = _select(batch, position, part)
+        if rows.num_rows:
+            is_empty = False
+            yield rows, lengths
+        if position >= part.end_char:
+            break
+    if is_empty:
         raise NoDocument(
             f"sources.{manifest['source']}: no document of split {part.split!r} begins in characters "
             f"{part.start_char} to {part.end_char}; widen the range"
         )
-
-
-def _iter_selected(raw: Path, manifest: dict, part: Slice, columns: list[str]) -> Iterator[Rows]:
-    """Yield the rows of the slice; read no file beyond its end."""
-    column, position = manifest["column"], 0
-    for entry in manifest["splits"][part.split]["files"]:
-        path = raw / entry["path"]
-        file = open_parquet(path, column)
-        for group in range(file.num_row_groups):
-            for batch in read_row_group(path, file, group, [column, *columns]):
-                batch, lengths, position = _select(batch, position, part)
-                if batch.num_rows:
-                    yield batch, lengths
-                if position >= part.end_char:
-                    return
 
 
 def _select(batch: pa.RecordBatch, position: int, part: Slice) -> tuple[pa.RecordBatch, np.ndarray, int]:
@@ -177,7 +169,7 @@ def iter_chunks(raw: Path, manifest: dict, part: Slice, chunk_chars: int) -> Ite
 
 
 def chunks_of(batches: Iterable[Rows], chunk_chars: int) -> Iterator[Chunk]:
-    """Regroup rows: chunk i has the documents that begin in characters i·chunk_chars to (i + 1)·chunk_chars."""
+    """Regroup rows: a chunk has the documents that begin within the same `chunk_chars` characters."""
     pending, number, position, first_document = [], 0, 0, 0
     for batch, lengths in batches:
         numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars

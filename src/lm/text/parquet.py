@@ -53,11 +53,6 @@ def _row_groups(rows: Iterable[tuple]) -> Iterator[list[tuple]]:
         yield group
 
 
-def split_files(folder: Path, split: str) -> list[Path]:
-    """Return the parquet files of one split in order."""
-    return sorted((folder / split).glob("*.parquet"))
-
-
 def open_parquet(path: Path, column: str, name: str | None = None) -> pq.ParquetFile:
     """Open a parquet file with a string column `column`; page checksums are verified on reading.
 
@@ -90,6 +85,13 @@ def read_row_group(name: Path | str, file: pq.ParquetFile, group: int, columns: 
         raise DataError(f"{name}: row group {group} cannot be read ({reason}); replace or remove the file") from None
 
 
+def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield a whole file in batches; the first of `columns` has the text. Raise DataError as open_parquet does."""
+    file = open_parquet(path, columns[0], name)
+    for group in range(file.num_row_groups):
+        yield from read_row_group(name or path, file, group, columns)
+
+
 def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:
     """Read every document of a split once and return the split's entry in the manifest.
 
@@ -98,14 +100,12 @@ def describe_split(folder: Path, split: str, column: str, names: Sequence[str] =
     in such an error, because `folder` may be temporary.
     """
     files, kept, dropped = [], {"documents": 0, "characters": 0, "utf8_bytes": 0}, {"null": 0, "empty": 0}
-    paths = split_files(folder, split)
+    paths = sorted((folder / split).glob("*.parquet"))
     names = names or [str(path) for path in paths]
     for path, name in zip(paths, names, strict=True):
         files.append({"path": f"{split}/{path.name}", "sha256": sha256_file(path), "bytes": path.stat().st_size})
-        file = open_parquet(path, column, name)
-        for group in range(file.num_row_groups):
-            for batch in read_row_group(name, file, group, [column]):
-                _count(batch.column(0), kept, dropped)
+        for batch in iter_batches(path, [column], name):
+            _count(batch.column(0), kept, dropped)
     if not kept["documents"]:
         raise DataError(
             f"{', '.join(names)}: split {split!r} has no document, only {dropped['null']} null and {dropped['empty']} "

@@ -19,24 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal, TypeVar
 
 import httpx2
-from huggingface_hub import (
-    HfApi,
-    constants,
-    get_hf_file_metadata,
-    get_session,
-    hf_hub_download,
-    hf_hub_url,
-    try_to_load_from_cache,
-)
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+import huggingface_hub as hf
+from huggingface_hub import constants, errors
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, tqdm
 
@@ -115,7 +99,7 @@ def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
         return revision
     asked = {"repo_type": repo_type, "revision": revision, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
     with explained(repo, repo_type, f"revision {revision!r}"):
-        return patiently(lambda: HfApi().repo_info(repo, **asked)).sha
+        return patiently(lambda: hf.HfApi().repo_info(repo, **asked)).sha
 
 
 def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path:
@@ -125,10 +109,10 @@ def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path
     them, EnvironmentFailure if the hub is out of reach, refuses, or does not have the file.
     """
     with explained(repo, repo_type, f"{filename} at commit {commit}"):
-        cached = try_to_load_from_cache(repo, filename, revision=commit, repo_type=repo_type)
+        cached = hf.try_to_load_from_cache(repo, filename, revision=commit, repo_type=repo_type)
         if not isinstance(cached, str):
             _receive_into_cache(repo, commit, filename, repo_type)
-            cached = hf_hub_download(repo, filename, revision=commit, repo_type=repo_type)
+            cached = hf.hf_hub_download(repo, filename, revision=commit, repo_type=repo_type)
     blob = Path(cached).resolve()  # its name is the digest, if the cache has symbolic links
     with open(blob, "rb") as file:
         _verify(file, blob.name, f"{repo}: {filename} in the cache (delete {blob} and run again)")
@@ -140,8 +124,8 @@ def _receive_into_cache(repo: str, commit: str, filename: str, repo_type: RepoTy
 
     A partial file stays there for the next run. A lock lets one process at a time download it.
     """
-    url = hf_hub_url(repo, filename, repo_type=repo_type, revision=commit)
-    metadata = patiently(lambda: get_hf_file_metadata(url))
+    url = hf.hf_hub_url(repo, filename, repo_type=repo_type, revision=commit)
+    metadata = patiently(lambda: hf.get_hf_file_metadata(url))
     if not metadata.etag or metadata.size is None:
         return  # cannot be resumed: hf_hub_download downloads it or reports the error
     name = f"{repo}: {filename}"
@@ -188,7 +172,7 @@ def _receive_rest(url: str, partial: BinaryIO, num_bytes: int, bar: tqdm) -> Non
     if start:
         headers["Range"] = f"bytes={start}-"
     timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
-    with get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response:
+    with hf.get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response:
         hf_raise_for_status(response)
         if start and response.status_code != httpx2.codes.PARTIAL_CONTENT:
             partial.truncate(partial.seek(0))
@@ -208,8 +192,8 @@ def patiently(call: Callable[[], T], progress: Callable[[], int] = lambda: 0) ->
     while True:
         try:
             return call()
-        except (httpx2.TransportError, HfHubHTTPError) as error:
-            if isinstance(error, HfHubHTTPError) and error.response.status_code not in RETRIED_STATUS:
+        except (httpx2.TransportError, errors.HfHubHTTPError) as error:
+            if isinstance(error, errors.HfHubHTTPError) and error.response.status_code not in RETRIED_STATUS:
                 raise
             if progress() > before:
                 waits_s, before = list(RETRY_WAITS_S), progress()
@@ -239,17 +223,17 @@ def explained(repo: str, repo_type: RepoType, what: str) -> Iterator[None]:
     try:
         yield
         return
-    except GatedRepoError:  # a subclass of RepositoryNotFoundError, so first
+    except errors.GatedRepoError:  # a subclass of RepositoryNotFoundError, so first
         problem = f"is gated; accept its licence at {page} and set HF_TOKEN to a token of that account"
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         problem = f"has no {what}: the revision does not exist; {page}/commits lists them"
-    except RemoteEntryNotFoundError:
+    except errors.RemoteEntryNotFoundError:
         problem = f"has no {what}; {page}/tree/main lists its files"
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         problem = f"is not a {repo_type} repository, or a private one; see {page}, and set HF_TOKEN if it is yours"
-    except HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         problem = f"{what}: HTTP {error.response.status_code}; see {page}, check HF_TOKEN, or run again later"
-    except (httpx2.HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
+    except (httpx2.HTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
         problem = f"{what}: not in the cache, and {constants.ENDPOINT} is out of reach ({_reason(error)})"
     raise EnvironmentFailure(f"{repo} {problem}")
 

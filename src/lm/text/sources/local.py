@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from lm.core.errors import DataError
 from lm.core.params import needed
-from lm.text.parquet import describe_split, open_parquet, read_row_group, write_documents
+from lm.text.parquet import describe_split, iter_batches, write_documents
 
 REPLACEMENT = "\ufffd"
 MAX_REPLACED_FRACTION = 0.1
@@ -132,7 +132,8 @@ def read_documents(path: Path, column: str, separator: str | None, replaced: Cou
     """Yield the documents of one file. Raise DataError with the file and the place if it cannot be read."""
     suffix = ([""] + [suffix for suffix in path.suffixes if suffix not in CODECS])[-1]
     if suffix == ".parquet":
-        yield from _parquet_rows(path, column)
+        for batch in iter_batches(path, [column]):
+            yield from batch.column(0).to_pylist()
     elif suffix in (".jsonl", ".ndjson"):
         with _open(path) as file:
             yield from _json_lines(path, file, column, replaced)
@@ -193,10 +194,3 @@ def _without_surrogates(text: str, replaced: Counter) -> str:
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     replaced["characters"] += clean.count(REPLACEMENT) - text.count(REPLACEMENT)
     return clean
-
-
-def _parquet_rows(path: Path, column: str) -> Iterator[str | None]:
-    file = open_parquet(path, column)
-    for group in range(file.num_row_groups):
-        for batch in read_row_group(path, file, group, [column]):
-            yield from batch.column(0).to_pylist()

@@ -82,7 +82,7 @@ def test_parse_returns_the_derivation(corpus):
     for s in corpus[:2000]:
         assert parse(s.text) == s.choices
         assert render(parse(s.text)) == s.text
-        assert stories.surprisal_bits(s.text) == s.surprisal_bits
+        assert plots()[parse(s.text)[0]].surprisal_bits == s.surprisal_bits
 
 
 def test_a_text_outside_the_grammar_is_refused(corpus):
@@ -240,7 +240,7 @@ def test_fetch_writes_two_disjoint_splits_and_the_entropy(tmp_path):
     assert entropy["bits_per_byte"] == entropy["bits_per_story"] / entropy["utf8_bytes_per_story"]
     assert entropy["stories_per_split"] == {"train": 40, "validation": 10}
     for split, table in tables.items():
-        bits = [stories.surprisal_bits(text) for text in table["text"]]
+        bits = [plots()[parse(text)[0]].surprisal_bits for text in table["text"]]
         assert table["surprisal_bits"] == bits
         assert entropy["realised_bits_per_split"][split] == sum(bits)
 

@@ -88,12 +88,8 @@ class Plot:
     @property
     def mean_utf8_bytes(self) -> float:
         """Return the expected length of a story of this plot: each field has the mean length of its options."""
-        mean_of_fields = sum(sum(map(_utf8_bytes, field.words)) / len(field.words) for field in self.fields)
-        return sum(map(_utf8_bytes, self.literals)) + mean_of_fields
-
-
-def _utf8_bytes(text: str) -> int:
-    return len(text.encode("utf-8"))
+        of_fields = sum(len("".join(field.words).encode()) / len(field.words) for field in self.fields)
+        return len("".join(self.literals).encode()) + of_fields
 
 
 def _read_blocks(name: str) -> list[str]:
@@ -203,11 +199,6 @@ def _match(plot: Plot, text: str) -> tuple[int, ...] | None:
         candidates[field.slot] = matching
         position += len(field.words[matching[0]])
     return tuple(options[0] for options in candidates) if text[position:] == plot.literals[-1] else None
-
-
-def surprisal_bits(text: str) -> float:
-    """Return the information of one story's text. Raise DataError as `parse` does."""
-    return plots()[parse(text)[0]].surprisal_bits
 
 
 def entropy_bits_per_story() -> float:
