@@ -84,7 +84,7 @@ clean-venv:
 
 .venv/ready: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python %d.%d found, 3.11 or newer needed; try make PYTHON=python3.12" % sys.version_info[:2])'
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
@@ -94,7 +94,7 @@ clean-venv:
 
 # Packages that are compared with, in an environment of their own that sees the pipeline's (requirements-bench.txt).
 .venv/bench/ready: .venv/ready requirements-bench.txt requirements-cluster.txt
-	test -x .venv/bench/bin/python || .venv/bin/python -m venv .venv/bench
+	.venv/bench/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m venv --clear .venv/bench
 	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> $$(.venv/bench/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pipeline.pth
 	.venv/bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.txt
