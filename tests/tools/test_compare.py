@@ -262,7 +262,7 @@ def test_another_stride_of_scoring_is_pointed_out():
 
 def test_table_columns_stand_under_each_other():
     lines = table(["a", "b"], [["x|y", 1], ["zz", 22.5]])
-    assert lines == ["| a    |    b |", "|------|-----:|", "| x\\|y |    1 |", "| zz   | 22.5 |", ""]
+    assert lines == ["| a    |    b |", "|:-----|-----:|", "| x\\|y |    1 |", "| zz   | 22.5 |", ""]
 
 
 def test_flatten_names_leaves():

@@ -187,7 +187,7 @@ def record(i: int, runs: Runs, text: str = "same") -> SimpleNamespace:
     }  # fmt: skip
     params = {"model.name": "m", "models.m.d_model": i // 3, "train.max_tokens": i % 3, "train.seed": 1}
     return SimpleNamespace(
-        name=runs.names[i], params=lambda: params, read_json=files.__getitem__, files=files,
+        name=runs.names[i], params=lambda: params, read_json=lambda path: files[str(path)], files=files,
         read=lambda path: b'{"splits": {}}',
     )  # fmt: skip
 
