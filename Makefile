@@ -30,9 +30,9 @@ report: .venv/ready
 METRICS = python -c 'import json, sys, dvc.api; print(json.dumps(dvc.api.metrics_show(rev=sys.argv[1]), indent=1))'
 
 # The stories of README's "Reading the figures": an experiment of its own, its metrics in one file.
-STORIES = -S data.source=stories -S tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
+STORIES = -S data.source=stories -S presets.yaml:tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
 	-S train.batch_tokens=2048 -S train.micro_batch_tokens=2048 -S train.peak_lr=0.014 \
-	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride=32
+	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride_fraction=0.125
 stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
 	$(METRICS) stories > benchmarks/results/stories.json
@@ -65,8 +65,8 @@ bench-gpu: .venv/ready
 
 # What HEAD changes against BASE, as Markdown, with a small run of both: what a pull request is shown.
 BASE = origin/main
-SMALL = -S data.source=stories -S sources.stories.fetch.num_documents=300 \
-	-S sources.stories.fetch.num_validation_documents=30 -S tokenizer.name=bpe -S tokenizers.bpe.vocab_size=400 \
+SMALL = -S data.source=stories -S presets.yaml:sources.stories.fetch.num_documents=300 \
+	-S presets.yaml:sources.stories.fetch.num_validation_documents=30 -S tokenizer.name=bpe -S presets.yaml:tokenizers.bpe.vocab_size=400 \
 	-S model.name=tiny -S train.init_from=data/init -S train.max_tokens=20480 -S train.warmup_steps=2 \
 	-S train.eval_every_tokens=10240 -S train.eval_tokens=4096 -S eval.sample_tokens=16
 measure: .venv/ready
