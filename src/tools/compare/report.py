@@ -52,7 +52,7 @@ def comparison_section(comparison: Comparison, percent: str) -> list[str]:
     a, b, seeds = comparison.a, comparison.b, comparison.seeds
     rows = [[f"documents, all {len(a.nats)}", *cells(comparison.documents)]]
     if comparison.unseen:
-        text = f"documents, the {comparison.unseen_fraction:.0%} of their text that selected no model"
+        text = f"documents, the {100 * comparison.unseen_fraction:.0f} % of their text that selected no model"
         rows.append([text, *cells(comparison.unseen)])
     if seeds.se is not None:
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
@@ -88,9 +88,8 @@ def verdict(comparison: Comparison, percent: str, different: set[str]) -> list[s
         sentences.append(ONE_RUN.format(who=" and ".join(single)))
     else:
         sentences.append(f"Seeds: {judged(comparison.seeds, a.name, b.name, percent)}")
-    if "eval.stride_fraction" in different:
-        sentences.append("`eval.stride_fraction` differs: the two were scored with different context.")
-    return sentences
+    scoring = sorted(different & {"eval.stride_fraction", "train.seq_len"})
+    return sentences + [f"`{name}` differs: the two were scored with different context." for name in scoring]
 
 
 def judged(difference: Difference, name_a: str, name_b: str, percent: str) -> str:
