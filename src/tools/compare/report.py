@@ -10,8 +10,8 @@ from tools.compare.runs import Comparison, Group, most_changed, what_differs
 
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
 ONE_RUN = (
-    "Seeds: {who} has a single run, so this compares two trained models, not two configurations. Run more seeds "
-    "with `dvc exp run --queue -S 'train.seed=range(1,6)' -n NAME` and name all of them here."
+    "Seeds: there is only one run of {who}, so this compares trained models, not configurations. Run more seeds with "
+    "`dvc exp run --queue -S 'train.seed=range(1,6)' -n NAME` and name all of them here."
 )
 
 
@@ -33,7 +33,7 @@ def report(
     for comparison in comparisons:
         lines += comparison_section(comparison, percent) + documents_table(comparison, begins, num_listed)
     if len(comparisons) > 1:
-        lines += [f"With {len(comparisons)} comparisons, remember that p < 0.05 occurs by chance once in twenty.", ""]
+        lines += ["Among runs that do not differ, one comparison in twenty has p < 0.05 by chance.", ""]
     return lines + how_to_read(comparisons[0], percent)
 
 
