@@ -14,8 +14,8 @@ import yaml
 from lm.core.errors import DataError
 from lm.core.params import read_yaml
 from lm.evaluate.generation import generate
-from lm.formats.hugging_face import read_config, read_pretrained, write_pretrained
-from lm.model.gemma3 import Gemma3Model, ModelParams, hugging_face_config, to_hugging_face
+from lm.formats.hugging_face import hugging_face_config, read_config, read_pretrained, to_hugging_face, write_pretrained
+from lm.model.gemma3 import Gemma3Model, ModelParams
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
@@ -228,7 +228,7 @@ def test_weights_that_changed_since_the_export_are_noticed(exported, tmp_path, c
     (tmp_path / "hf" / "model.safetensors").write_bytes(content)
     assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
     assert not (tmp_path / "models").exists()
-    assert "is not the record of the model beside it" in capsys.readouterr().err
+    assert "describes another model than the one beside it" in capsys.readouterr().err
     (tmp_path / "hf" / "model.json").unlink()  # as if trained on elsewhere
     assert call("--from", tmp_path / "hf", tmp_path / "models", "--seq_len", 32, *exported.options[2:4]) == 0
     assert load_trained(tmp_path / "models", CPU)[1]["tokenizer_sha256"] == exported.tokenizer.sha256
@@ -239,7 +239,7 @@ def test_a_configuration_that_changed_since_the_export_is_noticed(exported, tmp_
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"sliding_window": 9}))
     assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
-    assert "is not the record of the model beside it" in capsys.readouterr().err
+    assert "describes another model than the one beside it" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +285,7 @@ def test_a_foreign_model_is_imported_and_generates(foreign, tmp_path, capsys):
         (lambda f: shutil.copy(f.parent / "other" / "tokenizer.json", f), 4, "its tokenizer is another than"),
         (lambda f: [p.unlink() for p in f.glob("*.safetensors")], 3, "pickled weights are not read"),
         (lambda f: next(f.glob("*.safetensors")).unlink(), 4, "do not fit config.json: .*Missing key"),
-        (lambda f: next(f.glob("*.safetensors")).write_bytes(b"\0" * 99), 4, r"model-\d+-of-\d+.safetensors: .*anew"),
+        (lambda f: next(f.glob("*.safetensors")).write_bytes(b"\0" * 99), 4, r"model-\d+-of-\d+.safetensors: .*again"),
         (lambda f: (f / "config.json").unlink(), 4, "config.json: missing"),
     ],
 )
@@ -358,8 +358,8 @@ def test_rope_bases_in_the_older_form_are_read(tmp_path):
         ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
         ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*, needed: "),
         ("query_pre_attn_scalar", 0, "query_scale is 0, needed: above 0"),
-        ("hidden_size", 642, "no Gemma 3 can have this shape: "),
-        ("num_hidden_layers", "many", "no Gemma 3 can have this shape: "),
+        ("hidden_size", 642, "not a valid shape of Gemma 3: "),
+        ("num_hidden_layers", "many", "not a valid shape of Gemma 3: "),
     ],
 )
 def test_what_this_model_does_not_compute_is_refused(tmp_path, name, value, sentence):
