@@ -261,10 +261,12 @@ def rounding() -> str:
     found = read("tolerance")
     spreads = found["spread_nats_per_token"]
     rows = ["| default run computed in | bits per byte |", "|---|---|"]
-    rows += [f"| {computed(run)} | {run['metrics']['bits_per_byte']:.4f} |" for run in map(read, ("default", "float32"))]
+    rows += [
+        f"| {computed(run)} | {run['metrics']['bits_per_byte']:.4f} |" for run in map(read, ("default", "float32"))
+    ]
     return (
         f"After {found['tokens']:,} tokens, {len(found['runs'])} runs with one and two threads and with AVX2, AVX512 and "
-        f"AMX differ by at most {spreads['bfloat16']:.3f} nats per token in bfloat16 and {spreads['float32']:.6f} in "
+        f"AMX differ by up to {spreads['bfloat16']:.4f} nats per token in bfloat16 and {spreads['float32']:.7f} in "
         "float32. At the end of a run:\n\n" + "\n".join(rows)
     )
 
