@@ -189,14 +189,14 @@ def tokenizing_memory() -> str:
 def step() -> str:
     """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
     rows = [
-        "| step of 30 M parameters | with AMX: tokens/s | of bfloat16 peak | without AMX: tokens/s | of bfloat16 peak |",
+        "| step of 30 M parameters | with AMX | of bfloat16 peak | without AMX | of bfloat16 peak |",
         "|---|---|---|---|---|",
     ]
     found = [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
     for case in ("ours", "ours, compiled", "ours, float32", "the matrix products of ours alone"):
         rates = [(each["tokens_per_s"][case], each["share_of_bf16_peak"][case]["median"]) for each in found]
         label = summarize.CASES.get(case, case)
-        rows.append(f"| {label} | {' | '.join(f'{rate:,.0f} | {share:.0%}' for rate, share in rates)} |")
+        rows.append(f"| {label} | {' | '.join(f'{rate:,.0f} tokens/s | {share:.0%}' for rate, share in rates)} |")
     return "\n".join(rows)
 
 
@@ -204,8 +204,8 @@ def memory() -> str:
     """docs/benchmarks.md: the memory of a large vocabulary."""
     kept, given_back = read("train_step")["questions"]["memory"]["runs"]
     return (
-        f"Gemma 3 270M with its own vocabulary of {kept['vocab_size']:,} entries, one sequence of 256 tokens at a time, "
-        f"trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for {kept['steps']} steps. "
+        f"Gemma 3 270M with its own vocabulary of {kept['vocab_size']:,} entries, one sequence of 256 tokens at a "
+        f"time, trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for {kept['steps']} steps. "
         f"With `keep_freed_memory: false` in `runtime.yaml` it took {given_back['peak_rss_gib']:.1f} GiB and "
         f"{given_back['seconds']:.0f} seconds."
     )
@@ -265,8 +265,8 @@ def rounding() -> str:
         f"| {computed(run)} | {run['metrics']['bits_per_byte']:.4f} |" for run in map(read, ("default", "float32"))
     ]
     return (
-        f"After {found['tokens']:,} tokens, {len(found['runs'])} runs with one and two threads and with AVX2, AVX512 and "
-        f"AMX differ by up to {spreads['bfloat16']:.4f} nats per token in bfloat16 and {spreads['float32']:.7f} in "
+        f"After {found['tokens']:,} tokens, {len(found['runs'])} runs with one and two threads and with AVX2, AVX512 "
+        f"and AMX differ by up to {spreads['bfloat16']:.4f} nats per token in bfloat16 and {spreads['float32']:.7f} in "
         "float32. At the end of a run:\n\n" + "\n".join(rows)
     )
 
@@ -284,8 +284,8 @@ def dvc_overhead() -> str:
     no_op = summary(found["no_op"]["seconds"]["large"])["median"]
     return (
         f"`dvc repro` with nothing to do takes {no_op:.1f} seconds; an output of "
-        f"{found['size_bytes'] / 1e9:.1f} GB adds {1e3 * found['no_op']['extra_s']['median']:.0f} ms to it. `dvc add` of "
-        f"that file takes {found['add']['times_of_md5']['median']:.1f} times as long as its MD5."
+        f"{found['size_bytes'] / 1e9:.1f} GB adds {1e3 * found['no_op']['extra_s']['median']:.0f} ms to it. `dvc add` "
+        f"of that file takes {found['add']['times_of_md5']['median']:.1f} times as long as its MD5."
     )
 
 

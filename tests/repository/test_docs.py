@@ -23,8 +23,8 @@ PAGES = figures.pages()
 TOLERANCE = 0.01  # bits per byte, as docs/troubleshooting.md promises for another processor
 MAX_README_LINES = 200
 TRANSLATED = re.compile(
-    r"\b(is|are|was|were|has|have) no (?!longer|more|effect)\w+|\banew\b|\blies? (here|there)\b|\bbehind (it|them|each)\b"
-    r"|\bso many\b|\bas it is\b|\bwhat (lies|stands)\b|\bstands? (twice|there|in)\b|\bgoes on\b|\bthe other way\b",
+    r"\b(is|are|was|were|has|have) no (?!longer|more|effect)\w+|\banew\b|\blies? (here|there)\b"
+    r"|\bbehind (it|them|each)\b|\bso many\b|\bas it is\b|\bwhat (lies|stands)\b|\bstands? (twice|there|in)\b|\bgoes on\b|\bthe other way\b",
     re.I,
 )
 

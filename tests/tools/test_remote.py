@@ -1,4 +1,4 @@
-"""The commands of docs/team.md, "A team's cache on S3", command by command, against moto's server: an author pushes, colleagues pull.
+"""The commands of docs/team.md, "A team's cache on S3", against moto's server: an author pushes, colleagues pull.
 
 The colleagues' `python` refuses to start: whatever they get, no stage made it.
 """
