@@ -205,8 +205,8 @@ def memory() -> str:
     kept, given_back = read("train_step")["questions"]["memory"]["runs"]
     return (
         f"Gemma 3 270M with its own vocabulary of {kept['vocab_size']:,} entries, one sequence of 256 tokens at a "
-        f"time, trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for {kept['steps']} steps. "
-        f"With `keep_freed_memory: false` in `runtime.yaml` it took {given_back['peak_rss_gib']:.1f} GiB and "
+        f"time, trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for "
+        f"{kept['steps']} steps. With `keep_freed_memory: false` in `runtime.yaml` it took {given_back['peak_rss_gib']:.1f} GiB and "
         f"{given_back['seconds']:.0f} seconds."
     )
 
