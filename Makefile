@@ -14,7 +14,7 @@ test: .venv/ready-dev
 test-slow: .venv/ready-dev
 	python -m pytest -q -m slow -n logical --dist loadfile --no-loadscope-reorder tests
 
-# Takes out one safeguard at a time and sees a test go red.
+# Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev
 	PYTHONPATH=benchmarks:src:tests python tests/mutants.py
 
@@ -72,9 +72,11 @@ SMALL = -S data.source=stories -S presets.yaml:sources.stories.fetch.num_documen
 measure: .venv/ready
 	@bash .github/measure.sh "$(BASE)" $(SMALL)
 
+# Style, formatting, and types in src/.
 lint: .venv/ready-dev
 	ruff check .
 	ruff format --check .
+	basedpyright
 
 clean-runs:
 	rm -rf .runs
