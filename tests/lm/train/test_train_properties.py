@@ -1,5 +1,6 @@
 """What holds for any learning-rate schedule: its bounds, its warm-up, and that it never rises afterwards."""
 
+import itertools
 import math
 
 from hypothesis import given
@@ -31,7 +32,7 @@ def test_a_schedule_warms_up_to_its_peak_and_never_rises_again(schedule):
     warmup, rest = rates[: schedule["warmup_steps"]], rates[schedule["warmup_steps"] :]
     room = 1e-9 * schedule["peak_lr"]
     assert all(0 < rate <= schedule["peak_lr"] for rate in warmup)
-    assert all(after > before for before, after in zip(warmup, warmup[1:], strict=False))
+    assert all(after > before for before, after in itertools.pairwise(warmup))
     assert not warmup or math.isclose(warmup[-1], schedule["peak_lr"])
     assert all(schedule["min_lr"] - room <= rate <= schedule["peak_lr"] + room for rate in rest)
-    assert all(after <= before + room for before, after in zip(rest, rest[1:], strict=False))
+    assert all(after <= before + room for before, after in itertools.pairwise(rest))
