@@ -75,7 +75,7 @@ def test_slices_are_refused_if_and_only_if_a_character_is_in_both(starts, length
     train, validation = (Slice("text", start, n) for start, n in zip(starts, lengths, strict=True))
     ranges = [set(range(start, 200 if n is None else start + n)) for start, n in zip(starts, lengths, strict=True)]
     if ranges[0] & ranges[1]:
-        with pytest.raises(ParamsError, match="share characters|overlap"):
+        with pytest.raises(ParamsError, match=r"share characters|overlap"):
             refuse_overlap(train, validation, "sources.s")
     else:
         refuse_overlap(train, validation, "sources.s")

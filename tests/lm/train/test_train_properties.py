@@ -31,7 +31,7 @@ def test_a_schedule_warms_up_to_its_peak_and_never_rises_again(schedule):
     rates = [learning_rate(step, **schedule) for step in range(schedule["max_steps"])]
     warmup, rest = rates[: schedule["warmup_steps"]], rates[schedule["warmup_steps"] :]
     room = 1e-9 * schedule["peak_lr"]
-    assert all(0 < rate <= schedule["peak_lr"] for rate in warmup)
+    assert all(0 < rate <= schedule["peak_lr"] + room for rate in warmup)
     assert all(after > before for before, after in itertools.pairwise(warmup))
     assert not warmup or math.isclose(warmup[-1], schedule["peak_lr"])
     assert all(schedule["min_lr"] - room <= rate <= schedule["peak_lr"] + room for rate in rest)
