@@ -1,18 +1,16 @@
-"""The figures in the README are those of benchmarks/results, and the benchmarks that need a GPU run at all."""
+"""Check that quoted figures are those of benchmarks/results, and that the benchmark for GPUs runs."""
 
 import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import large_corpus
 import summarize
-
-ROOT = Path(__file__).resolve().parent.parent
+from support import ROOT
 
 
 def test_the_table_is_the_one_of_the_results():
