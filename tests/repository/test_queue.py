@@ -31,9 +31,8 @@ def finished_tasks(workspace: Workspace) -> dict[str, str]:
     """Wait until no task is queued or running; return name → Success or Failed."""
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
-        output = workspace.run(
-            "dvc", "queue", "status", check=False
-        ).stdout  # it fails now and then while a worker writes
+        # The command can fail while a worker writes.
+        output = workspace.run("dvc", "queue", "status", check=False).stdout
         states = dict(re.findall(r"^\w{7}\s+(\S+).*?(Queued|Running|Success|Failed)\s*$", output, re.M))
         if "Worker status" in output and not {"Queued", "Running"} & set(states.values()):
             return states
@@ -45,7 +44,7 @@ def finished_tasks(workspace: Workspace) -> dict[str, str]:
 def test_seeds_of_two_configurations_and_a_failure_go_through_the_queue(workspace):
     queue = ("dvc", "exp", "run", "--queue", "-S", "train.seed=range(1,3)", "-n")
     workspace.run(*queue, "base")
-    workspace.run(*queue, "wider", "-S", "models.micro.d_ff=64")
+    workspace.run(*queue, "wider", "-S", "presets.yaml:models.micro.d_ff=64")
     workspace.run("dvc", "exp", "run", "--queue", "-n", "broken", "-S", "train.peak_lr=-1")
     workspace.run("dvc", "queue", "start", "-j", "2", OMP_NUM_THREADS="1")
     states = finished_tasks(workspace)
