@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import house as house_shape
 import large_corpus
 import summarize
 from harness import summary
@@ -206,8 +207,8 @@ def memory() -> str:
     return (
         f"Gemma 3 270M with its own vocabulary of {kept['vocab_size']:,} entries, one sequence of 256 tokens at a "
         f"time, trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for "
-        f"{kept['steps']} steps. With `keep_freed_memory: false` in `runtime.yaml` it took {given_back['peak_rss_gib']:.1f} GiB and "
-        f"{given_back['seconds']:.0f} seconds."
+        f"{kept['steps']} steps. With `keep_freed_memory: false` in `runtime.yaml` it took "
+        f"{given_back['peak_rss_gib']:.1f} GiB and {given_back['seconds']:.0f} seconds."
     )
 
 
@@ -291,13 +292,9 @@ def dvc_overhead() -> str:
 
 def house() -> str:
     """docs/architecture.md: the shape of this repository beside its peers, as benchmarks/house.py measured them."""
-    if not (RESULTS / "house.json").exists():
-        return ""
-    from house import COLUMNS, row
-
-    head = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+    head = f"| {' | '.join(house_shape.COLUMNS)} |\n{'|---' * len(house_shape.COLUMNS)}|"
     peers = (RESULTS / "house_peers.md").read_text(encoding="utf-8")
-    return f"{head}\n{row('this project', read('house'))}\n{peers}"
+    return f"{head}\n{house_shape.row('this project', read('house'))}\n{peers}"
 
 
 FRAGMENTS: dict[str, Callable[[], str]] = {

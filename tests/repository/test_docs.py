@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from test_architecture import MAY_IMPORT
 
 import figures
 from lm.core import errors
@@ -20,6 +21,7 @@ from support.workspace import Workspace
 
 BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
 PAGES = figures.pages()
+OTHERS = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "faults" / "README.md"]
 TOLERANCE = 0.01  # bits per byte, as docs/troubleshooting.md promises for another processor
 MAX_README_LINES = 200
 TRANSLATED = re.compile(
@@ -148,7 +150,7 @@ def test_the_words_about_the_example_runs_fit_their_results():
 # What the pages name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if target.startswith("http"):
@@ -185,9 +187,11 @@ def test_the_sources_and_tokenizers_are_those_of_the_presets():
         assert [row[0].strip("`") for row in cells_of("docs/data.md", heading)] == list(presets[section])
 
 
-def test_the_rooms_are_the_folders_of_the_library():
-    named = {row[0].strip("`") for row in cells_of("docs/architecture.md", "## Rooms")}
-    assert named == {path.parent.name for path in (ROOT / "src" / "lm").glob("*/__init__.py")}
+def test_the_rooms_and_their_imports_are_those_of_the_rules():
+    rows = cells_of("docs/architecture.md", "## Rooms")
+    allowed = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
+    assert allowed == {room: set(others) for room, others in MAY_IMPORT.items() if room in allowed}
+    assert set(allowed) == {path.parent.name for path in (ROOT / "src" / "lm").glob("*/__init__.py")}
 
 
 def test_names_for_other_code_can_be_imported():
@@ -237,7 +241,7 @@ def test_the_readme_is_short():
     assert len(text_of("README.md").splitlines()) <= MAX_README_LINES
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
 def test_the_pages_are_in_plain_english(page):
     text = figures.MARKED.sub("", page.read_text(encoding="utf-8"))  # quoted results keep the words of their tools
     assert [match[0] for match in TRANSLATED.finditer(" ".join(text.split()))] == []
