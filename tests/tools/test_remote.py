@@ -1,4 +1,4 @@
-"""README's "A team's cache on S3", command by command, against moto's server: an author pushes, colleagues pull.
+"""The commands of docs/team.md, "A team's cache on S3", against moto's server: an author pushes, colleagues pull.
 
 The colleagues' `python` refuses to start: whatever they get, no stage made it.
 """
@@ -22,8 +22,8 @@ ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "tr
 
 
 def recipe(pattern: str) -> list[list[str]]:
-    """The commands of the README's section that match, as words, without comments."""
-    section = (ROOT / "README.md").read_text().split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
+    """The commands of the section that match, as words, without comments."""
+    section = (ROOT / "docs" / "team.md").read_text().split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
     lines = [line.partition("  #")[0].strip() for block in BLOCK.findall(section) for line in block.splitlines()]
     return [command.split() for line in lines for command in line.split(" && ") if re.match(pattern, command)]
 
