@@ -28,7 +28,6 @@ from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
-from lm.plots import draw_loss_by_position, draw_overlap
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
 
@@ -170,8 +169,6 @@ def main(argv: list[str]) -> None:
         )
         by_position = loss_by_position(side_by_side, positions)
         write_csv(plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
-        draw_loss_by_position(plots / "loss_by_position.png", by_position)
-        draw_overlap(plots / "overlap.png", columns)
         figures["samples"] = write_samples(metrics / "samples.md", model, tokenizer, prompts, params, train)
         write_json(metrics / "eval.json", figures)
     print(

@@ -6,6 +6,7 @@ import numpy as np
 
 from lm.tokens.windows import mix
 
+CLEAN_BELOW = 0.2  # a document with a smaller fraction of shared tokens is clean (Touvron et al. 2023, A.6)
 _BLOCK_TOKENS = 1 << 22
 _FILTER_BITS = 24
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no id's contribution is lost
