@@ -15,19 +15,8 @@ from typing import NamedTuple
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.tokens.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_stream
+from tools.common import paths
 from tools.common.parameters import flatten
-from tools.common.paths import (
-    AUDIT_DETAILS,
-    DATA_METRICS,
-    EVAL_METRICS,
-    EVALUATION_DETAILS,
-    MANIFEST,
-    MODEL,
-    TOKENIZER_META,
-    TRAIN_METRICS,
-    TRAIN_SIDECAR,
-    VALIDATION_SIDECAR,
-)
 
 BLOCK_BYTES = 1 << 20
 NO_FILE = "no file"
@@ -268,23 +257,23 @@ def metrics_of_details(digests: Digests, metrics: Record, details: Record):
 
 # (check, record, *origins) as `run_checks` takes them.
 FILE_CHECKS = [
-    (manifest_files, MANIFEST),
-    (tokenizer_files, TOKENIZER_META),
-    (token_file, TRAIN_SIDECAR),
-    (token_file, VALIDATION_SIDECAR),
-    (weights, MODEL),
+    (manifest_files, paths.MANIFEST),
+    (tokenizer_files, paths.TOKENIZER_META),
+    (token_file, paths.TRAIN_SIDECAR),
+    (token_file, paths.VALIDATION_SIDECAR),
+    (weights, paths.MODEL),
 ]
 LINK_CHECKS = [
-    (text_of_tokenizer, TOKENIZER_META, MANIFEST),
-    (text_of_tokens, TRAIN_SIDECAR, MANIFEST),
-    (text_of_tokens, VALIDATION_SIDECAR, MANIFEST),
-    (tokenizer_of_tokens, TRAIN_SIDECAR, TOKENIZER_META),
-    (tokenizer_of_tokens, VALIDATION_SIDECAR, TOKENIZER_META),
-    (audit_of_tokens, AUDIT_DETAILS, MANIFEST, TRAIN_SIDECAR, VALIDATION_SIDECAR),
-    (tokenizer_of_model, MODEL, TOKENIZER_META),
-    (tokens_of_model, MODEL, TRAIN_SIDECAR, VALIDATION_SIDECAR),
-    (score_of_model, EVALUATION_DETAILS, MODEL, VALIDATION_SIDECAR),
-    (metrics_of_details, DATA_METRICS, AUDIT_DETAILS),
-    (metrics_of_details, TRAIN_METRICS, MODEL),
-    (metrics_of_details, EVAL_METRICS, EVALUATION_DETAILS),
+    (text_of_tokenizer, paths.TOKENIZER_META, paths.MANIFEST),
+    (text_of_tokens, paths.TRAIN_SIDECAR, paths.MANIFEST),
+    (text_of_tokens, paths.VALIDATION_SIDECAR, paths.MANIFEST),
+    (tokenizer_of_tokens, paths.TRAIN_SIDECAR, paths.TOKENIZER_META),
+    (tokenizer_of_tokens, paths.VALIDATION_SIDECAR, paths.TOKENIZER_META),
+    (audit_of_tokens, paths.AUDIT_DETAILS, paths.MANIFEST, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
+    (tokenizer_of_model, paths.MODEL, paths.TOKENIZER_META),
+    (tokens_of_model, paths.MODEL, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
+    (score_of_model, paths.EVALUATION_DETAILS, paths.MODEL, paths.VALIDATION_SIDECAR),
+    (metrics_of_details, paths.DATA_METRICS, paths.AUDIT_DETAILS),
+    (metrics_of_details, paths.TRAIN_METRICS, paths.MODEL),
+    (metrics_of_details, paths.EVAL_METRICS, paths.EVALUATION_DETAILS),
 ]

@@ -154,5 +154,7 @@ def main(argv: list[str]) -> None:
         results = Counter(show(finding) for finding in itertools.chain(workspace, exports))
     checked = f"{results.total()} checks, {digests.num_bytes:,} bytes read"
     if results["WRONG"]:
-        raise IntegrityError(f"{checked}, {results['WRONG']} wrong; run the commands above from the top, then verify again")
+        raise IntegrityError(
+            f"{checked}, {results['WRONG']} wrong; run the commands above from the top, then verify again"
+        )
     print(f"{checked}, all ok" + (f" except {results['note']} notes" if results["note"] else ""))
