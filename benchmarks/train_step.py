@@ -35,6 +35,7 @@ from bare_products import bare_products
 from harness import busy_share, interleave, ratios, summary, versions, write_results
 from large_vocabulary import memory_of_large_vocabulary
 from lm.core.params import read_section
+from lm.formats.hugging_face import hugging_face_config, to_hugging_face
 from lm.model import device as machine
 from lm.model.gemma3 import (
     Gemma3Model,
@@ -42,15 +43,13 @@ from lm.model.gemma3 import (
     ModelParams,
     count_parameters,
     flops_per_token,
-    hugging_face_config,
-    to_hugging_face,
 )
 from stages import peak_gib
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144
 SMALL_SHAPE = {  # nanoGPT's 6 layers of width 384, as Gemma 3: 29.9 M parameters
-    "n_layer": 6, "n_head": 6, "n_kv_head": 6, "head_dim": 64, "d_model": 384, "d_ff": 1024, "window": 1024,
+    "n_layer": 6, "n_head": 6, "n_kv_head": 6, "head_dim": 64, "d_model": 384, "d_ff": 1024, "sliding_window": 1024,
     "full_attention_every": 1, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_scale": 64,
     "norm_eps": 1e-6, "max_seq_len": 1024,
 }  # fmt: skip

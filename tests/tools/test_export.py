@@ -15,8 +15,8 @@ from lm.core.errors import DataError
 from lm.core.files import write_json
 from lm.core.params import read_yaml
 from lm.evaluate.generation import generate
-from lm.formats.hugging_face import read_config, read_pretrained, write_pretrained
-from lm.model.gemma3 import Gemma3Model, ModelParams, hugging_face_config, to_hugging_face
+from lm.formats.hugging_face import hugging_face_config, read_config, read_pretrained, to_hugging_face, write_pretrained
+from lm.model.gemma3 import Gemma3Model, ModelParams
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
@@ -234,7 +234,7 @@ def test_weights_that_changed_since_the_export_are_refused(exported, tmp_path, c
     (tmp_path / "hf" / "model.safetensors").write_bytes(content)
     assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
     assert not (tmp_path / "models").exists()
-    assert "is not the record of the model beside it" in capsys.readouterr().err
+    assert "describes another model than the one beside it" in capsys.readouterr().err
     (tmp_path / "hf" / "model.json").unlink()  # as if trained on elsewhere
     assert call("--from", tmp_path / "hf", tmp_path / "models", "--seq_len", 32, *exported.options[2:4]) == 0
     assert load_trained(tmp_path / "models", CPU)[1]["tokenizer_sha256"] == exported.tokenizer.sha256
@@ -245,7 +245,7 @@ def test_a_configuration_that_changed_since_the_export_is_refused(exported, tmp_
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"sliding_window": 9}))
     assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
-    assert "is not the record of the model beside it" in capsys.readouterr().err
+    assert "describes another model than the one beside it" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -364,8 +364,8 @@ def test_rope_bases_in_the_older_format_are_read(tmp_path):
         ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
         ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*, needed: "),
         ("query_pre_attn_scalar", 0, "query_scale is 0, needed: above 0"),
-        ("hidden_size", 642, "no Gemma 3 can have this shape: "),
-        ("num_hidden_layers", "many", "no Gemma 3 can have this shape: "),
+        ("hidden_size", 642, "not a valid shape of Gemma 3: "),
+        ("num_hidden_layers", "many", "not a valid shape of Gemma 3: "),
     ],
 )
 def test_an_unsupported_configuration_is_refused(tmp_path, name, value, sentence):
