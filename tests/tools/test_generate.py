@@ -260,7 +260,7 @@ def test_each_character_is_on_the_screen_before_the_next_is_drawn(trained, run, 
             yield token_id
 
     monkeypatch.setattr("tools.generate.generate", watched)
-    monkeypatch.setattr("tools.generate.show", lambda text: events.append("shown"))
+    monkeypatch.setattr("tools.generate.print", lambda *_, **__: events.append("shown"), raising=False)
     assert run("a", "--max_new_tokens", 30)[0] == 0
     assert events[:2] == ["shown", "drawn"] and events.count("drawn") == 30
     assert max(len(list(group)) for key, group in itertools.groupby(events) if key == "drawn") < 10
