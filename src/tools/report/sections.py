@@ -262,12 +262,13 @@ def provenance(workspace: Workspace) -> dict:
         "weights evaluated": score.get("weights_sha256"),
         paths.LOCK: sha256_file(paths.LOCK) if paths.LOCK.exists() else None,
     }
-    packages = [(name, version(name)) for name in paths.PACKAGES]
+    segments, packages = trained.get("segments", []), [(name, version(name)) for name in paths.PACKAGES]
     return {
         "hashes": [(str(name), sha256 or "does not exist yet") for name, sha256 in chain.items()],
         "num_links": len(workspace.findings),
         "faults": [each for each in workspace.findings if each.fault],
-        "segments": trained.get("segments", []),
+        "segment_fields": list(segments[0]) if segments else [],
+        "segments": [list(segment.values()) for segment in segments],
         "versions": [("commit", commit()), ("python", sys.version.split()[0]), *packages],
         "notes": workspace.notes((paths.MODEL, "the machines that trained the model")),
     }
