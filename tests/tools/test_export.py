@@ -291,7 +291,11 @@ def test_a_foreign_model_is_imported_and_generates(foreign, tmp_path, capsys):
         (lambda f: shutil.copy(f.parent / "other" / "tokenizer.json", f), 4, "its tokenizer differs from"),
         (lambda f: [p.unlink() for p in f.glob("*.safetensors")], 3, "pickled weights are not read"),
         (lambda f: next(f.glob("*.safetensors")).unlink(), 4, "do not fit config.json: .*Missing key"),
-        (lambda f: next(f.glob("*.safetensors")).write_bytes(b"\0" * 99), 4, r"model-\d+-of-\d+.safetensors: .*download it again"),
+        (
+            lambda f: next(f.glob("*.safetensors")).write_bytes(b"\0" * 99),
+            4,
+            r"model-\d+-of-\d+.safetensors: .*download it again",
+        ),
         (lambda f: (f / "config.json").unlink(), 4, "config.json: missing"),
     ],
 )

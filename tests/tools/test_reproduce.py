@@ -36,8 +36,9 @@ def test_two_runs_have_the_same_bytes_and_a_time_in_an_output_is_noticed(tmp_pat
     assert result["verdict"] == "identical" and "data/models" in result["outputs"]
     assert all(entry["same_as_committed"] for entry in result["outputs"].values())
 
-    path = workspace.folder / "src" / "lm" / "results.py"
-    path.write_text(path.read_text().replace('"epochs": plan.epochs', '"epochs": state.elapsed_s'))
+    path, source = workspace.folder / "src" / "audit.py", '"source": manifest["source"],'
+    assert source in path.read_text()
+    path.write_text(path.read_text().replace(source, f'{source} "time": __import__("time").time(),'))
     workspace.commit()
     failed = workspace.run("python", "src", "reproduce", check=False)
-    assert failed.returncode == 4 and "differ in metrics/train.json" in failed.stderr
+    assert failed.returncode == 4 and "differ in data/audit" in failed.stderr

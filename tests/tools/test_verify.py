@@ -94,7 +94,7 @@ def test_a_flipped_bit_is_named_with_the_command_that_repairs_it(workspace, chec
     flip(path)
     status, lines = check()
     assert status == 4
-    assert lines[-1].startswith("error: ") and f", {len(wrong(lines))} wrong; run these commands" in lines[-1]
+    assert lines[-1].startswith("error: ") and f", {len(wrong(lines))} wrong; run the commands above" in lines[-1]
     line = next(line for line in wrong(lines) if line.startswith(f"WRONG  {out}: "))
     if linked:  # the cache holds the same damage
         assert command(line) == f"rm -rf {out} {damaged_object} && dvc repro -fs {stage}"
@@ -346,7 +346,10 @@ def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_i
     [
         ("tokenizer.json", "exported/tokenizer.json (in meta.json): sha256 is"),
         ("meta.json", "exported/model.json (from exported/meta.json): tokenizer_sha256 is"),
-        ("model.safetensors", "exported/model.safetensors, config.json (in model.json): exported/model.json: is not"),
+        (
+            "model.safetensors",
+            "exported/model.safetensors, config.json (in model.json): exported/model.json: describes another",
+        ),
         ("model.json", "exported/model.json (from data/models/model.json): records another model"),
     ],
 )
