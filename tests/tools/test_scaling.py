@@ -15,7 +15,6 @@ from tools.scaling.law import (
     fit,
     fit_frontier,
     fit_law,
-    held_back,
     interval,
     loss,
     named,
@@ -150,10 +149,9 @@ def test_a_power_law_of_compute_comes_back_with_its_interval():
 
 def test_the_largest_runs_are_predicted_from_the_others_alone():
     runs = sweep(0.003)
-    largest = held_back(runs)
-    assert largest.sum() == 3 and runs.flops[largest].min() > runs.flops[~largest].max()
     found = predict_held_back(runs, 99, 0.95, 1)
-    assert sorted(found) == np.flatnonzero(largest).tolist()
+    assert list(found) == sorted(np.argsort(runs.flops)[-3:])
+    largest = list(found)
     runs.bits_per_byte[largest] *= 10
     assert predict_held_back(runs, 99, 0.95, 1) == found
     for i, expected in found.items():
@@ -164,30 +162,26 @@ def test_too_few_runs_sizes_or_budgets_are_named():
     assert too_few(sweep()) is None
     assert too_few(sweep(sizes=SIZES[:1])) == "3 runs, needed: at least 6; 1 model sizes, needed: at least 3"
     assert too_few(sweep(tokens=TOKENS[:2])) == "2 numbers of tokens, needed: at least 3"
-    assert held_back(sweep(sizes=SIZES[:3], tokens=TOKENS).only(np.arange(9) < 7)) is None
+    assert predict_held_back(sweep(sizes=SIZES[:3], tokens=TOKENS).only(np.arange(9) < 7), 99, 0.95, 1) == {}
 
 
 # The command, on experiments of which only the records are made up.
 
 
 def record(i: int, runs: Runs, text: str = "same") -> SimpleNamespace:
-    """What a Revision says of a run."""
-    files = {
-        "metrics/train.json": {
-            "parameters": int(runs.parameters[i]), "tokens_seen": int(runs.tokens[i]),
-            "training_flops": float(runs.flops[i]),
-        },
-        "metrics/eval.json": {
+    """A stand-in for the Revision of a run."""
+    sidecar = {"source": {"name": "s", "manifest_sha256": text}, "slice": {}, "documents": 1, "utf8_bytes": 1}
+    results = {
+        "training": {"parameters": int(runs.parameters[i]), "training_flops": float(runs.flops[i])},
+        "last": {"tokens_seen": int(runs.tokens[i])},
+        "evaluation": {
             "bits_per_byte": float(runs.bits_per_byte[i]), "bits_per_byte_se": 0.0006,
             "entropy": {"floor_bits_per_byte": 0.16},
-        },
-        "data/processed_datasets/validation.json": {
-            "source": {"name": "s", "manifest_sha256": text}, "slice": {}, "documents": 1, "utf8_bytes": 1,
         },
     }  # fmt: skip
     params = {"model.name": "m", "models.m.d_model": i // 3, "train.max_tokens": i % 3, "train.seed": 1}
     return SimpleNamespace(
-        name=runs.names[i], params=lambda: params, read_json=files.__getitem__, files=files,
+        name=runs.names[i], params=lambda: params, read_json=lambda path: sidecar, results=lambda: results,
         read=lambda path: b'{"splits": {}}',
     )  # fmt: skip
 
@@ -218,8 +212,8 @@ def test_the_report_the_json_and_the_picture_are_of_the_same_fit(command, tmp_pa
     asked = found["predicted"][0]["law"]
     assert asked["value"] == pytest.approx(loss(LAW, 8e6, 7.2e6)[0], rel=0.02)
     assert f"{asked['value']:.4f} | {asked['low']:.4f} to {asked['high']:.4f}" in output
-    assert "The text's own entropy is 0.1600 bits per byte: inside E's interval." in output
-    assert re.search(r"\d of 3 within their intervals", output)
+    assert "The entropy of the text is 0.1600 bits per byte, inside the interval of E." in output
+    assert re.search(r"\d of 3 are inside their intervals", output)
     assert "Parameters that differ between these runs: `models.*.d_model`, `train.max_tokens`." in output
     assert files[".md"].decode().startswith(output.splitlines()[0]) and b"(scaling.png)" in files[".md"]
     assert command("--predict", "8e6", "7.2e6", "--predict_flops", "1e15", "--out", "found/scaling")[0] == 0
@@ -251,6 +245,6 @@ def test_runs_on_other_documents_are_refused(command):
 
 
 def test_a_run_that_recorded_no_compute_is_named(command):
-    del command.records["run-5"].files["metrics/train.json"]["training_flops"]
+    del command.records["run-5"].results()["training"]["training_flops"]
     status, _, error = command()
-    assert status == 4 and "run-5: metrics/train.json has no training_flops" in error
+    assert status == 4 and "run-5: its records have no training_flops" in error

@@ -1,8 +1,8 @@
-"""Whether two models' losses differ: on documents like these, and beyond the noise of training seeds.
+"""Differences between the losses of two models, over documents and over training seeds.
 
-D documents, each with its nats under model A and under model B and its bytes, the same for both. Bits
-per byte of a set of documents is a ratio of sums, Σ nats / ln 2 / Σ bytes: long documents weigh more.
-Differences are B - A; below zero B is better. NumPy alone; every draw comes from the given generator.
+Each of D documents has nats under model A, nats under model B, and bytes. Bits per byte of a set of documents is
+a ratio of sums, Σ nats / ln 2 / Σ bytes: long documents weigh more. Differences are B - A; below zero, B is
+better. All random numbers come from the given generator.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ _BLOCK = 1 << 20  # draws in memory at once
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """B - A in bits per byte, its standard error, interval and p-value; None: too few units to say."""
+    """B - A in bits per byte with standard error, interval and p-value; None where there are too few units."""
 
     bits_per_byte: float
     se: float | None = None
@@ -27,27 +27,27 @@ class Difference:
 
 
 def effective_documents(utf8_bytes: np.ndarray) -> float:
-    """How many documents of equal length weigh as much as these: (Σ b)² / Σ b² (Kish 1965)."""
+    """Return the number of equally long documents with the same weight: (Σ b)² / Σ b² (Kish 1965)."""
     sizes = utf8_bytes.astype(np.float64)
     return float(sizes.sum() ** 2 / np.square(sizes).sum())
 
 
 def bits_per_byte(nats: np.ndarray, utf8_bytes: np.ndarray) -> float:
-    """Σ nats / ln 2 / Σ bytes over documents (D,)."""
+    """Return Σ nats / ln 2 / Σ bytes over documents (D,)."""
     return float(nats.sum() / math.log(2) / utf8_bytes.sum())
 
 
 def standard_error(nats: np.ndarray, utf8_bytes: np.ndarray) -> float | None:
-    """Of the bits per byte over documents (D,); one document has none."""
+    """Return the standard error of the bits per byte over documents (D,); None for fewer than two."""
     if len(nats) < 2:
         return None
     return float(_shift_and_se(_columns(nats / math.log(2), utf8_bytes.astype(np.float64)).sum(0), len(nats))[1])
 
 
 def _columns(bits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """(D, 5): what has to be summed over documents for the ratio Σ bits / Σ sizes and its standard error.
+    """Return the columns (D, 5) whose sums give the ratio Σ bits / Σ sizes and its standard error.
 
-    The residuals from the ratio are summed instead of the bits, so that no digits cancel.
+    Residuals from the ratio are summed instead of bits, so that no digits are lost by cancellation.
     """
     residuals = bits - bits.sum() / sizes.sum() * sizes
     return np.stack([residuals, sizes, residuals**2, residuals * sizes, sizes**2], axis=1)
@@ -57,15 +57,15 @@ def paired_difference(
     nats_a: np.ndarray, nats_b: np.ndarray, utf8_bytes: np.ndarray, rng: np.random.Generator,
     confidence: float = 0.95, resamples: int = 9999,
 ) -> Difference:  # fmt: skip
-    """B - A over the same documents, all (D,), by the symmetric studentized bootstrap of the documents.
+    """Return B - A over the same documents, all (D,), by the symmetric studentized bootstrap of the documents.
 
-    Each resample draws D documents with replacement, recomputes the ratio of sums and its linearized
-    standard error (Cochran, Sampling Techniques, 6.4) and gives |t*| = |Δ* - Δ| / se*. The interval is
-    Δ ± se times the `confidence` quantile of |t*| (Hall 1988, "On symmetric bootstrap confidence
-    intervals"); p is the share of |t*| that reach |Δ| / se, (1 + count) / (1 + resamples), so p ≤ 1 -
-    confidence exactly where the interval leaves out zero. With lengths as unequal as the default corpus's,
-    95 % intervals of this kind held the truth in 93 to 95 % of simulated corpora of 24 or 96 documents
-    (tests/test_compare.py has such), percentile intervals in 88 to 92 %.
+    Each resample draws D documents with replacement, computes the ratio of sums and its linearized standard
+    error (Cochran, Sampling Techniques, 6.4), and |t*| = |Δ* - Δ| / se*. The interval is Δ ± se times the
+    `confidence` quantile of |t*| (Hall 1988, "On symmetric bootstrap confidence intervals"). p is the fraction
+    of |t*| that reach |Δ| / se, (1 + count) / (1 + resamples), so p ≤ 1 - confidence exactly if the interval
+    excludes zero. With lengths as unequal as in the default corpus, 95 % intervals contained the true value in
+    93 to 95 % of simulated corpora of 24 or 96 documents (tests/tools/test_statistics.py), percentile intervals
+    in 88 to 92 %.
     """
     excess, sizes = (nats_b - nats_a) / math.log(2), utf8_bytes.astype(np.float64)
     delta = float(excess.sum() / sizes.sum())
@@ -78,13 +78,13 @@ def paired_difference(
     t = np.sort(_resampled_t(columns, rng, resamples))
     half = float(t[min(math.ceil(confidence * (resamples + 1)), resamples) - 1] * se)
     p_value = float(1 + np.count_nonzero(t >= abs(delta) / se)) / (1 + resamples)
-    if not math.isfinite(half):  # so few documents that many a resample is one of them over and over
+    if not math.isfinite(half):  # few documents: many resamples repeat a single one
         return Difference(delta, se)
     return Difference(delta, se, delta - half, delta + half, p_value)
 
 
 def _shift_and_se(sums: np.ndarray, num_documents: int) -> tuple[np.ndarray, np.ndarray]:
-    """Δ* - Δ and the standard error of Δ*, from sums (…, 5) over the documents of a resample."""
+    """Return Δ* - Δ and the standard error of Δ* from sums (…, 5) over the documents of a resample."""
     residuals, sizes, residuals2, products, sizes2 = np.moveaxis(sums, -1, 0)
     shift = residuals / sizes
     squares = np.maximum(residuals2 - 2 * shift * products + shift**2 * sizes2, 0)
@@ -92,8 +92,8 @@ def _shift_and_se(sums: np.ndarray, num_documents: int) -> tuple[np.ndarray, np.
 
 
 def _resampled_t(columns: np.ndarray, rng: np.random.Generator, resamples: int) -> np.ndarray:
-    """|t*| (resamples,) of documents drawn with replacement; columns (D, 5). No spread in a resample: infinite."""
-    num_documents, parts = len(columns), []
+    """Return |t*| (resamples,) of documents drawn with replacement; columns (D, 5). Infinite without any spread."""
+    num_documents, blocks = len(columns), []
     block = max(1, _BLOCK // num_documents)
     for done in range(0, resamples, block):
         rows = min(block, resamples - done)
@@ -102,15 +102,15 @@ def _resampled_t(columns: np.ndarray, rng: np.random.Generator, resamples: int) 
         counts = np.bincount(drawn.ravel(), minlength=rows * num_documents).reshape(rows, num_documents)
         shift, se = _shift_and_se(counts @ columns, num_documents)
         no_spread = (counts.max(1) == num_documents) | (se == 0)
-        parts.append(np.where(no_spread, np.inf, np.abs(shift) / np.where(no_spread, 1, se)))
-    return np.concatenate(parts)
+        blocks.append(np.where(no_spread, np.inf, np.abs(shift) / np.where(no_spread, 1, se)))
+    return np.concatenate(blocks)
 
 
 def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Difference:
-    """mean(b) - mean(a) of independent runs (one figure a seed) that may scatter unequally.
+    """Return mean(b) - mean(a) of independent runs, one value for each seed, with possibly unequal variances.
 
-    Welch's t with Satterthwaite's degrees of freedom (Welch 1947). With one run of either there is
-    no spread to measure: only the difference is returned, and where nothing scatters at all as well.
+    Welch's t with Satterthwaite's degrees of freedom (Welch 1947). With a single run on one side, or if no
+    value varies, there is no interval.
     """
     delta = float(np.mean(b) - np.mean(a))
     if min(len(a), len(b)) < 2:
@@ -125,10 +125,10 @@ def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Difference:
 
 
 def student_t_p_value(t: float, df: float) -> float:
-    """P(|T| ≥ |t|) of Student's t with df ≥ 1 degrees of freedom, to about 1e-12.
+    """Return P(|T| ≥ |t|) of Student's t with df ≥ 1 degrees of freedom, to about 1e-12.
 
-    With t = √df · tan θ the density is proportional to cos^(df-1) θ, whose integral to π/2 is known
-    and to atan(|t| / √df) is smooth: 200 Gauss-Legendre points.
+    With t = √df · tan θ the density is proportional to cos^(df-1) θ. Its integral to π/2 is known; the one to
+    atan(|t| / √df) is smooth and takes 200 Gauss-Legendre points.
     """
     end = math.atan(abs(t) / math.sqrt(df))
     points, weights = _gauss_legendre()
@@ -139,12 +139,12 @@ def student_t_p_value(t: float, df: float) -> float:
 
 @functools.cache
 def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights, which take longer to find than to use."""
+    """Return 200 points and weights, cached because they take longer to compute than to use."""
     return np.polynomial.legendre.leggauss(200)
 
 
 def student_t_quantile(confidence: float, df: float) -> float:
-    """The t with P(|T| ≤ t) = confidence, by bisection."""
+    """Return the t with P(|T| ≤ t) = confidence, by bisection."""
     low, high = 0.0, 1.0
     while student_t_p_value(high, df) > 1 - confidence:
         high *= 2

@@ -1,11 +1,11 @@
-"""Losses of finished runs → a law of model size and data, how sure it is, what another run would reach.
+"""The scaling law of model size and data: its fit, its uncertainty, and predictions for other runs.
 
     L(N, D) = E + A N^-α + B D^-β
 
-N parameters, D training tokens, L a loss (bits per byte here), fitted as in Hoffmann et al. (2022, arXiv
-2203.15556, approach 3): the Huber loss of differences of logarithms, least over a grid of starting points.
-A law is an array (5,) of log A, α, log B, β, log E, many of them (…, 5), so that all are fitted at once; n
-is the number of runs. NumPy alone; every draw comes from the given seed.
+N is the number of parameters, D of training tokens, L the loss in bits per byte. The fit is approach 3 of
+Hoffmann et al. (2022, arXiv 2203.15556): it minimizes the Huber loss of log L from a grid of starting points.
+A law is an array (5,) of log A, α, log B, β, log E; many laws (…, 5) are fitted at once. n is the number of
+runs. All random numbers come from the given seed.
 """
 
 import dataclasses
@@ -16,16 +16,16 @@ import numpy as np
 
 from tools.common.statistics import student_t_quantile
 
-HUBER_DELTA = 1e-3  # Hoffmann et al.'s: differences beyond 0.1 % count by their size, not its square
-EXPONENTS = (0.1, 0.25, 0.5, 1.0, 2.0)  # at which searches begin, of N and of D
-FLOOR_SHARES = (0.1, 0.5, 0.9)  # at which searches begin: E as a share of the least loss
-LEAST_FLOOR_SHARE = 1e-3  # where E is nothing already, and yet a step can bring it back
-LEAST_LAW = np.array([-60.0, 0.01, -60.0, 0.01])  # beyond these a term is nothing, or a constant
+HUBER_DELTA = 1e-3  # as in Hoffmann et al.: errors beyond 0.1 % count linearly, smaller ones squared
+EXPONENTS = (0.1, 0.25, 0.5, 1.0, 2.0)  # starting points of α and β
+FLOOR_FRACTIONS = (0.1, 0.5, 0.9)  # starting points of E, as fractions of the least loss
+LEAST_FLOOR_FRACTION = 1e-3  # lower bound of E: practically zero, and a step can still raise it
+LEAST_LAW = np.array([-60.0, 0.01, -60.0, 0.01])  # at these bounds a term vanishes or is constant
 LARGEST_LAW = np.array([60.0, 5.0, 60.0, 5.0, 60.0])
 NUM_STEPS = 200
 NUM_PARAMETERS = 5
 LEAST_RUNS, LEAST_LEVELS = NUM_PARAMETERS + 1, 3
-HELD_BACK_SHARE = 1 / 6
+HELD_BACK_FRACTION = 1 / 6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,14 +39,14 @@ class Runs:
     bits_per_byte: np.ndarray
 
     def only(self, keep: np.ndarray) -> "Runs":
-        """Those where the mask `keep` (n,) is set."""
+        """Return the runs where the mask `keep` (n,) is set."""
         arrays = (self.parameters, self.tokens, self.flops, self.bits_per_byte)
         return Runs([self.names[i] for i in np.flatnonzero(keep)], *(array[keep] for array in arrays))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """A law (5,), the laws of resampled runs (R, 5), and by which logarithms runs scatter about it (n,)."""
+    """A law (5,), the laws of R resamples (R, 5), and the scatter of the runs' log losses about it (n,)."""
 
     law: np.ndarray
     resampled: np.ndarray
@@ -55,7 +55,7 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A figure and where it may lie."""
+    """A value with the ends of its interval."""
 
     value: float
     low: float
@@ -66,29 +66,29 @@ class Interval:
 
 
 def _terms(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray) -> np.ndarray:
-    """(…, n, 3): the logarithms of A N^-α, B D^-β and E, at laws (…, 5)."""
+    """Return the logarithms of A N^-α, B D^-β and E (…, n, 3) of laws (…, 5)."""
     a, alpha, b, beta, e = (laws[..., i, None] for i in range(NUM_PARAMETERS))
     return np.stack(np.broadcast_arrays(a - alpha * log_n, b - beta * log_d, e), axis=-1)
 
 
 def _log_sum(terms: np.ndarray) -> np.ndarray:
-    """(…, n) from (…, n, 3)."""
+    """Return the logarithm of the sum of the terms (…, n, 3): (…, n)."""
     return np.logaddexp.reduce(terms, axis=-1)
 
 
 def loss(laws: np.ndarray, parameters: np.ndarray | float, tokens: np.ndarray | float) -> np.ndarray:
-    """L(N, D) of laws (…, 5) at N and D (n,): (…, n)."""
+    """Return L(N, D) of laws (…, 5) at N and D (n,): (…, n)."""
     return np.exp(_log_sum(_terms(laws, np.log(np.atleast_1d(parameters)), np.log(np.atleast_1d(tokens)))))
 
 
 def named(laws: np.ndarray) -> dict[str, np.ndarray]:
-    """E, A, alpha, B, beta of laws (…, 5)."""
+    """Return E, A, alpha, B, beta of laws (…, 5) by name."""
     a, alpha, b, beta, e = np.moveaxis(laws, -1, 0)
     return {"E": np.exp(e), "A": np.exp(a), "alpha": alpha, "B": np.exp(b), "beta": beta}
 
 
 def _counted_in(laws: np.ndarray, log_n: float, log_d: float) -> np.ndarray:
-    """The same laws where N and D are counted in units of exp(log_n) and exp(log_d)."""
+    """Return the same laws for N and D in units of exp(log_n) and exp(log_d)."""
     moved = laws.copy()
     moved[..., 0] -= laws[..., 1] * log_n
     moved[..., 2] -= laws[..., 3] * log_d
@@ -99,28 +99,27 @@ def _counted_in(laws: np.ndarray, log_n: float, log_d: float) -> np.ndarray:
 
 
 def _starts(losses: np.ndarray) -> np.ndarray:
-    """(S, 5) laws at which searches begin, for N and D counted in their geometric means."""
+    """Return the starting points (S, 5) of the searches, for N and D in units of their geometric means."""
     starts = []
-    for alpha, beta, share in itertools.product(EXPONENTS, EXPONENTS, FLOOR_SHARES):
-        floor = share * losses.min()
+    for alpha, beta, floor in itertools.product(EXPONENTS, EXPONENTS, losses.min() * np.array(FLOOR_FRACTIONS)):
         half = math.log((losses.mean() - floor) / 2)
         starts.append([half, alpha, half, beta, math.log(floor)])
     return np.array(starts)
 
 
 def _misfit(residuals: np.ndarray) -> np.ndarray:
-    """Σ Huber of residuals (…, n)."""
+    """Return the sum of the Huber losses of residuals (…, n): (…,)."""
     size = np.abs(residuals)
     return np.where(size <= HUBER_DELTA, size**2 / 2, HUBER_DELTA * (size - HUBER_DELTA / 2)).sum(-1)
 
 
 def _descend(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
-    """The laws (S, 5) after Levenberg-Marquardt steps that lower each one's misfit to log_loss (n,) or (S, n).
+    """Return the laws (S, 5) after Levenberg-Marquardt steps that lower their misfit to log_loss (n,) or (S, n).
 
-    A residual beyond HUBER_DELTA weighs HUBER_DELTA / |r|: the square that touches the Huber loss there and
-    lies above it elsewhere, so a step that lowers the weighted squares lowers the misfit (Huber 1981, 7.8).
+    A residual r beyond HUBER_DELTA has the weight HUBER_DELTA / |r|. The weighted square touches the Huber loss
+    at r and is above it elsewhere, so a step that lowers the weighted squares lowers the misfit (Huber 1981, 7.8).
     """
-    least = np.array([*LEAST_LAW, log_loss.min() + math.log(LEAST_FLOOR_SHARE)])
+    least = np.array([*LEAST_LAW, log_loss.min() + math.log(LEAST_FLOOR_FRACTION)])
     damping, misfit = np.full(len(laws), 1e-2), _misfit(_log_sum(_terms(laws, log_n, log_d)) - log_loss)
     for _ in range(NUM_STEPS):
         proposed = np.clip(laws - _step(laws, log_n, log_d, log_loss, damping), least, LARGEST_LAW)
@@ -134,21 +133,21 @@ def _descend(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray, log_loss: n
 def _step(
     laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray, log_loss: np.ndarray, damping: np.ndarray
 ) -> np.ndarray:
-    """(S, 5): what the damped weighted normal equations subtract from the laws."""
+    """Return the step (S, 5) to subtract from the laws, by the damped weighted normal equations."""
     terms = _terms(laws, log_n, log_d)
     predicted = _log_sum(terms)
-    on_n, on_d, floor = np.moveaxis(np.exp(terms - predicted[..., None]), -1, 0)  # each term's share of L (S, n)
+    on_n, on_d, floor = np.moveaxis(np.exp(terms - predicted[..., None]), -1, 0)  # fraction of each term in L (S, n)
     slopes = np.stack([on_n, -on_n * log_n, on_d, -on_d * log_d, floor], axis=-1)  # (S, n, 5)
     residuals = predicted - log_loss
     weighted = slopes * np.minimum(1, HUBER_DELTA / np.maximum(np.abs(residuals), 1e-300))[..., None]
     normal = weighted.swapaxes(-1, -2) @ slopes
     diagonal = np.einsum("sii->si", normal)
-    diagonal += damping[:, None] * diagonal + 1e-14  # the last for a law that a parameter does not touch
+    diagonal += damping[:, None] * diagonal + 1e-14  # 1e-14: for a parameter without effect
     return np.linalg.solve(normal, (weighted * residuals[..., None]).sum(-2)[..., None])[..., 0]
 
 
 def fit_law(runs: Runs) -> np.ndarray:
-    """The law (5,) of least misfit that the searches from all starting points end at."""
+    """Return the law (5,) of least misfit among the ends of the searches from all starting points."""
     log_n, log_d, log_loss = np.log(runs.parameters), np.log(runs.tokens), np.log(runs.bits_per_byte)
     middle = log_n.mean(), log_d.mean()
     laws = _descend(_starts(runs.bits_per_byte), log_n - middle[0], log_d - middle[1], log_loss)
@@ -157,10 +156,10 @@ def fit_law(runs: Runs) -> np.ndarray:
 
 
 def fit(runs: Runs, resamples: int, seed: int) -> Fit:
-    """The law and its uncertainty by the bootstrap of residuals (Efron 1979).
+    """Fit the law, and its uncertainty by the bootstrap of residuals (Efron 1979).
 
-    Each resample adds differences drawn with replacement to the fitted logarithms and is fitted anew from
-    the law. Five parameters absorb part of the runs' scatter, hence the factor √(n / (n - 5)).
+    Each resample adds residuals, drawn with replacement, to the fitted log losses and is fitted from the law
+    on. The factor √(n / (n - 5)) makes up for the scatter that the five parameters absorb.
     """
     law, rng, num_runs = fit_law(runs), np.random.default_rng(seed), len(runs.names)
     log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
@@ -175,42 +174,41 @@ def fit(runs: Runs, resamples: int, seed: int) -> Fit:
 
 
 def too_few(runs: Runs) -> str | None:
-    """Why these runs do not determine the law, in words; None if they do."""
+    """Return why these runs do not determine the law, or None if they do."""
     needs = (
         ("runs", len(runs.names), LEAST_RUNS), ("model sizes", len(np.unique(runs.parameters)), LEAST_LEVELS),
         ("numbers of tokens", len(np.unique(runs.tokens)), LEAST_LEVELS),
     )  # fmt: skip
-    lacking = [f"{found} {what}, needed: at least {least}" for what, found, least in needs if found < least]
+    lacking = [f"{count} {what}, needed: at least {least}" for what, count, least in needs if count < least]
     return "; ".join(lacking) or None
 
 
-# What follows from it.
+# Predictions.
 
 
 def interval(value: float, drawn: np.ndarray, confidence: float) -> Interval:
-    """A figure and the quantiles of its resampled values."""
+    """Return a value with the quantiles of its resampled values."""
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(value), float(low), float(high))
 
 
 def predict(fit: Fit, parameters: float, tokens: float, confidence: float, seed: int) -> Interval:
-    """The loss of one more run of N parameters and D tokens, which scatters as the others do."""
+    """Return the loss of one more run of N parameters and D tokens; its interval includes the scatter of a run."""
     drawn = loss(fit.resampled, parameters, tokens)[:, 0]
     scatter = np.random.default_rng(seed).choice(fit.scatter, len(drawn))
     return interval(loss(fit.law, parameters, tokens)[0], drawn * np.exp(scatter), confidence)
 
 
 def work_law(runs: Runs) -> tuple[float, float]:
-    """(k, γ) with C ≈ k N^γ D FLOP, fitted: near 6 and 1 for large models, whose attention is a small part."""
+    """Return the fitted (k, γ) of C ≈ k N^γ D FLOP; near 6 and 1 for large models, where attention costs little."""
     gamma, log_k = np.polyfit(np.log(runs.parameters), np.log(runs.flops / runs.tokens), 1)
     return float(np.exp(log_k)), float(gamma)
 
 
 def best_split(laws: np.ndarray, flops: np.ndarray | float, work: tuple[float, float]) -> tuple:
-    """(N, D), each (…, n), of least loss at compute (n,) under laws (…, 5).
+    """Return (N, D), each (…, n), of least loss at compute (n,) under laws (…, 5).
 
-    Along C = k N^γ D the loss is least where α A N^-α = γ β B D^-β; with γ = 1 it is Hoffmann et al.'s
-    equation 4.
+    Along C = k N^γ D the loss is least where α A N^-α = γ β B D^-β; for γ = 1 this is equation 4 of Hoffmann et al.
     """
     k, gamma = work
     a, alpha, b, beta, _ = (laws[..., i, None] for i in range(NUM_PARAMETERS))
@@ -220,7 +218,7 @@ def best_split(laws: np.ndarray, flops: np.ndarray | float, work: tuple[float, f
 
 
 def on_frontier(runs: Runs) -> np.ndarray:
-    """(n,) bool: no other run with as little compute has as low a loss."""
+    """Return a mask (n,) of the runs that no other run with as little compute matches in loss."""
     order = np.lexsort((runs.bits_per_byte, runs.flops))
     best = np.minimum.accumulate(runs.bits_per_byte[order])
     keep = np.zeros(len(order), dtype=bool)
@@ -230,7 +228,7 @@ def on_frontier(runs: Runs) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Frontier:
-    """L = a C^-b over m runs, least squares of logarithms; `spread` their standard error, 0 with two runs."""
+    """L = a C^-b by least squares of logarithms over m runs; `spread`: standard error of log L, 0 for two runs."""
 
     a: float
     b: float
@@ -238,7 +236,7 @@ class Frontier:
     log_flops: np.ndarray
 
     def predict(self, flops: float, confidence: float) -> Interval | None:
-        """The loss of one more run of the frontier at that compute (Draper and Smith 1998, 1.4); None: too few."""
+        """Return the loss of one more such run (Draper and Smith 1998, 1.4); None if there are too few runs."""
         degrees = len(self.log_flops) - 2
         value = self.a * flops**-self.b
         if degrees < 1:
@@ -250,7 +248,7 @@ class Frontier:
 
 
 def fit_frontier(runs: Runs) -> Frontier | None:
-    """The power law through the runs of the frontier; None for fewer than two."""
+    """Fit the power law through the runs of the frontier; None for fewer than two."""
     best = runs.only(on_frontier(runs))
     if len(best.names) < 2:
         return None
@@ -260,20 +258,18 @@ def fit_frontier(runs: Runs) -> Frontier | None:
     return Frontier(math.exp(start), -float(slope), math.sqrt(squares / max(1, len(x) - 2)), x)
 
 
-def held_back(runs: Runs) -> np.ndarray | None:
-    """(n,) bool: the runs of most compute, a sixth and at least two; None if the others are too few to fit."""
-    number = max(2, round(HELD_BACK_SHARE * len(runs.names)))
-    largest = np.zeros(len(runs.names), dtype=bool)
-    largest[np.argsort(runs.flops, kind="stable")[-number:]] = True
-    return None if too_few(runs.only(~largest)) else largest
-
-
 def predict_held_back(runs: Runs, resamples: int, confidence: float, seed: int) -> dict[int, Interval]:
-    """Run → what the law fitted to the others, all of less compute, says of it."""
-    largest = held_back(runs)
-    if largest is None:
+    """Return run → its loss predicted from the runs of less compute; empty if these are too few.
+
+    Held back is the sixth of the runs of most compute, at least two.
+    """
+    number = max(2, round(HELD_BACK_FRACTION * len(runs.names)))
+    order = np.argsort(runs.flops, kind="stable")
+    smaller = runs.only(np.isin(np.arange(len(order)), order[:-number]))
+    if too_few(smaller):
         return {}
-    former = fit(runs.only(~largest), resamples, seed)
+    smaller_fit = fit(smaller, resamples, seed)
     return {
-        int(i): predict(former, runs.parameters[i], runs.tokens[i], confidence, seed) for i in np.flatnonzero(largest)
+        int(i): predict(smaller_fit, runs.parameters[i], runs.tokens[i], confidence, seed)
+        for i in sorted(order[-number:])
     }
