@@ -21,7 +21,8 @@ def report(
     """Return the lines of the report; `begins`: document → its first characters; `percent`: confidence."""
     lines = [f"# {', '.join(c.b.name for c in comparisons)} against {comparisons[0].a.name}", ""]
     lines += table(RUN_COLUMNS, [
-        [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}", *(f"{value:,.0f}" for value in run.figures)]
+        [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
+         *(f"{value:,.0f}" for value in run.figures)]
         for group in groups for run in group.runs
     ])  # fmt: skip
     if any(len(group.runs) > 1 for group in groups):
@@ -112,15 +113,15 @@ def how_to_read(comparison: Comparison, percent: str) -> list[str]:
     absolute, paired = standard_error(nats, sizes), comparison.documents.se
     text = (
         "A negative difference means that the run left of the minus sign is better. "
-        f"The {len(sizes)} documents ({sizes.sum():,} bytes) weigh as much as {effective_documents(sizes):.0f} of equal "
-        f"length. Intervals over documents ({percent}, symmetric studentized bootstrap, Hall 1988) cover the choice of "
-        "documents; the models are fixed. Intervals over seeds (Welch 1947) cover the choice of seeds; the documents "
-        "are fixed."
+        f"The {len(sizes)} documents ({sizes.sum():,} bytes) weigh as much as {effective_documents(sizes):.0f} of "
+        f"equal length. Intervals over documents ({percent}, symmetric studentized bootstrap, Hall 1988) cover the "
+        "choice of documents; the models are fixed. Intervals over seeds (Welch 1947) cover the choice of seeds; the "
+        "documents are fixed."
     )
     if absolute is not None and paired is not None:
         text += (
-            f" The standard error of `{comparison.a.name}`'s {bits_per_byte(nats, sizes):.3f} is {absolute:.2g}, of the "
-            f"difference {paired:.2g}: smaller, because each document is compared with itself."
+            f" The standard error of `{comparison.a.name}`'s {bits_per_byte(nats, sizes):.3f} is {absolute:.2g}, of "
+            f"the difference {paired:.2g}: smaller, because each document is compared with itself."
         )
     return [text, ""]
 
