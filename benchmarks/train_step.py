@@ -122,7 +122,7 @@ def work(variant: Variant) -> None:
     """Take two steps and say the loss of the first; then, for each line read, one step and the memory so far."""
     if variant.keep_freed_memory:
         machine.keep_freed_memory()
-    model, dtype = build(variant), machine.DTYPES[variant.dtype]
+    model, dtype = build(variant), machine.COMPUTE_DTYPES[variant.dtype]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     ids = np.random.default_rng(1).integers(variant.config.vocab_size, size=(variant.batch_size, variant.seq_len + 1))
     x, y = torch.from_numpy(ids[:, :-1].copy()), torch.from_numpy(ids[:, 1:].copy())  # transformers views y
@@ -170,7 +170,7 @@ class Worker:
 def compare(cases: dict[str, Variant], rounds: int) -> dict:
     """Rounds of one step of each case and one look at the peak; the first case is ours."""
     workers, peaks, ours = {}, [], next(iter(cases.values()))
-    products = bare_products(ours.config, ours.batch_size, ours.seq_len, machine.DTYPES[ours.dtype])
+    products = bare_products(ours.config, ours.batch_size, ours.seq_len, machine.COMPUTE_DTYPES[ours.dtype])
     try:
         for name, variant in cases.items():
             workers[name] = Worker(variant)
@@ -233,7 +233,7 @@ def parse() -> argparse.Namespace:
 
 def questions(quick: bool) -> dict[str, tuple[dict, int, int]]:
     """Shape, sequences and tokens of a sequence by question; shrunk if quick."""
-    large = vars(read_section(ROOT / "params.yaml", "models.gemma3_270m", ModelParams))
+    large = vars(read_section(ROOT / "presets.yaml", "models.gemma3_270m", ModelParams))
     found = {
         "30m": (SMALL_SHAPE | {"vocab_size": GPT2_VOCAB_SIZE}, 16, 256),
         "270m": (large | {"vocab_size": GPT2_VOCAB_SIZE}, 2, 256),

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 import torch
 
 from lm.core.errors import DataError, IntegrityError, command
-from lm.core.files import atomic_folder, atomic_write, output_lock, write_csv, write_json, write_text
-from lm.core.params import read_section
+from lm.core.files import atomic_folder, output_lock, write_csv, write_json, write_text
+from lm.core.params import needed, read_section
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
@@ -50,15 +50,11 @@ class EvalParams:
     seed: int
 
     def __post_init__(self):
-        if not 0 < self.stride_fraction <= 1:
-            raise ValueError(f"stride_fraction is {self.stride_fraction}, needed: above 0, at most 1")
+        needed(0 < self.stride_fraction <= 1, "stride_fraction", self.stride_fraction, "above 0, at most 1")
         for name in ("num_samples", "sample_tokens", "top_k"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needed: at least 1")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed is {self.seed}, needed: from 0 to below 2^63")
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}, needed: 0 or more")
+            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        needed(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
 
 
 def read_leaked_fractions(path: Path, validation: TokenFile) -> np.ndarray:
@@ -66,7 +62,7 @@ def read_leaked_fractions(path: Path, validation: TokenFile) -> np.ndarray:
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
-    return table["shared_fraction"].to_numpy()
+    return table["leaked_fraction"].to_numpy()
 
 
 def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenizer: Tokenizer) -> None:
@@ -222,8 +218,8 @@ def main(argv: list[str]) -> None:
             metrics["clean_bits_per_byte"] = details["clean"]["bits_per_byte"]
 
         # Write the tables, the samples, the details and the metrics.
-        with atomic_write(evaluation / "document_losses.parquet") as file:
-            pq.write_table(pa.table(documents), file, compression="none", write_page_checksum=True)
+        losses_path = evaluation / "document_losses.parquet"
+        pq.write_table(pa.table(documents), losses_path, compression="none", write_page_checksum=True)
         write_text(evaluation / "samples.md", to_markdown(samples, measures, settings))
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)

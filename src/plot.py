@@ -13,18 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from lm import plots
 from lm.core.errors import command
 from lm.core.files import read_json
-from lm.plots import (
-    draw_documents,
-    draw_gradient_norm,
-    draw_learning_rate,
-    draw_loss_by_position,
-    draw_losses,
-    figure_of,
-    read_csv,
-    save_png,
-)
 from lm.tokens.tokenfile import TokenFile, entropy_per_token, sidecar_path
 
 
@@ -38,27 +29,27 @@ def main(argv: list[str]) -> None:
     draw = functools.partial
 
     # Training: losses with the text's entropy where its source knows it, learning rate, gradient norm.
-    train, validation = (read_csv(args.plots / f"{name}.csv") for name in ("training", "validation"))
+    train, validation = (plots.read_csv(args.plots / f"{name}.csv") for name in ("training", "validation"))
     floor = entropy_per_token(TokenFile(args.validation, np.empty(0), read_json(sidecar_path(args.validation))))
-    figure = figure_of(
-        draw(draw_losses, train=train, validation=validation, floor=floor),
-        draw(draw_learning_rate, train=train),
-        draw(draw_gradient_norm, train=train),
+    figure = plots.figure_of(
+        draw(plots.draw_losses, train=train, validation=validation, floor=floor),
+        draw(plots.draw_learning_rate, train=train),
+        draw(plots.draw_gradient_norm, train=train),
         size=(7.5, 7.5), heights=(3, 1, 1), title="Loss while training",
     )  # fmt: skip
-    save_png(figure, args.plots / "training.png")
+    plots.save_png(figure, args.plots / "training.png")
 
     # Evaluation: how much context helps, and how much of the loss is explained by contamination.
-    curve = read_csv(args.plots / "loss_by_position.csv")
-    figure = figure_of(
-        draw(draw_loss_by_position, curve=curve), size=(7.5, 3.6), title="Loss by position in the window"
+    curve = plots.read_csv(args.plots / "loss_by_position.csv")
+    figure = plots.figure_of(
+        draw(plots.draw_loss_by_position, curve=curve), size=(7.5, 3.6), title="Loss by position in the window"
     )
-    save_png(figure, args.plots / "loss_by_position.png")
+    plots.save_png(figure, args.plots / "loss_by_position.png")
     table = pq.read_table(args.evaluation / "document_losses.parquet")
     documents = {name: table[name].to_numpy() for name in ("leaked_fraction", "nats", "utf8_bytes")}
     title = "Loss and contamination of each validation document (area: its bytes)"
-    figure = figure_of(draw(draw_documents, documents=documents), size=(7.5, 4.2), title=title)
-    save_png(figure, args.plots / "contamination.png")
+    figure = plots.figure_of(draw(plots.draw_documents, documents=documents), size=(7.5, 4.2), title=title)
+    plots.save_png(figure, args.plots / "contamination.png")
 
 
 if __name__ == "__main__":

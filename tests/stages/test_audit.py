@@ -1,10 +1,17 @@
-"""Duplicates are counted and flagged, exactly and after folding white space."""
+"""Duplicates are counted and marked, exact ones and those after folding white space; contamination is measured."""
 
 from types import SimpleNamespace
 
 import numpy as np
 
-from audit import count_flags, describe_overlap, digest, flag_duplicates, is_repeat, measure_overlap
+from audit import (
+    count_duplicates,
+    describe_contamination,
+    digest,
+    flag_duplicates,
+    is_repeat,
+    measure_contamination,
+)
 
 
 def digests(texts):
@@ -20,7 +27,7 @@ def test_duplicates_within_and_across():
     assert flags["folded_within"].to_pylist() == [False, True, True, False, False, False, False, False, True]
     assert flags["exact_across"].to_pylist() == [False, False, False, True, False, True, False, False, False]
     assert flags["folded_across"].to_pylist() == [True, True, True, True, False, True, True, False, False]
-    assert count_flags(flags) == {
+    assert count_duplicates(flags) == {
         "train": {"exact_within": 1, "exact_across": 1, "folded_within": 2, "folded_across": 4},
         "validation": {"exact_within": 1, "exact_across": 1, "folded_within": 1, "folded_across": 2},
     }
@@ -34,16 +41,16 @@ def tokens_of(ids):
     return SimpleNamespace(ids=np.array(ids, np.uint16), eot_id=0, meta={"sha256": "ab" * 32})
 
 
-def test_overlap_is_by_document_and_without_its_end():
+def test_contamination_is_counted_per_document_without_its_end():
     train = tokens_of([*range(1, 40), 0])
     half = [*range(1, 14), *range(113, 100, -1)]
     validation = tokens_of([*range(5, 25), 0, *range(100, 150), 0, *half, 0, 0])
-    table = measure_overlap(train, validation)
-    assert table["shared_share"].to_pylist() == [1.0, 0.0, 0.5, 0.0]
+    table = measure_contamination(train, validation)
+    assert table["leaked_fraction"].to_pylist() == [1.0, 0.0, 0.5, 0.0]
     assert table["tokens"].to_pylist() == [20, 50, 26, 0]
-    assert describe_overlap(table) == {
+    assert describe_contamination(table) == {
         "ngram_tokens": 13,
-        "shared_token_share": 33 / 96,
+        "leaked_fraction": 33 / 96,
         "clean_documents": 2,
         "leaked_documents": 1,
     }

@@ -72,10 +72,10 @@ def test_several_seeds_on_both_sides_are_tested():
     params = {"models.*.d_model": 64}
     text = text_of([*(run(f"a-{i}", i) for i in range(1, 6)), *(run(f"w-{i}", i, -0.05, params) for i in range(1, 5))])
     assert re.search(r"\| a-1…a-5 +\| +5 \| +[\d.]+ \| +± 0\.000\d", text)
-    assert re.search(r"seeds, 5 and 4 runs \(Welch's t, \d\.\d degrees of freedom\) \| +-0\.0(49|50)\d \|", text)
+    assert re.search(r"seeds, 5 and 4 runs \(Welch's t, \d\.\d degrees of freedom\) +\| +-0\.0(49|50)\d \|", text)
     assert "- Documents: `w-1…w-4` is better than `a-1…a-5`" in text
     assert "- Seeds: `w-1…w-4` is better than `a-1…a-5`; the 95 % interval excludes zero." in text
-    assert "single run" not in text
+    assert "only one run" not in text
 
 
 def test_a_difference_within_the_noise_of_seeds_is_reported_as_none():
@@ -86,7 +86,7 @@ def test_a_difference_within_the_noise_of_seeds_is_reported_as_none():
 
 def test_a_single_run_is_reported_to_say_nothing_about_seeds():
     text = text_of([run("a"), run("b", params={"p": 1}), run("b2", 2, params={"p": 1})])
-    assert "`a` has a single run, so this compares two trained models" in text
+    assert "there is only one run of `a`, so this compares trained models" in text
     assert re.search(r"\| a +\| +1 \| +[\d.]+ \| +unknown \|", text) and "Welch's t" not in text
     assert re.search(r"documents, all 40 .*\n\| documents, the 75 % of their text that selected no model ", text)
 

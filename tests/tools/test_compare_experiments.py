@@ -98,7 +98,7 @@ def test_seeds_are_grouped_and_workspace_is_the_current_folder(compare):
     assert re.search(rf"\| base…seed2 +\| +2 \| +{mean:.4f} \| +± {sd:.4f} \|", output)
     delta = measured("vocab")["bits_per_byte"] - mean
     assert f"## workspace − base…seed2: {delta:+.4f} bits per byte" in output
-    assert "`workspace` has a single run" in output
+    assert "only one run of `workspace`" in output
 
 
 def test_two_seeds_of_one_configuration_differ_by_noise(compare):

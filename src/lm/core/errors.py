@@ -1,7 +1,7 @@
-"""Failures that a person can act on: one sentence each, and the exit code that tells their kind.
+"""Errors that a user can act on: one sentence and one exit code each.
 
-A stage's `main` is wrapped in `command`, so that its last line on stderr is the sentence and its
-exit status the code below. Anything else that is raised is a bug of ours and keeps its traceback.
+`command` wraps the `main` of a stage: the last line on stderr is the sentence, the exit status is the code
+below. Every other exception is a bug and keeps its traceback.
 """
 
 import functools
@@ -9,12 +9,12 @@ import signal
 import sys
 import traceback
 
-# Said of bytes that are not the recorded ones: they may be damaged in the cache too.
-MEND = "run `python src verify --cache`, which names the command that mends it"
+# Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
+MEND = "run `python src verify --cache`, which names the command that repairs it"
 
 
 class UserError(Exception):
-    """One sentence: the file or parameter, what was found, what is needed, what to do."""
+    """Say in one sentence: the file or parameter, the actual value, what is needed, what to do."""
 
     exit_code = 1
 
@@ -26,23 +26,23 @@ class ParamsError(UserError):
 
 
 class DataError(UserError):
-    """The text or the tokens cannot serve: empty, too short, a missing column."""
+    """The text or the tokens cannot be used: empty, too short, a missing column."""
 
     exit_code = 3
 
 
 class NoDocument(DataError):
-    """No document begins in the range of characters asked for."""
+    """No document begins in the requested range of characters."""
 
 
 class IntegrityError(UserError):
-    """A file is not what its record says: truncated, altered, or made from something else."""
+    """A file differs from its record: truncated, changed, or made from other inputs."""
 
     exit_code = 4
 
 
 class EnvironmentFailure(UserError):
-    """The machine or the network: no disk, no memory, no connection, no licence."""
+    """The machine or the network fails: disk, memory, connection or licence."""
 
     exit_code = 5
 
@@ -54,13 +54,13 @@ class DivergedError(UserError):
 
 
 class BusyError(UserError):
-    """Another process holds the lock of the same output."""
+    """Another process writes the same output."""
 
     exit_code = 75
 
 
 class Interrupted(UserError):
-    """SIGINT or SIGTERM; raise with the signal's number."""
+    """SIGINT or SIGTERM arrived; raise with the number of the signal."""
 
     def __init__(self, signal_number: int, message: str):
         super().__init__(message)
@@ -68,9 +68,9 @@ class Interrupted(UserError):
 
 
 def command(main):
-    """Wrap `main(argv)` so that it returns an exit status and a `UserError` becomes one line.
+    """Wrap `main(argv)`: return an exit status, and print a `UserError` as one line.
 
-    `--debug` anywhere in the arguments shows the traceback as well.
+    With `--debug` among the arguments the traceback is printed too.
     """
 
     @functools.wraps(main)

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, hashes, strict JSON, a lock per output."""
+"""Files that are complete or absent: atomic writes, hashes, strict JSON, one lock per output."""
 
 import contextlib
 import errno
@@ -22,8 +22,8 @@ from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
 def atomic_write(path: Path | str) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path` for binary writing; sync and rename it on success.
 
-    `path` then holds either its old content or all of the new one, never a part; on an error the
-    temporary file is removed. A read-only hard link into DVC's cache is replaced, never written.
+    So `path` has either its old content or all of the new content. After an error the temporary file is
+    removed. A read-only hard link into DVC's cache is replaced, never written.
     """
     path = Path(path)
     with _temporary_beside(path) as temporary:
@@ -37,7 +37,7 @@ def atomic_write(path: Path | str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """Yield an empty temporary folder; rename it to `path` on success, the old one going as a whole."""
+    """Yield an empty temporary folder; on success rename it to `path`, in place of the old folder."""
     path = Path(path)
     with _temporary_beside(path) as temporary:
         new, old = temporary / "new", temporary / "old"
@@ -51,9 +51,9 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """Yield the name under which this process makes `path`; at the end nothing has that name.
+    """Yield a temporary name beside `path` for this process, and remove what has that name at the end.
 
-    What killed processes left at theirs is removed first. Raises EnvironmentFailure on a full disk.
+    Temporary files of killed processes are removed first. Raise EnvironmentFailure if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.iterdir():
@@ -67,7 +67,7 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise EnvironmentFailure(
-            f"{path}: {os.strerror(error.errno)}; what was there before is unchanged; free some space on that disk and "
+            f"{path}: {os.strerror(error.errno)}; the previous content is unchanged; free some space on that disk and "
             "run the same command again"
         ) from None
     finally:
@@ -75,7 +75,7 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def _is_running(process_id: int) -> bool:
-    """Whether there is such a process; one that was killed and only waits for its parent to notice is none."""
+    """Return True if the process runs; a zombie does not."""
     try:
         return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -83,7 +83,7 @@ def _is_running(process_id: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file or a folder that may not be there."""
+    """Delete a file or a folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -100,7 +100,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write UTF-8 `text` atomically, with the line ends as they stand."""
+    """Write UTF-8 `text` atomically, without changing its line ends."""
     with atomic_write(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -111,26 +111,26 @@ def write_json(path: Path | str, value) -> None:
 
 
 def read_json(path: Path | str) -> dict:
-    """Read a JSON object; a missing or broken file is an IntegrityError that names it."""
+    """Read a JSON object. Raise IntegrityError if the file is missing or broken."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
     except ValueError as error:
-        raise IntegrityError(f"{path}: not valid JSON ({error}); run `dvc repro -f` to make it anew") from None
+        raise IntegrityError(f"{path}: not valid JSON ({error}); run `dvc repro -f` to make it again") from None
     if not isinstance(value, dict):
         raise IntegrityError(f"{path}: holds a {type(value).__name__}, not a JSON object")
     return value
 
 
 def sha256_file(path: Path | str) -> str:
-    """Hex SHA-256 of a file's bytes, read in blocks."""
+    """Return the SHA-256 of a file in hex; the file is read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_json(value) -> str:
-    """Hex SHA-256 of a JSON value in canonical form (sorted keys, no white space)."""
+    """Return the SHA-256 of a JSON value in hex, in canonical form (sorted keys, no white space)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -144,10 +144,9 @@ def write_csv(path: Path | str, columns: list[str], rows: list) -> None:
 
 @contextlib.contextmanager
 def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
-    """Hold the one writer's lock of an output for the duration; it dies with the process.
+    """Hold the writer's lock of an output; the lock ends with the process.
 
-    If another process holds it: wait for it where `wait` is set, else raise BusyError with the
-    holder's process id.
+    If another process holds it, wait if `wait` is set, else raise BusyError with the id of that process.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +157,7 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             if not wait:
-                raise BusyError(f"{path}: process {holder} is writing it; wait for it to end, or stop it") from None
+                raise BusyError(f"{path}: process {holder} is writing it; wait until it ends, or stop it") from None
             print(f"{path}: waiting for process {holder}", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)

@@ -16,11 +16,24 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
-# Fields of a published configuration of which lm.model computes one value only.
+# Our names of the sizes and those of Gemma3TextConfig.
+NAMES = {
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "d_ff": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_kv_head": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "sliding_window": "sliding_window",
+    "query_scale": "query_pre_attn_scalar",
+    "norm_eps": "rms_norm_eps",
+    "max_seq_len": "max_position_embeddings",
+}
+# Fields of a published configuration of which lm.model computes one value, or one form, only.
 FIXED = (
     "hidden_activation", "attention_bias", "final_logit_softcapping", "attn_logit_softcapping",
-    "use_bidirectional_attention", "tie_word_embeddings", "layer_types", "rope_parameters",
-    "query_pre_attn_scalar",
+    "use_bidirectional_attention", "tie_word_embeddings", "layer_types", "rope_parameters", "query_pre_attn_scalar",
 )  # fmt: skip
 
 
@@ -44,20 +57,10 @@ def from_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def hugging_face_config(config: ModelConfig) -> dict:
     """Return the arguments of transformers' Gemma3TextConfig; an export adds the special ids of its tokenizer."""
     bases = {"sliding_attention": config.rope_base_local, "full_attention": config.rope_base_global}
-    return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "intermediate_size": config.d_ff,
-        "num_hidden_layers": config.n_layer,
-        "num_attention_heads": config.n_head,
-        "num_key_value_heads": config.n_kv_head,
-        "head_dim": config.head_dim,
-        "sliding_window": config.sliding_window,
-        "layer_types": ["full_attention" if config.is_full(i) else "sliding_attention" for i in range(config.n_layer)],
-        "rope_parameters": {k: {"rope_type": "default", "rope_theta": base} for k, base in bases.items()},
-        "query_pre_attn_scalar": config.query_scale,
-        "rms_norm_eps": config.norm_eps,
-        "max_position_embeddings": config.max_seq_len,
+    is_full = [config.is_full(layer) for layer in range(config.n_layer)]
+    return {theirs: getattr(config, ours) for ours, theirs in NAMES.items()} | {
+        "layer_types": ["full_attention" if full else "sliding_attention" for full in is_full],
+        "rope_parameters": {name: {"rope_type": "default", "rope_theta": base} for name, base in bases.items()},
         "pad_token_id": None,
         "bos_token_id": None,
         "eos_token_id": None,
@@ -121,22 +124,12 @@ def read_config(path: Path) -> ModelConfig:
 
 def shape_of(theirs) -> ModelConfig:
     """Return the shape of a Gemma3TextConfig; raise ValueError if it is not valid."""
-    rope, layer_types = theirs.rope_parameters, [*theirs.layer_types, "full_attention"]
+    sizes = {ours: getattr(theirs, name) for ours, name in NAMES.items()}
     return ModelConfig(
-        n_layer=theirs.num_hidden_layers,
-        n_head=theirs.num_attention_heads,
-        n_kv_head=theirs.num_key_value_heads,
-        head_dim=theirs.head_dim,
-        d_model=theirs.hidden_size,
-        d_ff=theirs.intermediate_size,
-        sliding_window=theirs.sliding_window,
-        full_attention_every=layer_types.index("full_attention") + 1,
-        rope_base_local=float(rope["sliding_attention"]["rope_theta"]),
-        rope_base_global=float(rope["full_attention"]["rope_theta"]),
-        query_scale=int(theirs.query_pre_attn_scalar),
-        norm_eps=theirs.rms_norm_eps,
-        max_seq_len=theirs.max_position_embeddings,
-        vocab_size=theirs.vocab_size,
+        **sizes | {"query_scale": int(theirs.query_pre_attn_scalar)},
+        full_attention_every=[*theirs.layer_types, "full_attention"].index("full_attention") + 1,
+        rope_base_local=float(theirs.rope_parameters["sliding_attention"]["rope_theta"]),
+        rope_base_global=float(theirs.rope_parameters["full_attention"]["rope_theta"]),
     )
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lm.core.params import needed
 from lm.model.kernels import CrossEntropyFunction, RMSNormFunction, attend
 
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
@@ -38,13 +39,10 @@ class ModelParams:
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            if value <= 0:
-                raise ValueError(f"{name} is {value}, needed: above 0")
-        for name, unit, of in (("n_head", self.n_kv_head, "n_kv_head"), ("d_model", self.n_head, "n_head")):
-            if getattr(self, name) % unit:
-                raise ValueError(f"{name} is {getattr(self, name)}, needed: a multiple of {of} ({unit})")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim is {self.head_dim}, needed: an even number")
+            needed(value > 0, name, value, "above 0")
+        needed(self.n_head % self.n_kv_head == 0, "n_head", self.n_head, f"a multiple of n_kv_head ({self.n_kv_head})")
+        needed(self.d_model % self.n_head == 0, "d_model", self.d_model, f"a multiple of n_head ({self.n_head})")
+        needed(self.head_dim % 2 == 0, "head_dim", self.head_dim, "an even number")
 
     def config(self, vocab_size: int) -> "ModelConfig":
         """Return the shape with the vocabulary size of a tokenizer."""

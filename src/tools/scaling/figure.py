@@ -7,15 +7,15 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from lm.plots import BLUE, GREY, ORANGE, STYLE, save
-from tools.scaling.law import loss, on_frontier
-from tools.scaling.report import Scaling, compute_optimal
+from tools.scaling.law import best_split, loss, on_frontier
+from tools.scaling.report import Scaling
 
 MARKS = "osD^vP<>"
 PALEST, DARKEST = 0.7, 0.0  # of the colour map, from the smallest model to the largest
 TICKS = np.outer(10.0 ** np.arange(-3, 4), (1, 1.5, 2, 3, 4, 5, 6, 8)).ravel()
 FLOP_LABEL = "training compute, FLOP (logarithmic)"
 BOLD = {"fontsize": 9, "fontweight": "bold", "textcoords": "offset points"}
-with_unit = EngFormatter(sep="", places=0)
+with_unit = EngFormatter(sep="")
 
 
 def draw_scaling(path: Path, scaling: Scaling) -> None:
@@ -33,12 +33,13 @@ def _draw_losses(axes, scaling: Scaling) -> None:
     for i, (size, tone) in enumerate(zip(sizes, np.linspace(PALEST, DARKEST, len(sizes)), strict=True)):
         _draw_size(axes, scaling, size, plt.colormaps["viridis"](tone), MARKS[i % len(MARKS)])
     _draw_frontier(axes, scaling)
-    for one in scaling.wanted:
+    for i, one in enumerate(scaling.wanted):
         bar = [[one.law.value - one.law.low], [one.law.high - one.law.value]]
         look = {"color": ORANGE, "marker": "*", "markersize": 12, "capsize": 4, "elinewidth": 1.4, "zorder": 4}
         axes.errorbar(one.flops, one.law.value, bar, **look)
-        axes.annotate(f"predicted\n{one.law.value:.4g}", (one.flops, one.law.high), xytext=(0, 6), ha="center",
-                      va="bottom", color=ORANGE, **BOLD)  # fmt: skip
+        end, shift, side = ((one.law.high, 6, "bottom"), (one.law.low, -6, "top"))[i % 2]
+        axes.annotate(f"predicted\n{one.law.value:.4g}", (one.flops, end), xytext=(0, shift), ha="center", va=side,
+                      color=ORANGE, **BOLD)  # fmt: skip
     if scaling.entropy is not None:
         axes.axhline(scaling.entropy, color="black", linestyle=":", linewidth=1.2)
         axes.annotate(
@@ -64,16 +65,19 @@ def _draw_size(axes, scaling: Scaling, size: float, color, mark: str) -> None:
         axes.scatter(runs.flops[keep], runs.bits_per_byte[keep], 34, facecolors=face, edgecolors=[color], marker=mark,
                      linewidths=1.3, zorder=3)  # fmt: skip
     top = max(curve[0], runs.bits_per_byte[here][np.argmin(runs.flops[here])])
-    axes.annotate(with_unit(size), (flops[0], top), xytext=(0, 8), ha="center", color=color, **BOLD)
+    axes.annotate(with_unit(float(f"{size:.3g}")), (flops[0], top), xytext=(0, 8), ha="center", color=color, **BOLD)
 
 
 def _draw_frontier(axes, scaling: Scaling) -> None:
     """Draw the law's least loss at each compute with its interval, up to the largest prediction."""
     most = max([scaling.runs.flops.max(), *(one.flops for one in scaling.wanted)])
     flops = np.geomspace(scaling.runs.flops.min(), most, 100)
-    value, low, high = compute_optimal(scaling, flops)
+    best, drawn = (
+        loss(laws, *best_split(laws, flops, scaling.work)) for laws in (scaling.fit.law, scaling.fit.resampled)
+    )
+    low, high = np.quantile(drawn, [(1 - scaling.confidence) / 2, (1 + scaling.confidence) / 2], axis=0)
     axes.fill_between(flops, low, high, color=GREY, alpha=0.25, linewidth=0)
-    axes.plot(flops, value, color="black", linestyle="--", linewidth=1.6)
+    axes.plot(flops, best, color="black", linestyle="--", linewidth=1.6)
     axes.annotate("least loss\nfor the compute", (flops[30], low[30]), xytext=(-4, -6), ha="right", va="top", **BOLD)
 
 

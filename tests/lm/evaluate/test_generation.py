@@ -143,7 +143,7 @@ def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k):
         ({"top_p": 1.5}, "top_p is 1.5, needed: above 0, at most 1"),
         ({"min_p": 0.0}, "min_p is 0.0, needed: above 0, at most 1"),
         ({"prompt": []}, "prompt_ids is empty"),
-        ({"new_tokens": 118}, r"prompt and new tokens are 129, needed: at most max_seq_len \(128\)"),
+        ({"new_tokens": 118}, r"prompt plus max_new_tokens is 129, needed: at most max_seq_len \(128\)"),
     ],
 )
 def test_settings_out_of_range_are_refused_before_anything_is_drawn(model, settings, sentence):

@@ -1,8 +1,7 @@
-"""Dataset repositories that are not parquet (JSON lines, CSV, text, …), read by `datasets`.
+"""Read dataset repositories in other formats than parquet (JSON lines, CSV, text, …) with `datasets`.
 
-The files are downloaded and verified as lm.sources.hub does it; `datasets` prepares their rows in
-its own cache at the resolved commit, and the text column is written as parquet. A repository's own
-code is never run.
+The files are downloaded and verified as in lm.text.sources.hub. `datasets` prepares their rows in its own
+cache at the resolved commit, and the text column is written to parquet. Code in a repository is never run.
 """
 
 import contextlib
@@ -27,9 +26,9 @@ ROWS_PER_READ = 1000
 
 @dataclasses.dataclass(frozen=True)
 class DatasetsFetch:
-    """A dataset repository at `revision`; `config` null is its default one.
+    """A dataset repository at `revision`; `config` null is the default configuration.
 
-    `splits` maps our split to the set's own, or to a part of it such as "train[:95%]".
+    `splits` maps a split's name to a split of the dataset, or to a slice of one such as "train[:95%]".
     """
 
     kind: Literal["datasets"]
@@ -47,8 +46,8 @@ class DatasetsFetch:
 def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
     """Write the text column of each split below `folder` and return the manifest.
 
-    Raises DataError where the set has no such config, split or column, EnvironmentFailure and
-    IntegrityError as lm.sources.hub.download does.
+    Raise DataError if the config, a split or the column does not exist, and EnvironmentFailure and
+    IntegrityError as lm.text.sources.hub.download does.
     """
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
     with _one_sentence(fetch, commit):
@@ -68,7 +67,7 @@ def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
 
 
 def _cached_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder | None":
-    """Rows that `datasets` has prepared at exactly this commit, found without any network call."""
+    """Return the builder if `datasets` has prepared this commit in its cache; make no network call."""
     import datasets
 
     offline, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
@@ -82,14 +81,14 @@ def _cached_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder | None
 
 
 def _prepared_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder":
-    """Download and verify the set's files at the commit and prepare its rows in the cache."""
+    """Download and verify the files at the commit, prepare the rows in the cache and return the builder."""
     import datasets
 
     readme = hf_hub_url(fetch.repo, "README.md", repo_type="dataset", revision=commit)
     with contextlib.suppress(RemoteEntryNotFoundError):
-        patiently(lambda: get_hf_file_metadata(readme))  # `datasets` takes minutes to give up a dead hub
+        patiently(lambda: get_hf_file_metadata(readme))  # fail at once: `datasets` tries for minutes
     builder = datasets.load_dataset_builder(fetch.repo, fetch.config, revision=commit)
-    if builder.hash != commit:  # `datasets` offers any cached commit where the hub is out of reach
+    if builder.hash != commit:  # without the hub, `datasets` takes any cached commit
         raise EnvironmentFailure(f"{fetch.repo}: found commit {builder.hash}, needed: {commit}; run again")
     prefix = f"hf://datasets/{fetch.repo}@{commit}/"
     for urls in builder.config.data_files.values():
@@ -101,20 +100,20 @@ def _prepared_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder":
 
 
 def _texts(rows: "Dataset", fetch: DatasetsFetch) -> Iterator[str | None]:
-    """Yield the text column, which must be there and hold strings, row by row."""
+    """Yield the text column row by row. Raise DataError if it does not exist or has no strings."""
     if fetch.column not in rows.column_names:
         columns = ", ".join(rows.column_names)
         raise DataError(f"{fetch.repo}: has no column {fetch.column!r}; its columns are {columns}")
-    kind = getattr(rows.features[fetch.column], "dtype", "a list or structure")
-    if kind not in ("string", "large_string"):
-        raise DataError(f"{fetch.repo}: column {fetch.column!r} holds {kind}, not strings")
+    dtype = getattr(rows.features[fetch.column], "dtype", "a list or structure")
+    if dtype not in ("string", "large_string"):
+        raise DataError(f"{fetch.repo}: column {fetch.column!r} holds {dtype}, not strings")
     for batch in rows.select_columns([fetch.column]).iter(ROWS_PER_READ):
         yield from batch[fetch.column]
 
 
 @contextlib.contextmanager
 def _one_sentence(fetch: DatasetsFetch, commit: str) -> Iterator[None]:
-    """Keep `datasets` quiet off a terminal, and turn what it raises into one sentence."""
+    """Silence `datasets` without a terminal, and turn its exceptions into a DataError with one sentence."""
     import datasets
     from datasets.exceptions import DatasetsError
 

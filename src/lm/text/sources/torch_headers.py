@@ -1,8 +1,8 @@
-"""PyTorch's own C++ and CUDA headers: real code that the pinned torch wheel puts on every machine.
+"""PyTorch's C++ and CUDA headers: real code that the pinned torch wheel installs on every machine.
 
-The subset read here is the same in every wheel of that version (Linux with and without CUDA,
-aarch64, macOS, Windows); its SHA-256 in params.yaml proves it. Documents stand in the order of
-their content's hash, so that every character range is of one kind. BSD-3; nothing redistributed.
+The subset read here is the same in every wheel of that version (Linux with and without CUDA, aarch64,
+macOS, Windows); a SHA-256 in presets.yaml checks that. Documents are ordered by the hash of their content,
+so that all character ranges are alike. The licence is BSD-3; nothing is redistributed.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ GENERATED_HEAD_CHARS = 3000
 
 @dataclasses.dataclass(frozen=True)
 class TorchHeadersFetch:
-    """`torch_version` whose headers are read, and the `sha256` over path\\0text\\0 in path order."""
+    """The version of torch whose headers are read, and the SHA-256 over path\\0text\\0 in path order."""
 
     kind: Literal["torch_headers"]
     torch_version: str
@@ -32,7 +32,7 @@ class TorchHeadersFetch:
 
 
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
-    """Write the headers as one split `text` and return its manifest; torch itself is not imported."""
+    """Write the headers as one split `text` and return the manifest; torch is not imported."""
     headers = read_headers(_include_folder(fetch.torch_version))
     digest = hashlib.sha256()
     for name, text in headers:
@@ -55,18 +55,18 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
 
 
 def _include_folder(version: str) -> Path:
-    """The headers' folder of the installed torch, which must be `version` (a local +suffix is free)."""
+    """Return the folder of headers of the installed torch. Its version must be `version`; a +suffix is ignored."""
     try:
         torch = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:
-        raise EnvironmentFailure(f"torch is not installed; it must be {version}: run `make`") from None
+        raise EnvironmentFailure(f"torch is not installed, needed: {version}; run `make`") from None
     if torch.version.split("+")[0] != version:
         raise EnvironmentFailure(f"torch {torch.version} is installed, needed: {version}; run `make`")
     return Path(str(torch.locate_file("torch"))) / "include"
 
 
 def read_headers(include: Path) -> list[tuple[str, str]]:
-    """Return (path, text) of the hand-written headers in path order, each text once, LF line ends."""
+    """Return (path, text) of the hand-written headers in path order; each text once, with LF line ends."""
     seen, headers = set(), []
     for name in sorted(path.relative_to(include).as_posix() for path in include.rglob("*.*")):
         if not name.startswith(FOLDERS) or not name.endswith(SUFFIXES) or _is_generated_name(name):
@@ -79,7 +79,7 @@ def read_headers(include: Path) -> list[tuple[str, str]]:
 
 
 def _is_generated_name(name: str) -> bool:
-    """Headers that differ between wheels are told by their names."""
+    """Return True for the name of a header that differs between wheels."""
     return (
         "/generated/" in name
         or name.startswith("ATen/native/metal/")

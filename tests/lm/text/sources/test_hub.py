@@ -190,9 +190,9 @@ def test_what_does_not_exist_is_named(hub, tmp_path):
     hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES, "code.parquet": parquet_bytes(content=["a"])})
     expected = [
         (hub_fetch(revision="v9"), 5, "has no revision 'v9'"),
-        (hub_fetch(revision=B), 5, f"commit {B}, for its revision does not exist"),
+        (hub_fetch(revision=B), 5, f"commit {B}: the revision does not exist"),
         (hub_fetch(files={"train": ["data/y.parquet"]}), 5, "has no data/y.parquet"),
-        (hub_fetch(repo="o/other"), 5, "o/other is no dataset repository"),
+        (hub_fetch(repo="o/other"), 5, "o/other is not a dataset repository"),
         (hub_fetch(files={"train": ["code.parquet"]}), 3, "content"),
     ]
     steps = [["fetch", section, f"{tmp_path}/{i}"] for i, (section, _, _) in enumerate(expected)]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ def fetch_params(**changes):
 
 
 def documents(path, **changes):
-    replaced = {"characters": 0}
+    replaced = Counter()
     fetch = fetch_params(**changes)
     return list(read_documents(path, fetch.column, fetch.separator, replaced)), replaced["characters"]
 
@@ -62,7 +63,7 @@ def test_what_is_no_utf_8_becomes_one_character_and_is_counted(tmp_path):
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "a\ud800b \ud83d\ude00"}) + "\n")
     assert documents(tmp_path / "b.jsonl") == (["a\ufffdb \N{GRINNING FACE}"], 1)
     (tmp_path / "c.png").write_bytes(bytes(range(128, 256)) * 4)
-    with pytest.raises(DataError, match=r"c\.png: .* characters are not UTF-8; leave the file out"):
+    with pytest.raises(DataError, match=r"c\.png: .* characters are not UTF-8; remove the file"):
         documents(tmp_path / "c.png")
 
 

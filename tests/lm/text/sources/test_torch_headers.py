@@ -10,7 +10,7 @@ from lm.core.params import read_section
 from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
-FETCH = read_section(ROOT / "params.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
+FETCH = read_section(ROOT / "presets.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 
 
 def test_the_installed_headers_are_the_pinned_ones(tmp_path):
