@@ -158,7 +158,9 @@ def introduce(setup: Setup, state: TrainingState, plan: preflight.Plan, windows:
     print("\n".join(plan.lines(seconds)), flush=True)
     if team.count > 1:
         print(f"processes    {team.count}, {team.local_count} on this host; their talk is not in the time above")
-    found = preflight.warnings(plan, setup.params.seq_len, setup.config.window, setup.config.full_attention_every)
+    found = preflight.warnings(
+        plan, setup.params.seq_len, setup.config.sliding_window, setup.config.full_attention_every
+    )
     if setup.device.type == "cpu" and team.count == 1:
         found += machine.warn_of_busy_cores(seconds, measure)
     for warning in found:

@@ -38,7 +38,7 @@ def test_files_of_different_tokenizers_are_refused(workspace, capsys):
 
 
 def test_a_run_says_what_it_will_be_and_leaves_what_the_stage_promises(workspace, capsys):
-    workspace.change(**{"models.micro.window": 64})
+    workspace.change(**{"models.micro.sliding_window": 64})
     assert train_stage.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()
     for word in ("parameters", "steps", "epochs", "work", "memory", "time"):

@@ -104,4 +104,5 @@ def loss_by_position(losses: np.ndarray, positions: np.ndarray) -> list[tuple[in
     octave = np.ceil(np.log2(positions + 1)).astype(int)
     counts = np.bincount(octave)
     sums = np.bincount(octave, weights=losses)
-    return [(2**i, float(sums[i] / counts[i]), int(counts[i])) for i in range(len(counts)) if counts[i]]
+    last = int(positions.max()) + 1
+    return [(min(2**i, last), float(sums[i] / counts[i]), int(counts[i])) for i in range(len(counts)) if counts[i]]

@@ -11,7 +11,7 @@ from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 
 CONFIG = ModelConfig(
-    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, window=8, full_attention_every=3,
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, sliding_window=8, full_attention_every=3,
     rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
     vocab_size=53,
 )  # fmt: skip
@@ -51,7 +51,7 @@ def test_cache_gives_the_same_logits_whatever_the_pieces(model, pieces):
 @pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]], ids=["prompt", "one_id"])
 def test_cache_changes_no_id(model, window, temperature, prompt):
     """Over more than two windows."""
-    other = Gemma3Model(dataclasses.replace(CONFIG, window=window))
+    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window))
     other.load_state_dict(model.state_dict())
     ids = sample(other, 30, temperature=temperature, prompt=prompt)
     assert ids == sample(other, 30, temperature=temperature, prompt=prompt, use_cache=False)
@@ -143,7 +143,7 @@ def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k):
         ({"top_p": 1.5}, "top_p is 1.5, needed: above 0, at most 1"),
         ({"min_p": 0.0}, "min_p is 0.0, needed: above 0, at most 1"),
         ({"prompt": []}, "prompt_ids is empty"),
-        ({"new_tokens": 118}, r"prompt and new tokens are 129, needed: at most max_seq_len \(128\)"),
+        ({"new_tokens": 118}, r"prompt plus max_new_tokens is 129, needed: at most max_seq_len \(128\)"),
     ],
 )
 def test_settings_out_of_range_are_refused_before_anything_is_drawn(model, settings, sentence):

@@ -8,29 +8,27 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from lm.formats.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 from lm.model.gemma3 import (
     Gemma3Model,
     ModelConfig,
     ModelParams,
     count_parameters,
     flops_per_token,
-    from_hugging_face,
-    hugging_face_config,
-    to_hugging_face,
 )
 from lm.model.kernels import attend, visible
 
 TINY = ModelConfig(
-    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, window=8, full_attention_every=4,
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=8, full_attention_every=4,
     rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
     vocab_size=61,
 )  # fmt: skip
 GEMMA3_270M = ModelParams(
-    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, window=512,
+    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, sliding_window=512,
     full_attention_every=6, rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=256,
     norm_eps=1e-6, max_seq_len=32_768,
 )  # fmt: skip
-SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "window": 11, "query_scale": 24}
+SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "sliding_window": 11, "query_scale": 24}
 SMALL_270M = dataclasses.replace(GEMMA3_270M, **SMALLER, norm_eps=1e-3, max_seq_len=128).config(vocab_size=301)
 CONFIGS = pytest.mark.parametrize("config", [TINY, SMALL_270M], ids=["tiny", "small_270m"])
 AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
@@ -181,7 +179,7 @@ def test_flops_are_those_of_the_matrix_products(config):
     products = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
     assert flops["attention"] + flops["mlp"] + flops["head"] == products / (2 * seq_len)
     seen = sum(
-        min(t, seq_len if config.is_full(layer) else config.window)
+        min(t, seq_len if config.is_full(layer) else config.sliding_window)
         for layer in range(config.n_layer)
         for t in range(1, seq_len + 1)
     )
@@ -281,7 +279,7 @@ def test_text_longer_than_the_model_is_refused():
         ("n_head", 5, r"n_head is 5, needed: a multiple of n_kv_head \(2\)"),
         ("d_model", 50, r"d_model is 50, needed: a multiple of n_head \(4\)"),
         ("head_dim", 15, "head_dim is 15, needed: an even number"),
-        ("window", 0, "window is 0, needed: above 0"),
+        ("sliding_window", 0, "sliding_window is 0, needed: above 0"),
         ("norm_eps", 0.0, "norm_eps is 0.0, needed: above 0"),
         ("vocab_size", 0, "vocab_size is 0, needed: above 0"),
     ],
