@@ -63,7 +63,7 @@ def comparison_section(comparison: Comparison, percent: str) -> list[str]:
 def cells(difference: Difference) -> list[str]:
     """Return difference, standard error, interval and p as text."""
     delta, se = (f"{difference.bits_per_byte:+.4f}", "" if difference.se is None else f"{difference.se:.4f}")
-    if difference.low is None:
+    if difference.low is None or difference.high is None:
         return [delta, se, "too few to say", ""]
     return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
 
@@ -85,7 +85,7 @@ def verdict(comparison: Comparison, percent: str, different: set[str]) -> list[s
 
 def judged(difference: Difference, name_a: str, name_b: str, percent: str) -> str:
     """Return what an interval says, as a sentence."""
-    if difference.low is None:
+    if difference.low is None or difference.high is None:
         return "too few for an interval."
     if difference.low <= 0 <= difference.high:
         return f"no difference was shown between `{name_a}` and `{name_b}`; the {percent} interval contains zero."
