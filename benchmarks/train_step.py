@@ -233,7 +233,7 @@ def parse() -> argparse.Namespace:
 
 def questions(quick: bool) -> dict[str, tuple[dict, int, int]]:
     """Shape, sequences and tokens of a sequence by question; shrunk if quick."""
-    large = vars(read_section(ROOT / "params.yaml", "models.gemma3_270m", ModelParams))
+    large = vars(read_section(ROOT / "presets.yaml", "models.gemma3_270m", ModelParams))
     found = {
         "30m": (SMALL_SHAPE | {"vocab_size": GPT2_VOCAB_SIZE}, 16, 256),
         "270m": (large | {"vocab_size": GPT2_VOCAB_SIZE}, 2, 256),

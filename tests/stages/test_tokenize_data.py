@@ -127,7 +127,7 @@ def test_a_short_last_sample_is_left_out_only_where_that_is_asked_and_said(run, 
     assert len(samples_of(folder)) == num_tokens // 1000
     assert open_dumps(folder).provenance["left_out_tokens"] == rest
     assert open_dumps(folder).provenance["stream"]["tokens"] == num_tokens - rest
-    assert "no sample of at least 10000" in run(
+    assert "needed: a sample of at least 10000" in run(
         "--seq_length", 10_000, "--min_sample_length", 50_000, expect=3, folder="b"
     )
     assert not (tmp_path / "b").exists()
@@ -279,11 +279,11 @@ def test_real_c_code_with_gpt2_tokens(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
-def test_the_session_of_the_readme(tmp_path, monkeypatch, capsys):
+def test_the_session_of_the_documentation(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
     monkeypatch.chdir(tmp_path)
     Path("c.parquet").symlink_to(C_SAMPLE)
-    readme = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    readme = (ROOT / "docs" / "export.md").read_text().replace("\\\n", " ")
     session = re.findall(r"^python src/tokenize_data.py (.*)\n# (.*)$", readme, re.M)
     assert len(session) == 2
     for arguments, figures in session:

@@ -35,11 +35,6 @@ class Run:
     figures: list[float]
 
     @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte over all documents."""
-        return bits_per_byte(self.nats, self.utf8_bytes)
-
-    @property
     def configuration(self) -> str:
         """Everything that made the run except its seed, as one comparable string."""
         others = {name: value for name, value in self.params.items() if name != SEED}
@@ -65,7 +60,7 @@ class Group:
     @property
     def bits_per_byte(self) -> np.ndarray:
         """Bits per byte of each run over all documents (runs,)."""
-        return np.array([run.bits_per_byte for run in self.runs])
+        return np.array([bits_per_byte(run.nats, run.utf8_bytes) for run in self.runs])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
