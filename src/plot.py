@@ -1,6 +1,6 @@
 """Stage plot: the curves of training and evaluation → pictures.
 
-    python src/plot.py --validation data/processed_datasets/validation.bin --evaluation data/evaluation --plots plots
+    python src/plot.py --validation data/processed_datasets/validation.json --evaluation data/evaluation --plots plots
 
 Pictures are drawn in a stage of their own, so that a change of a colour trains and evaluates nothing.
 """
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from lm import plots
 from lm.core.errors import command
 from lm.core.files import read_json
+from lm.tokens.ngrams import CLEAN_BELOW
 from lm.tokens.tokenfile import TokenFile, entropy_per_token, sidecar_path
 
 
@@ -47,8 +48,9 @@ def main(argv: list[str]) -> None:
     plots.save_png(figure, args.plots / "loss_by_position.png")
     table = pq.read_table(args.evaluation / "document_losses.parquet")
     documents = {name: table[name].to_numpy() for name in ("leaked_fraction", "nats", "utf8_bytes")}
+    draw_documents = draw(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
     title = "Loss and contamination of each validation document (area: its bytes)"
-    figure = plots.figure_of(draw(plots.draw_documents, documents=documents), size=(7.5, 4.2), title=title)
+    figure = plots.figure_of(draw_documents, size=(7.5, 4.2), title=title)
     plots.save_png(figure, args.plots / "contamination.png")
 
 

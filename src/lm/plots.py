@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from lm.core.files import atomic_write
-from lm.tokens.ngrams import CLEAN_BELOW
 
 # The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
@@ -195,10 +194,11 @@ def draw_loss_by_position(axes: Axes, curve: dict) -> None:
     label_end(axes, x, y, f"{y[-1]:.2f}", BLUE)
 
 
-def draw_documents(axes: Axes, documents: dict[str, np.ndarray]) -> None:
+def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: float | None = None) -> None:
     """Draw each document's bits per byte against how much of it is in the training text; the area shows its bytes.
 
     `documents` has the columns leaked_fraction, nats and utf8_bytes, each (D,); documents without bytes are left out.
+    A line marks `clean_below`, the leaked fraction below which a document counts as clean.
     """
     kept = documents["utf8_bytes"] > 0
     leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
@@ -208,11 +208,12 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray]) -> None:
         leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8,
         rasterized=len(areas) > MANY_MARKS,
     )  # fmt: skip
-    axes.axvline(CLEAN_BELOW, color=GREY, linestyle="--", linewidth=1.2)
-    axes.annotate(
-        "clean", (CLEAN_BELOW, 1), xycoords=("data", "axes fraction"), xytext=(-5, -4), textcoords="offset points",
-        ha="right", va="top", color=GREY, fontweight="bold", fontsize=9,
-    )  # fmt: skip
+    if clean_below is not None:
+        axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
+        axes.annotate(
+            "clean", (clean_below, 1), xycoords=("data", "axes fraction"), xytext=(-5, -4), textcoords="offset points",
+            ha="right", va="top", color=GREY, fontweight="bold", fontsize=9,
+        )  # fmt: skip
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set(
         xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte",

@@ -35,7 +35,7 @@ PANELS = {
     "learning_rate": DRAW(draw_learning_rate, train=TRAIN),
     "gradient_norm": DRAW(draw_gradient_norm, train=TRAIN),
     "position": DRAW(draw_loss_by_position, curve={"context_tokens": [1, 2, 4], "nats_per_token": [5.0, 4.0, 3.0]}),
-    "documents": DRAW(draw_documents, documents=DOCUMENTS),
+    "documents": DRAW(draw_documents, documents=DOCUMENTS, clean_below=0.2),
 }
 
 

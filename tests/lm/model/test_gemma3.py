@@ -1,4 +1,4 @@
-"""The model against transformers' Gemma 3, against its own definition, and against its books."""
+"""Test the model against transformers' Gemma 3, against its definition, and its counts of parameters and FLOP."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "b
 
 
 def build(config: ModelConfig, seed: int = 0) -> Gemma3Model:
-    """A model whose norms are random too, so that none of them can be left out unnoticed."""
+    """Return a model whose norms are random too, so that a test fails if one of them is left out."""
     model, generator = Gemma3Model(config), torch.Generator().manual_seed(seed)
     model.init_weights(generator)
     for weight in model.parameters():
@@ -124,9 +124,9 @@ def test_state_is_float32_in_model_order_without_the_tied_head():
 @AUTOCAST
 @pytest.mark.parametrize(("every", "reach"), [(3, 2 * (8 - 1)), (2, 40)], ids=["sliding", "with_full"])
 def test_causality_and_reach_by_gradient(every, reach, autocast):
-    """Each position depends on itself and `reach` positions before it, exactly."""
+    """Each position depends on itself and exactly `reach` positions before it."""
     config = dataclasses.replace(TINY, n_layer=2, full_attention_every=every)
-    model, ids = build(config), torch.arange(40)[None]  # every position has an embedding of its own
+    model, ids = build(config), torch.arange(40)[None]  # each position has its own embedding
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         hidden = model.hidden(ids).float()
     for t in (0, 7, 8, 14, 15, 39):
@@ -139,7 +139,7 @@ def test_causality_and_reach_by_gradient(every, reach, autocast):
 @AUTOCAST
 @pytest.mark.parametrize("window", [5, 64])
 def test_attention_is_its_definition(window, autocast):
-    """Against softmax(scale q k^T + mask) v in float64, values and gradients, four query heads a key head."""
+    """Compare values and gradients to softmax(scale q k^T + mask) v in float64, with four query heads per key head."""
     generator, dtype = torch.Generator().manual_seed(0), torch.bfloat16 if autocast else torch.float32
     q, k, v, grad = (torch.randn(2, h, 24, 16, generator=generator).to(dtype) for h in (4, 1, 1, 4))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
@@ -188,7 +188,7 @@ def test_flops_are_those_of_the_matrix_products(config):
 
 
 @pytest.mark.parametrize("d_model", [48, 640])
-def test_first_loss_is_about_that_of_guessing(d_model):
+def test_first_loss_is_about_ln_of_the_vocabulary(d_model):
     config = dataclasses.replace(TINY, d_model=d_model, vocab_size=1000)
     model = Gemma3Model(config)
     model.init_weights(torch.Generator().manual_seed(0))
@@ -196,7 +196,7 @@ def test_first_loss_is_about_that_of_guessing(d_model):
     assert abs(loss.item() - math.log(1000)) < 0.1
 
 
-def test_weights_come_from_the_generator_alone():
+def test_initial_weights_depend_only_on_the_generator():
     state = torch.get_rng_state()
     models = [Gemma3Model(TINY) for _ in range(3)]
     assert all(weight.count_nonzero() == 0 for weight in models[0].parameters())
@@ -213,7 +213,7 @@ def test_weights_come_from_the_generator_alone():
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_one_batch_is_learned_by_heart():
+def test_one_batch_is_overfitted():
     model = Gemma3Model(TINY)
     model.init_weights(torch.Generator().manual_seed(0))
     ids = draw_ids(TINY, 4, 25)
@@ -255,7 +255,7 @@ def test_autocast_keeps_gradients_in_float32_and_near_the_float32_ones():
         assert F.cosine_similarity(found[name].flatten(), wanted[name].flatten(), dim=0) > 0.99, name
 
 
-def test_compiled_blocks_give_the_same():
+def test_compiled_blocks_give_the_same_loss_and_gradients():
     config = dataclasses.replace(TINY, n_layer=2, full_attention_every=2)
     model, ids, targets = build(config), draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
     wanted_loss = model.loss(ids, targets)
@@ -284,6 +284,6 @@ def test_text_longer_than_the_model_is_refused():
         ("vocab_size", 0, "vocab_size is 0, needed: above 0"),
     ],
 )
-def test_shapes_that_cannot_be_are_refused(field, value, sentence):
+def test_invalid_shapes_are_refused(field, value, sentence):
     with pytest.raises(ValueError, match=sentence):
         dataclasses.replace(TINY, **{field: value})
