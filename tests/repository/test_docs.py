@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 from test_architecture import MAY_IMPORT
 
@@ -222,6 +223,14 @@ def test_quoted_messages_are_those_of_the_code():
         quoted = re.fullmatch(r"`(?:error|warning): (.*)`", message)
         for piece in quoted[1].split("…") if quoted else []:
             assert piece.strip(" :,;") in code, piece
+
+
+def test_the_tables_have_the_columns_that_the_page_names(workspace):
+    rows = re.findall(r"^\| `(\w+)\.parquet` \| for each validation (.*) \|$", text_of("docs/data.md"), re.M)
+    assert len(rows) == 2
+    for name, columns in rows:
+        (path,) = (workspace.folder / "data").glob(f"*/{name}.parquet")
+        assert pq.read_schema(path).names == re.findall(r"`(\w+)`", columns)
 
 
 def test_a_tagged_model_can_be_fetched_as_an_artifact(workspace, tmp_path):
