@@ -22,7 +22,7 @@ from lm.train.optimizers import build_optimizers
 from support import ROOT
 
 CONFIG = ModelConfig(
-    n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, window=16, full_attention_every=2,
+    n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, sliding_window=16, full_attention_every=2,
     rope_base_local=10_000.0, rope_base_global=10_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=64,
     vocab_size=1000,
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""data/tokenizer → token ids: text in, ids out and back, the same ids on every machine.
+"""Load data/tokenizer: text to token ids and back, with the same ids on every machine.
 
 `load_tokenizer(folder)` checks the folder against its meta.json and returns a `Tokenizer`. A
 byte-level vocabulary (ranks.tiktoken) runs in tiktoken, any other (tokenizer.json) in `tokenizers`.
 Text is always ordinary text: "<|endoftext|>" inside a document gives the ids of its characters.
-A lone surrogate is encoded as U+FFFD, NUL as the byte that it is.
+A lone surrogate is encoded as U+FFFD, NUL as its byte.
 """
 
 import abc
@@ -25,48 +25,46 @@ from lm.core.files import read_json, sha256_file
 META = "meta.json"
 RANKS = "ranks.tiktoken"
 BACKEND = "tokenizer.json"
-DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-# GPT-2's pre-tokenization in tiktoken's faster form, with the same pieces as ByteLevel's own.
+# GPT-2's pre-tokenization in tiktoken's faster form; it gives the same pieces as ByteLevel.
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-BLOCK_TOKENS = 1 << 14  # looked up at a time: what is made of them stays in the processor's cache
+BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay in the processor's cache
 META_KEYS = {"kind", "vocab_size", "eot_id", "dtype", "pattern", "special_tokens", "files"}
 
-# tiktoken's regex panics on a run of about a million white-space characters with text behind it, so
-# such runs are cut. The class is Rust's \s, which is smaller than Python's.
+# tiktoken's regex panics on about a million white-space characters followed by text, so such runs
+# are cut. The class is Rust's \s, which is smaller than Python's.
 _SPACE = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 LONG_RUN_CHARS = 500_000
 _LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{LONG_RUN_CHARS},}}")
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Name of the narrowest dtype that token files use for ids below `vocab_size`."""
+    """Return the name of the narrowest dtype that token files use for ids below `vocab_size`."""
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 def load_tokenizer(folder: Path | str) -> "Tokenizer":
     """Load the tokenizer of a folder that `make_tokenizer` wrote.
 
-    Raises IntegrityError, naming both digests, if a file is not the one that meta.json records.
+    Raises IntegrityError with both digests if a file differs from what meta.json records.
     """
     folder = Path(folder)
     meta = _read_meta(folder / META)
     for name, expected in meta["files"].items():
-        found = sha256_file(folder / name) if (folder / name).exists() else "no file"
-        if found != expected:
-            raise IntegrityError(f"{folder / name}: sha256 is {found}, {META} says {expected}; {MEND}")
+        sha256 = sha256_file(folder / name) if (folder / name).exists() else "no file"
+        if sha256 != expected:
+            raise IntegrityError(f"{folder / name}: sha256 is {sha256}, {META} says {expected}; {MEND}")
     return (ByteLevelTokenizer if RANKS in meta["files"] else HuggingFaceTokenizer)(folder, meta)
 
 
 def _read_meta(path: Path) -> dict:
-    """Read meta.json; IntegrityError if a key is missing or the dtype does not fit the vocabulary."""
+    """Read meta.json; raise IntegrityError if a key is missing or the dtype does not fit the vocabulary."""
     meta = read_json(path)
-    missing = sorted(META_KEYS - meta.keys())
-    if missing:
+    if missing := sorted(META_KEYS - meta.keys()):
         raise IntegrityError(f"{path}: {missing[0]} is missing; run `dvc repro -f make_tokenizer`")
-    if meta["dtype"] != token_dtype(meta["vocab_size"]):
+    if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
         raise IntegrityError(
-            f"{path}: dtype is {meta['dtype']}, but {meta['vocab_size']} entries need "
-            f"{token_dtype(meta['vocab_size'])}; run `dvc repro -f make_tokenizer`"
+            f"{path}: dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}; "
+            "run `dvc repro -f make_tokenizer`"
         )
     return meta
 
@@ -81,22 +79,22 @@ def well_formed(text: str) -> str:
 
 
 def cut_long_runs(text: str) -> list[str]:
-    """Cut a text before the last character of each long run of white space that has text behind it.
+    """Cut a text before the last character of each long run of white space that is followed by text.
 
-    GPT-2's pattern ends a piece there, so the ids of the parts are the ids of the text.
+    GPT-2's pattern ends a piece there, so the pieces give the ids of the text.
     """
     cuts = [run.end() - 1 for run in _LONG_RUN.finditer(text) if run.end() < len(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
 class Tokenizer(abc.ABC):
-    """A vocabulary of `vocab_size` entries; `eot_id` ends each document and never comes out of text.
+    """A vocabulary of `vocab_size` entries; `eot_id` ends each document and text never gives it.
 
-    `meta` is meta.json, `sha256` its digest: the tokenizer's identity in everything made with it.
-    Pickles as its folder, so that a worker process loads (and checks) it anew.
+    `meta` is meta.json and `sha256` its digest, which identifies the tokenizer in everything made with it.
+    Pickles as its folder, so that a worker process loads and checks it again.
     """
 
-    is_byte_level: bool  # whether the bytes of a text's tokens are exactly the text's UTF-8 bytes
+    is_byte_level: bool  # True if the bytes of a text's tokens are exactly the text's UTF-8 bytes
 
     def __init__(self, folder: Path, meta: dict):
         self.folder = folder
@@ -104,7 +102,7 @@ class Tokenizer(abc.ABC):
         self.sha256 = sha256_file(folder / META)
         self.vocab_size: int = meta["vocab_size"]
         self.eot_id: int = meta["eot_id"]
-        self.dtype = DTYPES[meta["dtype"]]
+        self.dtype = np.dtype(meta["dtype"]).newbyteorder("<")
 
     def __reduce__(self):
         return load_tokenizer, (self.folder.resolve(),)
@@ -114,16 +112,15 @@ class Tokenizer(abc.ABC):
         return self._encode_all([well_formed(text)])[0].tolist()
 
     def encode_documents(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode each document by itself and put an `eot_id` behind it.
+        """Encode each document separately and append `eot_id` to it.
 
-        Returns ids (N_tokens,) of `dtype`, all documents one after the other, and lengths
-        (N_documents,) int64, each with its eot_id. Raises IntegrityError on an id that is not in
-        the vocabulary.
+        Returns ids (N_tokens,) of `dtype`, one document after the other, and lengths (N_documents,) int64,
+        each counting its eot_id. Raises IntegrityError for an id outside the vocabulary.
         """
         documents = self._encode_all([well_formed(text) for text in texts])
         lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
         eot = np.array([self.eot_id], dtype=np.uint32)
-        ids = np.concatenate([part for document in documents for part in (document, eot)] or [eot[:0]])
+        ids = np.concatenate([piece for document in documents for piece in (document, eot)] or [eot[:0]])
         if len(ids) and ids.max() >= self.vocab_size:
             raise IntegrityError(
                 f"{self.folder}: text gave the id {ids.max()}, but {META} says {self.vocab_size} entries; "
@@ -141,34 +138,34 @@ class Tokenizer(abc.ABC):
 
     @functools.cached_property
     def token_bytes(self) -> np.ndarray:
-        """(V,) int64: how many bytes of raw text each token stands for; special tokens, for none."""
+        """Return how many bytes of text each token stands for, (V,) int64; 0 for special tokens."""
         sizes = np.zeros(self.vocab_size, dtype=np.int64)
         for token_id, num_bytes in self._sizes():
             sizes[token_id] = num_bytes
         return sizes
 
     def count_bytes(self, ids: np.ndarray) -> int:
-        """How many bytes of raw text the ids (N,) stand for."""
+        """Return how many bytes of text the ids (N,) stand for."""
         blocks = range(0, len(ids), BLOCK_TOKENS)
         sizes = self._narrow_token_bytes
         return sum(int(sizes.take(ids[start : start + BLOCK_TOKENS]).sum(dtype=np.int64)) for start in blocks)
 
     @functools.cached_property
     def _narrow_token_bytes(self) -> np.ndarray:
-        """token_bytes in as few bytes an entry as hold it: what is looked up for each token stays in the cache."""
+        """Return token_bytes in the narrowest dtype, so that the table stays in the processor's cache."""
         return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
 
     @abc.abstractmethod
     def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
-        """Ids of each well-formed text, uint32."""
+        """Return the ids of each well-formed text, uint32."""
 
     @abc.abstractmethod
     def _sizes(self) -> Iterable[tuple[int, int]]:
-        """Pairs of id and bytes of raw text, of all tokens that are not special."""
+        """Yield (id, bytes of text) for every token that is not special."""
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """The entry of a sidecar that names the tokenizer."""
+    """Return the sidecar's entry that names the tokenizer."""
     return {
         "kind": tokenizer.meta["kind"],
         "vocab_size": tokenizer.vocab_size,
@@ -178,7 +175,7 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict:
 
 
 class ByteLevelTokenizer(Tokenizer):
-    """Byte-level BPE in tiktoken: every byte has a token, and ids give the text back exactly."""
+    """Byte-level BPE in tiktoken: every byte has a token, so decoding returns the text exactly."""
 
     is_byte_level = True
 
@@ -207,13 +204,13 @@ class ByteLevelTokenizer(Tokenizer):
 
 
 def parse_ranks(content: bytes) -> dict[bytes, int]:
-    """Token → rank from tiktoken's format: a token in base64, a space, its rank, one a line."""
+    """Read ranks (token → rank) in tiktoken's format; byte_level.format_ranks writes it."""
     pairs = (line.split() for line in content.splitlines())
     return {base64.b64decode(token): int(rank) for token, rank in pairs}
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Any fast tokenizer of Hugging Face, without what it would add around a text."""
+    """Any fast tokenizer of Hugging Face, without the tokens that it would add around a text."""
 
     is_byte_level = False  # a normalizer may change the text before it is encoded
 
@@ -248,8 +245,8 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
 
 
 def _raw_bytes(token: str, maps_bytes: bool) -> int:
-    """Bytes that a vocabulary entry stands for, by the three conventions of Hugging Face files."""
-    if maps_bytes:  # one character a byte
+    """Return the bytes that a vocabulary entry stands for, by the three conventions of Hugging Face files."""
+    if maps_bytes:  # one character per byte
         return len(token)
     if re.fullmatch(r"<0x[0-9A-F]{2}>", token):  # byte fallback
         return 1

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from lm.plots import BLUE, GREY, ORANGE, STYLE, save
-from tools.scaling.law import loss, on_frontier
-from tools.scaling.report import Scaling, compute_optimal
+from tools.scaling.law import best_split, loss, on_frontier
+from tools.scaling.report import Scaling
 
 MARKS = "osD^vP<>"
 PALEST, DARKEST = 0.7, 0.0  # of the colour map, from the smallest model to the largest
@@ -72,9 +72,12 @@ def _draw_frontier(axes, scaling: Scaling) -> None:
     """Draw the law's least loss at each compute with its interval, up to the largest prediction."""
     most = max([scaling.runs.flops.max(), *(one.flops for one in scaling.wanted)])
     flops = np.geomspace(scaling.runs.flops.min(), most, 100)
-    value, low, high = compute_optimal(scaling, flops)
+    best, drawn = (
+        loss(laws, *best_split(laws, flops, scaling.work)) for laws in (scaling.fit.law, scaling.fit.resampled)
+    )
+    low, high = np.quantile(drawn, [(1 - scaling.confidence) / 2, (1 + scaling.confidence) / 2], axis=0)
     axes.fill_between(flops, low, high, color=GREY, alpha=0.25, linewidth=0)
-    axes.plot(flops, value, color="black", linestyle="--", linewidth=1.6)
+    axes.plot(flops, best, color="black", linestyle="--", linewidth=1.6)
     axes.annotate("least loss\nfor the compute", (flops[30], low[30]), xytext=(-4, -6), ha="right", va="top", **BOLD)
 
 

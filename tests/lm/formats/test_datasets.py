@@ -214,7 +214,7 @@ def test_a_last_sample_shorter_than_asked_is_left_out_and_counted(tmp_path):
     provenance = write_own(tmp_path / "a", range(10), min_sample_length=3)
     assert (provenance["left_out_tokens"], provenance["samples"], provenance["padding_tokens"]) == (2, 2, 0)
     assert len(PickledTrainerDataset(tmp_path / "a")) == 2
-    with pytest.raises(DataError, match="2 tokens are no sample of at least 4"):
+    with pytest.raises(DataError, match="2 tokens, needed: a sample of at least 4"):
         write_own(tmp_path / "b", range(2), min_sample_length=10)
     assert not (tmp_path / "b").exists()
 
