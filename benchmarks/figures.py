@@ -171,8 +171,9 @@ def optimizers() -> str:
 def scaling() -> str:
     """docs/experiments.md: how well the law fits, as `scaling` wrote it."""
     _, law, predicted, *_ = tables_of("scaling")
-    (misses,) = re.findall(r"^- ((?:It misses|Error of the fit).*)$", (RESULTS / "scaling.md").read_text(encoding="utf-8"), re.M)
-    return f"{law}\n{misses}\n\n{predicted}"
+    report = (RESULTS / "scaling.md").read_text(encoding="utf-8")
+    (error,) = re.findall(r"^- ((?:It misses|Error of the fit).*)$", report, re.M)
+    return f"{law}\n{error}\n\n{predicted}"
 
 
 def all_speeds() -> str:
