@@ -29,7 +29,8 @@ def pages() -> list[Path]:
 
 def filled(page: str) -> str:
     """Return a page with every marked place filled in."""
-    return MARKED.sub(lambda mark: f"{mark[1]}\n{FRAGMENTS[mark[2]]().strip()}\n\n{mark[3]}", page)
+    fragments = {name: FRAGMENTS[name]().strip() for _, name, _ in MARKED.findall(page)}
+    return MARKED.sub(lambda mark: mark[1] + (f"\n{text}\n\n" if (text := fragments[mark[2]]) else "") + mark[3], page)
 
 
 def read(name: str) -> dict:
