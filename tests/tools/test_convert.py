@@ -156,7 +156,9 @@ def test_a_headerless_stream_of_another_program_is_taken_as_the_type_it_is(tmp_p
         run(f"{name}.bin", f"{name}.npy", "--tokenizer", tokenizer.folder, *options)
         assert np.load(tmp_path / f"{name}.npy").tolist() == ids.tolist()
     (tmp_path / "c.bin").write_bytes(b"odd")
-    assert "3 bytes, needed: a whole number of uint16 ids" in run("c.bin", "c.npy", "--tokenizer", tokenizer.folder, expect=4)
+    assert "3 bytes, needed: a whole number of uint16 ids" in run(
+        "c.bin", "c.npy", "--tokenizer", tokenizer.folder, expect=4
+    )
 
 
 # ---------------------------------------------------------------- padding
