@@ -11,7 +11,7 @@ from typing import Literal
 
 from lm.core.errors import command
 from lm.core.files import atomic_folder, output_lock, sha256_file
-from lm.core.params import read_section
+from lm.core.params import needed, read_section
 from lm.text.documents import MANIFEST, Slice, iter_texts
 from lm.tokenizer.build import write_from_hub, write_tiktoken, write_trained
 
@@ -26,8 +26,7 @@ class BpeParams:
     vocab_size: int
 
     def __post_init__(self):
-        if self.vocab_size < 257:
-            raise ValueError(f"vocab_size is {self.vocab_size}, needed: at least 257 (all bytes, end-of-text)")
+        needed(self.vocab_size >= 257, "vocab_size", self.vocab_size, "at least 257 (all bytes, end-of-text)")
 
 
 @dataclasses.dataclass(frozen=True)

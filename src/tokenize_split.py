@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from lm.core.errors import command
 from lm.core.files import output_lock, read_json
-from lm.core.params import read_section
+from lm.core.params import needed, read_section
 from lm.text.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
 from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress
 from lm.tokenizer.engine import Engine, EngineDifference, open_engine
@@ -42,10 +42,9 @@ class TokenizeRuntime:
     chunk_chars: int
 
     def __post_init__(self):
-        if self.num_processes is not None and self.num_processes < 1:
-            raise ValueError(f"num_processes is {self.num_processes}, needed: at least 1, or null")
-        if self.chunk_chars < 1:
-            raise ValueError(f"chunk_chars is {self.chunk_chars}, needed: at least 1")
+        is_positive = self.num_processes is None or self.num_processes >= 1
+        needed(is_positive, "num_processes", self.num_processes, "at least 1, or null")
+        needed(self.chunk_chars >= 1, "chunk_chars", self.chunk_chars, "at least 1")
 
 
 class Inputs(NamedTuple):

@@ -10,6 +10,7 @@ model is read.
 
 import argparse
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,8 @@ def main(argv: list[str]) -> None:
     tokens, tokenizer = open_tokens(args.train), load_tokenizer(args.tokenizer)
     check_tokenizer(tokens, tokenizer.sha256)
     windows = TokenWindows(tokens.ids, params.seq_len, params.batch_size, params.seed)
-    sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
     seen = args.step * params.batch_tokens
     print(
         f"step {args.step} of 0 to {params.max_steps - 1}: {params.batch_size} windows of {params.seq_len} tokens, "

@@ -24,8 +24,7 @@ from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
 from tools.common.paths import LOCK, MODEL, PACKAGES
 
-WALL_CLOCK = ("metrics/timing.json", "plots/timing.csv")
-COMMITTED_LOCK = ".committed.lock.tmp"
+WALL_CLOCK, COMMITTED_LOCK = ("metrics/timing.json", "plots/timing.csv"), ".committed.lock.tmp"
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -84,8 +83,7 @@ def main(argv: list[str]) -> None:
         runs = [run_pipeline(repository, clone) for clone in tqdm(clones, desc="run", disable=None)]
         result = compare(*runs, output_hashes(clones[0] / COMMITTED_LOCK))
         segments = read_json(clones[0] / MODEL)["segments"]
-    head = run("git", "rev-parse", "HEAD", folder=repository).strip()
-    packages = {name: version(name) for name in PACKAGES}
+    head, packages = run("git", "rev-parse", "HEAD", folder=repository).strip(), {n: version(n) for n in PACKAGES}
     write_json(args.out, {"commit": head, "python": sys.version.split()[0], "packages": packages,
                           "computed_on": segments, **result})  # fmt: skip
     different = [path for path, entry in result["outputs"].items() if not entry["same_in_both_runs"]]

@@ -24,10 +24,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def uncached_outputs(repo) -> dict:
-    """Return {hash: path} of the runs' outputs that are in git, if the local cache has them.
-
-    `repo` is a dvc.repo.Repo; the hashes are dvc_data's HashInfo.
-    """
+    """Return {dvc_data HashInfo: path} of the runs' outputs that are in git, if the local cache has them."""
     from dvc_data.hashfile.hash_info import HashInfo
 
     in_git = {out.def_path for out in repo.index.outs if not out.use_cache}
@@ -36,27 +33,18 @@ def uncached_outputs(repo) -> dict:
     return {HashInfo("md5", out["md5"]): out["path"] for out in outs if repo.cache.local.exists(out["md5"])}
 
 
-def push(repo, hashes: dict, remote: str | None):
-    """Push single files with DVC. Raise EnvironmentFailure with the reason, whatever the remote raises."""
-    try:
-        return repo.cloud.push(hashes, remote=remote)
-    except Exception as error:
-        raise EnvironmentFailure(f"nothing was pushed: {' '.join(str(error).split())}") from error
-
-
 @command
 def main(argv: list[str]) -> None:
     """Push the files and print their number. Raise EnvironmentFailure if the remote does not take all of them."""
     args = parse(argv)
-    from dvc.exceptions import DvcException  # DVC takes a second to import
-    from dvc.repo import Repo
+    from dvc.repo import Repo  # takes a second to import
 
     try:
         with Repo(".") as repo:
             hashes = uncached_outputs(repo)
-            result = push(repo, hashes, args.remote)
-    except DvcException as error:
-        raise EnvironmentFailure(" ".join(str(error).split())) from error
+            result = repo.cloud.push(hashes, remote=args.remote)
+    except Exception as error:  # each kind of remote raises its own exceptions
+        raise EnvironmentFailure(f"nothing was pushed: {' '.join(str(error).split())}") from error
     if result.failed:
         names = ", ".join(sorted({hashes[failed] for failed in result.failed}))
         raise EnvironmentFailure(f"{len(result.failed)} files were not pushed ({names}); run the same command again")

@@ -36,7 +36,6 @@ TO_REMOVE = {("lm/formats/stream.py", "lm/tokenizer")}
 TOO_LONG: set[str] = {
     "tests/faults/test_12_20_tokenize.py",
     "tests/faults/test_25_30_train.py",
-    "tests/tools/test_compare.py",
     "tests/tools/test_verify.py",
 }
 

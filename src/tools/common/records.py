@@ -19,7 +19,6 @@ from tools.common import paths
 from tools.common.parameters import flatten
 
 BLOCK_BYTES = 1 << 20
-NO_FILE = "no file"
 NAMES_IN_DETAILS = {
     "bytes_per_token": "train.bytes_per_token",
     "leaked_fraction": "contamination.leaked_fraction",
@@ -70,7 +69,7 @@ class Digests:
                 self._known[identity] = self._read(path)
             return self._known[identity]
         except OSError as error:
-            reason = NO_FILE if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
+            reason = "no file" if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
             return Digest(0, reason, reason)
 
     def _read(self, path: Path) -> Digest:
@@ -101,9 +100,8 @@ def differences(found: dict, recorded) -> str | None:
 
 def run_checks(checks: list[tuple], digests: Digests) -> Iterator[Finding]:
     """Run each (check, record path, …) whose records all exist; report a damaged record once."""
-    paths = dict.fromkeys(path for _, *needed in checks for path in needed)
     records = {}
-    for path in filter(Path.exists, paths):
+    for path in filter(Path.exists, dict.fromkeys(path for _, *needed in checks for path in needed)):
         try:
             records[path] = Record(path, read_json(path))
         except (IntegrityError, OSError):
@@ -153,15 +151,14 @@ def token_file(digests: Digests, sidecar: Record) -> Iterator[Finding]:
         found = {"bytes": digest.num_bytes, "sha256": digest.sha256}
         findings.append(check_file(file.path, sidecar, found, {"bytes": num_bytes, "sha256": file.sha256}))
     faults = [finding for finding in findings if finding.fault]
-    yield from faults or [Finding(f"{path} (in {sidecar.path.name})", _fault_of_stream(path, meta), (path,))]
+    yield from faults or [Finding(f"{path} (in {sidecar.path.name})", fault_of_stream(path, meta), (path,))]
 
 
-def _fault_of_stream(path: Path, meta: dict) -> str | None:
+def fault_of_stream(path: Path, meta: dict) -> str | None:
     """Return a clause if the shards are in the wrong order or an id is outside the vocabulary, else None."""
-    if "shards" in meta:
-        fault = differences({"sha256": sha256_of_stream(file.path for file in files_of(path, meta))}, meta)
-        if fault:
-            return fault
+    stream = {"sha256": sha256_of_stream(file.path for file in files_of(path, meta))} if "shards" in meta else {}
+    if fault := differences(stream, meta):
+        return fault
     highest = max(int(block.max()) for _, block in blocks_of(map_ids(path, meta)))
     vocab_size = meta["tokenizer"]["vocab_size"]
     return None if highest < vocab_size else f"holds the id {highest}, its vocabulary has {vocab_size} entries"

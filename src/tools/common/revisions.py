@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,7 +50,7 @@ class Revision:
         """
         try:
             known = self._files.info(str(path)).get("dvc_info") or {}
-            return self._files.read_bytes(str(path)), known.get("md5")
+            return cast(bytes, self._files.read_bytes(str(path))), known.get("md5")
         except SCMError:
             raise
         except (OSError, DvcException, DataIndexDirError) as error:

@@ -21,7 +21,8 @@ def report(
     """Return the lines of the report; `begins`: document → its first characters; `percent`: confidence."""
     lines = [f"# {', '.join(c.b.name for c in comparisons)} against {comparisons[0].a.name}", ""]
     lines += table(RUN_COLUMNS, [
-        [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}", *(f"{value:,.0f}" for value in run.figures)]
+        [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
+         *(f"{value:,.0f}" for value in run.figures)]
         for group in groups for run in group.runs
     ])  # fmt: skip
     if any(len(group.runs) > 1 for group in groups):
@@ -62,7 +63,7 @@ def comparison_section(comparison: Comparison, percent: str) -> list[str]:
 def cells(difference: Difference) -> list[str]:
     """Return difference, standard error, interval and p as text."""
     delta, se = (f"{difference.bits_per_byte:+.4f}", "" if difference.se is None else f"{difference.se:.4f}")
-    if difference.low is None:
+    if difference.low is None or difference.high is None:
         return [delta, se, "too few to say", ""]
     return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
 
@@ -84,7 +85,7 @@ def verdict(comparison: Comparison, percent: str, different: set[str]) -> list[s
 
 def judged(difference: Difference, name_a: str, name_b: str, percent: str) -> str:
     """Return what an interval says, as a sentence."""
-    if difference.low is None:
+    if difference.low is None or difference.high is None:
         return "too few for an interval."
     if difference.low <= 0 <= difference.high:
         return f"no difference was shown between `{name_a}` and `{name_b}`; the {percent} interval contains zero."
@@ -112,15 +113,15 @@ def how_to_read(comparison: Comparison, percent: str) -> list[str]:
     absolute, paired = standard_error(nats, sizes), comparison.documents.se
     text = (
         "A negative difference means that the run left of the minus sign is better. "
-        f"The {len(sizes)} documents ({sizes.sum():,} bytes) weigh as much as {effective_documents(sizes):.0f} of equal "
-        f"length. Intervals over documents ({percent}, symmetric studentized bootstrap, Hall 1988) cover the choice of "
-        "documents; the models are fixed. Intervals over seeds (Welch 1947) cover the choice of seeds; the documents "
-        "are fixed."
+        f"The {len(sizes)} documents ({sizes.sum():,} bytes) weigh as much as {effective_documents(sizes):.0f} of "
+        f"equal length. Intervals over documents ({percent}, symmetric studentized bootstrap, Hall 1988) cover the "
+        "choice of documents; the models are fixed. Intervals over seeds (Welch 1947) cover the choice of seeds; the "
+        "documents are fixed."
     )
     if absolute is not None and paired is not None:
         text += (
-            f" The standard error of `{comparison.a.name}`'s {bits_per_byte(nats, sizes):.3f} is {absolute:.2g}, of the "
-            f"difference {paired:.2g}: smaller, because each document is compared with itself."
+            f" The standard error of `{comparison.a.name}`'s {bits_per_byte(nats, sizes):.3f} is {absolute:.2g}, of "
+            f"the difference {paired:.2g}: smaller, because each document is compared with itself."
         )
     return [text, ""]
 

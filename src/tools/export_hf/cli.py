@@ -104,8 +104,7 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
     if evaluated != expected:
         raise IntegrityError(f"{details}: is about the model {evaluated}, not {expected}; run `dvc repro`")
     training = {"best_val_loss": record["best"]["val_loss"]} | flatten(record.get("training", {}))
-    data = flatten(read_json(args.audit / paths.AUDIT_DETAILS.name))
-    return {"training": training, "evaluation": evaluation, "data": data}
+    return {"training": training, "evaluation": evaluation, "data": flatten(read_json(args.audit / details.name))}
 
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: Tokenizer) -> str:

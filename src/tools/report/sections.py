@@ -73,7 +73,7 @@ def read_workspace() -> Workspace:
     records = {path: read_json(path) for path in every if path.exists() and path not in left_out}
     sha256 = records.get(paths.MODEL, {}).get("best", {}).get("sha256", "")
     score = records.get(paths.EVALUATION_DETAILS)
-    if score and not sha256.startswith(score["weights_sha256"]):
+    if score and not sha256.startswith(score.get("weights_sha256", "missing")):
         left_out[paths.EVALUATION_DETAILS] = "is about the weights of another run; this one is not evaluated yet"
         del records[paths.EVALUATION_DETAILS]
     for path, origin in MADE_FROM.items():
@@ -97,10 +97,10 @@ def curve(name: str) -> dict[str, list[float]]:
     return read_csv(path) if path.exists() else {}
 
 
-def picture(title: str, caption: str, height: float, *draw_functions: Callable) -> dict:
+def picture(title: str, height: float, *draw_functions: Callable) -> dict:
     """Draw the panels of a picture, `height` inches in all."""
     svg = to_svg(figure_of(*draw_functions, size=(WIDTH, height)))
-    return {"title": title, "caption": caption, "base64": base64.b64encode(svg).decode("ascii")}
+    return {"title": title, "base64": base64.b64encode(svg).decode("ascii")}
 
 
 def verdict(workspace: Workspace) -> dict:
@@ -124,21 +124,15 @@ def curves(workspace: Workspace) -> dict:
     losses = partial(draw_losses, train=train, validation=validation, floor=floor)
     pictures = []
     if validation:
-        caption = (
-            "Thin: mean loss between two log lines. Thick: smoothed. Dashed: the text that selects the best model."
-        )
-        pictures.append(picture("Loss by tokens", caption, 3.5, losses))
+        pictures.append(picture("Loss by tokens", 3.5, losses))
     if validation and timing:
-        caption = "The same curves by time, without pauses. Compare times only of runs on the same idle machine."
-        pictures.append(picture("Loss by time", caption, 3.5, partial(losses, timing=timing)))
+        pictures.append(picture("Loss by time", 3.5, partial(losses, timing=timing)))
     if train:
-        caption = "The norm is measured before clipping. If the loss follows its spikes, the learning rate is too high."
         panels = (partial(draw, train=train) for draw in (draw_learning_rate, draw_gradient_norm))
-        pictures.append(picture("Learning rate and gradient norm", caption, 3.8, *panels))
+        pictures.append(picture("Learning rate and gradient norm", 3.8, *panels))
     notes = [] if pictures else [f"Left out: curves of training; {paths.PLOTS} has none yet."]
     if position and workspace.get(paths.EVALUATION_DETAILS):
-        caption = "The loss falls as long as the model uses more context. Where it is flat, longer windows do not help."
-        pictures.append(picture("Loss by context", caption, 3.2, partial(draw_loss_by_position, curve=position)))
+        pictures.append(picture("Loss by context", 3.2, partial(draw_loss_by_position, curve=position)))
     return {"pictures": pictures, "notes": notes + workspace.notes((paths.EVALUATION_DETAILS, "loss by context"))}
 
 
@@ -181,9 +175,8 @@ def model(workspace: Workspace) -> dict:
         shape = workspace.presets["models"][params["model"]["name"]]
         config = ModelConfig(**shape, vocab_size=meta["tokenizer"]["vocab_size"])
         seq_len = params["train"]["seq_len"]
-    caption = f"FLOP of a token, forward and backward, in windows of {seq_len:,}. Longer windows add only to scores."
     draw = partial(draw_model, parameters=count_parameters(config), flops=flops_per_token(config, seq_len))
-    return {"pictures": [picture("Parameters and FLOP by part", caption, 3.8, draw)], "notes": []}
+    return {"seq_len": seq_len, "pictures": [picture("Parameters and FLOP by part", 3.8, draw)], "notes": []}
 
 
 def data_card(workspace: Workspace) -> dict:
@@ -218,18 +211,15 @@ def text_pictures(workspace: Workspace) -> list[dict]:
         counts, lengths[split] = scan(sidecar.with_suffix(".bin"), meta)
         if split == "train":
             sizes = load_tokenizer(paths.TOKENIZER).token_bytes
-            caption = "Long tokens that the text hardly uses are parameters that hardly learn."
             draw = partial(draw_token_lengths, text_counts=counts, token_bytes=sizes)
-            pictures.append(picture("Token length", caption, 3.2, draw))
+            pictures.append(picture("Token length", 3.2, draw))
     if lengths:
-        caption = "Both splits should look alike. A window holds several documents if they are shorter than it."
-        pictures.append(picture("Document length", caption, 3.2, partial(draw_document_lengths, lengths=lengths)))
+        pictures.append(picture("Document length", 3.2, partial(draw_document_lengths, lengths=lengths)))
     if workspace.get(paths.EVALUATION_DETAILS) and paths.DOCUMENT_LOSSES.exists():
         table = pq.read_table(paths.DOCUMENT_LOSSES, columns=["leaked_fraction", "nats", "utf8_bytes"])
         documents = {name: table[name].to_numpy() for name in table.column_names}
-        caption = "A slope down to the right: text seen in training is easier. The area shows a document's bytes."
         draw = partial(draw_documents, documents=documents)
-        pictures.append(picture("Loss and contamination by document", caption, 3.2, draw))
+        pictures.append(picture("Loss and contamination by document", 3.2, draw))
     return pictures
 
 
@@ -249,9 +239,7 @@ def parameters(workspace: Workspace) -> dict:
 
 def provenance(workspace: Workspace) -> dict:
     """Return the chain of hashes and its faults, the machines that trained, and the code."""
-    train, validation, trained, score = map(
-        workspace.get, (*SPLITS.values(), paths.MODEL, paths.EVALUATION_DETAILS)
-    )  # fmt: skip
+    train, validation, trained = map(workspace.get, (*SPLITS.values(), paths.MODEL))
     chain = {
         paths.MANIFEST: train.get("source", {}).get("manifest_sha256"),
         paths.TOKENIZER_META: train.get("tokenizer", {}).get("sha256"),
@@ -259,7 +247,7 @@ def provenance(workspace: Workspace) -> dict:
         paths.VALIDATION: validation.get("sha256"),
         "best weights": trained.get("best", {}).get("sha256"),
         "last weights": trained.get("last", {}).get("sha256"),
-        "weights evaluated": score.get("weights_sha256"),
+        "weights evaluated": workspace.get(paths.EVALUATION_DETAILS).get("weights_sha256"),
         paths.LOCK: sha256_file(paths.LOCK) if paths.LOCK.exists() else None,
     }
     segments, packages = trained.get("segments", []), [(name, version(name)) for name in paths.PACKAGES]

@@ -10,10 +10,9 @@ is wrong.
 """
 
 import argparse
-import hashlib
-import io
 import itertools
 import shlex
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +33,6 @@ from tools.common.records import (
     tokenizer_of_model,
     weights,
 )
-
-RUNS = Path(".runs")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -72,7 +69,7 @@ def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[F
 
 def check_runs(digests: Digests) -> Iterator[Finding]:
     """Check finished runs, which the stage train publishes again instead of training again."""
-    for done in sorted(RUNS.glob("*/done")):
+    for done in sorted(Path(".runs").glob("*/done")):
         for finding in run_checks([(weights, done / "models" / MODEL.name)], digests):
             yield finding._replace(advice=f"run `rm -rf {done}`" if finding.fault else "")
 
@@ -96,34 +93,17 @@ def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
 def exported_weights(digests: Digests, record: Record) -> Iterator[Finding]:
     """Check that config.json and the safetensors hold the model whose weights the record names."""
     from lm.formats.hugging_face import own_record, read_pretrained  # torch and transformers take seconds to import
+    from lm.model.weights import save_tensors
 
     folder, fault = record.path.parent, None
     try:
         model = read_pretrained(folder)
-        own_record(record.path, model, hash_of_saved(dict(model.state_dict())))
+        with tempfile.TemporaryDirectory() as temporary:
+            sha256 = save_tensors(Path(temporary) / "weights.pt", dict(model.state_dict()))
+        own_record(record.path, model, sha256)
     except UserError as error:
         fault = str(error).split(";")[0]
     yield Finding(f"{folder}/model.safetensors, config.json (in {record.path.name})", fault)
-
-
-def hash_of_saved(weights: dict) -> str:
-    """Return the SHA-256 of the file in which training would have saved these weights."""
-    import torch
-
-    sink = HashSink()
-    torch.save(weights, sink)
-    return sink.sha256.hexdigest()
-
-
-class HashSink(io.RawIOBase):
-    """Hash what is written, and keep nothing else."""
-
-    def __init__(self):
-        self.sha256 = hashlib.sha256()
-
-    def write(self, content) -> int:
-        self.sha256.update(content)
-        return len(content)
 
 
 def model_of_export(digests: Digests, exported: Record, model: Record) -> Iterator[Finding]:

@@ -2,11 +2,12 @@
 
 import itertools
 import math
+import types
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.train.optimizers import learning_rate
+from lm.train.schedule import learning_rate
 from support.properties import check_examples
 
 
@@ -28,7 +29,8 @@ def schedules(draw):
 @check_examples
 @given(schedule=schedules())
 def test_a_schedule_warms_up_to_its_peak_and_never_rises_again(schedule):
-    rates = [learning_rate(step, **schedule) for step in range(schedule["max_steps"])]
+    params = types.SimpleNamespace(**schedule)
+    rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
     warmup, rest = rates[: schedule["warmup_steps"]], rates[schedule["warmup_steps"] :]
     room = 1e-9 * schedule["peak_lr"]
     assert all(0 < rate <= schedule["peak_lr"] + room for rate in warmup)
