@@ -169,7 +169,7 @@ def test_a_manifest_other_than_the_recorded_one_is_refused():
 
 def test_runs_of_an_older_version_are_refused():
     old = SimpleNamespace(name="old", read_json=lambda path: {"best": {}, "last": {}})
-    with pytest.raises(IntegrityError, match="old: .* was made by an older version; run the experiment again"):
+    with pytest.raises(IntegrityError, match=r"old: .* was made by an older version; run the experiment again"):
         Revision.results(old)
 
 
