@@ -29,7 +29,8 @@ def pages() -> list[Path]:
 
 def filled(page: str) -> str:
     """Return a page with every marked place filled in."""
-    return MARKED.sub(lambda mark: f"{mark[1]}\n{FRAGMENTS[mark[2]]().strip()}\n\n{mark[3]}", page)
+    fragments = {name: FRAGMENTS[name]().strip() for _, name, _ in MARKED.findall(page)}
+    return MARKED.sub(lambda mark: mark[1] + (f"\n{text}\n\n" if (text := fragments[mark[2]]) else "") + mark[3], page)
 
 
 def read(name: str) -> dict:
@@ -171,8 +172,9 @@ def optimizers() -> str:
 def scaling() -> str:
     """docs/experiments.md: how well the law fits, as `scaling` wrote it."""
     _, law, predicted, *_ = tables_of("scaling")
-    (misses,) = re.findall(r"^- (.* in the median.*)$", (RESULTS / "scaling.md").read_text(encoding="utf-8"), re.M)
-    return f"{law}\n{misses}\n\n{predicted}"
+    report = (RESULTS / "scaling.md").read_text(encoding="utf-8")
+    (error,) = re.findall(r"^- ((?:It misses|Error of the fit).*)$", report, re.M)
+    return f"{law}\n{error}\n\n{predicted}"
 
 
 def all_speeds() -> str:
