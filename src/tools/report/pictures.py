@@ -74,7 +74,7 @@ def draw_document_lengths(axes: Axes, lengths: dict[str, np.ndarray]) -> None:
     axes.yaxis.set_major_formatter(PERCENT)
 
 
-def draw_model(axes: Axes, parameters: dict[str, float], flops: dict[str, float]) -> None:
+def draw_model(axes: Axes, parameters: dict[str, int], flops: dict[str, float]) -> None:
     """Draw each part of the model in percent of its parameters and of the FLOP per training token."""
     rows = (
         ("embedding,\nhead", "embedding", "head"),
@@ -83,7 +83,7 @@ def draw_model(axes: Axes, parameters: dict[str, float], flops: dict[str, float]
         ("MLP", "mlp", "mlp"),
         ("norms", "norms", None),
     )
-    looks = {"color": BLUE}, {"facecolor": "white", "edgecolor": ORANGE, "hatch": "/////"}
+    looks: tuple[dict, dict] = {"color": BLUE}, {"facecolor": "white", "edgecolor": ORANGE, "hatch": "/////"}
     for y, (_, *names) in enumerate(rows):
         for name, values, shift, look in zip(names, (parameters, flops), (-0.2, 0.2), looks, strict=True):
             if name is not None:
