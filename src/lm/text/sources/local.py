@@ -164,11 +164,11 @@ def _choose_validation(files: list[Path], fetch: LocalFetch, fraction: float) ->
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8")).digest()
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _documents(files: list[Path], fetch: LocalFetch, replaced: Counter) -> Iterator[str | None]:
-    """Yield every document, null and empty ones too; count characters replaced by U+FFFD in `replaced` by file."""
+    """Yield every document, null and empty ones too; count the replaced characters of each file."""
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
         yield from read_documents(path, fetch.column, fetch.separator, replaced)
 
@@ -230,17 +230,12 @@ def _encoding(start: bytes) -> str:
 
 
 def _decode(path: Path, content: bytes, encoding: str, replaced: Counter) -> str:
-    """Decode bytes; replace invalid ones by U+FFFD and count them under the file."""
+    """Decode bytes; replace invalid ones by U+FFFD and count them under the file, if there are any."""
     text = content.decode(encoding, errors="replace")
     if REPLACEMENT in text:
-        _count_replaced(path, text, content.decode(encoding, errors="ignore"), replaced)
+        count = text.count(REPLACEMENT) - content.decode(encoding, errors="ignore").count(REPLACEMENT)
+        replaced.update({str(path): count} if count else {})
     return text
-
-
-def _count_replaced(path: Path, text: str, original: str, replaced: Counter) -> None:
-    """Count the U+FFFD of `text` that `original` does not have; a file without any gets no entry."""
-    if count := text.count(REPLACEMENT) - original.count(REPLACEMENT):
-        replaced[str(path)] += count
 
 
 def _lines(path: Path, file: io.BufferedReader, replaced: Counter) -> Iterator[str]:
@@ -277,9 +272,7 @@ def _json_text(path: Path, place: str, row: Any, column: str, replaced: Counter)
     text = row[column] if isinstance(row, dict) else row
     if not (isinstance(text, str) or (text is None and isinstance(row, dict))):
         raise DataError(f"{path}: {place} holds {type(text).__name__}, needed: a string, or one in {column!r}")
-    clean = text and text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    _count_replaced(path, clean or "", text or "", replaced)
-    return clean
+    return text and _decode(path, text.encode("utf-16", "surrogatepass"), "utf-16", replaced)
 
 
 def _no_column(path: Path, place: str, column: str, names: Iterable[str]) -> str:
