@@ -28,10 +28,8 @@ def write_documents(
 
     `surprisal_bits`, the information of each document, becomes a second column if given.
     """
-    fields = [(column, pa.string())]
-    if surprisal_bits is not None:
-        fields.append(("surprisal_bits", pa.float64()))
-    schema = pa.schema(fields)
+    fields = [(column, pa.string()), ("surprisal_bits", pa.float64())]
+    schema = pa.schema(fields[:1] if surprisal_bits is None else fields)
     rows = zip(texts, repeat(None) if surprisal_bits is None else surprisal_bits, strict=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}

@@ -57,9 +57,8 @@ class LocalFetch:
         parts = PurePosixPath(self.include).parts
         is_below = parts and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
         needed(is_below, "include", repr(self.include), "a glob below local.path such as '**/*.txt'")
-        fraction = self.validation_fraction
-        in_range = fraction is None or 0 < fraction < 1
-        needed(in_range, "validation_fraction", fraction, "between 0 and 1, or null for one split")
+        in_range = self.validation_fraction is None or 0 < self.validation_fraction < 1
+        needed(in_range, "validation_fraction", self.validation_fraction, "between 0 and 1, or null for one split")
         needed(self.separator != "", "separator", "empty", "a string, or null for one document per file")
 
 
@@ -97,19 +96,12 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         validation = (text for text in again if text and _digest(text) in chosen)
         write_documents(folder / "validation/0000.parquet", validation)
     if replaced:
-        print(
-            f"warning: {replaced.total()} characters in {len(replaced)} of {len(files)} files are not UTF-8 and became "
-            f"U+FFFD, first in {next(iter(replaced))}; save them as UTF-8",
-            file=sys.stderr,
-        )
-    return {
-        "kind": fetch.kind,
-        "path": str(path),
-        "input_files": len(files),
-        "replaced_characters": replaced.total(),
-        "column": "text",
-        "splits": {split: describe_split(folder, split, "text", [str(path)]) for split in splits},
-    }
+        where = f"{replaced.total()} characters in {len(replaced)} of {len(files)} files"
+        problem = f"are not UTF-8 and became U+FFFD, first in {next(iter(replaced))}; save them as UTF-8"
+        print(f"warning: {where} {problem}", file=sys.stderr)
+    counts = {"input_files": len(files), "replaced_characters": replaced.total()}
+    described = {split: describe_split(folder, split, "text", [str(path)]) for split in splits}
+    return {"kind": fetch.kind, "path": str(path), **counts, "column": "text", "splits": described}
 
 
 def find_files(path: Path, include: str) -> list[Path]:
@@ -143,7 +135,7 @@ def _choose_validation(files: list[Path], fetch: LocalFetch, fraction: float) ->
     if len(lengths) < 2:
         raise DataError(
             f"local.path: found {len(lengths)} distinct documents in {len(files)} files, needed: at least 2, one for "
-            f"validation; add files, or make each paragraph a document: {SPLIT_AT_BLANK_LINES}"
+            f"validation; add files, or make each paragraph a document with {SPLIT_AT_BLANK_LINES}"
         )
     wanted_chars, num_chars, chosen = fraction * lengths.total(), 0, set()
     *candidates, _ = sorted(lengths, reverse=True)  # the last document is always for training
@@ -154,12 +146,10 @@ def _choose_validation(files: list[Path], fetch: LocalFetch, fraction: float) ->
     chosen = chosen or {min(lengths, key=lambda digest: (lengths[digest], digest))}
     actual = sum(lengths[digest] for digest in chosen) / lengths.total()
     if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
-        print(
-            f"warning: validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction), as the "
-            f"longest of {len(lengths)} documents has {max(lengths.values()) / lengths.total():.1%}; to make each "
-            f"paragraph a document: {SPLIT_AT_BLANK_LINES}",
-            file=sys.stderr,
-        )
+        found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
+        why = f"the longest of {len(lengths)} documents has {max(lengths.values()) / lengths.total():.1%}"
+        remedy = f"to make each paragraph a document, run {SPLIT_AT_BLANK_LINES}"
+        print(f"warning: {found}, as {why}; {remedy}", file=sys.stderr)
     return chosen
 
 

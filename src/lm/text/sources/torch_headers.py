@@ -46,14 +46,9 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
         )
     texts = sorted((text for _, text in headers), key=lambda text: hashlib.sha256(text.encode()).digest())
     write_documents(folder / "text" / "0000.parquet", texts)
-    return {
-        "kind": fetch.kind,
-        "package": f"torch=={fetch.torch_version}",
-        "licence": "BSD-3-Clause",
-        "sha256": fetch.sha256,
-        "column": "text",
-        "splits": {"text": describe_split(folder, "text", "text")},
-    }
+    origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}
+    splits = {"text": describe_split(folder, "text", "text")}
+    return {**origin, "sha256": fetch.sha256, "column": "text", "splits": splits}
 
 
 def _include_folder(version: str) -> Path:

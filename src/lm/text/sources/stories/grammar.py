@@ -196,17 +196,13 @@ def fetch_stories(fetch: StoriesFetch, folder: Path) -> dict:
         write_documents(folder / split / "0000.parquet", texts, surprisal_bits=bits)
         realised_bits[split] = sum(bits)
         first += count
-    return {
-        "kind": fetch.kind,
-        "seed": fetch.seed,
-        "licence": "MIT",
-        "column": "text",
-        "splits": {split: describe_split(folder, split, "text") for split in counts},
-        "entropy": {
-            "bits_per_story": entropy_bits_per_story(),
-            "utf8_bytes_per_story": mean_utf8_bytes_per_story(),
-            "bits_per_byte": entropy_bits_per_story() / mean_utf8_bytes_per_story(),
-            "stories_per_split": counts,
-            "realised_bits_per_split": realised_bits,
-        },
+    splits = {split: describe_split(folder, split, "text") for split in counts}
+    entropy = {
+        "bits_per_story": entropy_bits_per_story(),
+        "utf8_bytes_per_story": mean_utf8_bytes_per_story(),
+        "bits_per_byte": entropy_bits_per_story() / mean_utf8_bytes_per_story(),
+        "stories_per_split": counts,
+        "realised_bits_per_split": realised_bits,
     }
+    origin = {"kind": fetch.kind, "seed": fetch.seed, "licence": "MIT"}
+    return {**origin, "column": "text", "splits": splits, "entropy": entropy}
