@@ -81,7 +81,7 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
         clones = [Path(folder) / name for name in ("first", "second")]
         runs = [run_pipeline(repository, clone) for clone in tqdm(clones, desc="run", disable=None)]
-        result = compare(*runs, output_hashes(clones[0] / COMMITTED_LOCK))
+        result = compare(runs[0], runs[1], output_hashes(clones[0] / COMMITTED_LOCK))
         segments = read_json(clones[0] / MODEL)["segments"]
     head, packages = run("git", "rev-parse", "HEAD", folder=repository).strip(), {n: version(n) for n in PACKAGES}
     write_json(args.out, {"commit": head, "python": sys.version.split()[0], "packages": packages,

@@ -87,11 +87,11 @@ def executor_class(kind: str) -> type:
         elif kind == "slurm":
             from datatrove.executor.slurm import SlurmPipelineExecutor as Executor
         else:
-            import ray  # noqa: F401 - the executor would miss it only in run()
+            import ray  # noqa: F401 # pyright: ignore[reportMissingImports] - the executor would miss it only in run()
             from datatrove.executor.ray import RayPipelineExecutor as Executor
     except ImportError as error:
         raise EnvironmentFailure(
-            f"{error.name.partition('.')[0]} is not installed; run `pip install -r requirements-cluster.txt` "
+            f"{str(error.name).partition('.')[0]} is not installed; run `pip install -r requirements-cluster.txt` "
             f"({STAGES['train']} and {STAGES['validation']} need none of it)"
         ) from None
     return Executor

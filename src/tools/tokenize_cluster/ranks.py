@@ -91,7 +91,7 @@ def plan_ranks(raw: Path, tokenizer: Path, part: Slice, folder: Path, chunk_char
     parts = []
     for number, group in enumerate(_groups(placed, num_ranks)):
         begin, end = group[0][1], group[-1][2]
-        num_chars = None if part.end_char >= end else part.end_char - max(begin, part.start_char)
+        num_chars = None if part.end_char >= end else int(part.end_char) - max(begin, part.start_char)
         local = Slice(part.split, max(0, part.start_char - begin), num_chars)
         parts.append(Part(number, [entry for entry, *_ in group], local))
     return RankJob(raw.resolve(), tokenizer.resolve(), folder.resolve(), part, chunk_chars, manifest, parts)

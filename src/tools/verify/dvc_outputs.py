@@ -22,6 +22,11 @@ from dvc_data.hashfile.tree import Tree
 from tools.common.records import Digests, Finding
 
 
+def recorded_hash(entry: Output) -> HashInfo:
+    """Return the recorded hash of an output or a dependency; an empty one if none is recorded."""
+    return entry.hash_info or HashInfo()
+
+
 def name_changes(files: dict[str, str], recorded: dict[str, str], limit: int = 3) -> str:
     """Return a clause that names up to `limit` files of a folder that differ from the record."""
     changes = [f"{name} is changed" for name in recorded if files.get(name, recorded[name]) != recorded[name]]
@@ -105,14 +110,14 @@ class Outputs:
 
     def _check_inputs(self, stage: Stage) -> Finding:
         """Report inputs that are not the recorded outputs of other stages; note code and parameters that changed."""
-        others, changed = [], [] if not stage.cmd_changed else ["its command"]
+        others, changed = [], ["its command"] if getattr(stage, "cmd_changed", False) else []
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
                 changed += changed_params(dep)
                 continue
             maker = self.outs.get(dep.fs_path)
-            md5 = maker.hash_info.value if maker else self._hash(dep.fs_path)[0]
-            if md5 != dep.hash_info.value:
+            md5 = recorded_hash(maker).value if maker else self._hash(dep.fs_path)[0]
+            if md5 != recorded_hash(dep).value:
                 (others if maker and not maker.stage.is_data_source else changed).append(shown(dep.fs_path))
         name = stage.addressing
         if others or changed:
@@ -125,7 +130,7 @@ class Outputs:
 
     def _check_output(self, out: Output) -> Finding:
         """Compare an output with the recorded hash; note one that is not recorded."""
-        name, recorded, exists = shown(out.fs_path), out.hash_info.value, os.path.lexists(out.fs_path)
+        name, recorded, exists = shown(out.fs_path), recorded_hash(out).value, os.path.lexists(out.fs_path)
         if not recorded:
             return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; run `dvc repro`")
         fault = "is missing"
@@ -151,18 +156,18 @@ class Outputs:
         for name, md5 in files.items():
             tree.add(tuple(name.split("/")), Meta(), HashInfo("md5", md5))
         tree.digest()
-        return tree.oid, files
+        return str(tree.oid), files
 
     def _recorded_files(self, out: Output) -> dict[str, str]:
         """Return the recorded MD5 of each file of a folder; {} for a file or if the list is damaged."""
         path, md5 = self._object(out)
-        if not out.hash_info.isdir or self.digests.of(Path(path)).md5 != md5:
+        if not recorded_hash(out).isdir or self.digests.of(Path(path)).md5 != md5:
             return {}
         return {entry["relpath"]: entry["md5"] for entry in json.loads(Path(path).read_bytes())}
 
     def _object(self, out: Output) -> tuple[str, str]:
         """Return the cache path of an output, or of the list of a folder's files, and its MD5."""
-        return out.cache.oid_to_path(out.hash_info.value), out.hash_info.value.removesuffix(".dir")
+        return out.cache.oid_to_path(recorded_hash(out).value), str(recorded_hash(out).value).removesuffix(".dir")
 
     def _objects(self, out: Output) -> dict[str, str]:
         """Return the path and the MD5 of every known cache object of an output."""
