@@ -29,7 +29,8 @@ def pages() -> list[Path]:
 
 def filled(page: str) -> str:
     """Return a page with every marked place filled in."""
-    return MARKED.sub(lambda mark: f"{mark[1]}\n{FRAGMENTS[mark[2]]().strip()}\n\n{mark[3]}", page)
+    fragments = {name: FRAGMENTS[name]().strip() for _, name, _ in MARKED.findall(page)}
+    return MARKED.sub(lambda mark: mark[1] + (f"\n{text}\n\n" if (text := fragments[mark[2]]) else "") + mark[3], page)
 
 
 def read(name: str) -> dict:
@@ -78,7 +79,7 @@ def results() -> str:
         run = read(name)
         found, entropy = run["metrics"], run["evaluation"].get("entropy")
         floor = f" (entropy of the text: {entropy['floor_bits_per_byte']:.3f})" if entropy else ""
-        clean = f"{found['clean_bits_per_byte']:.3f}" if "clean_bits_per_byte" in found and not entropy else "–"
+        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found and not entropy else "–"
         cells = (
             label, f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['bits_per_byte']:.3f}{floor}", clean, computed(run),
             f"{found['train_seconds']:.0f} s",
@@ -100,7 +101,7 @@ def standard_error() -> str:
     run = read("default")
     return (
         f"The default validation text has {run['evaluation']['documents']} documents of very unequal length, so the "
-        f"standard error of its bits per byte is {run['metrics']['bits_per_byte_se']:.2f}."
+        f"standard error of its bits per byte is {run['metrics']['bpb_se']:.2f}."
     )
 
 
@@ -171,8 +172,9 @@ def optimizers() -> str:
 def scaling() -> str:
     """docs/experiments.md: how well the law fits, as `scaling` wrote it."""
     _, law, predicted, *_ = tables_of("scaling")
-    (misses,) = re.findall(r"^- (It misses .*)$", (RESULTS / "scaling.md").read_text(encoding="utf-8"), re.M)
-    return f"{law}\n{misses}\n\n{predicted}"
+    report = (RESULTS / "scaling.md").read_text(encoding="utf-8")
+    (error,) = re.findall(r"^- ((?:It misses|Error of the fit).*)$", report, re.M)
+    return f"{law}\n{error}\n\n{predicted}"
 
 
 def all_speeds() -> str:

@@ -66,7 +66,8 @@ def figure_of(
     for draw, axes in zip(draw_functions, panels, strict=True):
         draw(axes)
         axes.label_outer()  # only the lowest panel keeps its x label
-    panels[0].set_title(title)
+    if title:
+        panels[0].set_title(title)
     figure.align_ylabels()
     return figure
 
@@ -220,10 +221,6 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
         xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte",
         xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()),
     )  # fmt: skip
-
-
-# Names of before the stage plot, until their last callers change.
-save, scale_in_octaves = save_png, scale_log
 
 
 def draw_training(plots: Path, floor: float | None = None) -> None:

@@ -80,8 +80,8 @@ def main(argv: list[str]) -> None:
     repository = Path(run("git", "rev-parse", "--show-toplevel", folder=Path.cwd()).strip())
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
         clones = [Path(folder) / name for name in ("first", "second")]
-        runs = [run_pipeline(repository, clone) for clone in tqdm(clones, desc="run", disable=None)]
-        result = compare(runs[0], runs[1], output_hashes(clones[0] / COMMITTED_LOCK))
+        first, second = (run_pipeline(repository, clone) for clone in tqdm(clones, desc="run", disable=None))
+        result = compare(first, second, output_hashes(clones[0] / COMMITTED_LOCK))
         segments = read_json(clones[0] / MODEL)["segments"]
     head, packages = run("git", "rev-parse", "HEAD", folder=repository).strip(), {n: version(n) for n in PACKAGES}
     write_json(args.out, {"commit": head, "python": sys.version.split()[0], "packages": packages,

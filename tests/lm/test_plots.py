@@ -58,6 +58,8 @@ def test_of_several_panels_the_lowest_one_keeps_the_x_label():
     figure = figure_of(PANELS["losses"], PANELS["learning_rate"], PANELS["gradient_norm"], size=(6, 6), title="Loss")
     assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "tokens seen"]
     assert figure.axes[0].get_title("left") == "Loss"
+    figure = figure_of(lambda axes: axes.set_title("its own"), size=(6, 6))
+    assert figure.axes[0].get_title("left") == "its own"
 
 
 def test_a_run_that_has_only_begun_is_drawn(tmp_path):

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
@@ -18,15 +18,15 @@ from lm.tokens.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_
 from tools.common import paths
 from tools.common.parameters import flatten
 
-BLOCK_BYTES = 1 << 20
 NAMES_IN_DETAILS = {
     "bytes_per_token": "train.bytes_per_token",
     "leaked_fraction": "contamination.leaked_fraction",
-    "best_val_loss": "best.val_loss",
+    "val_loss": "best.val_loss",
     "tokens_seen": "last.tokens_seen",
-    "last_train_loss": "training.last_train_loss",
+    "train_loss": "training.last_train_loss",
     "parameters": "training.parameters",
-    "clean_bits_per_byte": "clean.bits_per_byte",
+    "bpb_se": "bits_per_byte_se",
+    "clean_bpb": "clean.bits_per_byte",
 }
 
 
@@ -75,7 +75,7 @@ class Digests:
     def _read(self, path: Path) -> Digest:
         md5, sha256, num_bytes = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
         with open(path, "rb") as file:
-            while block := file.read(BLOCK_BYTES):
+            while block := file.read(1 << 20):
                 md5.update(block)
                 sha256.update(block)
                 num_bytes += len(block)
@@ -88,7 +88,7 @@ class Record(NamedTuple):
     """A JSON file and its content."""
 
     path: Path
-    content: dict
+    content: dict[str, Any]
 
 
 def differences(found: dict, recorded) -> str | None:
@@ -138,7 +138,7 @@ def manifest_files(digests: Digests, manifest: Record) -> Iterator[Finding]:
 def tokenizer_files(digests: Digests, meta: Record) -> Iterator[Finding]:
     """Compare every file of a tokenizer with meta.json."""
     for name, sha256 in meta.content["files"].items():
-        path = meta.path.parent / name
+        path = meta.path.with_name(name)
         yield check_file(path, meta, {"sha256": digests.of(path).sha256}, {"sha256": sha256})
 
 
@@ -182,8 +182,8 @@ def link(compare):
         found, recorded = compare(digests, record, *origins)
         if found:
             names = ", ".join(str(origin.path) for origin in origins)
-            blamed = tuple(each.path for each in (*origins, record))
-            yield Finding(f"{record.path} (from {names})", differences(found, recorded), blamed)
+            fault = differences(found, recorded)
+            yield Finding(f"{record.path} (from {names})", fault, tuple(each.path for each in (*origins, record)))
 
     return check
 

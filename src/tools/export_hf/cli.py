@@ -142,10 +142,8 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
     model = read_pretrained(args.source)
     with atomic_folder(folder) as temporary:
         sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
-        if (args.source / RECORD).exists():
-            record = own_record(args.source / RECORD, model, sha256)
-        else:
-            record = foreign_record(args, model, sha256)
+        own = args.source / RECORD
+        record = own_record(own, model, sha256) if own.exists() else foreign_record(args, model, sha256)
         write_json(temporary / RECORD, record)
 
 

@@ -18,8 +18,6 @@ from lm.core.files import write_text
 from tools.common.arguments import tool_parser
 from tools.report.sections import gather
 
-LONG = 24  # letters; a longer word is broken anywhere
-
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the arguments; a wrong one ends the program with status 2."""
@@ -39,7 +37,7 @@ def look(value) -> str:
     """Return the CSS class of a table cell."""
     if value is None or isinstance(value, int | float):
         return "number"
-    return "long" if re.search(rf"\S{{{LONG}}}", str(value)) else ""
+    return "long" if re.search(r"\S{24}", str(value)) else ""  # "long": a word of 24 letters, broken anywhere
 
 
 def render(variables: dict) -> str:

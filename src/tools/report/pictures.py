@@ -3,9 +3,7 @@
 Each function draws onto the axes that it is given; lm.plots makes figures of them.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -76,7 +74,7 @@ def draw_document_lengths(axes: Axes, lengths: dict[str, np.ndarray]) -> None:
     axes.yaxis.set_major_formatter(PERCENT)
 
 
-def draw_model(axes: Axes, parameters: Mapping[str, float], flops: Mapping[str, float]) -> None:
+def draw_model(axes: Axes, parameters: dict[str, int], flops: dict[str, float]) -> None:
     """Draw each part of the model in percent of its parameters and of the FLOP per training token."""
     rows = (
         ("embedding,\nhead", "embedding", "head"),
@@ -85,7 +83,7 @@ def draw_model(axes: Axes, parameters: Mapping[str, float], flops: Mapping[str, 
         ("MLP", "mlp", "mlp"),
         ("norms", "norms", None),
     )
-    looks: tuple[dict[str, Any], ...] = {"color": BLUE}, {"facecolor": "white", "edgecolor": ORANGE, "hatch": "/////"}
+    looks: tuple[dict, dict] = {"color": BLUE}, {"facecolor": "white", "edgecolor": ORANGE, "hatch": "/////"}
     for y, (_, *names) in enumerate(rows):
         for name, values, shift, look in zip(names, (parameters, flops), (-0.2, 0.2), looks, strict=True):
             if name is not None:

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from lm.plots import BLUE, GREY, ORANGE, STYLE, save
+from lm.plots import BLUE, GREY, ORANGE, STYLE, save_png
 from tools.scaling.law import best_split, loss, on_frontier
 from tools.scaling.report import Scaling
 
@@ -20,18 +21,19 @@ with_unit = EngFormatter(sep="")
 
 def draw_scaling(path: Path, scaling: Scaling) -> None:
     """Draw the losses of each model size and the frontier (left), the errors of the law in percent (right)."""
-    with plt.rc_context(STYLE):
-        figure, (losses, errors) = plt.subplots(1, 2, figsize=(11.5, 4.8), width_ratios=(1.7, 1), layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((11.5, 4.8), layout="constrained")
+        losses, errors = figure.subplots(1, 2, width_ratios=(1.7, 1))
         _draw_losses(losses, scaling)
         _draw_errors(errors, scaling)
-        save(figure, path)
+        save_png(figure, path)
 
 
 def _draw_losses(axes, scaling: Scaling) -> None:
     """Draw one curve for each model size, the frontier, the entropy of the text, and the predictions asked for."""
     sizes = np.unique(scaling.runs.parameters)
     for i, (size, tone) in enumerate(zip(sizes, np.linspace(PALEST, DARKEST, len(sizes)), strict=True)):
-        _draw_size(axes, scaling, size, plt.colormaps["viridis"](tone), MARKS[i % len(MARKS)])
+        _draw_size(axes, scaling, size, matplotlib.colormaps["viridis"](tone), MARKS[i % len(MARKS)])
     _draw_frontier(axes, scaling)
     for i, one in enumerate(scaling.wanted):
         bar = [[one.law.value - one.law.low], [one.law.high - one.law.value]]

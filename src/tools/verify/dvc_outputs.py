@@ -22,11 +22,6 @@ from dvc_data.hashfile.tree import Tree
 from tools.common.records import Digests, Finding
 
 
-def recorded_hash(entry: Output) -> HashInfo:
-    """Return the recorded hash of an output or a dependency; an empty one if none is recorded."""
-    return entry.hash_info or HashInfo()
-
-
 def name_changes(files: dict[str, str], recorded: dict[str, str], limit: int = 3) -> str:
     """Return a clause that names up to `limit` files of a folder that differ from the record."""
     changes = [f"{name} is changed" for name in recorded if files.get(name, recorded[name]) != recorded[name]]
@@ -40,6 +35,11 @@ def changed_params(dep: ParamsDependency) -> list[str]:
     """Return the names of a stage's parameters that have changed since it ran."""
     status = dep.workspace_status().get(str(dep), {})  # a word if the whole file is new
     return [f"{name} in {dep}" for name in status] if isinstance(status, dict) else [str(dep)]
+
+
+def recorded_hash(out: Output) -> str:
+    """Return the recorded hash of an output or a dependency, "" if there is none."""
+    return (out.hash_info.value or "") if out.hash_info else ""
 
 
 def shown(path: str) -> str:
@@ -116,8 +116,8 @@ class Outputs:
                 changed += changed_params(dep)
                 continue
             maker = self.outs.get(dep.fs_path)
-            md5 = recorded_hash(maker).value if maker else self._hash(dep.fs_path)[0]
-            if md5 != recorded_hash(dep).value:
+            md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)[0]
+            if md5 != recorded_hash(dep):
                 (others if maker and not maker.stage.is_data_source else changed).append(shown(dep.fs_path))
         name = stage.addressing
         if others or changed:
@@ -130,7 +130,7 @@ class Outputs:
 
     def _check_output(self, out: Output) -> Finding:
         """Compare an output with the recorded hash; note one that is not recorded."""
-        name, recorded, exists = shown(out.fs_path), recorded_hash(out).value, os.path.lexists(out.fs_path)
+        name, recorded, exists = shown(out.fs_path), recorded_hash(out), os.path.lexists(out.fs_path)
         if not recorded:
             return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; run `dvc repro`")
         fault = "is missing"
@@ -156,18 +156,18 @@ class Outputs:
         for name, md5 in files.items():
             tree.add(tuple(name.split("/")), Meta(), HashInfo("md5", md5))
         tree.digest()
-        return str(tree.oid), files
+        return tree.oid or "", files
 
     def _recorded_files(self, out: Output) -> dict[str, str]:
         """Return the recorded MD5 of each file of a folder; {} for a file or if the list is damaged."""
         path, md5 = self._object(out)
-        if not recorded_hash(out).isdir or self.digests.of(Path(path)).md5 != md5:
+        if not recorded_hash(out).endswith(".dir") or self.digests.of(Path(path)).md5 != md5:
             return {}
         return {entry["relpath"]: entry["md5"] for entry in json.loads(Path(path).read_bytes())}
 
     def _object(self, out: Output) -> tuple[str, str]:
         """Return the cache path of an output, or of the list of a folder's files, and its MD5."""
-        return out.cache.oid_to_path(recorded_hash(out).value), str(recorded_hash(out).value).removesuffix(".dir")
+        return out.cache.oid_to_path(recorded_hash(out)), recorded_hash(out).removesuffix(".dir")
 
     def _objects(self, out: Output) -> dict[str, str]:
         """Return the path and the MD5 of every known cache object of an output."""

@@ -9,7 +9,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import RemoteEntryNotFoundError
@@ -17,9 +17,6 @@ from huggingface_hub.errors import RemoteEntryNotFoundError
 from lm.core.errors import DataError, EnvironmentFailure
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.hub import check_repository, check_splits, download, explained, patiently, resolve_commit
-
-if TYPE_CHECKING:
-    from datasets import DatasetBuilder
 
 ROWS_PER_READ = 1000
 
@@ -66,8 +63,8 @@ def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
     }
 
 
-def _cached_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder | None":
-    """Return the builder if `datasets` has prepared this commit in its cache; make no network call."""
+def _cached_builder(fetch: DatasetsFetch, commit: str) -> Any:
+    """Return the DatasetBuilder if `datasets` has this commit in its cache, else None; make no network call."""
     from datasets import config, load_dataset_builder
 
     offline, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, True
@@ -80,8 +77,8 @@ def _cached_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder | None
     return builder if builder.hash == commit else None
 
 
-def _prepared_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder":
-    """Download and verify the files at the commit, prepare the rows in the cache and return the builder."""
+def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
+    """Download and verify the files at the commit, prepare the rows in the cache and return the DatasetBuilder."""
     import datasets
 
     readme = hf_hub_url(fetch.repo, "README.md", repo_type="dataset", revision=commit)
