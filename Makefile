@@ -73,9 +73,11 @@ SMALL = -S data.source=stories -S presets.yaml:sources.stories.fetch.num_documen
 measure: .venv/ready
 	@bash .github/measure.sh "$(BASE)" $(SMALL)
 
+# Style, formatting, and types in src/.
 lint: .venv/ready-dev
 	ruff check .
 	ruff format --check .
+	basedpyright
 
 clean-runs:
 	rm -rf .runs

@@ -63,7 +63,7 @@ class GPT(nn.Module):
         return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
 
     def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Nats (B, T), as lm.score wants them."""
+        """Nats (B, T), as lm.model.score wants them."""
         return F.cross_entropy(self(ids).transpose(1, 2), targets, reduction="none")
 
 
@@ -83,7 +83,7 @@ def learning_rate(step: int, progress: float) -> float:
 
 
 def bits_per_byte(model: GPT, validation: TokenFile) -> float:
-    """Over the whole file, in blocks side by side, with the evaluation of lm.score."""
+    """Over the whole file, in blocks side by side, with the evaluation of lm.model.score."""
     device = torch.device("cpu")
     losses, _ = score_tokens(model, validation.ids, validation.eot_id, BLOCK, BLOCK, 64, device, torch.float32)
     return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]

@@ -59,7 +59,7 @@ def params_file(folder: Path, key: str) -> Path:
 
 
 def run_stage(folder: Path, stage: str) -> dict[str, float]:
-    """Run the stage's command of dvc.yaml in `folder`: its seconds and its peak of resident memory.
+    """Run the stage's command of dvc.yaml in `folder`; return its seconds and its peak of resident memory.
 
     Raises RuntimeError with the last lines of what it printed if it fails.
     """

@@ -13,7 +13,8 @@ TOOLS = {path.stem: path for path in FOLDER.glob("[!_]*.py")} | {
 
 def summary(path: Path) -> str:
     """Return the first line of a tool's docstring without importing the tool."""
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0]
 
 
 def main(argv: list[str]) -> int:

@@ -10,6 +10,7 @@ model is read.
 
 import argparse
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -61,13 +62,6 @@ def documents_in(tokens: TokenFile, tokenizer: Tokenizer, spans: np.ndarray, sta
     ]
 
 
-def shortened(text: str, num_chars: int | None) -> str:
-    """Return the first characters of a text and the number of those left out."""
-    if num_chars is None or len(text) <= num_chars:
-        return text
-    return f"{text[:num_chars]}… ({len(text) - num_chars:,} characters more)"
-
-
 def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenFile, tokenizer: Tokenizer) -> list[str]:
     """Return lines on each window: position, documents, text, and the last target, which is not an input."""
     rows = range(windows.batch_size) if args.row is None else [args.row]
@@ -78,7 +72,10 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
         epoch = epoch_of(windows, args.step, row)
         lines += [f"row {row}, epoch {epoch}, tokens {start:,} to {end - 1:,} of {len(tokens.ids):,}"]
         lines += documents_in(tokens, tokenizer, spans, start, end)
-        lines += [f"  | {line}" for line in shortened(tokenizer.decode(inputs[row]), args.chars).split("\n")]
+        text = tokenizer.decode(inputs[row])
+        if args.chars is not None and len(text) > args.chars:
+            text = f"{text[: args.chars]}… ({len(text) - args.chars:,} characters more)"
+        lines += [f"  | {line}" for line in text.split("\n")]
         lines += [f"  last target: {tokenizer.decode(targets[row, -1:])!r}", ""]
     return lines
 
@@ -96,7 +93,8 @@ def main(argv: list[str]) -> None:
     tokens, tokenizer = open_tokens(args.train), load_tokenizer(args.tokenizer)
     check_tokenizer(tokens, tokenizer.sha256)
     windows = TokenWindows(tokens.ids, params.seq_len, params.batch_size, params.seed)
-    sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
     seen = args.step * params.batch_tokens
     print(
         f"step {args.step} of 0 to {params.max_steps - 1}: {params.batch_size} windows of {params.seq_len} tokens, "

@@ -9,6 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 
 import torch
@@ -126,6 +127,7 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(args.tokenizer)
     model, record = load_trained(args.models, machine.pick_device())
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
-    sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
     for number in range(args.num_samples):
         print_sample(model, tokenizer, args.seed + number, args)

@@ -33,7 +33,7 @@ def test_duplicates_within_and_across():
     }
 
 
-def test_the_first_of_equals_is_no_repeat():
+def test_the_first_of_equal_documents_is_not_a_repeat():
     assert is_repeat(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
 
 

@@ -1,4 +1,4 @@
-"""Text of your own never enters Git: `dvc exp run` adds untracked dependencies to an experiment's commit."""
+"""The user's text never enters Git, although `dvc exp run` commits untracked files of dependencies."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from support.workspace import Workspace
 
 @pytest.fixture
 def workspace(tmp_path):
-    """A small repository under a commit, with a git identity."""
+    """Create a small repository with one commit and a git identity."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
     workspace.commit()
@@ -17,7 +17,7 @@ def workspace(tmp_path):
 
 
 def committed_files(workspace: Workspace) -> list[str]:
-    """The names of all files of the only experiment."""
+    """Return the names of all files of the only experiment."""
     (revision,) = workspace.run("git", "for-each-ref", "--format=%(objectname)", "refs/exps/*/*/mine").stdout.split()
     return workspace.run("git", "ls-tree", "-r", "--name-only", revision).stdout.splitlines()
 

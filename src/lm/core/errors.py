@@ -8,6 +8,7 @@ import functools
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
 MEND = "run `python src verify --cache`, which names the command that repairs it"
@@ -67,7 +68,7 @@ class Interrupted(UserError):
         self.exit_code = 128 + signal_number
 
 
-def command(main):
+def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
     """Wrap `main(argv)`: return an exit status, and print a `UserError` as one line.
 
     With `--debug` among the arguments the traceback is printed too.

@@ -19,6 +19,7 @@ from ruamel.yaml.error import YAMLError
 
 from lm.core.errors import ParamsError
 
+Section = typing.TypeVar("Section")
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
 
 
@@ -39,7 +40,7 @@ def read_yaml(path: Path | str) -> dict:
     return value
 
 
-def read_section(path: Path | str, name: str, section_type):
+def read_section(path: Path | str, name: str, section_type: type[Section]) -> Section:
     """Return the section `name` (dots descend: "sources.stories.fetch") as `section_type`."""
     value, walked = read_yaml(path), []
     for key in name.split("."):
@@ -51,7 +52,7 @@ def read_section(path: Path | str, name: str, section_type):
     return coerce(value, section_type, name, str(path))
 
 
-def coerce(value, wanted, name: str, where: str):
+def coerce(value, wanted, name: str, where: str) -> typing.Any:
     """Return `value` as the type `wanted`. Raise ParamsError with `where` and `name` if it has another type."""
     if dataclasses.is_dataclass(wanted):
         return _dataclass(value, wanted, name, where)
@@ -93,7 +94,7 @@ def _dataclass(value, wanted, name: str, where: str):
         raise ParamsError(f"{where}: {name}.{error}") from None
 
 
-def needed(ok: bool, name: str, actual, requirement: str) -> None:
+def needed(ok: object, name: str, actual, requirement: str) -> None:
     """Raise ValueError("name is actual, needed: requirement") unless `ok`; for a section's `__post_init__`."""
     if not ok:
         raise ValueError(f"{name} is {actual}, needed: {requirement}")

@@ -1,4 +1,4 @@
-"""What the computation runs on: device, number format, threads; and how memory is given back."""
+"""The machine that computes: device, dtype, threads, memory and speed."""
 
 import ctypes
 import platform
@@ -11,47 +11,43 @@ import torch
 
 from lm.core.errors import EnvironmentFailure
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def pick_device(index: int | None = None) -> torch.device:
-    """CUDA where it is visible (CUDA_VISIBLE_DEVICES), else the CPU; the device of that index among several.
+    """Return the CUDA device of that index if CUDA is visible (CUDA_VISIBLE_DEVICES), else the CPU.
 
-    Raises EnvironmentFailure if there are fewer.
+    Raises EnvironmentFailure if there are fewer devices.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if index is not None and index >= torch.cuda.device_count():
         raise EnvironmentFailure(
             f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible; start "
-            "as many processes a host (train.num_processes in runtime.yaml), each of which sees all of them"
+            "at most as many processes per host (train.num_processes in runtime.yaml); each must see all GPUs"
         )
     return torch.device("cuda", index)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The format to compute in: "auto" is bfloat16 where that is the faster one, else float32.
+    """Return the dtype to compute in; "auto" is bfloat16 where the device computes faster in it, else float32.
 
-    Raises EnvironmentFailure for a bfloat16 that the device would only emulate, at a crawl.
+    Raises EnvironmentFailure for bfloat16 on a device that only emulates it, slowly.
     """
     if name == "auto":
-        name = "bfloat16" if gains_by_bfloat16(device) else "float32"
-    if name == "bfloat16" and not has_bfloat16(device):
+        name = "bfloat16" if is_faster_in_bfloat16(device) else "float32"
+    supported = is_faster_in_bfloat16(device) or (device.type == "cpu" and _cpu_has("avx512_bf16"))
+    if name == "bfloat16" and not supported:
         raise EnvironmentFailure(
             f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32 or auto"
         )
-    return DTYPES[name]
+    return COMPUTE_DTYPES[name]
 
 
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 matrices in hardware."""
-    return gains_by_bfloat16(device) or (device.type == "cpu" and _cpu_has("avx512_bf16"))
+def is_faster_in_bfloat16(device: torch.device) -> bool:
+    """Return True if the device multiplies bfloat16 matrices faster than float32 ones.
 
-
-def gains_by_bfloat16(device: torch.device) -> bool:
-    """Whether it does so faster than float32 ones.
-
-    AVX512_BF16 alone, without AMX, took half as long again (benchmarks/results/train_step_without_amx.json).
+    AVX512_BF16 without AMX was 1.5 times slower (benchmarks/results/train_step_without_amx.json).
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -59,13 +55,13 @@ def gains_by_bfloat16(device: torch.device) -> bool:
 
 
 def _cpu_has(*names: str) -> bool:
-    """Whether the processor has one of the instruction sets, by torch's names for them."""
-    found = torch.cpu.get_capabilities()
-    return sys.platform.startswith("linux") and any(found.get(name, False) for name in names)
+    """Return True if the processor has one of the instruction sets, under torch's names for them."""
+    capabilities = torch.cpu.get_capabilities()
+    return sys.platform.startswith("linux") and any(capabilities.get(name, False) for name in names)
 
 
 def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
-    """What decides the bits of a result beside parameters, code and data."""
+    """Return what decides the bits of a result besides parameters, code and data."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
@@ -79,40 +75,40 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
 
 
 def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that could be allocated now, in bytes: of the device, else of the machine or the container."""
+    """Return the bytes that can be allocated now on the GPU, or on the machine or in its container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
-    try:  # a container's own limit, where its control group (version 2) is mounted
+    try:  # the limit of a container, where its control group (version 2) is mounted
         limit, used, stat = ((cgroup / f"memory.{name}").read_text().split() for name in ("max", "current", "stat"))
     except OSError:
         return free
     if limit == ["max"]:
         return free
-    cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel gives them up
+    cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel frees them on demand
     return min(free, int(limit[0]) - int(used[0]) + cached)
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep large freed blocks instead of handing each back to the kernel.
+    """Tell glibc to keep large freed blocks instead of returning them to the kernel; return True if it does.
 
-    Every training step frees and takes gigabytes of activations; without this they are
-    page-faulted anew each time. Costs resident memory, changes no result. Call before the first
-    tensor. Returns whether it took effect (glibc on Linux only).
+    Each training step frees and allocates gigabytes of activations, which would cause page faults every time. It
+    costs resident memory and changes no result. Call it before the first tensor. It works on Linux with glibc only.
     """
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    mmap_max, trim_threshold, top_pad = -4, -1, -2  # the names of <malloc.h>: M_MMAP_MAX, …
+    mmap_max, trim_threshold, top_pad = -4, -1, -2  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD of <malloc.h>
     return all([mallopt(mmap_max, 0), mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**29)])
 
 
 def warn_of_busy_cores(seconds: float, measure) -> list[str]:
-    """A warning if measure(), in seconds, is quicker with one thread than the `seconds` it took with all.
+    """Return a warning if measure() takes less than `seconds` with one thread, or an empty list.
 
-    Threads wait for each other by spinning; beside one busy process a step was measured 15 times slower.
+    `seconds` is its result with all threads. Threads wait for each other by spinning: with one busy process on the
+    machine, a step was measured 15 times slower.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -123,13 +119,13 @@ def warn_of_busy_cores(seconds: float, measure) -> list[str]:
     if single >= seconds:
         return []
     return [
-        f"one thread takes {single:.2f} s a step, {threads} threads {seconds:.2f} s: other processes keep the cores "
-        "busy; stop them, or set OMP_NUM_THREADS=1"
+        f"a step takes {single:.2f} s with one thread and {seconds:.2f} s with {threads}: other processes keep the "
+        "cores busy; stop them, or set OMP_NUM_THREADS=1"
     ]
 
 
 def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:
-    """The rate of square matrix products on this machine now, in FLOP/s (2 per multiply-add)."""
+    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
     a = torch.ones(size, size, dtype=dtype, device=device)
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:

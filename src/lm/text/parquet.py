@@ -21,7 +21,7 @@ BATCH_BYTES, MAX_BATCH_ROWS = 1 << 21, 8192
 
 
 def write_documents(
-    path: Path, texts: Iterable[str], column: str = "text", surprisal_bits: Iterable[float] | None = None
+    path: Path, texts: Iterable[str | None], column: str = "text", surprisal_bits: Iterable[float] | None = None
 ) -> None:
     """Write the documents in order, one per row, to a new parquet file.
 

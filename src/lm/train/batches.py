@@ -1,6 +1,6 @@
-"""Batches on the device that computes: copied ahead of their step, or drawn at random for a loop of one's own.
+"""Batches on the computing device, copied one step ahead; and random batches for loops outside the pipeline.
 
-The pipeline trains on `lm.tokens.windows.TokenWindows`, which takes every window once an epoch; `get_batch`
+The pipeline trains on `lm.tokens.windows.TokenWindows`, which takes every window once an epoch. `get_batch`
 draws with replacement.
 """
 
@@ -16,10 +16,10 @@ from lm.tokens.windows import TokenWindows, read_windows
 def prefetch(
     windows: TokenWindows, steps: Iterable[int], device: torch.device | str, rows: slice = slice(None)
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the inputs and targets (B, T) int64 of each step on `device`, or of some rows of it.
+    """Yield the inputs and targets (B, T) int64 of each step on `device`; `rows` selects rows of the batch.
 
-    The copy of the next step's begins before a step is handed out, so that a GPU, which works its
-    queue while Python goes on, finds it there.
+    The copy of the next batch starts before a batch is yielded, so that a GPU, which works through its queue
+    while Python goes on, never waits for it.
     """
     ready = None
     for step in steps:
@@ -32,16 +32,16 @@ def prefetch(
 
 
 def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """x and y (B, T), y being x shifted by one, on `device` out of a buffer (B, T + 1).
+    """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one.
 
-    The buffer crosses to CUDA in one piece and from pinned memory: the copy of a slice of it would go
-    through unpinned memory, and wait.
+    The buffer is copied to CUDA in one piece from pinned memory. A slice would be copied through unpinned
+    memory, and Python would wait for it.
     """
-    kind = torch.device(device).type
-    if kind == "cpu":  # slices cost less in NumPy than in torch
+    device_type = torch.device(device).type
+    if device_type == "cpu":  # slices cost less in NumPy than in torch
         return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
     tensor = torch.from_numpy(buffer)
-    if kind == "cuda":
+    if device_type == "cuda":
         tensor = tensor.pin_memory()
     tensor = tensor.to(device, non_blocking=True)
     return tensor[:, :-1], tensor[:, 1:]
@@ -52,8 +52,8 @@ def get_batch(
 ) -> tuple[Tensor, Tensor]:
     """Draw inputs and targets (B, T) int64 on `device`: T = block_size, y is x shifted by one.
 
-    data: (N,) ids of any integer dtype, a memmap too; every window is equally likely, the last
-    included. The generator lives on the CPU. Raises ValueError if N < T + 1.
+    data: (N,) ids of any integer dtype, also a memmap. Every window is equally likely, the last one too. The
+    generator is on the CPU. Raises ValueError if N < T + 1.
     """
     if len(data) <= block_size:
         raise ValueError(f"data has {len(data)} tokens, a window of {block_size} needs {block_size + 1}")

@@ -1,71 +1,105 @@
-"""What a run will be, said before it starts: size, work, memory, epochs, and what is unwise."""
+"""The size of a run, printed before it starts: parameters, work, memory, epochs, time, and suspicious settings."""
 
 import contextlib
 import dataclasses
+import time
 
 import torch
 
 from lm.core.errors import EnvironmentFailure
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
+from lm.tokens.windows import TokenWindows
+from lm.train.batches import to_device
 from lm.train.config import TrainParams
+from lm.train.optimizers import NEWTON_SCHULZ_STEPS
+from lm.train.state import TrainingState
+from lm.train.step import compute_gradients, validation_batch_size, validation_loss
 
 GIB = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Figures derived from the parameters; tokens and steps of the whole run."""
+    """Figures derived from the parameters; steps and tokens are those of the whole run."""
 
     num_parameters: int
-    flops_per_token: float
+    flops_per_token: float  # forward and backward pass
+    muon_flops_per_step: float  # 0 for adamw
     max_steps: int
     max_tokens: int
     train_tokens: int
+    num_validations: int
     memory_bytes: int
 
     @property
     def epochs(self) -> float:
-        """How often the run passes over the training file."""
+        """Return the number of passes over the training file."""
         return self.max_tokens / self.train_tokens
 
-    def lines(self, seconds_per_step: float) -> list[str]:
-        """The summary as printed, with the time at the measured speed of one step."""
-        total_flops = self.flops_per_token * self.max_tokens
-        minutes = self.max_steps * seconds_per_step / 60
+    @property
+    def flops_per_step(self) -> float:
+        """Return the FLOP of an optimizer step: forward and backward pass, and Muon's matrix products."""
+        return self.flops_per_token * self.max_tokens / self.max_steps + self.muon_flops_per_step
+
+    def lines(self, step_seconds: float, validation_seconds: float) -> list[str]:
+        """Return the printed summary, given the measured time of one step and of one validation."""
+        muon = self.muon_flops_per_step / self.flops_per_step
+        training, validation = self.max_steps * step_seconds / 60, self.num_validations * validation_seconds / 60
         return [
             f"parameters   {self.num_parameters:,}",
             f"steps        {self.max_steps:,}, {self.max_tokens:,} tokens = {self.epochs:.2f} epochs of "
             f"{self.train_tokens:,}",
-            f"work         {self.flops_per_token / 1e6:.1f} MFLOP a token, {total_flops / 1e12:.1f} TFLOP in all",
+            f"work         {self.flops_per_token / 1e6:.1f} MFLOP per token, "
+            f"{self.flops_per_step * self.max_steps / 1e12:.1f} TFLOP in all"
+            + (f", {muon:.0%} of it in Muon" if muon else ""),
             f"memory       about {self.memory_bytes / GIB:.1f} GiB",
-            f"time         about {minutes:.1f} min at {self.max_tokens / self.max_steps / seconds_per_step:,.0f} "
-            "tokens/s, validation not counted",
+            f"time         about {training + validation:.1f} min: {training:.1f} training at "
+            f"{self.max_tokens / self.max_steps / step_seconds:,.0f} tokens/s, {validation:.1f} validation",
         ]
 
 
 def make_plan(
-    params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, shards: int = 1
+    params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, num_shards: int = 1
 ) -> Plan:
-    """Derive the figures of a run, or of one rank of it that takes `micro_batch_tokens` at a time."""
+    """Derive the figures of a run; memory is that of a rank that takes `micro_batch_tokens` at a time."""
     num_parameters = count_parameters(config)["total"]
     return Plan(
         num_parameters=num_parameters,
         flops_per_token=flops_per_token(config, params.seq_len)["total"],
+        muon_flops_per_step=muon_flops(config) if params.optimizer == "muon" else 0.0,
         max_steps=params.max_steps,
         max_tokens=params.max_steps * params.batch_tokens,
         train_tokens=train_tokens,
-        memory_bytes=estimate_memory_bytes(num_parameters, config, micro_batch_tokens, shards),
+        num_validations=1 + -(-params.max_steps // params.eval_every_steps),
+        memory_bytes=estimate_memory_bytes(num_parameters, config, micro_batch_tokens, num_shards),
     )
 
 
-def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_tokens: int, shards: int = 1) -> int:
-    """Rough upper estimate of the memory in bytes of a training run, or of one rank of it.
+def muon_flops(config: ModelConfig) -> float:
+    """Return the FLOP of Muon's matrix products in one step.
 
-    Weights, gradients, two AdamW moments and the best weights so far in float32; about 16 d_model +
-    6 d_ff float32 activations kept a token and block; a chunk of logits with its gradient, and the
-    gradient of the head. Of sharded weights a rank has its part, and the whole head with its gradient.
+    An iteration of Newton-Schulz on a matrix of n x m, n ≤ m, has three products: 4 n² m + 2 n³ FLOP (Jordan et
+    al. 2024, kellerjordan.github.io/posts/muon, "Runtime analysis").
     """
-    states = 5 * 4 * num_parameters // shards + (8 * config.vocab_size * config.d_model if shards > 1 else 0)
+    C, F = config.d_model, config.d_ff
+    queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    shapes = [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
+    products = sum(4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3 for s in shapes)
+    return float(NEWTON_SCHULZ_STEPS * config.n_layer * products)
+
+
+def estimate_memory_bytes(
+    num_parameters: int, config: ModelConfig, micro_batch_tokens: int, num_shards: int = 1
+) -> int:
+    """Return a rough upper estimate of the memory in bytes of a training run, or of one rank of it.
+
+    Weights, gradients, two AdamW moments and the best weights so far in float32; about 16 d_model + 6 d_ff
+    float32 activations per token and block; a chunk of logits with its gradient, and the gradient of the head. Of
+    sharded weights a rank has its shard, and the whole head with its gradient.
+    """
+    states = 5 * 4 * num_parameters // num_shards
+    if num_shards > 1:
+        states += 8 * config.vocab_size * config.d_model
     activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * micro_batch_tokens
     rows = min(micro_batch_tokens, MAX_LOGITS // config.vocab_size)
     head = 4 * config.vocab_size * (3 * rows + config.d_model)
@@ -73,7 +107,7 @@ def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_
 
 
 def refuse_too_large(plan: Plan, available_bytes: int) -> None:
-    """Raise EnvironmentFailure if the run will not fit: the kernel would end it without a word."""
+    """Raise EnvironmentFailure if the run does not fit into memory; the kernel would kill it without a message."""
     if plan.memory_bytes > available_bytes:
         raise EnvironmentFailure(
             f"the run needs about {plan.memory_bytes / GIB:.1f} GiB, {available_bytes / GIB:.1f} GiB are free; lower "
@@ -81,22 +115,55 @@ def refuse_too_large(plan: Plan, available_bytes: int) -> None:
         )
 
 
-def warnings(plan: Plan, seq_len: int, window: int, full_attention_every: int) -> list[str]:
-    """What is legal and probably not meant."""
-    found = []
-    if window >= seq_len and full_attention_every > 1:
-        found.append(
-            f"models' window {window} is not shorter than train.seq_len {seq_len}: sliding attention is never "
-            "active, every layer sees the whole context"
+def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParams, dtype: torch.dtype) -> float:
+    """Return the time of one optimizer step before the first one: the second of two on the first batch.
+
+    Weights and optimizers are restored bit for bit. The copy takes the memory that the best weights take later.
+    """
+    device, before = state.model.device, [p.detach().clone() for p in state.model.parameters()]
+    for _ in range(2):
+        started = time.perf_counter()
+        batch = to_device(windows.buffer(0)[state.world.rows(params.batch_size)], device)
+        compute_gradients(state, batch, params, dtype)
+        for optimizer in state.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - started
+    for p, weights in zip(state.model.parameters(), before, strict=True):
+        p.detach().copy_(weights)
+    for optimizer in state.optimizers:
+        optimizer.state.clear()
+    return seconds
+
+
+def validation_seconds(state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype) -> float:
+    """Return the time of one validation, extrapolated from the second of two batches per rank."""
+    for _ in range(2):
+        started = time.perf_counter()
+        validation_loss(state, tokens, params, dtype, num_batches=state.world.world_size)
+        seconds = time.perf_counter() - started
+    batches = min(params.eval_tokens, len(tokens.ids)) / (params.seq_len * validation_batch_size(params))
+    return seconds * max(1.0, batches / state.world.world_size)
+
+
+def warnings(plan: Plan, seq_len: int, config: ModelConfig) -> list[str]:
+    """Return warnings about valid but suspicious settings."""
+    messages = []
+    if config.sliding_window >= seq_len and config.full_attention_every > 1:
+        messages.append(
+            f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}: sliding "
+            "attention is never active, every layer sees the whole context"
         )
     if plan.epochs > 8:
-        found.append(f"train.max_tokens is {plan.epochs:.1f} epochs of the training file: expect overfitting")
-    return found
+        messages.append(f"train.max_tokens is {plan.epochs:.1f} epochs of the training file: expect overfitting")
+    return messages
 
 
 @contextlib.contextmanager
 def out_of_memory_in_words():
-    """Turn torch's failed allocations into the sentence that says what to lower."""
+    """Turn torch's failed allocations into an EnvironmentFailure that says what to lower."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

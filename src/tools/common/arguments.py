@@ -5,7 +5,7 @@ import argparse
 from lm.core.errors import ParamsError
 
 
-def tool_parser(name: str, description: str) -> argparse.ArgumentParser:
+def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return the parser of `python src NAME`; `description` is the tool's docstring, printed as it is."""
     return argparse.ArgumentParser(
         prog=f"python src {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter,

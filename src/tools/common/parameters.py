@@ -12,6 +12,12 @@ def flatten(section: dict, prefix: str = "") -> dict[str, object]:
     return leaves
 
 
+def recorded_params(lock: dict) -> dict[str, object]:
+    """Return the parameters in the content of a dvc.lock by dotted name."""
+    files = (file for stage in lock["stages"].values() for file in stage.get("params", {}).values())
+    return {name: value for file in files for name, value in flatten(file).items()}
+
+
 def selected_presets(params: dict, presets: dict) -> dict[str, dict]:
     """Return the chosen entry of each section of presets.yaml: {"models.tiny": {…}, …}."""
     chosen = {book: flatten(params)[selector] for selector, book in SELECTORS.items()}

@@ -1,7 +1,6 @@
 """Paths of the pipeline's files as in dvc.yaml, and the packages that a result depends on."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 PARAMS, PRESETS, PIPELINE, LOCK = (Path(name) for name in ("params.yaml", "presets.yaml", "dvc.yaml", "dvc.lock"))
 
@@ -20,6 +19,3 @@ DATA_METRICS, TRAIN_METRICS, TIMING_METRICS, EVAL_METRICS = (
 )
 
 PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow", "matplotlib", "dvc")
-PLACES = SimpleNamespace(
-    raw=RAW, tokenizer=TOKENIZER, train=TRAIN, validation=VALIDATION, models=MODELS, metrics=METRICS
-)

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,11 +16,10 @@ from dvc.scm import RevError, SCMError
 from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import IntegrityError, ParamsError
-from tools.common.parameters import flatten, preset_names_left_out  # noqa: F401
+from tools.common.parameters import recorded_params
 from tools.common.paths import EVALUATION_DETAILS, LOCK, MANIFEST, MODEL, VALIDATION_SIDECAR
 
 WORKSPACE = "workspace"
-SIDECAR = str(VALIDATION_SIDECAR)
 NO_REPOSITORY = "this folder is not in a DVC repository; run the command in the project's folder"
 
 
@@ -50,7 +50,7 @@ class Revision:
         """
         try:
             known = self._files.info(str(path)).get("dvc_info") or {}
-            return self._files.read_bytes(str(path)), known.get("md5")
+            return cast(bytes, self._files.read_bytes(str(path))), known.get("md5")
         except SCMError:
             raise
         except (OSError, DvcException, DataIndexDirError) as error:
@@ -62,7 +62,7 @@ class Revision:
     def read(self, path: Path | str) -> bytes:
         """Return the bytes of an output. IntegrityError if they are not those that dvc.lock records."""
         content, recorded = self._content(path)
-        recorded = self._hashes("outs").get(str(path), recorded)
+        recorded = self.hashes("outs").get(str(path), recorded)
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if recorded not in (None, found):
             raise IntegrityError(
@@ -86,14 +86,10 @@ class Revision:
         except (OSError, DvcException, DataIndexDirError) as error:
             raise IntegrityError(f"{self.name}: {path} cannot be read ({error}); `dvc pull` it") from None
 
-    def _hashes(self, kind: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
+    def hashes(self, kind: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
         """Return path → md5 of the "deps" or "outs" of all stages except `leave_out`."""
         stages = (stage for name, stage in self.stages.items() if name not in leave_out)
         return {entry["path"]: entry["md5"] for stage in stages for entry in stage.get(kind, ())}
-
-    def inputs(self, leave_out: tuple[str, ...]) -> dict[str, str]:
-        """Return path → md5 of everything that the stages, except `leave_out`, depend on."""
-        return self._hashes("deps", leave_out)
 
     def params(self) -> dict[str, object]:
         """Return the parameters that the stages ran with, by dotted name; a list is one value."""
@@ -110,12 +106,6 @@ class Revision:
                 f"{self.name}: {MODEL} has no `training`: it was made by an older version; run the experiment again"
             )
         return results
-
-
-def recorded_params(lock: dict) -> dict[str, object]:
-    """Return all parameters in the content of a dvc.lock, by dotted name."""
-    files = (file for stage in lock["stages"].values() for file in stage.get("params", {}).values())
-    return {name: value for file in files for name, value in flatten(file).items()}
 
 
 def experiments() -> list[str]:

@@ -1,11 +1,13 @@
 """Markdown tables that are also readable on a terminal."""
 
+from collections.abc import Sequence
+
 import tabulate
 
 tabulate.MIN_PADDING = 0  # no extra spaces beside a header that is its column's widest cell
 
 
-def table(header: list[str], rows: list[list]) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Return the lines of an aligned Markdown table and an empty line; the first column is left-aligned."""
     cells = [[str(cell).replace("|", "\\|") for cell in row] for row in [header, *rows]]
     align = ["left", *["right"] * (len(header) - 1)] if rows else None

@@ -48,15 +48,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise ParamsError(f"{' '.join(args.names)}: needed: at least two names, each once")
     if args.documents < 0:
         raise ParamsError(f"--documents is {args.documents}, needed: at least 0")
-    if args.out is not None and args.out.suffix != ".md":
+    more = f"-and-{len(args.names) - 2}-more" if len(args.names) > 2 else ""
+    name = re.sub(r"[^\w.~-]+", "-", f"{args.names[0]}-vs-{args.names[1]}{more}")
+    args.out = args.out or Path("comparisons", f"{name}.md")
+    if args.out.suffix != ".md":
         raise ParamsError(f"--out is {args.out}, needed: a name that ends in .md")
     return args
-
-
-def default_out(names: list[str]) -> Path:
-    """Return comparisons/A-vs-B.md, with characters replaced that a file name should not have."""
-    more = f"-and-{len(names) - 2}-more" if len(names) > 2 else ""
-    return Path("comparisons") / (re.sub(r"[^\w.~-]+", "-", f"{names[0]}-vs-{names[1]}{more}") + ".md")
 
 
 def read_run(revision: Revision) -> Run:
@@ -68,17 +65,13 @@ def read_run(revision: Revision) -> Run:
         raise IntegrityError(
             f"{revision.name}: {DOCUMENT_LOSSES} holds losses that are not finite; run `dvc repro -f eval`"
         )
-    inputs = revision.inputs(leave_out=NOT_CAUSES["stages"])
+    inputs = revision.hashes("deps", leave_out=NOT_CAUSES["stages"])
+    figures = [results["last"]["tokens_seen"], results["best"]["tokens_seen"], results["training"]["parameters"]]
     return Run(
-        name=revision.name,
-        nats=columns["nats"],
-        utf8_bytes=columns["utf8_bytes"],
-        selection_nats=columns.get("selection_nats"),
-        selection_bytes=columns.get("selection_bytes"),
-        params=preset_names_left_out(revision.params()),
-        inputs={path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
-        figures=[results["last"]["tokens_seen"], results["best"]["tokens_seen"], results["training"]["parameters"],
-                 timing["train_seconds"]],
+        revision.name, columns["nats"], columns["utf8_bytes"], columns.get("selection_nats"),
+        columns.get("selection_bytes"), preset_names_left_out(revision.params()),
+        {path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
+        [*figures, timing["train_seconds"]],
     )  # fmt: skip
 
 
@@ -131,9 +124,8 @@ def main(argv: list[str]) -> None:
     percent = f"{100 * args.confidence:g} %"
     lines = report(groups, comparisons, beginnings(revisions[0], documents), args.documents, percent)
     print("\n".join(lines))
-    out = args.out or default_out(args.names)
-    picture, table = out.with_suffix(".png"), out.with_suffix(".csv")
+    picture, table = args.out.with_suffix(".png"), args.out.with_suffix(".csv")
     draw_comparisons(picture, comparisons, percent)
     write_csv(table, *csv_rows(groups))
-    write_text(out, "\n".join([*lines, f"![Difference of each document]({picture.name})", ""]))
-    print(f"written: {out}, {picture.name}, {table.name}")
+    write_text(args.out, "\n".join([*lines, f"![Difference of each document]({picture.name})", ""]))
+    print(f"written: {args.out}, {picture.name}, {table.name}")

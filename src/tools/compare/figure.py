@@ -1,13 +1,13 @@
 """Picture of paired differences: one panel for each comparison, one mark for each document; readable in grey."""
 
+import functools
 import math
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from lm.plots import BLUE, GREY, ORANGE, STYLE, save
+from lm.plots import BLUE, GREY, ORANGE, figure_of, save_png
 from tools.compare.runs import Comparison
 
 NUM_NAMED = 5
@@ -18,15 +18,10 @@ BOLD = {"fontsize": 9, "fontweight": "bold", "annotation_clip": False, "textcoor
 
 def draw_comparisons(path: Path, comparisons: list[Comparison], percent: str) -> None:
     """Draw each document's difference against its length; the band is the interval of the whole difference."""
-    with plt.rc_context({**STYLE, "axes.axisbelow": True}):
-        height = 0.6 + 3.7 * len(comparisons)
-        figure, rows = plt.subplots(
-            len(comparisons), 1, figsize=(7.5, height), sharex=True, squeeze=False, layout="constrained"
-        )
-        for axes, comparison in zip(rows[:, 0], comparisons, strict=True):
-            _draw_panel(axes, comparison, percent)
-        rows[-1, 0].set_xlabel("document length in bytes (logarithmic); area of a mark: weight of the document")
-        save(figure, path)
+    panels = [functools.partial(_draw_panel, comparison=comparison, percent=percent) for comparison in comparisons]
+    figure = figure_of(*panels, size=(7.5, 0.6 + 3.7 * len(panels)))
+    figure.axes[-1].set_xlabel("document length in bytes (logarithmic); area of a mark: weight of the document")
+    save_png(figure, path)
 
 
 def _draw_panel(axes, comparison: Comparison, percent: str) -> None:

@@ -18,33 +18,24 @@ ONE_RUN = (
 def report(
     groups: list[Group], comparisons: list[Comparison], begins: dict[int, str], num_listed: int, percent: str
 ) -> list[str]:
-    """Return the lines of the report.
-
-    begins: document → its first characters; num_listed: documents to list for each comparison; percent: the
-    confidence of the intervals.
-    """
+    """Return the lines of the report; `begins`: document → its first characters; `percent`: confidence."""
     lines = [f"# {', '.join(c.b.name for c in comparisons)} against {comparisons[0].a.name}", ""]
     lines += table(RUN_COLUMNS, [
-        [run.name, run.params["train.seed"], f"{run.bits_per_byte:.4f}", *(f"{value:,.0f}" for value in run.figures)]
+        [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
+         *(f"{value:,.0f}" for value in run.figures)]
         for group in groups for run in group.runs
     ])  # fmt: skip
     if any(len(group.runs) > 1 for group in groups):
-        lines += groups_table(groups)
+        lines += table(["configuration", "seeds", "mean bits per byte", "sd over seeds"], [
+            [group.name, len(values), f"{values.mean():.4f}",
+             f"± {values.std(ddof=1):.4f}" if len(values) > 1 else "unknown"]
+            for group in groups for values in [group.bits_per_byte]
+        ])  # fmt: skip
     for comparison in comparisons:
         lines += comparison_section(comparison, percent) + documents_table(comparison, begins, num_listed)
     if len(comparisons) > 1:
         lines += ["Among runs that do not differ, one comparison in twenty has p < 0.05 by chance.", ""]
     return lines + how_to_read(comparisons[0], percent)
-
-
-def groups_table(groups: list[Group]) -> list[str]:
-    """Return a table with the mean and the standard deviation over seeds of each configuration."""
-    rows = []
-    for group in groups:
-        values = group.bits_per_byte
-        sd = f"± {values.std(ddof=1):.4f}" if len(values) > 1 else "unknown"
-        rows.append([group.name, len(values), f"{values.mean():.4f}", sd])
-    return table(["configuration", "seeds", "mean bits per byte", "sd over seeds"], rows)
 
 
 def comparison_section(comparison: Comparison, percent: str) -> list[str]:
@@ -72,7 +63,7 @@ def comparison_section(comparison: Comparison, percent: str) -> list[str]:
 def cells(difference: Difference) -> list[str]:
     """Return difference, standard error, interval and p as text."""
     delta, se = (f"{difference.bits_per_byte:+.4f}", "" if difference.se is None else f"{difference.se:.4f}")
-    if difference.low is None:
+    if difference.low is None or difference.high is None:
         return [delta, se, "too few to say", ""]
     return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
 
@@ -94,7 +85,7 @@ def verdict(comparison: Comparison, percent: str, different: set[str]) -> list[s
 
 def judged(difference: Difference, name_a: str, name_b: str, percent: str) -> str:
     """Return what an interval says, as a sentence."""
-    if difference.low is None:
+    if difference.low is None or difference.high is None:
         return "too few for an interval."
     if difference.low <= 0 <= difference.high:
         return f"no difference was shown between `{name_a}` and `{name_b}`; the {percent} interval contains zero."
@@ -120,22 +111,19 @@ def how_to_read(comparison: Comparison, percent: str) -> list[str]:
     """Return the notes on units, weights and intervals."""
     sizes, nats = comparison.a.runs[0].utf8_bytes, comparison.a.nats
     absolute, paired = standard_error(nats, sizes), comparison.documents.se
-    notes = [
-        "Below zero, the second run is better.",
+    text = (
+        "A negative difference means that the run left of the minus sign is better. "
         f"The {len(sizes)} documents ({sizes.sum():,} bytes) weigh as much as {effective_documents(sizes):.0f} of "
-        "equal length.",
-    ]
+        f"equal length. Intervals over documents ({percent}, symmetric studentized bootstrap, Hall 1988) cover the "
+        "choice of documents; the models are fixed. Intervals over seeds (Welch 1947) cover the choice of seeds; the "
+        "documents are fixed."
+    )
     if absolute is not None and paired is not None:
-        notes.append(
-            f"The standard error of `{comparison.a.name}`'s {bits_per_byte(nats, sizes):.3f} is {absolute:.2g}, of the "
-            f"difference {paired:.2g}: smaller, because each document is compared with itself."
+        text += (
+            f" The standard error of `{comparison.a.name}`'s {bits_per_byte(nats, sizes):.3f} is {absolute:.2g}, of "
+            f"the difference {paired:.2g}: smaller, because each document is compared with itself."
         )
-    notes += [
-        f"Intervals over documents ({percent}, symmetric studentized bootstrap, Hall 1988) cover the choice of "
-        "documents; the models are fixed.",
-        "Intervals over seeds (Welch 1947) cover the choice of seeds; the documents are fixed.",
-    ]
-    return [" ".join(notes), ""]
+    return [text, ""]
 
 
 def csv_rows(groups: list[Group]) -> tuple[list[str], list[list]]:

@@ -35,11 +35,6 @@ class Run:
     figures: list[float]
 
     @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte over all documents."""
-        return bits_per_byte(self.nats, self.utf8_bytes)
-
-    @property
     def configuration(self) -> str:
         """Everything that made the run except its seed, as one comparable string."""
         others = {name: value for name, value in self.params.items() if name != SEED}
@@ -65,7 +60,7 @@ class Group:
     @property
     def bits_per_byte(self) -> np.ndarray:
         """Bits per byte of each run over all documents (runs,)."""
-        return np.array([run.bits_per_byte for run in self.runs])
+        return np.array([bits_per_byte(run.nats, run.utf8_bytes) for run in self.runs])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,8 +101,8 @@ def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: 
 
     rest, unseen = unseen_bytes(a.runs + b.runs), None
     if rest is not None and rest.any():
-        nats = [np.mean([run.nats - run.selection_nats for run in group.runs], axis=0) for group in (a, b)]
-        unseen = paired(*nats, rest)
+        nats_a, nats_b = (np.mean([run.nats - run.selection_nats for run in g.runs], axis=0) for g in (a, b))
+        unseen = paired(nats_a, nats_b, rest)
     fraction = 0.0 if rest is None else float(rest.sum() / sizes.sum())
     seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
     return Comparison(a, b, paired(a.nats, b.nats, sizes), unseen, fraction, seeds)
@@ -119,8 +114,9 @@ def unseen_bytes(runs: list[Run]) -> np.ndarray | None:
     If the runs selected on different text (another tokenizer or seq_len), only documents without any such
     token are the same unseen text for all; the others count 0 bytes.
     """
-    selected, sizes = [run.selection_bytes for run in runs], runs[0].utf8_bytes
-    if any(each is None for each in selected) or not np.any(selected):
+    selected = [run.selection_bytes for run in runs if run.selection_bytes is not None]
+    sizes = runs[0].utf8_bytes
+    if len(selected) < len(runs) or not np.any(selected):
         return None
     if all(np.array_equal(selected[0], other) for other in selected):
         return sizes - selected[0]

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from lm.plots import BLUE, GREY, ORANGE, STYLE, save
-from tools.scaling.law import loss, on_frontier
-from tools.scaling.report import Scaling, compute_optimal
+from lm.plots import BLUE, GREY, ORANGE, STYLE, save_png
+from tools.scaling.law import best_split, loss, on_frontier
+from tools.scaling.report import Scaling
 
 MARKS = "osD^vP<>"
 PALEST, DARKEST = 0.7, 0.0  # of the colour map, from the smallest model to the largest
@@ -20,18 +21,19 @@ with_unit = EngFormatter(sep="")
 
 def draw_scaling(path: Path, scaling: Scaling) -> None:
     """Draw the losses of each model size and the frontier (left), the errors of the law in percent (right)."""
-    with plt.rc_context(STYLE):
-        figure, (losses, errors) = plt.subplots(1, 2, figsize=(11.5, 4.8), width_ratios=(1.7, 1), layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((11.5, 4.8), layout="constrained")
+        losses, errors = figure.subplots(1, 2, width_ratios=(1.7, 1))
         _draw_losses(losses, scaling)
         _draw_errors(errors, scaling)
-        save(figure, path)
+        save_png(figure, path)
 
 
 def _draw_losses(axes, scaling: Scaling) -> None:
     """Draw one curve for each model size, the frontier, the entropy of the text, and the predictions asked for."""
     sizes = np.unique(scaling.runs.parameters)
     for i, (size, tone) in enumerate(zip(sizes, np.linspace(PALEST, DARKEST, len(sizes)), strict=True)):
-        _draw_size(axes, scaling, size, plt.colormaps["viridis"](tone), MARKS[i % len(MARKS)])
+        _draw_size(axes, scaling, size, matplotlib.colormaps["viridis"](tone), MARKS[i % len(MARKS)])
     _draw_frontier(axes, scaling)
     for i, one in enumerate(scaling.wanted):
         bar = [[one.law.value - one.law.low], [one.law.high - one.law.value]]
@@ -72,9 +74,12 @@ def _draw_frontier(axes, scaling: Scaling) -> None:
     """Draw the law's least loss at each compute with its interval, up to the largest prediction."""
     most = max([scaling.runs.flops.max(), *(one.flops for one in scaling.wanted)])
     flops = np.geomspace(scaling.runs.flops.min(), most, 100)
-    value, low, high = compute_optimal(scaling, flops)
+    best, drawn = (
+        loss(laws, *best_split(laws, flops, scaling.work)) for laws in (scaling.fit.law, scaling.fit.resampled)
+    )
+    low, high = np.quantile(drawn, [(1 - scaling.confidence) / 2, (1 + scaling.confidence) / 2], axis=0)
     axes.fill_between(flops, low, high, color=GREY, alpha=0.25, linewidth=0)
-    axes.plot(flops, value, color="black", linestyle="--", linewidth=1.6)
+    axes.plot(flops, best, color="black", linestyle="--", linewidth=1.6)
     axes.annotate("least loss\nfor the compute", (flops[30], low[30]), xytext=(-4, -6), ha="right", va="top", **BOLD)
 
 

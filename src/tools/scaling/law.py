@@ -101,8 +101,7 @@ def _counted_in(laws: np.ndarray, log_n: float, log_d: float) -> np.ndarray:
 def _starts(losses: np.ndarray) -> np.ndarray:
     """Return the starting points (S, 5) of the searches, for N and D in units of their geometric means."""
     starts = []
-    for alpha, beta, fraction in itertools.product(EXPONENTS, EXPONENTS, FLOOR_FRACTIONS):
-        floor = fraction * losses.min()
+    for alpha, beta, floor in itertools.product(EXPONENTS, EXPONENTS, losses.min() * np.array(FLOOR_FRACTIONS)):
         half = math.log((losses.mean() - floor) / 2)
         starts.append([half, alpha, half, beta, math.log(floor)])
     return np.array(starts)
@@ -259,20 +258,18 @@ def fit_frontier(runs: Runs) -> Frontier | None:
     return Frontier(math.exp(start), -float(slope), math.sqrt(squares / max(1, len(x) - 2)), x)
 
 
-def held_back(runs: Runs) -> np.ndarray | None:
-    """Return a mask (n,) of the sixth of the runs, at least two, of most compute; None if too few others remain."""
-    number = max(2, round(HELD_BACK_FRACTION * len(runs.names)))
-    largest = np.zeros(len(runs.names), dtype=bool)
-    largest[np.argsort(runs.flops, kind="stable")[-number:]] = True
-    return None if too_few(runs.only(~largest)) else largest
-
-
 def predict_held_back(runs: Runs, resamples: int, confidence: float, seed: int) -> dict[int, Interval]:
-    """Return run → its loss predicted by the law of the runs with less compute."""
-    largest = held_back(runs)
-    if largest is None:
+    """Return run → its loss predicted from the runs of less compute; empty if these are too few.
+
+    Held back is the sixth of the runs of most compute, at least two.
+    """
+    number = max(2, round(HELD_BACK_FRACTION * len(runs.names)))
+    order = np.argsort(runs.flops, kind="stable")
+    smaller = runs.only(np.isin(np.arange(len(order)), order[:-number]))
+    if too_few(smaller):
         return {}
-    former = fit(runs.only(~largest), resamples, seed)
+    smaller_fit = fit(smaller, resamples, seed)
     return {
-        int(i): predict(former, runs.parameters[i], runs.tokens[i], confidence, seed) for i in np.flatnonzero(largest)
+        int(i): predict(smaller_fit, runs.parameters[i], runs.tokens[i], confidence, seed)
+        for i in sorted(order[-number:])
     }

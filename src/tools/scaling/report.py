@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tools.common.tables import table
-from tools.scaling.law import Fit, Frontier, Interval, Runs, best_split, interval, loss, named, on_frontier
+from tools.scaling.law import Fit, Frontier, Interval, Runs, interval, loss, named, on_frontier
 
 SYMBOLS = {"E": "E, bits per byte", "A": "A", "alpha": "α", "B": "B", "beta": "β"}
 NO_FLOOR = 0.05  # an E below this fraction of the least loss cannot be told from none
@@ -60,11 +60,9 @@ class Scaling:
 
 def report(scaling: Scaling) -> list[str]:
     """Return the lines of the report."""
-    lines = [f"# Scaling law of {len(scaling.runs.names)} runs", "", *runs_table(scaling), *law_section(scaling)]
-    lines += held_back_section(scaling) + frontier_section(scaling)
-    if scaling.wanted:
-        lines += wanted_section(scaling)
-    return lines + how_to_read(scaling)
+    sections = (runs_table, law_section, held_back_section, frontier_section, how_to_read)
+    title = [f"# Scaling law of {len(scaling.runs.names)} runs", ""]
+    return title + [line for section in sections for line in section(scaling)]
 
 
 def runs_table(scaling: Scaling) -> list[str]:
@@ -137,7 +135,7 @@ def held_back_section(scaling: Scaling) -> list[str]:
 
 
 def frontier_section(scaling: Scaling) -> list[str]:
-    """Return the power law through the runs with the least loss for their compute."""
+    """Return the power law through the runs with the least loss for their compute, and the predictions asked for."""
     count, frontier = int(on_frontier(scaling.runs).sum()), scaling.frontier
     text = f"{count} run has the least loss for its compute: too few for a power law."
     if frontier is not None:
@@ -145,11 +143,9 @@ def frontier_section(scaling: Scaling) -> list[str]:
             f"{count} runs have the least loss for their compute: L = {frontier.a:.4g} · C^{-frontier.b:.4f}, standard "
             f"error {100 * frontier.spread:.2g} %. A power law has no floor, so it is too optimistic far out."
         )
-    return ["## The frontier", "", text, ""]
-
-
-def wanted_section(scaling: Scaling) -> list[str]:
-    """Return the predictions that were asked for."""
+    lines = ["## The frontier", "", text, ""]
+    if not scaling.wanted:
+        return lines
     rows = [
         [f"{one.parameters:,.0f}", f"{one.tokens:,.0f}", f"{one.flops:.3g}", f"{one.law.value:.4f}", between(one.law),
          "too few runs" if one.frontier is None else f"{one.frontier.value:.4f} ({between(one.frontier)})"]
@@ -158,7 +154,7 @@ def wanted_section(scaling: Scaling) -> list[str]:
     header = ["parameters", "tokens", "FLOP", "bits per byte", f"{scaling.percent} interval", "frontier's power law"]
     factor = max(one.flops for one in scaling.wanted) / scaling.runs.flops.max()
     warning = f"At {factor:.0f} times the largest run's compute, the intervals hold only if the law does."
-    return ["## Predicted", "", *table(header, rows), *([warning, ""] if factor > 10 else [])]
+    return [*lines, "## Predicted", "", *table(header, rows), *([warning, ""] if factor > 10 else [])]
 
 
 def how_to_read(scaling: Scaling) -> list[str]:
@@ -198,11 +194,3 @@ def as_json(scaling: Scaling) -> dict:
         "standard_error_bits_per_byte": scaling.standard_error,
         "parameters_that_differ": scaling.varies,
     }  # fmt: skip
-
-
-def compute_optimal(scaling: Scaling, flops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the law's least loss at compute (n,) and the ends of its interval, each (n,)."""
-    value = loss(scaling.fit.law, *best_split(scaling.fit.law, flops, scaling.work))
-    drawn = loss(scaling.fit.resampled, *best_split(scaling.fit.resampled, flops, scaling.work))
-    low, high = np.quantile(drawn, [(1 - scaling.confidence) / 2, (1 + scaling.confidence) / 2], axis=0)
-    return value, low, high

@@ -1,4 +1,4 @@
-"""A failure is one sentence and an exit code; --debug shows where it came from."""
+"""A failure prints one sentence and returns an exit code; --debug adds the traceback."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def failing(error):
         (OSError(28, "No space left on device", "x.bin"), 5, "error: x.bin: No space left on device"),
     ],
 )
-def test_each_kind_has_its_code_and_one_line(capsys, error, code, sentence):
+def test_each_error_has_an_exit_code_and_prints_one_line(capsys, error, code, sentence):
     main = failing(error)
     assert main([]) == code
     err = capsys.readouterr().err
@@ -38,6 +38,6 @@ def test_each_kind_has_its_code_and_one_line(capsys, error, code, sentence):
     assert "Traceback" in shown and "in main\n    raise error" in shown and shown.splitlines()[-1].startswith(sentence)
 
 
-def test_what_is_no_fault_of_the_user_keeps_its_traceback():
+def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         failing(ZeroDivisionError())([])

@@ -1,4 +1,4 @@
-"""What the machine has: memory within a container's limit."""
+"""Test the available memory within a container's limit, and the choice of the dtype."""
 
 import sys
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("limit", "expected"), [("1000000", 1_000_000 - 700_000 + 200_000), ("max", None), (str(1 << 60), None), ("", None)]
 )
-def test_a_containers_limit_counts_where_it_is_lower(tmp_path, limit, expected):
+def test_the_limit_of_a_container_counts_if_it_is_lower(tmp_path, limit, expected):
     if limit:
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text("700000\n")
@@ -27,7 +27,7 @@ def test_a_containers_limit_counts_where_it_is_lower(tmp_path, limit, expected):
         assert found == expected
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch tells what a processor has on Linux alone")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch reports the instruction sets on Linux only")
 @pytest.mark.parametrize(
     ("has", "auto", "explicit"),
     [
@@ -37,7 +37,7 @@ def test_a_containers_limit_counts_where_it_is_lower(tmp_path, limit, expected):
         ({"avx2"}, torch.float32, None),
     ],
 )
-def test_the_format_is_bfloat16_where_it_gains(monkeypatch, has, auto, explicit):
+def test_auto_is_bfloat16_where_that_is_faster(monkeypatch, has, auto, explicit):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(has, True))
     assert resolve_dtype("auto", CPU) == auto
     assert resolve_dtype("float32", CPU) == torch.float32

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize, windows_to_score
+from lm.model.score import loss_by_position, score_tokens, score_windows, sum_by_span, summarize, windows_to_score
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 5, 8, 9, 16, 17, 100])
@@ -44,6 +44,23 @@ def test_each_token_is_predicted_from_the_one_before_it_and_the_first_from_end_o
     assert (positions[4:] >= 4 - stride).all()
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_chosen_windows_are_scored_as_among_windows_side_by_side(world_size):
+    ids = np.arange(1, 41, dtype=np.uint16)
+    settings = (2, torch.device("cpu"), torch.float32)
+    side_by_side, _ = score_tokens(CountingModel(), ids, 99, 4, 4, *settings)
+    starts = np.array([0, 8, 12, 24, 36])
+    losses = np.full((len(starts), 4), np.nan, np.float32)
+    batches = []
+    for rank in range(world_size):
+        scored = list(score_windows(CountingModel(), ids, 99, starts, 4, *settings, rank, world_size))
+        batches.append(len(scored))
+        for batch, rows in scored:
+            losses[batch] = rows
+    assert len(set(batches)) == 1, "every rank computes equally many batches"
+    assert losses.tolist() == [side_by_side[start : start + 4].tolist() for start in starts]
+
+
 def test_sums_by_document_and_figures():
     nats, tokens, size = np.array([2.0, 6.0]), np.array([2, 2]), np.array([10, 30])
     assert sum_by_span(np.array([1.0, 1.0, 2.0, 4.0]), np.array([[0, 2], [2, 4]])).tolist() == [2.0, 6.0]
@@ -69,4 +86,4 @@ def test_the_standard_error_is_that_of_repeated_sampling():
 
 def test_loss_by_position_is_a_mean_over_octaves():
     rows = loss_by_position(np.array([1.0, 2.0, 3.0, 5.0, 7.0]), np.array([0, 1, 2, 3, 4]))
-    assert rows == [(1, 1.0, 1), (2, 2.0, 1), (4, 4.0, 2), (8, 7.0, 1)]
+    assert rows == [(1, 1.0, 1), (2, 2.0, 1), (4, 4.0, 2), (5, 7.0, 1)]

@@ -26,7 +26,7 @@ from support.train_cases import ARGUMENTS, clear, make_training, results
 from support.workspace import Workspace
 from tools import convert
 from tools.common.records import Digests, Record, token_file
-from tools.report import cli as report
+from tools.report import pictures as report
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 100, "eot_id": 99, "sha256": "ab" * 32}
 STREAM = np.random.default_rng(0).integers(100, size=1000, dtype=np.uint16)

@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedRandom, BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal, TypeVar
 
@@ -99,7 +100,7 @@ def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
         return revision
     asked = {"repo_type": repo_type, "revision": revision, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
     with explained(repo, repo_type, f"revision {revision!r}"):
-        return patiently(lambda: hf.HfApi().repo_info(repo, **asked)).sha
+        return str(patiently(lambda: hf.HfApi().repo_info(repo, **asked)).sha)
 
 
 def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path:
@@ -202,7 +203,7 @@ def patiently(call: Callable[[], T], progress: Callable[[], int] = lambda: 0) ->
             time.sleep(waits_s.pop(0))
 
 
-def _verify(file: BinaryIO, etag: str, name: str) -> None:
+def _verify(file: BufferedRandom | BufferedReader, etag: str, name: str) -> None:
     """Raise IntegrityError if the file does not have the digest in its ETag; other ETags are ignored."""
     header = b"blob %d\0" % file.seek(0, os.SEEK_END)
     file.seek(0)

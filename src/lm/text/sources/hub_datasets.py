@@ -9,7 +9,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import RemoteEntryNotFoundError
@@ -17,9 +17,6 @@ from huggingface_hub.errors import RemoteEntryNotFoundError
 from lm.core.errors import DataError, EnvironmentFailure
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.hub import check_repository, check_splits, download, explained, patiently, resolve_commit
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetBuilder
 
 ROWS_PER_READ = 1000
 
@@ -66,22 +63,22 @@ def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
     }
 
 
-def _cached_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder | None":
-    """Return the builder if `datasets` has prepared this commit in its cache; make no network call."""
-    import datasets
+def _cached_builder(fetch: DatasetsFetch, commit: str) -> Any:
+    """Return the DatasetBuilder if `datasets` has this commit in its cache, else None; make no network call."""
+    from datasets import config, load_dataset_builder
 
-    offline, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
+    offline, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, True
     try:
-        builder = datasets.load_dataset_builder(fetch.repo, fetch.config)
+        builder = load_dataset_builder(fetch.repo, fetch.config)
     except (OSError, ValueError):
         return None
     finally:
-        datasets.config.HF_HUB_OFFLINE = offline
+        config.HF_HUB_OFFLINE = offline
     return builder if builder.hash == commit else None
 
 
-def _prepared_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder":
-    """Download and verify the files at the commit, prepare the rows in the cache and return the builder."""
+def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
+    """Download and verify the files at the commit, prepare the rows in the cache and return the DatasetBuilder."""
     import datasets
 
     readme = hf_hub_url(fetch.repo, "README.md", repo_type="dataset", revision=commit)
@@ -91,7 +88,7 @@ def _prepared_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder":
     if builder.hash != commit:  # without the hub, `datasets` takes any cached commit
         raise EnvironmentFailure(f"{fetch.repo}: found commit {builder.hash}, needed: {commit}; run again")
     prefix = f"hf://datasets/{fetch.repo}@{commit}/"
-    for urls in builder.config.data_files.values():
+    for urls in (builder.config.data_files or {}).values():
         for url in urls:
             if url.startswith(prefix):
                 download(fetch.repo, commit, url.removeprefix(prefix), "dataset")
@@ -99,8 +96,8 @@ def _prepared_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder":
     return builder
 
 
-def _texts(rows: "Dataset", fetch: DatasetsFetch) -> Iterator[str | None]:
-    """Yield the text column row by row. Raise DataError if it does not exist or has no strings."""
+def _texts(rows, fetch: DatasetsFetch) -> Iterator[str | None]:
+    """Yield the text column of a datasets.Dataset row by row. Raise DataError if it is missing or has no strings."""
     if fetch.column not in rows.column_names:
         columns = ", ".join(rows.column_names)
         raise DataError(f"{fetch.repo}: has no column {fetch.column!r}; its columns are {columns}")

@@ -67,7 +67,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         splits = ("text",)
         write_documents(folder / "text/0000.parquet", _documents(files, fetch, replaced))
     else:
-        splits, threshold = ("train", "validation"), _validation_threshold(files, fetch)
+        splits, threshold = ("train", "validation"), _validation_threshold(files, fetch, fetch.validation_fraction)
         train = (text for text in _documents(files, fetch, replaced) if not _validates(text, threshold))
         write_documents(folder / "train/0000.parquet", train)
         again = _documents(files, fetch, Counter())  # replaced characters were counted in the first pass
@@ -95,7 +95,7 @@ def find_files(path: Path, include: str) -> list[Path]:
     return files
 
 
-def _validation_threshold(files: list[Path], fetch: LocalFetch) -> bytes:
+def _validation_threshold(files: list[Path], fetch: LocalFetch, fraction: float) -> bytes:
     """Return the lowest digest of a validation document: the fewest documents with the wanted characters."""
     lengths = Counter()
     for text in filter(None, _documents(files, fetch, Counter())):
@@ -105,7 +105,7 @@ def _validation_threshold(files: list[Path], fetch: LocalFetch) -> bytes:
             f"local.path: found {len(lengths)} distinct documents in {len(files)} files, needed: at least 2, one for "
             "validation; add files, or set sources.local.fetch.separator (a blank line is '\"\\n\\n\"')"
         )
-    wanted_chars, num_chars = fetch.validation_fraction * lengths.total(), 0
+    wanted_chars, num_chars = fraction * lengths.total(), 0
     *candidates, _ = sorted(lengths, reverse=True)  # the last document is always for training
     for digest in candidates:
         num_chars += lengths[digest]

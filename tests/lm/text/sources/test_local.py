@@ -1,4 +1,4 @@
-"""Text of one's own: every kind of file, a stable split, one policy for what is not UTF-8."""
+"""Local text: every type of file, a stable split, one policy for invalid UTF-8."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def splits(folder):
     }
 
 
-def test_each_kind_of_file_gives_its_documents(tmp_path):
+def test_each_type_of_file_gives_its_documents(tmp_path):
     (tmp_path / "a.txt").write_bytes("é\r\nb".encode())
     (tmp_path / "b.py").write_text("x = 1\n")
     (tmp_path / "c.jsonl").write_text('{"text": "one"}\n\n{"text": null}\n{"text": "two"}\n')
@@ -48,12 +48,12 @@ def test_each_kind_of_file_gives_its_documents(tmp_path):
     }
 
 
-def test_a_separator_parts_a_file(tmp_path):
+def test_a_separator_splits_a_file(tmp_path):
     (tmp_path / "a.txt").write_text("one<|endoftext|>two")
     assert documents(tmp_path / "a.txt", separator="<|endoftext|>")[0] == ["one", "two"]
 
 
-def test_what_is_no_utf_8_becomes_one_character_and_is_counted(tmp_path):
+def test_invalid_utf_8_is_replaced_and_counted(tmp_path):
     (tmp_path / "a.txt").write_bytes(
         b"long enough to be text, one bad \xff byte, a true \xef\xbf\xbd and NUL \x00 kept"
     )
@@ -67,7 +67,7 @@ def test_what_is_no_utf_8_becomes_one_character_and_is_counted(tmp_path):
         documents(tmp_path / "c.png")
 
 
-def test_include_hidden_files_and_absence(tmp_path):
+def test_include_selects_files_without_hidden_ones(tmp_path):
     for name in ("a.txt", "b.md", "deep/c.txt", ".hidden/d.txt", ".gitkeep"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -81,7 +81,7 @@ def test_include_hidden_files_and_absence(tmp_path):
         find_files(tmp_path / "nowhere", "*")
 
 
-def test_the_split_is_by_content_whole_and_about_the_share(tmp_path):
+def test_the_split_depends_on_content_and_has_about_the_wanted_fraction(tmp_path):
     texts = [f"document {i} " * (i % 7 + 1) for i in range(200)] + ["document 3 " * 4]
     source = tmp_path / "in"
     source.mkdir()
@@ -112,7 +112,7 @@ def test_without_a_fraction_there_is_one_split_in_path_order(tmp_path):
     assert texts == ["text of a", "text of b", "text of c"]
 
 
-def test_one_document_cannot_be_split_and_the_way_out_is_named(tmp_path):
+def test_one_document_cannot_be_split_and_the_separator_is_named(tmp_path):
     (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
     with pytest.raises(DataError, match=r"found 1 distinct documents.*set sources\.local\.fetch\.separator"):
         fetch_local(fetch_params(), tmp_path / "book.txt", tmp_path / "out")

@@ -187,7 +187,7 @@ def parse(text: str) -> tuple[int, ...]:
 
 def _match(plot: Plot, text: str) -> tuple[int, ...] | None:
     """Return the options of `plot`'s slots in `text`, or None. Each field narrows its slot's candidates."""
-    candidates = [range(count) for count in plot.num_options]
+    candidates: list[Sequence[int]] = [range(count) for count in plot.num_options]
     position = 0
     for literal, field in zip(plot.literals, plot.fields, strict=False):
         if not text.startswith(literal, position):

@@ -1,4 +1,4 @@
-"""The loop: repeatable, resumable bit for bit, the same for any micro-batch, and stopped by what is not finite."""
+"""Training steps: repeatable, resumable bit for bit, the same for any micro-batch, stopped by non-finite values."""
 
 import dataclasses
 import json
@@ -10,8 +10,21 @@ import torch
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
-from lm.train.loop import TrainingState, accumulate_gradients, train_steps, validate
+from lm.train.batches import prefetch
 from lm.train.optimizers import build_optimizers
+from lm.train.preflight import step_seconds, validation_seconds
+from lm.train.schedule import learning_rate
+from lm.train.state import TrainingState
+from lm.train.step import (
+    accumulate_gradients,
+    check_finite,
+    compute_gradients,
+    is_finished,
+    log_step,
+    record_validation,
+    update_weights,
+    validation_loss,
+)
 from support import ROOT
 from support.workspace import MICRO_MODEL
 
@@ -34,6 +47,17 @@ class Params:
     log_every_steps: int = 3
     patience_evals: int | None = None
     divergence_nats: float | None = None
+    eval_tokens: int = 100
+
+    @property
+    def batch_size(self):
+        return self.batch_tokens // self.seq_len
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    ids: np.ndarray = dataclasses.field(default_factory=lambda: IDS)
+    eot_id: int = 49
 
 
 def new_state(optimizer="muon"):
@@ -43,12 +67,21 @@ def new_state(optimizer="muon"):
 
 
 def run(state, params=None, until=None):
+    """Take the steps of src/train.py, without its validations, checkpoints and display."""
     params = params or Params()
-    windows = TokenWindows(IDS, params.seq_len, params.batch_tokens // params.seq_len, seed=1)
-    for step in train_steps(state, windows, params, CPU, torch.float32):
-        if step == until:
-            break
+    windows = TokenWindows(IDS, params.seq_len, params.batch_size, seed=1)
+    batches = prefetch(windows, range(state.step, params.max_steps), CPU)
+    while not is_finished(state, params) and state.step != until:
+        loss, grad_norm = compute_gradients(state, next(batches), params, torch.float32)
+        check_finite(loss, grad_norm, state, windows, params)
+        lr = learning_rate(state.step, params)
+        update_weights(state, lr)
+        log_step(state, loss, grad_norm, lr, params)
     return state
+
+
+def validate(state, loss):
+    record_validation(state, loss, Params())
 
 
 def same(first, second):
@@ -115,7 +148,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
         run(state)
     assert torch.equal(state.model.embed_tokens.weight, before)
     with pytest.raises(DivergedError, match="validation loss is nan"):
-        validate(state, float("nan"), 0)
+        validate(state, float("nan"))
 
 
 def test_a_rise_of_the_loss_ends_the_run_where_it_is_asked_to():
@@ -128,10 +161,10 @@ def test_a_rise_of_the_loss_ends_the_run_where_it_is_asked_to():
 
 def test_patience_ends_the_run_also_when_it_was_stopped_at_its_end(tmp_path):
     state, params = new_state(), Params(patience_evals=2)
-    validate(state, 2.0, 0)
+    validate(state, 2.0)
     for loss in (1.5, 1.6, 1.5):  # equal is not better
         run(state, params, until=state.step + 1)
-        validate(state, loss, 0)
+        validate(state, loss)
     assert (state.step, state.best_step) == (3, 1)
     resumed = new_state()
     resumed.restore(state.as_dict())
@@ -141,18 +174,56 @@ def test_patience_ends_the_run_also_when_it_was_stopped_at_its_end(tmp_path):
 
 def test_the_best_weights_are_kept_apart_from_those_that_follow():
     state = new_state()
-    validate(state, 2.0, 0)
+    validate(state, 2.0)
     best = {name: value.clone() for name, value in state.best_weights.items()}
     run(state)
-    validate(state, 3.0, 1536)
+    validate(state, 3.0)
     assert (state.best_loss, state.best_step) == (2.0, 0)
     assert all(torch.equal(state.best_weights[name], value) for name, value in best.items())
-    validate(state, 1.0, 1536)
+    validate(state, 1.0)
     assert (state.best_loss, state.best_step) == (1.0, 12)
 
 
+def everything(state):
+    """Return all bits of a state: weights, optimizers, history, random numbers."""
+    return (
+        str(state.as_dict()),
+        [p.tolist() for p in state.model.parameters()],
+        [o.state_dict() for o in state.optimizers],
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_measuring_a_step_and_a_validation_leaves_no_trace(optimizer):
+    measured, untouched = new_state(optimizer), new_state(optimizer)
+    windows = TokenWindows(IDS, 16, 8, seed=1)
+    assert step_seconds(measured, windows, Params(), torch.float32) > 0
+    assert validation_seconds(measured, Tokens(), Params(), torch.float32) > 0
+    assert everything(measured) == everything(untouched)
+    assert same(run(measured), run(untouched))
+
+
+def test_the_validation_windows_are_spread_over_the_whole_file():
+    class Model:  # its loss is the id of the target
+        device = CPU
+
+        def eval(self):
+            pass
+
+        train = eval
+
+        def token_losses(self, ids, targets):
+            return targets.float()
+
+    tokens = Tokens(np.arange(1600).astype(np.uint16))
+    state = TrainingState(Model(), [])
+    # 100 windows of 16 tokens; 4 windows begin at 12, 37, 62 and 87 windows.
+    expected = np.mean([np.arange(16 * k, 16 * k + 16) for k in (12, 37, 62, 87)])
+    assert validation_loss(state, tokens, Params(eval_tokens=64), torch.float32) == expected
+
+
 def test_losses_are_the_golden_ones():
-    """tests/golden/losses.json; on purpose changed: python tests/lm/train/test_loop.py rewrites it."""
+    """tests/golden/losses.json; after an intended change, run: python tests/lm/train/test_step.py."""
     golden = json.loads((ROOT / "tests" / "golden" / "losses.json").read_text())
     assert golden_losses() == {name: pytest.approx(losses, abs=2e-4) for name, losses in golden.items()}
 
