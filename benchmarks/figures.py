@@ -79,7 +79,7 @@ def results() -> str:
         run = read(name)
         found, entropy = run["metrics"], run["evaluation"].get("entropy")
         floor = f" (entropy of the text: {entropy['floor_bits_per_byte']:.3f})" if entropy else ""
-        clean = f"{found['clean_bits_per_byte']:.3f}" if "clean_bits_per_byte" in found and not entropy else "–"
+        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found and not entropy else "–"
         cells = (
             label, f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['bits_per_byte']:.3f}{floor}", clean, computed(run),
             f"{found['train_seconds']:.0f} s",
@@ -101,7 +101,7 @@ def standard_error() -> str:
     run = read("default")
     return (
         f"The default validation text has {run['evaluation']['documents']} documents of very unequal length, so the "
-        f"standard error of its bits per byte is {run['metrics']['bits_per_byte_se']:.2f}."
+        f"standard error of its bits per byte is {run['metrics']['bpb_se']:.2f}."
     )
 
 

@@ -213,9 +213,9 @@ def main(argv: list[str]) -> None:
         details["weights_sha256"] = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
         details["samples"] = summarize_samples(measures)
-        metrics = {name: details[name] for name in ("bits_per_byte", "bits_per_byte_se")}
+        metrics = {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"]}
         if "clean" in details:
-            metrics["clean_bits_per_byte"] = details["clean"]["bits_per_byte"]
+            metrics["clean_bpb"] = details["clean"]["bits_per_byte"]
 
         # Write the tables, the samples, the details and the metrics.
         losses_path = evaluation / "document_losses.parquet"

@@ -73,7 +73,7 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert rows[0] == "step,tokens,lr,train_loss,grad_norm" and len(rows) == 11
     assert record["training"].keys() == {"steps", "epochs", "training_flops", "parameters", "last_train_loss"}
     metrics = json.loads(Path("metrics/train.json").read_text())
-    assert list(metrics) == ["best_val_loss", "last_train_loss", "tokens_seen", "parameters"]
+    assert list(metrics) == ["val_loss", "train_loss", "tokens_seen", "parameters"]
     assert list(json.loads(Path("metrics/timing.json").read_text())) == ["train_seconds"]
     assert re.search(r"time +about [\d.]+ min: [\d.]+ training at [\d,]+ tokens/s, [\d.]+ validation\n", out)
     assert re.search(r"work .* \d+% of it in Muon\n", out)

@@ -264,11 +264,11 @@ def test_an_edited_metric_comes_back(workspace, check):
 
 
 def test_metrics_of_another_model_are_named(workspace, check):
-    edit("metrics/train.json", lambda figures: figures.update(best_val_loss=1.0))
+    edit("metrics/train.json", lambda figures: figures.update(val_loss=1.0))
     edit("metrics/eval.json", lambda figures: figures.update(bits_per_byte=0.1))
     edit("data/evaluation/details.json", lambda figures: figures.update(tokens=1))
     text = "\n".join(wrong(check()[1]))
-    assert f"metrics/train.json (from {MODEL}): best_val_loss is" in text
+    assert f"metrics/train.json (from {MODEL}): val_loss is" in text
     assert "metrics/eval.json (from data/evaluation/details.json): bits_per_byte is" in text
     assert f"details.json (from {MODEL}, data/processed_datasets/validation.json): tokens is" in text
 

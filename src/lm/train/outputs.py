@@ -62,8 +62,8 @@ def write_curves(plots: Path, history: History) -> None:
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
     """Write train.json, the same for the same bits, and timing.json, which alone holds wall-clock time."""
     figures = {
-        "best_val_loss": state.best_loss,
-        "last_train_loss": state.history.train[-1][3] if state.history.train else None,
+        "val_loss": state.best_loss,
+        "train_loss": state.history.train[-1][3] if state.history.train else None,
         "tokens_seen": state.history.validation[-1][1],
         "parameters": plan.num_parameters,
     }

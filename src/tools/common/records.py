@@ -21,11 +21,12 @@ from tools.common.parameters import flatten
 NAMES_IN_DETAILS = {
     "bytes_per_token": "train.bytes_per_token",
     "leaked_fraction": "contamination.leaked_fraction",
-    "best_val_loss": "best.val_loss",
+    "val_loss": "best.val_loss",
     "tokens_seen": "last.tokens_seen",
-    "last_train_loss": "training.last_train_loss",
+    "train_loss": "training.last_train_loss",
     "parameters": "training.parameters",
-    "clean_bits_per_byte": "clean.bits_per_byte",
+    "bpb_se": "bits_per_byte_se",
+    "clean_bpb": "clean.bits_per_byte",
 }
 
 
