@@ -174,8 +174,8 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
 def run_folder(run: Run) -> Path:
     """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
     params = {"train": dataclasses.asdict(run.params), "model": dataclasses.asdict(run.config)}
-    inputs = {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
-    inputs["initial"] = run.initial_sha256
+    inputs: dict[str, str | None] = {"initial": run.initial_sha256}
+    inputs |= {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
     return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoints.fingerprint(params, inputs)
 
 

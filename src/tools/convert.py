@@ -11,6 +11,7 @@ stream. Files are read block by block, dumps one at a time.
 """
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,12 @@ import numpy as np
 from tqdm import tqdm
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
-from lm.core.files import output_lock
+from lm.core.files import output_lock, sha256_file
 from lm.formats.dumps import dumps_stream, replace_dumps, write_dumps
 from lm.formats.npy import npy_stream, write_npy
-from lm.formats.stream import Stream, bin_stream, checked, describe_stream
-from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokens.tokenfile import DTYPES, sidecar_path, write_tokens
+from lm.formats.stream import Stream, bin_stream, checked, narrowed
+from lm.tokenizer.load import ByteLevelTokenizer, Tokenizer, describe_tokenizer, load_tokenizer
+from lm.tokens.tokenfile import DTYPES, describe_tokens, sidecar_path, write_tokens
 
 # The options that apply to one output format only.
 ONLY_FOR = {"row_length": ".npy", "dtype": ".npy", "seq_len": "dumps", "max_dump_size": "dumps"}
@@ -142,6 +143,43 @@ def write_output(args: argparse.Namespace, stream: Stream, meta: dict) -> int:
             max_dump_size=args.max_dump_size or MAX_DUMP_SIZE,
         )  # fmt: skip
     return provenance["padding_tokens"]
+
+
+def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
+    """Read a stream without a sidecar once and return its sidecar.
+
+    A byte-level vocabulary gives the characters and bytes of the text; otherwise they are None. Raises
+    DataError if the stream has no token, IntegrityError if an id is outside the vocabulary.
+    """
+    digest, counts, last_id = hashlib.sha256(), np.zeros(tokenizer.vocab_size, np.int64), None
+    for ids in narrowed(stream.blocks(), tokenizer.meta["dtype"], tokenizer.vocab_size, stream.path):
+        digest.update(ids.data)
+        counts += np.bincount(ids, minlength=len(counts))
+        last_id = int(ids[-1]) if len(ids) else last_id
+    if last_id is None:
+        raise DataError(f"{stream.path}: holds no token, needed: at least one")
+    sha256 = sha256_file(stream.path) if stream.path.is_file() else None
+    characters = utf8_bytes = None
+    if isinstance(tokenizer, ByteLevelTokenizer):
+        characters, utf8_bytes = int(counts @ _token_characters(tokenizer)), int(counts @ tokenizer.token_bytes)
+    described = {
+        "documents": int(counts[tokenizer.eot_id]) + (last_id != tokenizer.eot_id),
+        "characters": characters,
+        "utf8_bytes": utf8_bytes,
+        "surprisal_bits": None,
+        "tokenizer": describe_tokenizer(tokenizer),
+        "slice": None,
+        "source": {"name": stream.path.name, "manifest_sha256": None, "sha256": sha256},
+    }
+    return describe_tokens(tokenizer.meta["dtype"], int(counts.sum()), described, digest.hexdigest())
+
+
+def _token_characters(tokenizer: ByteLevelTokenizer) -> np.ndarray:
+    """Return how many characters begin inside each token of a byte-level vocabulary: (V,) int64."""
+    characters = np.zeros(tokenizer.vocab_size, np.int64)
+    for token, rank in tokenizer.ranks.items():
+        characters[rank] = sum(byte & 0xC0 != 0x80 for byte in token)
+    return characters
 
 
 @command

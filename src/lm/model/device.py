@@ -26,7 +26,7 @@ def pick_device(index: int | None = None) -> torch.device:
             f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible; start "
             "at most as many processes per host (train.num_processes in runtime.yaml); each must see all GPUs"
         )
-    return torch.device("cuda", index)
+    return torch.device("cuda") if index is None else torch.device("cuda", index)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -99,4 +99,5 @@ def _exit_with_parent() -> None:
 
 def _encode(chunk: Chunk) -> np.ndarray:
     """Encode one chunk in a worker process."""
+    assert _tokenizer is not None, "the worker was not given its tokenizer"
     return encode_exactly(chunk, _tokenizer)

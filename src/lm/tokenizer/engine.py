@@ -152,6 +152,7 @@ class Engine:
         self._text_bytes += len(content)
         # This entry point of gigatoken lets other threads run and needs no awkward arrays.
         source = self._gigatoken.BytesSource(content)
+        assert self._backend is not None
         rows, _ = self._backend.encode_batch_padded(source, pad_id=0, parallel=False)
         if rows.max() >= self.tokenizer.vocab_size:
             raise IntegrityError(f"id {rows.max()} is outside the vocabulary of {self.tokenizer.vocab_size}")

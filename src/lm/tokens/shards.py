@@ -74,8 +74,6 @@ class ShardedIds:
         """Return (N,) bool, as an array does; Python's default would silently return one False."""
         return np.concatenate([shard == other for shard in self.shards])
 
-    __hash__ = None
-
 
 def mapped_for_windows(ids: np.ndarray | ShardedIds) -> np.ndarray | ShardedIds:
     """Return the same ids; files larger than half of the memory are mapped without read-ahead.
@@ -94,8 +92,10 @@ def _without_read_ahead(ids: np.ndarray) -> np.ndarray:
     """Map a memmap again without read-ahead; return any other array unchanged."""
     if not (isinstance(ids, np.memmap) and isinstance(ids.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM")):
         return ids
-    again = np.memmap(ids.filename, ids.dtype, "r", ids.offset, ids.shape)
-    again.base.madvise(mmap.MADV_RANDOM)
+    again = np.memmap(str(ids.filename), ids.dtype, "r", ids.offset, ids.shape)
+    mapping = again.base
+    assert isinstance(mapping, mmap.mmap)
+    mapping.madvise(mmap.MADV_RANDOM)
     return again
 
 

@@ -4,8 +4,8 @@ import dataclasses
 import math
 
 import torch
-from torch import nn
 
+from lm.model.gemma3 import Gemma3Model
 from lm.train.world import SINGLE_PROCESS, World
 
 
@@ -25,7 +25,7 @@ class History:
 class TrainingState:
     """A run after `step` optimizer steps. `restore(as_dict())` continues it bit for bit."""
 
-    model: nn.Module
+    model: Gemma3Model
     optimizers: list[torch.optim.Optimizer]
     world: World = SINGLE_PROCESS
     step: int = 0
