@@ -93,7 +93,7 @@ def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
 
     # Write the stream, then the sidecar.
     split_chars = manifest["splits"].get(text_slice.split, {}).get("characters", 0)
-    total = text_slice.num_chars or split_chars - text_slice.start_char
+    total = min(text_slice.end_char, split_chars) - text_slice.start_char
     return write_tokens(out, tally.ids_of(show_progress(encoded, total)), tokenizer.meta["dtype"], describe)
 
 

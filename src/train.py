@@ -24,7 +24,7 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, open_tokens, sidecar_path
 from lm.tokens.windows import TokenWindows
-from lm.train import checkpoints, distributed, launcher, preflight
+from lm.train import checkpoints, distributed, launcher, preflight, step
 from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.optimizers import build_optimizers
@@ -32,17 +32,6 @@ from lm.train.outputs import Progress, publish, write_curves, write_metrics, wri
 from lm.train.schedule import learning_rate
 from lm.train.signals import StopRequest
 from lm.train.state import TrainingState
-from lm.train.step import (
-    check_divergence,
-    check_finite,
-    compute_gradients,
-    is_finished,
-    log_step,
-    num_micro_batches,
-    record_validation,
-    update_weights,
-    validation_loss,
-)
 from lm.train.world import World
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
@@ -118,19 +107,19 @@ def train(run: Run) -> None:
             validate(run, progress)
         try:
             # A run that diverged does not continue.
-            check_divergence(state, params)
-            while not is_finished(state, params):
+            step.check_divergence(state, params)
+            while not step.is_finished(state, params):
                 # Compute the gradients over all micro-batches and ranks, and clip them.
-                loss, grad_norm = compute_gradients(state, next(batches), params, run.dtype)
-                check_finite(loss, grad_norm, state, run.windows, params)
+                loss, grad_norm = step.compute_gradients(state, next(batches), params, run.dtype)
+                step.check_finite(loss, grad_norm, state, run.windows, params)
 
                 # Update the weights at the learning rate of this step.
                 lr = learning_rate(state.step, params)
-                update_weights(state, lr)
+                step.update_weights(state, lr)
 
                 # Log the loss.
-                progress.show_step()
-                log_step(state, loss, grad_norm, lr, params)
+                progress.update(params.batch_tokens)
+                step.log_step(state, loss, grad_norm, lr, params)
 
                 # Validate, and keep the weights if they are the best so far.
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
@@ -161,7 +150,7 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
             f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
             f"{model_params.max_seq_len} of {PRESETS}"
         )
-    refuse_unequal_rows(params, world)
+    preflight.refuse_unequal_rows(params, world)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None)
     dtype = machine.resolve_dtype(params.dtype, device)
     train, validation = open_tokens(paths.train), open_tokens(paths.validation)
@@ -182,21 +171,6 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
     return run
 
 
-def refuse_unequal_rows(params: TrainParams, world: World) -> None:
-    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or the optimizer cannot be sharded."""
-    if params.batch_size % world.world_size:
-        raise ParamsError(
-            f"train.batch_tokens {params.batch_tokens} are {params.batch_size} sequences of train.seq_len "
-            f"{params.seq_len}, which {world.world_size} processes cannot divide equally: set train.num_processes of "
-            f"{RUNTIME} to a divisor of {params.batch_size}, or change the batch; micro-batches follow"
-        )
-    if world.sharded and params.optimizer == "muon":
-        raise ParamsError(
-            f"train.optimizer is muon, which needs whole matrices, but train.shard of {RUNTIME} splits them; set "
-            "train.optimizer to adamw or train.shard to false"
-        )
-
-
 def run_folder(run: Run) -> Path:
     """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
     params = {"train": dataclasses.asdict(run.params), "model": dataclasses.asdict(run.config)}
@@ -209,7 +183,7 @@ def start(run: Run) -> None:
     """Build model, optimizers and batches; print the size of the run. Raise EnvironmentFailure if it does not fit."""
     params, world = run.params, run.world
     rows = params.batch_size // world.world_size
-    micro_batch_tokens = rows // num_micro_batches(rows, params) * params.seq_len
+    micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
     run.plan = preflight.make_plan(params, run.config, len(run.train.ids), micro_batch_tokens, world.num_shards)
     if world.is_main:
         processes = world.local_world_size if run.device.type == "cpu" else 1
@@ -250,9 +224,9 @@ def resume(run: Run) -> None:
     """Load the newest state of the run's folder, if there is one; record a segment if what computes has changed."""
     state, world, folder = run.state, run.world, run.folder
     saved = checkpoints.load_newest_state(folder) if world.is_main else None
-    (step,) = world.all_reduce_max(-1 if saved is None else saved["step"])
-    if not world.is_main and step >= 0:
-        saved = checkpoints.load_state(checkpoints.record_of(folder, step))
+    (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
+    if not world.is_main and newest >= 0:
+        saved = checkpoints.load_state(checkpoints.record_of(folder, newest))
     if saved is not None:
         try:
             state.restore(saved)
@@ -275,7 +249,7 @@ def resume(run: Run) -> None:
 def validate(run: Run, progress: Progress) -> None:
     """Score the validation windows, keep the best weights, and bring curves, metrics and display up to date."""
     state = run.state
-    record_validation(state, validation_loss(state, run.validation, run.params, run.dtype), run.params)
+    step.record_validation(state, step.validation_loss(state, run.validation, run.params, run.dtype), run.params)
     state.elapsed_s = time.monotonic() - run.started
     state.history.timing.append([state.history.validation[-1][1], state.elapsed_s])
     if run.world.is_main:
@@ -301,16 +275,7 @@ def finish(run: Run) -> None:
     if not run.world.is_main:
         state.weights()  # all ranks gather the weights together
         return
-    write_results(run.folder / "done", state, run.plan, provenance(run))
-    checkpoints.delete_states(run.folder)
-    if state.step < params.max_steps:
-        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
-    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
-
-
-def provenance(run: Run) -> dict:
-    """Return the first keys of model.json: shape, settings, and the hashes of what made the model."""
-    return {
+    provenance = {
         "config": dataclasses.asdict(run.config),
         "seq_len": run.params.seq_len,
         "seed": run.params.seed,
@@ -319,6 +284,11 @@ def provenance(run: Run) -> dict:
         "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
         "init_sha256": run.initial_sha256,
     }
+    write_results(run.folder / "done", state, run.plan, provenance)
+    checkpoints.delete_states(run.folder)
+    if state.step < params.max_steps:
+        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
+    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
 
 
 if __name__ == "__main__":

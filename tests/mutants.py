@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant("mean of the ranks' gradients", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
            "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
-           "    str(f", "faults/test_17_20_tokenize.py -k test_19_slices"),
+           "    str(f", "faults/test_17_20_tokenize.py -k test_19_overlapping"),
 ]  # fmt: skip
 
 

@@ -221,7 +221,3 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
         xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte",
         xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()),
     )  # fmt: skip
-
-
-def draw_training(plots: Path, floor: float | None = None) -> None:
-    """Do nothing: the stage plot draws training.png."""

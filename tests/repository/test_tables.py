@@ -59,7 +59,6 @@ def test_params_diff_shows_only_what_changed(workspace):
 def test_a_preset_is_changed_by_its_file_and_name(workspace):
     workspace.run("git", "restore", ".")
     change = "presets.yaml:models.micro.d_ff=48"
-    workspace.run("dvc", "exp", "run", "--dry", "-S", change)
     workspace.run("dvc", "exp", "run", "--queue", "-n", "wide", "-S", change)
     assert "wide" in workspace.run("dvc", "queue", "status").stdout
 

@@ -168,14 +168,14 @@ def _run_stage(folder: Path, out: Path, err: Path, sabotage: Callable | None, ar
 
 def at_step(step: int, action: Callable) -> None:
     """A sabotage: call `action()` after the update of this step."""
-    update_weights = train_stage.update_weights
+    update_weights = train_stage.step.update_weights
 
     def update(state, lr):
         update_weights(state, lr)
         if state.step == step:
             action()
 
-    train_stage.update_weights = update
+    train_stage.step.update_weights = update
 
 
 def hold_at(step: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 from lm.core.errors import IntegrityError
 from support.loss_cases import LN2, corpus
 from tools.common.parameters import flatten
+from tools.common.revisions import Revision
 from tools.common.statistics import paired_difference
 from tools.common.tables import table
 from tools.compare.cli import refuse_other_text, with_common_bytes
@@ -164,6 +165,12 @@ def test_different_files_or_ranges_are_refused(files, part):
 def test_a_manifest_other_than_the_recorded_one_is_refused():
     with pytest.raises(IntegrityError, match=r"data/raw/manifest\.json has the sha256"):
         refuse_other_text(revision("a", ["1"]), revision("b", ["1"], sha256="0" * 64))
+
+
+def test_runs_of_an_older_version_are_refused():
+    old = SimpleNamespace(name="old", read_json=lambda path: {"best": {}, "last": {}})
+    with pytest.raises(IntegrityError, match=r"old: .* was made by an older version; run the experiment again"):
+        Revision.results(old)
 
 
 def test_bytes_come_from_a_run_that_knows_them():

@@ -1,4 +1,4 @@
-"""A trained model: loaded, given batches, and made to write; the text on the screen is that of the ids."""
+"""generate: loads a trained model and prints the text of the sampled ids; and batches of token files."""
 
 import itertools
 import json

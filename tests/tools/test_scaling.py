@@ -1,4 +1,4 @@
-"""scaling: a law that is known comes back, its intervals hold the truth, and wrong runs are refused."""
+"""scaling: the fit recovers a known law, intervals contain the true value, unsuitable runs are refused."""
 
 import dataclasses
 import json
@@ -40,20 +40,20 @@ def sweep(noise: float = 0.0, seed: int = 0, sizes=SIZES, tokens=TOKENS) -> Runs
 # The law.
 
 
-def test_the_loss_is_the_formula():
+def test_loss_equals_the_formula():
     n, d = 1e5, 3e6
     assert loss(LAW, n, d)[0] == pytest.approx(0.16 + 3.0 / n**0.35 + 40.0 / d**0.45)
     assert loss(np.stack([LAW, LAW]), np.array([n, 1e6, 1e7]), d).shape == (2, 3)
 
 
-def test_a_known_law_comes_back():
+def test_fit_recovers_a_known_law():
     found = named(fit_law(sweep()))
     for name, value in TRUE.items():
         assert found[name] == pytest.approx(value, rel=1e-4), name
 
 
 @pytest.mark.parametrize("law", [{"E": 1.69, "A": 406.4, "alpha": 0.34, "B": 410.7, "beta": 0.28}])
-def test_the_law_of_the_paper_comes_back_from_its_range(law):
+def test_fit_recovers_the_law_of_the_paper(law):
     """Hoffmann et al.'s own figures, over 44 M to 16 B parameters."""
     n, d = (g.ravel() for g in np.meshgrid(np.geomspace(44e6, 16e9, 8), np.geomspace(1e9, 4e11, 5)))
     losses = law["E"] + law["A"] * n ** -law["alpha"] + law["B"] * d ** -law["beta"]
@@ -61,7 +61,7 @@ def test_the_law_of_the_paper_comes_back_from_its_range(law):
     assert {name: float(value) for name, value in found.items()} == pytest.approx(law, rel=1e-3)
 
 
-def test_of_the_ends_of_all_searches_the_best_is_taken():
+def test_fit_takes_the_best_of_all_searches():
     """Of these runs the starting points lead to laws of different misfit, the worst a quarter more."""
     runs = sweep(0.05, 1, tokens=TOKENS / 1e3)
     size = np.abs(np.log(runs.bits_per_byte / loss(fit_law(runs), runs.parameters, runs.tokens)))
@@ -69,7 +69,7 @@ def test_of_the_ends_of_all_searches_the_best_is_taken():
     assert huber == pytest.approx(3.2713e-4, rel=1e-3)
 
 
-def test_a_floor_that_is_not_seen_is_said_to_be_unknown():
+def test_a_distant_floor_has_a_wide_interval():
     """Far above E, laws with and without one fit as well; resamples find both."""
     runs = sweep(0.01, tokens=TOKENS / 1e3)
     found = fit(runs, 199, 1)
@@ -77,7 +77,7 @@ def test_a_floor_that_is_not_seen_is_said_to_be_unknown():
     assert low < TRUE["E"] < high and high > 5 * low
 
 
-def test_one_spoilt_run_moves_the_law_little():
+def test_an_outlier_hardly_moves_the_law():
     """What the Huber loss is for: least squares would follow it."""
     runs = sweep()
     runs.bits_per_byte[4] *= 1.5
@@ -87,13 +87,13 @@ def test_one_spoilt_run_moves_the_law_little():
     )
 
 
-def test_equal_runs_give_equal_figures_and_another_seed_others():
+def test_same_seed_gives_the_same_resamples():
     runs = sweep(0.01)
     first, second, other = fit(runs, 99, 1), fit(runs, 99, 1), fit(runs, 99, 2)
     assert np.array_equal(first.resampled, second.resampled) and not np.array_equal(first.resampled, other.resampled)
 
 
-def test_an_interval_is_of_quantiles_and_scatter_of_what_the_law_leaves():
+def test_intervals_are_quantiles_and_include_the_scatter_of_residuals():
     assert dataclasses.astuple(interval(5, np.arange(101), 0.9)) == pytest.approx((5, 5, 95))
     runs = sweep(0.01)
     found = fit(runs, 99, 1)
@@ -103,7 +103,7 @@ def test_an_interval_is_of_quantiles_and_scatter_of_what_the_law_leaves():
     assert inside.high / inside.low > np.exp(np.ptp(found.scatter)) * 0.98
 
 
-def test_intervals_hold_what_larger_runs_reach():
+def test_intervals_contain_the_losses_of_larger_runs():
     """A run of four times the largest one's size and tokens, noise 1 %: most 90 % intervals hold it."""
     held = []
     for seed in range(20):
@@ -118,7 +118,7 @@ def test_intervals_hold_what_larger_runs_reach():
 # What follows from it.
 
 
-def test_the_best_split_is_the_least_loss_of_a_search():
+def test_best_split_equals_a_search_for_the_least_loss():
     work = work_law(sweep())
     assert work == pytest.approx((8, 0.98))
     flops = np.array([1e12, 1e15])
@@ -130,13 +130,13 @@ def test_the_best_split_is_the_least_loss_of_a_search():
         assert sizes[np.argmin(losses)] == pytest.approx(n[i], rel=0.01)
 
 
-def test_the_frontier_holds_whoever_has_no_better_for_less():
+def test_frontier_excludes_runs_that_another_run_beats_with_less_compute():
     flops, losses = np.array([4.0, 1, 2, 3, 2]), np.array([0.7, 1.0, 0.8, 0.9, 0.8])
     runs = Runs(list("abcde"), flops, flops, flops, losses)
     assert on_frontier(runs).tolist() == [True, True, True, False, False]
 
 
-def test_a_power_law_of_compute_comes_back_with_its_interval():
+def test_frontier_fit_recovers_a_power_law_with_its_interval():
     flops = np.geomspace(1e10, 1e14, 9)
     found = fit_frontier(Runs([""] * 9, flops, flops, flops, 30 * flops**-0.1))
     assert (found.a, found.b) == pytest.approx((30, 0.1))
@@ -147,7 +147,7 @@ def test_a_power_law_of_compute_comes_back_with_its_interval():
     assert 0.01 < near.high / near.low - 1 < far.high / far.low - 1
 
 
-def test_the_largest_runs_are_predicted_from_the_others_alone():
+def test_largest_runs_are_predicted_from_the_others_alone():
     runs = sweep(0.003)
     found = predict_held_back(runs, 99, 0.95, 1)
     assert list(found) == sorted(np.argsort(runs.flops)[-3:])
@@ -158,7 +158,7 @@ def test_the_largest_runs_are_predicted_from_the_others_alone():
         assert expected.value == pytest.approx(runs.bits_per_byte[i] / 10, rel=0.03)
 
 
-def test_too_few_runs_sizes_or_budgets_are_named():
+def test_too_few_runs_sizes_or_token_counts_are_named():
     assert too_few(sweep()) is None
     assert too_few(sweep(sizes=SIZES[:1])) == "3 runs, needed: at least 6; 1 model sizes, needed: at least 3"
     assert too_few(sweep(tokens=TOKENS[:2])) == "2 numbers of tokens, needed: at least 3"
@@ -202,7 +202,7 @@ def command(monkeypatch, capsys, tmp_path):
     return run_it
 
 
-def test_the_report_the_json_and_the_picture_are_of_the_same_fit(command, tmp_path):
+def test_report_json_and_picture_show_the_same_fit(command, tmp_path):
     status, output, _ = command("--predict", "8e6", "7.2e6", "--predict_flops", "1e15", "--out", "found/scaling")
     files = {path.suffix: path.read_bytes() for path in (tmp_path / "found").iterdir()}
     assert status == 0 and set(files) == {".md", ".json", ".png"}
@@ -220,12 +220,12 @@ def test_the_report_the_json_and_the_picture_are_of_the_same_fit(command, tmp_pa
     assert {path.suffix: path.read_bytes() for path in (tmp_path / "found").iterdir()} == files
 
 
-def test_patterns_choose_experiments(command):
+def test_patterns_select_experiments(command):
     assert command("run-*")[0] == 0
     assert "no finished experiment has such a name" in command("walk-*")[2]
 
 
-def test_what_cannot_be_fitted_is_refused_in_a_sentence(command):
+def test_unsuitable_runs_and_arguments_are_refused_in_one_sentence(command):
     status, output, error = command("run-0", "run-1", "run-2")
     assert status == 2 and output == "" and error.count("\n") == 1
     assert "the five parameters of the law need more: 3 runs, needed: at least 6" in error
@@ -238,7 +238,7 @@ def test_what_cannot_be_fitted_is_refused_in_a_sentence(command):
         assert command(*arguments)[0] == 2, arguments
 
 
-def test_runs_on_other_documents_are_refused(command):
+def test_runs_with_other_validation_text_are_refused(command):
     command.records["run-7"] = record(7, sweep(), text="other")
     status, _, error = command()
     assert status == 4 and "sha256" in error

@@ -83,7 +83,8 @@ def cut_long_runs(text: str) -> list[str]:
 
     GPT-2's pattern ends a piece there, so the pieces give the ids of the text.
     """
-    cuts = [run.end() - 1 for run in _LONG_RUN.finditer(text) if run.end() < len(text)]
+    runs = _LONG_RUN.finditer(text) if len(text) > LONG_RUN_CHARS else ()
+    cuts = [run.end() - 1 for run in runs if run.end() < len(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
@@ -166,12 +167,7 @@ class Tokenizer(abc.ABC):
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
     """Return the sidecar's entry that names the tokenizer."""
-    return {
-        "kind": tokenizer.meta["kind"],
-        "vocab_size": tokenizer.vocab_size,
-        "eot_id": tokenizer.eot_id,
-        "sha256": tokenizer.sha256,
-    }
+    return {key: tokenizer.meta[key] for key in ("kind", "vocab_size", "eot_id")} | {"sha256": tokenizer.sha256}
 
 
 class ByteLevelTokenizer(Tokenizer):
@@ -182,22 +178,17 @@ class ByteLevelTokenizer(Tokenizer):
     def __init__(self, folder: Path, meta: dict):
         super().__init__(folder, meta)
         self.ranks = parse_ranks((folder / RANKS).read_bytes())
-        self._encoding = tiktoken.Encoding(
-            meta["kind"],
-            pat_str=meta["pattern"],
-            mergeable_ranks=self.ranks,
-            special_tokens=meta["special_tokens"],
-        )
+        options = {"pat_str": meta["pattern"], "special_tokens": meta["special_tokens"]}
+        self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         return self._encoding.decode_bytes([int(token_id) for token_id in ids])
 
     def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
-        return [self._encode(text) for text in texts]
+        return [np.concatenate([self._encode(piece) for piece in cut_long_runs(text)]) for text in texts]
 
-    def _encode(self, text: str) -> np.ndarray:
-        pieces = cut_long_runs(text) if len(text) > LONG_RUN_CHARS else [text]
-        return np.concatenate([self._encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
+    def _encode(self, piece: str) -> np.ndarray:
+        return self._encoding.encode_to_numpy(piece, disallowed_special=())
 
     def _sizes(self) -> Iterable[tuple[int, int]]:
         return ((rank, len(token)) for token, rank in self.ranks.items())

@@ -143,11 +143,6 @@ def shift(buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return buffer[:, :-1], buffer[:, 1:]
 
 
-def gather(ids: np.ndarray, starts: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y (B, T) int64 of the windows of ids (N,) at `starts` (B,)."""
-    return shift(read_windows(ids, starts, seq_len + 1))
-
-
 def read_windows(ids: np.ndarray | ShardedIds, starts: np.ndarray, length: int) -> np.ndarray:
     """Return `length` ids from each of `starts` (B,): (B, length) int64, a new array. IndexError past the end."""
     return _widen(_windows_of(ids, length)[starts], ids.dtype)

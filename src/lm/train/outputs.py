@@ -14,41 +14,31 @@ from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
 
 
-class Progress:
+class Progress(tqdm):
     """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation."""
 
     def __init__(self, plan: Plan, state: TrainingState, params: TrainParams, peak_flops: float):
-        self.plan, self.state, self.params, self.peak_flops = plan, state, params, peak_flops
-        self.started, self.first_step = time.monotonic(), state.step
-        self.bar = tqdm(
+        super().__init__(
             total=plan.max_tokens, initial=state.step * params.batch_tokens, unit="tok", unit_scale=True, desc="train",
             disable=not state.world.is_main or None,
         )  # fmt: skip
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.bar.close()
-
-    def show_step(self) -> None:
-        """Advance the bar by one step."""
-        self.bar.update(self.params.batch_tokens)
+        self.plan, self.state, self.peak_flops = plan, state, peak_flops
+        self.started, self.first_step = time.monotonic(), state.step
 
     def show_validation(self) -> None:
         """Show the newest losses, the speed since the start of this process, and the time left."""
         steps, seconds = self.state.step - self.first_step, time.monotonic() - self.started
         (step, tokens, val_loss), train_rows = self.state.history.validation[-1], self.state.history.train
-        if not self.bar.disable:
+        if not self.disable:
             mfu = self.plan.flops_per_step * steps / seconds / self.peak_flops
-            self.bar.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
+            self.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
         elif self.state.world.is_main:
             line = f"step {step:,} of {self.plan.max_steps:,}, {tokens:,} tokens"
             line += f", training loss {train_rows[-1][3]:.4f}" if train_rows else ""
             line += f", validation loss {val_loss:.4f}"
             if steps:
-                minutes_left = (self.plan.max_steps - step) * seconds / steps / 60
-                line += f", {steps * self.params.batch_tokens / seconds:,.0f} tokens/s, {minutes_left:.1f} min left"
+                speed = steps * self.plan.max_tokens / self.plan.max_steps / seconds
+                line += f", {speed:,.0f} tokens/s, {(self.plan.max_tokens - tokens) / speed / 60:.1f} min left"
             print(line, flush=True)
 
 

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from lm.core.errors import EnvironmentFailure
+from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
@@ -14,6 +14,7 @@ from lm.train.config import TrainParams
 from lm.train.optimizers import NEWTON_SCHULZ_STEPS
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, validation_batch_size, validation_loss
+from lm.train.world import World
 
 GIB = 1 << 30
 
@@ -104,6 +105,21 @@ def estimate_memory_bytes(
     rows = min(micro_batch_tokens, MAX_LOGITS // config.vocab_size)
     head = 4 * config.vocab_size * (3 * rows + config.d_model)
     return states + activations + head
+
+
+def refuse_unequal_rows(params: TrainParams, world: World) -> None:
+    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or the optimizer cannot be sharded."""
+    if params.batch_size % world.world_size:
+        raise ParamsError(
+            f"train.batch_tokens {params.batch_tokens} are {params.batch_size} sequences of train.seq_len "
+            f"{params.seq_len}, which {world.world_size} processes cannot divide equally: set train.num_processes of "
+            f"runtime.yaml to a divisor of {params.batch_size}, or change the batch; micro-batches follow"
+        )
+    if world.sharded and params.optimizer == "muon":
+        raise ParamsError(
+            "train.optimizer is muon, which needs whole matrices, but train.shard of runtime.yaml splits them; set "
+            "train.optimizer to adamw or train.shard to false"
+        )
 
 
 def refuse_too_large(plan: Plan, available_bytes: int) -> None:

@@ -100,12 +100,12 @@ class Revision:
 
         IntegrityError if an older version of the project wrote them.
         """
-        results = {**self.read_json(MODEL), "evaluation": self.read_json(EVALUATION_DETAILS)}
-        if "training" not in results:
+        model = self.read_json(MODEL)
+        if "training" not in model:
             raise IntegrityError(
                 f"{self.name}: {MODEL} has no `training`: it was made by an older version; run the experiment again"
             )
-        return results
+        return {**model, "evaluation": self.read_json(EVALUATION_DETAILS)}
 
 
 def experiments() -> list[str]:

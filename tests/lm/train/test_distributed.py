@@ -20,14 +20,13 @@ from lm.model.gemma3 import ModelConfig
 from lm.train import distributed
 from lm.train.checkpoints import load_newest_state
 from lm.train.config import TrainParams
-from lm.train.preflight import estimate_memory_bytes
+from lm.train.preflight import estimate_memory_bytes, refuse_unequal_rows
 from lm.train.step import num_micro_batches
 from lm.train.world import SINGLE_PROCESS, World
 from support import ROOT
 from support.rank_cases import become_task, free_port, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
-from train import refuse_unequal_rows
 
 STEPS, STOP = 50, 20
 CURVES = ["plots/training.csv", "plots/validation.csv"]
