@@ -35,6 +35,7 @@ from lm.train.state import TrainingState
 from lm.train.world import World
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
+DTYPES = tuple(machine.COMPUTE_DTYPES.values())
 
 
 @dataclasses.dataclass
@@ -50,9 +51,9 @@ class Run:
     initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
     device: torch.device
-    dtype: torch.dtype
     world: World
     folder: Path = dataclasses.field(init=False)  # .runs/<fingerprint>
+    dtype: torch.dtype = dataclasses.field(init=False)
     plan: preflight.Plan = dataclasses.field(init=False)
     windows: TokenWindows = dataclasses.field(init=False)
     state: TrainingState = dataclasses.field(init=False)
@@ -152,7 +153,7 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
         )
     preflight.refuse_unequal_rows(params, world)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None)
-    dtype = machine.resolve_dtype(params.dtype, device)
+    machine.refuse_emulation(params.dtype, device)
     train, validation = open_tokens(paths.train), open_tokens(paths.validation)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
         raise IntegrityError(
@@ -166,7 +167,7 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
         )
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
-    run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, dtype, world)
+    run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, world)
     run.folder = run_folder(run)
     return run
 
@@ -189,6 +190,7 @@ def start(run: Run) -> None:
         processes = world.local_world_size if run.device.type == "cpu" else 1
         preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // processes)
     distributed.start_group(world, run.device)
+    run.dtype = agree_on_dtype(run)
     model = run.initial
     if model is None:
         model = Gemma3Model(run.config)
@@ -201,6 +203,15 @@ def start(run: Run) -> None:
     run.state = TrainingState(model, optimizers, world)
     run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
     print_plan(run)
+
+
+def agree_on_dtype(run: Run) -> torch.dtype:
+    """Return the dtype that the main rank chooses; a run that continues keeps its own."""
+    chosen = 0
+    if run.world.is_main:
+        earlier = checkpoints.newest_dtype(run.folder)
+        chosen = DTYPES.index(machine.resolve_dtype(run.params.dtype, run.device, earlier))
+    return DTYPES[run.world.all_reduce_max(chosen)[0]]
 
 
 def print_plan(run: Run) -> None:
