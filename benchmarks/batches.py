@@ -64,11 +64,7 @@ def write_tokens(path: Path, num_tokens: int) -> np.ndarray:
 
 
 def nanogpt_get_batch(path: Path, offset: int, starts: torch.Tensor, seq_len: int) -> Batch:
-<<<<<<< HEAD
     """karpathy/nanoGPT's get_batch for given starts: it opens the map again for each batch, and reads row by row."""
-=======
-    """karpathy/nanoGPT's get_batch for given starts, row by row: it opens the map again for each batch."""
->>>>>>> docs
     data = np.memmap(path, dtype=np.uint16, mode="r", offset=offset)
     x = torch.stack([torch.from_numpy((data[i : i + seq_len]).astype(np.int64)) for i in starts])
     y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + seq_len]).astype(np.int64)) for i in starts])
