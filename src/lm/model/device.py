@@ -17,6 +17,7 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # training step faster on AMD EPYC and slower on Intel Xeon (benchmarks/results/train_step_without_amx.json).
 BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 PROBED_SHAPES = ((1024, 192, 512), (512, 192, 8192))  # tokens x d_model x d_ff, or x vocabulary
+MEASURED_S = 0.02  # time of the matrix products of one measurement
 MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
@@ -67,7 +68,7 @@ def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -
     elif name == "auto":
         speedup = bfloat16_speedup()
         name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
-        reason = f"bfloat16 matrix products take 1/{speedup:.1f} of the time of float32 here"
+        reason = f"bfloat16 matrix products are {speedup:.1f} times as fast as float32 ones here"
     print(f"dtype        {name} ({reason})", flush=True)
     return COMPUTE_DTYPES[name]
 
@@ -155,12 +156,30 @@ def warn_of_busy_cores(seconds: float, measure) -> list[str]:
     ]
 
 
-def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:
-    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
-    a = torch.ones(size, size, dtype=dtype, device=device)
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()
-        best = min(best, time.perf_counter() - start)
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done its work; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:
+    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add).
+
+    Products of 8192 fill a large GPU. As many are queued at a time as take MEASURED_S, so that launching and waiting
+    do not count.
+    """
+    size = size or (8192 if device.type == "cuda" else 1024)
+    a, products = (
+        torch.ones(size, size, dtype=dtype, device=device),
+        torch.empty(size, size, dtype=dtype, device=device),
+    )
+    best, count, end = math.inf, 1, time.perf_counter() + seconds
+    while time.perf_counter() < end or best == math.inf:
+        started = time.perf_counter()
+        for _ in range(count):
+            torch.mm(a, a, out=products)
+        synchronize(device)
+        elapsed = time.perf_counter() - started
+        best = min(best, elapsed / count)
+        count *= 2 if elapsed < MEASURED_S else 1
     return 2 * size**3 / best

@@ -13,6 +13,7 @@ from lm.model.device import (
     COMPUTE_DTYPES,
     available_memory_bytes,
     bfloat16_speedup,
+    matmul_peak_flops,
     refuse_emulation,
     resolve_dtype,
 )
@@ -69,3 +70,9 @@ def test_the_products_are_measured_in_both_dtypes_within_seconds():
     started = time.perf_counter()
     assert 0.001 < bfloat16_speedup() < 1000
     assert time.perf_counter() - started < 20  # a machine that emulates bfloat16 is slow
+
+
+def test_the_peak_does_not_depend_on_the_time_to_launch_and_wait(monkeypatch):
+    peak = matmul_peak_flops(CPU, torch.float32, 128)
+    monkeypatch.setattr(device, "synchronize", lambda device: time.sleep(0.005))
+    assert matmul_peak_flops(CPU, torch.float32, 128) > 0.3 * peak
