@@ -90,7 +90,7 @@ def bits_per_byte(model: GPT, validation: TokenFile) -> float:
 
 
 def train(train_file: TokenFile, validation: TokenFile, seconds: float, eval_every_s: float, seed: int) -> None:
-    """Train for so many seconds, printing the curve; evaluations stop the clock."""
+    """Train for a number of seconds and print the curve; evaluations stop the clock."""
     torch.manual_seed(seed)
     model = GPT(train_file.vocab_size)
     decayed = [p for p in model.parameters() if p.ndim >= 2]

@@ -75,7 +75,7 @@ def run_reference(folder: Path, seconds: float, eval_every_s: float, seed: int) 
 
 
 def run_ours(folder: Path, tokens: int, seed: int) -> dict:
-    """Train so many tokens by the stage: seconds, tokens, the stage's peak of memory in GiB.
+    """Train a number of tokens with the stage; return seconds, tokens and its peak of memory in GiB.
 
     The stage's clock includes its validations; they are reduced to one window before the first step,
     which is subtracted, and one after the last, which is not.

@@ -165,7 +165,7 @@ def draw_samples(
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:
     """Return the paths of the inputs and outputs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     for name in ("models", "train", "validation", "tokenizer", "audit", "evaluation", "metrics", "plots"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     return parser.parse_args(argv)

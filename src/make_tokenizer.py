@@ -84,7 +84,7 @@ def main(argv: list[str]) -> None:
 
     # Read the selected preset.
     name = read_section(PARAMS, "tokenizer.name", str)
-    kind = read_section(PRESETS, f"tokenizers.{name}.kind", Literal[tuple(PARAMS_TYPES)])
+    kind = read_section(PRESETS, f"tokenizers.{name}.kind", Literal[tuple(PARAMS_TYPES)])  # pyright: ignore[reportArgumentType] - made of names
     params = read_section(PRESETS, f"tokenizers.{name}", PARAMS_TYPES[kind])
 
     # Build the tokenizer in a temporary folder, which is renamed on success.

@@ -151,7 +151,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
 
     # Encode the documents and write the dumps.
     chunks, tally = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), Tally()
-    total = min(text_slice.end_char, entry["characters"]) - text_slice.start_char
+    total = int(min(text_slice.end_char, entry["characters"])) - text_slice.start_char
     source = {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256}
     return write_dumps(
         folder, tally.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],

@@ -13,6 +13,7 @@ import io
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import rc_context
@@ -24,7 +25,7 @@ from lm.core.files import atomic_write
 
 # The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "figure.dpi": 110,
     "font.size": 10,
     "axes.spines.top": False,
@@ -184,7 +185,7 @@ def draw_loss_by_position(axes: Axes, curve: dict) -> None:
     axes.plot(x, y, color=BLUE, marker="o", markersize=5)
     axes.set_xscale("log", base=2)
     # Label from the right and leave out what would overlap: a label is up to 0.45 inches wide.
-    room = math.log2(max(2, x[-1])) * 0.45 / (0.8 * axes.figure.get_figwidth())
+    room = math.log2(max(2, x[-1])) * 0.45 / (0.8 * cast(Figure, axes.figure).get_figwidth())
     shown = [x[-1]]
     for value in reversed(x[:-1]):
         if math.log2(shown[-1] / value) >= room:
@@ -204,7 +205,7 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     kept = documents["utf8_bytes"] > 0
     leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
     bits_per_byte = nats / math.log(2) / utf8_bytes
-    areas = 6 + 55 * axes.figure.get_figwidth() * utf8_bytes / utf8_bytes.max()
+    areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
     axes.scatter(
         leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8,
         rasterized=len(areas) > MANY_MARKS,

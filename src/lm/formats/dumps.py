@@ -59,7 +59,7 @@ def open_dumps(folder: Path) -> DumpFolder:
         raise IntegrityError(
             f"{folder}: {META} and the dumps in the folder differ in {differing}; restore the folder or tokenize again"
         )
-    names = sorted(present, key=lambda name: int(DUMP_NAME.fullmatch(name)[1]))
+    names = sorted(present, key=lambda name: int(name.removeprefix("dump-").removesuffix(".pkl")))
     try:
         dumps = [(folder / name, int(entries[name]["num_samples"]), int(entries[name]["num_tokens"])) for name in names]
     except (TypeError, KeyError, ValueError) as error:
@@ -158,7 +158,7 @@ def write_dumps(
             if len(sample) < shortest:  # the last one
                 left_out_tokens = len(sample)
                 return
-            digest.update(np.ascontiguousarray(sample))
+            digest.update(np.ascontiguousarray(sample).data)
             yield sample
 
     entries, samples = {}, kept_samples()

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.core.errors import DataError, IntegrityError
-from lm.core.files import sha256_file
-from lm.tokenizer.load import Tokenizer, describe_tokenizer
-from lm.tokens.tokenfile import DTYPES, describe_tokens, map_ids, open_tokens, sidecar_path
+from lm.core.errors import IntegrityError
+from lm.tokens.tokenfile import DTYPES, map_ids, open_tokens, sidecar_path
 
 BLOCK_TOKENS = 1 << 20
 SIDECAR_KEYS = {"format_version", "dtype", "tokens", "tokenizer", "sha256"}
@@ -98,7 +96,7 @@ def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
     """
     digest, num_tokens = hashlib.sha256(), 0
     for ids in narrowed(stream.blocks(), meta["dtype"], meta["tokenizer"]["vocab_size"], stream.path):
-        digest.update(ids)
+        digest.update(ids.data)
         num_tokens += len(ids)
         yield ids
     if (num_tokens, digest.hexdigest()) != (meta["tokens"], meta["sha256"]):
@@ -106,37 +104,3 @@ def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
             f"{stream.path}: holds {num_tokens} tokens of sha256 {digest.hexdigest()}, its sidecar says "
             f"{meta['tokens']} of {meta['sha256']}; convert or tokenize it again"
         )
-
-
-def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
-    """Read a stream without a sidecar once and return its sidecar.
-
-    A byte-level vocabulary gives the characters and bytes of the text; otherwise they are None. Raises
-    DataError if the stream has no token, IntegrityError if an id is outside the vocabulary.
-    """
-    digest, counts, last_id = hashlib.sha256(), np.zeros(tokenizer.vocab_size, np.int64), None
-    for ids in narrowed(stream.blocks(), tokenizer.meta["dtype"], tokenizer.vocab_size, stream.path):
-        digest.update(ids)
-        counts += np.bincount(ids, minlength=len(counts))
-        last_id = int(ids[-1]) if len(ids) else last_id
-    if last_id is None:
-        raise DataError(f"{stream.path}: holds no token, needed: at least one")
-    is_byte_level, sha256 = tokenizer.is_byte_level, sha256_file(stream.path) if stream.path.is_file() else None
-    described = {
-        "documents": int(counts[tokenizer.eot_id]) + (last_id != tokenizer.eot_id),
-        "characters": int(counts @ _token_characters(tokenizer)) if is_byte_level else None,
-        "utf8_bytes": int(counts @ tokenizer.token_bytes) if is_byte_level else None,
-        "surprisal_bits": None,
-        "tokenizer": describe_tokenizer(tokenizer),
-        "slice": None,
-        "source": {"name": stream.path.name, "manifest_sha256": None, "sha256": sha256},
-    }
-    return describe_tokens(tokenizer.meta["dtype"], int(counts.sum()), described, digest.hexdigest())
-
-
-def _token_characters(tokenizer: Tokenizer) -> np.ndarray:
-    """Return how many characters begin inside each token of a byte-level vocabulary: (V,) int64."""
-    characters = np.zeros(tokenizer.vocab_size, np.int64)
-    for token, rank in tokenizer.ranks.items():
-        characters[rank] = sum(byte & 0xC0 != 0x80 for byte in token)
-    return characters

@@ -192,7 +192,7 @@ class Gemma3Model(nn.Module):
         x = self.embed_tokens(ids)  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
         bases = {layer.rope_base for layer in self.layers}
-        tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}
+        tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}  # pyright: ignore[reportArgumentType] - a ModuleList loses types
         for layer in self.layers:
             x = layer(x, tables[layer.rope_base], cache)
         return self.norm(x)
@@ -247,7 +247,7 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
     weights = count_parameters(config)
-    flops = {
+    flops: dict[str, float] = {
         "attention": 6.0 * weights["attention"],
         "scores": 12 * config.n_head * config.head_dim * context,
         "mlp": 6.0 * weights["mlp"],

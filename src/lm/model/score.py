@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from lm.tokens.shards import ShardedIds
 from lm.tokens.windows import read_windows
 
 
@@ -30,7 +31,7 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
 
 
 def score_tokens(
-    model, ids: np.ndarray, eot_id: int, seq_len: int, stride: int, batch_size: int, device: torch.device,
+    model, ids: np.ndarray | ShardedIds, eot_id: int, seq_len: int, stride: int, batch_size: int, device: torch.device,
     dtype: torch.dtype, description: str = "score",
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it."""
@@ -48,8 +49,8 @@ def score_tokens(
 
 @torch.inference_mode()
 def score_windows(
-    model, ids: np.ndarray, eot_id: int, starts: np.ndarray, seq_len: int, batch_size: int, device: torch.device,
-    dtype: torch.dtype, rank: int = 0, world_size: int = 1,
+    model, ids: np.ndarray | ShardedIds, eot_id: int, starts: np.ndarray, seq_len: int, batch_size: int,
+    device: torch.device, dtype: torch.dtype, rank: int = 0, world_size: int = 1,
 ) -> Iterator[tuple[slice, np.ndarray]]:  # fmt: skip
     """Yield losses (B, T) float32 in nats, with their slice of the windows of T tokens that begin at `starts` (W,).
 
@@ -69,7 +70,7 @@ def score_windows(
     model.train()
 
 
-def _windows_with_left_token(ids: np.ndarray, eot_id: int, starts: np.ndarray, seq_len: int) -> np.ndarray:
+def _windows_with_left_token(ids: np.ndarray | ShardedIds, eot_id: int, starts: np.ndarray, seq_len: int) -> np.ndarray:
     """Return (B, T + 1) int64: each window and the token before it, which for the first token is end-of-text."""
     windows = np.full((len(starts), seq_len + 1), eot_id, np.int64)
     windows[starts == 0, 1:] = ids[:seq_len]

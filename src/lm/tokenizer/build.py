@@ -25,14 +25,11 @@ CONFIG = "tokenizer_config.json"
 
 # SHA-256 of the content of ranks.tiktoken, and of each file that tiktoken downloads.
 RANKS_SHA256 = {"gpt2": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"}
+_GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
 DOWNLOADS = {
     "gpt2": {
-        "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe": (
-            "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
-        ),
-        "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/encoder.json": (
-            "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
-        ),
+        f"{_GPT2_URL}/vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+        f"{_GPT2_URL}/encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     }
 }
 
@@ -119,17 +116,9 @@ def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, **origin)
     (folder / RANKS).write_bytes(format_ranks(ranks))
     with _os_errors():
         byte_level_backend(ranks, eot_id).save(str(folder / BACKEND))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,
-    }
-    write_json(folder / CONFIG, config)
-    special_tokens = {END_OF_TEXT: eot_id}
-    vocabulary = {"vocab_size": eot_id + 1, "eot_id": eot_id, "pattern": GPT2_PATTERN, "special_tokens": special_tokens}
-    return _write_meta(folder, {"kind": kind, **origin}, **vocabulary)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    write_json(folder / CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True})
+    return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, GPT2_PATTERN, {END_OF_TEXT: eot_id})
 
 
 def write_huggingface(folder: Path, source: Path, **origin) -> dict:
@@ -154,8 +143,7 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     _check_ordinary(backend, special_tokens, auto.unk_token_id)
     ordinary = [token_id for token_id, token in added.items() if not token.special]
     vocab_size = 1 + max([*backend.get_vocab(with_added_tokens=False).values(), *ordinary, eot_id])
-    vocabulary = {"vocab_size": vocab_size, "eot_id": eot_id, "pattern": None, "special_tokens": special_tokens}
-    return _write_meta(folder, {"kind": "huggingface", **origin}, **vocabulary)
+    return _write_meta(folder, {"kind": "huggingface", **origin}, vocab_size, eot_id, None, special_tokens)
 
 
 def _open_auto(source: Path):
@@ -203,7 +191,9 @@ def _os_errors() -> Iterator[None]:
         raise
 
 
-def _write_meta(folder: Path, origin: dict, *, vocab_size: int, eot_id: int, pattern, special_tokens: dict) -> dict:
+def _write_meta(
+    folder: Path, origin: dict, vocab_size: int, eot_id: int, pattern: str | None, special_tokens: dict[str, int]
+) -> dict:
     """Write meta.json last, with the SHA-256 of every other file, and return it."""
     meta = {
         **origin,

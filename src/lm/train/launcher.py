@@ -62,7 +62,7 @@ def _relayed_signals() -> Iterator[list[int]]:
 
     def relay(number: int, frame) -> None:
         """Ask the ranks to stop at the first signal, kill them at the second."""
-        relayed = signal.SIGKILL if received else RELAYED_AS[number]
+        relayed = signal.SIGKILL if received else RELAYED_AS[signal.Signals(number)]
         received.append(number)
         children = psutil.Process().children()
         for child in children:

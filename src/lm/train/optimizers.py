@@ -53,6 +53,7 @@ class Muon(torch.optim.Optimizer):
 
     def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
         """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""
+        assert p.grad is not None
         state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
+from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.config import TrainParams
@@ -33,10 +34,11 @@ def compute_gradients(
     loss = accumulate_gradients(state.model, x, y, num_micro_batches(len(x), params), dtype)
     loss = state.world.average(loss, state.model.parameters())
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip)
-    return loss, float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)  # of sharded weights
+    full_tensor = getattr(norm, "full_tensor", None)  # of sharded weights
+    return loss, float(full_tensor() if full_tensor else norm)
 
 
-def accumulate_gradients(model: nn.Module, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype) -> float:
+def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype) -> float:
     """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
     total = torch.zeros((), device=x.device)
     for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):

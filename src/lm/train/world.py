@@ -8,11 +8,14 @@ generator of its own. lm.train.distributed starts and ends the process group.
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from lm.model.gemma3 import Gemma3Model
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
 
@@ -27,7 +30,7 @@ class World:
     local_world_size: int = 1
     sharded: bool = False  # each rank keeps only its shard of the weights (FSDP2)
     timeout_s: float = 0.0
-    store: dist.Store | None = None
+    store: Any = None  # the torch.distributed.Store that the ranks meet at
 
     @property
     def is_main(self) -> bool:
@@ -86,7 +89,7 @@ class World:
         dist.all_reduce(combined, dist.ReduceOp.MAX)
         return combined.masked_fill_(combined.isneginf(), torch.nan).numpy()
 
-    def place_model(self, model: nn.Module, device: torch.device) -> None:
+    def place_model(self, model: Gemma3Model, device: torch.device) -> None:
         """Move the model to the device; if sharded, keep only this rank's shard of each block's weights."""
         if not self.sharded:
             model.to(device)
@@ -100,7 +103,7 @@ class World:
         for name in ("loss", "token_losses"):
             register_fsdp_forward_method(model, name)
 
-    def gather(self, value):
+    def gather(self, value) -> Any:
         """Return `value` with every sharded tensor in its dicts and lists whole on the main rank's CPU.
 
         All ranks call it together. Other ranks get empty tensors. One tensor at a time is whole on a device.
@@ -135,7 +138,7 @@ class World:
 SINGLE_PROCESS = World()
 
 
-def _shard(value: Tensor, like: Tensor) -> Tensor:
+def _shard(value: Tensor, like: Any) -> Tensor:
     """Return the shard of `value` that `like` has on this rank; a tensor of another shape stays whole."""
     if value.shape != like.shape:
         return value

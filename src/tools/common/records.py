@@ -249,7 +249,7 @@ def score_of_model(digests: Digests, score: Record, model: Record, validation: R
 def metrics_of_details(digests: Digests, metrics: Record, details: Record):
     """Compare every metric with the details that it was taken from."""
     known = flatten(details.content)
-    return {name: known.get(NAMES_IN_DETAILS.get(name, name)) for name in metrics.content}, metrics.content
+    return {name: known.get(NAMES_IN_DETAILS.get(str(name), str(name))) for name in metrics.content}, metrics.content
 
 
 # (check, record, *origins) as `run_checks` takes them.

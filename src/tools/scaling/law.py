@@ -270,6 +270,6 @@ def predict_held_back(runs: Runs, resamples: int, confidence: float, seed: int) 
         return {}
     smaller_fit = fit(smaller, resamples, seed)
     return {
-        int(i): predict(smaller_fit, runs.parameters[i], runs.tokens[i], confidence, seed)
+        int(i): predict(smaller_fit, float(runs.parameters[i]), float(runs.tokens[i]), confidence, seed)
         for i in sorted(order[-number:])
     }

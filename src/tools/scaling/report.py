@@ -55,7 +55,7 @@ class Scaling:
     def parameter_intervals(self) -> dict[str, Interval]:
         """Return E, A, alpha, B, beta with their intervals."""
         values, drawn = named(self.fit.law), named(self.fit.resampled)
-        return {name: interval(values[name], drawn[name], self.confidence) for name in values}
+        return {name: interval(float(values[name]), drawn[name], self.confidence) for name in values}
 
 
 def report(scaling: Scaling) -> list[str]:
@@ -71,7 +71,7 @@ def runs_table(scaling: Scaling) -> list[str]:
     rows = [
         [
             runs.names[i], f"{runs.parameters[i]:,.0f}", f"{runs.tokens[i]:,.0f}", f"{runs.flops[i]:.3g}",
-            f"{runs.bits_per_byte[i]:.4f}", f"{fitted[i]:.4f}", error(fitted[i], runs.bits_per_byte[i]),
+            f"{runs.bits_per_byte[i]:.4f}", f"{fitted[i]:.4f}", error(float(fitted[i]), float(runs.bits_per_byte[i])),
             "yes" if best[i] else "",
         ]
         for i in np.lexsort((runs.tokens, runs.parameters))
