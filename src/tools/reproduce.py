@@ -7,7 +7,6 @@ outputs except wall-clock times are compared with each other and with the commit
 the two runs differ.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -25,13 +24,6 @@ from tools.common.arguments import tool_parser
 from tools.common.paths import LOCK, MODEL, PACKAGES
 
 WALL_CLOCK, COMMITTED_LOCK = ("metrics/timing.json", "plots/timing.csv"), ".committed.lock.tmp"
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; a wrong one ends the program with status 2."""
-    parser = tool_parser("reproduce", __doc__)
-    parser.add_argument("--out", type=Path, default="metrics/repro.json", help="result file (metrics/repro.json)")
-    return parser.parse_args(argv)
 
 
 def run(*arguments: str | Path, folder: Path) -> str:
@@ -76,7 +68,9 @@ def compare(first: dict, second: dict, committed: dict) -> dict:
 @command
 def main(argv: list[str]) -> None:
     """Run the pipeline twice, write the comparison, and raise IntegrityError if the runs differ."""
-    args = parse(argv)
+    parser = tool_parser("reproduce", __doc__)
+    parser.add_argument("--out", type=Path, default="metrics/repro.json", help="result file (metrics/repro.json)")
+    args = parser.parse_args(argv)
     repository = Path(run("git", "rev-parse", "--show-toplevel", folder=Path.cwd()).strip())
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
         clones = [Path(folder) / name for name in ("first", "second")]

@@ -8,19 +8,11 @@ that are in git (`cache: false`). Another machine then has the record without th
 again. This command pushes them: some hundred kilobytes per run.
 """
 
-import argparse
 from pathlib import Path
 
 from lm.core.errors import EnvironmentFailure, command
 from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; a wrong one ends the program with status 2."""
-    parser = tool_parser("share", __doc__)
-    parser.add_argument("--remote", metavar="NAME", help="a DVC remote (the default remote)")
-    return parser.parse_args(argv)
 
 
 def uncached_outputs(repo) -> dict:
@@ -36,7 +28,9 @@ def uncached_outputs(repo) -> dict:
 @command
 def main(argv: list[str]) -> None:
     """Push the files and print their number. Raise EnvironmentFailure if the remote does not take all of them."""
-    args = parse(argv)
+    parser = tool_parser("share", __doc__)
+    parser.add_argument("--remote", metavar="NAME", help="a DVC remote (the default remote)")
+    args = parser.parse_args(argv)
     from dvc.repo import Repo  # takes a second to import
 
     try:

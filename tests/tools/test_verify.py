@@ -344,8 +344,9 @@ def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_i
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("tokenizer.json", "exported/tokenizer.json (in meta.json): sha256 is"),
-        ("meta.json", "exported/model.json (from exported/meta.json): tokenizer_sha256 is"),
+        ("tokenizer.json", "exported/tokenizer.json (from exported/tokenizer): sha256 is"),
+        ("tokenizer/tokenizer.json", "exported/tokenizer/tokenizer.json (in meta.json): sha256 is"),
+        ("tokenizer/meta.json", "exported/model.json (from exported/tokenizer/meta.json): tokenizer_sha256 is"),
         (
             "model.safetensors",
             "exported/model.safetensors, config.json (in model.json): exported/model.json: describes another",
@@ -355,7 +356,7 @@ def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_i
 )
 def test_a_changed_export_is_named(workspace, check, name, sentence):
     path = Path("exported") / name
-    if name.endswith(".json") and name != "tokenizer.json":
+    if name.endswith(("meta.json", "model.json")):
         edit(path, lambda value: value.update(seed=12))
     else:
         flip(path)
@@ -368,7 +369,7 @@ def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):
     shutil.move("exported", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path)
     assert check("elsewhere")[0] == 0
-    Path("elsewhere/meta.json").unlink()
+    Path("elsewhere/tokenizer/meta.json").unlink()
     assert check("elsewhere")[0] == 4
     status, lines = check()
     assert status == 2 and lines == ["error: dvc.yaml: missing; run the command at the repository's root, or name an "
