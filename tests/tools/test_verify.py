@@ -233,6 +233,13 @@ def test_other_objects_are_counted_and_the_run_cache_may_drop_its_own(workspace,
     assert status == 0 and "note   cache: 1 objects of other runs are not checked" in lines
 
 
+def test_the_help_says_which_objects_are_read(check, capsys):
+    with pytest.raises(SystemExit):
+        check("--help")
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Of the cache only the objects that dvc.lock or a .dvc file refers to are read" in words
+
+
 def test_a_damaged_hard_link_into_the_cache_is_made_again(workspace, check):
     shared = object_of(TRAIN)
     if not os.path.samefile(shared, TRAIN):

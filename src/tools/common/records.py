@@ -17,15 +17,10 @@ from tools.common import paths
 from tools.common.parameters import flatten
 
 NAMES_IN_DETAILS = {
-    "bytes_per_token": "train.bytes_per_token",
-    "leaked_fraction": "contamination.leaked_fraction",
-    "val_loss": "best.val_loss",
-    "tokens_seen": "last.tokens_seen",
-    "train_loss": "training.last_train_loss",
-    "parameters": "training.parameters",
-    "bpb_se": "bits_per_byte_se",
-    "clean_bpb": "clean.bits_per_byte",
-}
+    "bytes_per_token": "train.bytes_per_token", "leaked_fraction": "contamination.leaked_fraction",
+    "val_loss": "best.val_loss", "tokens_seen": "last.tokens_seen", "train_loss": "training.last_train_loss",
+    "parameters": "training.parameters", "bpb_se": "bits_per_byte_se", "clean_bpb": "clean.bits_per_byte",
+}  # fmt: skip
 
 
 class Finding(NamedTuple):
@@ -39,6 +34,13 @@ class Finding(NamedTuple):
     fault: str | None = None
     blamed: tuple[Path, ...] = ()
     advice: str = ""
+
+
+class Record(NamedTuple):
+    """A JSON file and its content."""
+
+    path: Path
+    content: dict[str, Any]
 
 
 class Digest(NamedTuple):
@@ -78,13 +80,6 @@ class Digests:
                 self.num_bytes += len(block)
                 self._on_bytes(len(block))
         return Digest(self.num_bytes - start, md5.hexdigest(), sha256.hexdigest())
-
-
-class Record(NamedTuple):
-    """A JSON file and its content."""
-
-    path: Path
-    content: dict[str, Any]
 
 
 def differences(found: dict, recorded) -> str | None:
@@ -152,9 +147,8 @@ def token_file(digests: Digests, sidecar: Record) -> Iterator[Finding]:
 
 def fault_of_stream(path: Path, meta: dict) -> str | None:
     """Return a clause if the shards are in the wrong order or an id is outside the vocabulary, else None."""
-    if "shards" in meta and (
-        fault := differences({"sha256": sha256_of_stream(file.path for file in files_of(path, meta))}, meta)
-    ):
+    stream = {"sha256": sha256_of_stream(file.path for file in files_of(path, meta))} if "shards" in meta else {}
+    if fault := differences(stream, meta):
         return fault
     highest = max(int(block.max()) for _, block in blocks_of(map_ids(path, meta)))
     vocab_size = meta["tokenizer"]["vocab_size"]
@@ -192,10 +186,10 @@ def tokenizer_of_tokens(digests: Digests, sidecar: Record, meta: Record):
 
 def audit_of_tokens(digests: Digests, card: Record, manifest: Record, train: Record, validation: Record):
     """Compare the counts of data/audit/details.json with the token files."""
-    names = ("documents", "characters", "utf8_bytes", "tokens")
-    sidecars = {"train": train.content, "validation": validation.content}
     found = {"source": manifest.content["source"]}
-    found |= {f"{split}.{name}": sidecar[name] for split, sidecar in sidecars.items() for name in names}
+    for split, sidecar in (("train", train), ("validation", validation)):
+        names = ("documents", "characters", "utf8_bytes", "tokens")
+        found |= {f"{split}.{name}": sidecar.content[name] for name in names}
     return found, flatten(card.content)
 
 

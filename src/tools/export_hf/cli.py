@@ -44,12 +44,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = tool_parser("export_hf", __doc__)
     parser.add_argument("folder", type=Path, help="the folder to write")
     parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
-    parser.add_argument("--models", type=Path, default=paths.MODELS)
-    parser.add_argument("--tokenizer", type=Path, default=paths.TOKENIZER)
-    for name, default in (
-        ("params", paths.PARAMS), ("presets", paths.PRESETS), ("audit", paths.AUDIT), ("evaluation", paths.EVALUATION)
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=Path, default=default, help="for the model card")
+    for path in (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.AUDIT, paths.EVALUATION):
+        parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
     parser.add_argument("--seq_len", type=int, default=512, help="window for scoring an imported model (512)")
     return parser.parse_args(argv)
 
@@ -93,10 +89,8 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, {n: train.get(n) for n in RECORDED})):
         for name, value in values.items():
             if value != expected[name]:
-                raise IntegrityError(
-                    f"{path}: {name} is {value}, the model was trained with {expected[name]}; run `dvc repro`, or "
-                    f"name the {path.name} of that run"
-                )
+                sentence = f"{path}: {name} is {value}, the model was trained with {expected[name]}"
+                raise IntegrityError(f"{sentence}; run `dvc repro`, or name the {path.name} of that run")
     return chosen | {"train": train} | selected_presets(params, read_yaml(args.presets))
 
 
@@ -113,13 +107,9 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: Tokenizer) -> str:
     """Return README.md: what the model is and how to use it, its metrics, its data, its parameters."""
-    hashes = {
-        "training tokens": record["data_sha256"]["train"],
-        "validation tokens": record["data_sha256"]["validation"],
-        "tokenizer": record["tokenizer_sha256"],
-        WEIGHTS: record["best"]["sha256"],
-    }
-    config = ModelConfig(**record["config"])
+    data, config = record["data_sha256"], ModelConfig(**record["config"])
+    hashes = {"training tokens": data["train"], "validation tokens": data["validation"]}
+    hashes |= {"tokenizer": record["tokenizer_sha256"], WEIGHTS: record["best"]["sha256"]}
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), keep_trailing_newline=True)
     return environment.get_template("card.md.j2").render(
         model_name=params["model.name"],
@@ -161,10 +151,8 @@ def foreign_record(args: argparse.Namespace, model: Gemma3Model, sha256: str) ->
     tokenizer = load_tokenizer(args.tokenizer)
     check_same_tokenizer(args.source, tokenizer)
     if model.config.vocab_size < tokenizer.vocab_size:
-        raise DataError(
-            f"{args.source}: vocab_size is {model.config.vocab_size}, needed: at least the tokenizer's "
-            f"{tokenizer.vocab_size}"
-        )
+        sizes = f"{model.config.vocab_size}, needed: at least the tokenizer's {tokenizer.vocab_size}"
+        raise DataError(f"{args.source}: vocab_size is {sizes}")
     return {
         "config": dataclasses.asdict(model.config),
         "seq_len": args.seq_len,
@@ -188,10 +176,8 @@ def check_same_tokenizer(source: Path, tokenizer: Tokenizer) -> None:
         write_huggingface(Path(copy, "rewritten"), Path(copy))
         theirs = [rules_of_ids(path / BACKEND) for path in (source, Path(copy, "rewritten"))]
     if rules_of_ids(tokenizer.folder / BACKEND) not in theirs:
-        raise IntegrityError(
-            f"{source}: its tokenizer differs from {tokenizer.folder}; choose its tokenizer as "
-            "tokenizer.name in params.yaml and run `dvc repro make_tokenizer`"
-        )
+        advice = "choose its tokenizer as tokenizer.name in params.yaml and run `dvc repro make_tokenizer`"
+        raise IntegrityError(f"{source}: its tokenizer differs from {tokenizer.folder}; {advice}")
 
 
 def rules_of_ids(path: Path) -> list:

@@ -1,7 +1,4 @@
-"""Draw the pictures that only the report has: lengths of tokens and documents, parameters and FLOP by part.
-
-Each function draws onto the axes that it is given; lm.plots makes figures of them.
-"""
+"""Draw onto given axes what only the report has: lengths of tokens and documents, parameters and FLOP by part."""
 
 from pathlib import Path
 

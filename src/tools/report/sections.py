@@ -24,9 +24,8 @@ from lm.model.gemma3 import ModelConfig, count_parameters, flops_per_token
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import TokenFile, entropy_per_token
 from tools.common import paths
-from tools.common.parameters import flatten, selected_presets
+from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
-from tools.common.revisions import recorded_params
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
 
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
@@ -51,8 +50,10 @@ class Workspace:
 
     def notes(self, *needed: tuple[Path, str]) -> list[str]:
         """Return a line for each (record, what is made from it) that is left out."""
-        missing = [(path, what) for path, what in needed if path not in self.records]
-        return [f"Left out: {what}; {path} {self.left_out.get(path, 'does not exist yet')}." for path, what in missing]
+        return [
+            f"Left out: {what}; {path} {self.left_out.get(path, 'does not exist yet')}."
+            for path, what in needed if path not in self.records
+        ]  # fmt: skip
 
 
 def read_workspace() -> Workspace:

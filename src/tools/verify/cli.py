@@ -44,10 +44,8 @@ def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[F
             if with_cache:
                 yield from outputs.check_cache()
     except DvcException as error:
-        reason = " ".join(str(error).split())
-        raise IntegrityError(
-            f"{PIPELINE}: DVC cannot read the pipeline: {reason}; repair the file or restore it with git"
-        ) from None
+        reason = f"DVC cannot read the pipeline: {' '.join(str(error).split())}"
+        raise IntegrityError(f"{PIPELINE}: {reason}; repair the file or restore it with git") from None
 
 
 def check_runs(digests: Digests) -> Iterator[Finding]:
@@ -115,8 +113,8 @@ def model_of_export(digests: Digests, exported: Record, model: Record) -> Iterat
 def show(finding: Finding) -> str:
     """Print a finding on its own line above the progress bar; return "ok", "note" or "WRONG"."""
     result = "WRONG" if finding.fault else "note" if finding.advice else "ok"
-    clauses = [clause for clause in (finding.fault, finding.advice) if clause]
-    tqdm.write(f"{result:5}  {finding.subject}" + (f": {'; '.join(clauses)}" if clauses else ""))
+    clauses = "; ".join(filter(None, (finding.fault, finding.advice)))
+    tqdm.write(f"{result:5}  {finding.subject}" + (f": {clauses}" if clauses else ""))
     return result
 
 
@@ -136,7 +134,6 @@ def main(argv: list[str]) -> None:
         results = Counter(show(finding) for finding in itertools.chain(workspace, exports))
     checked = f"{results.total()} checks, {digests.num_bytes:,} bytes read"
     if results["WRONG"]:
-        raise IntegrityError(
-            f"{checked}, {results['WRONG']} wrong; run the commands above from the top, then verify again"
-        )
+        advice = "run the commands above from the top, then verify again"
+        raise IntegrityError(f"{checked}, {results['WRONG']} wrong; {advice}")
     print(f"{checked}, all ok" + (f" except {results['note']} notes" if results["note"] else ""))
