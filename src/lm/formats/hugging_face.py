@@ -86,7 +86,8 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
     }
     write_json(folder / CONFIG, config | special_ids)
     # pad_token_id is for generation alone: in config.json it would stop the gradient of that embedding.
-    write_json(folder / GENERATION_CONFIG, special_ids | {"pad_token_id": eot_id})
+    sampling = {"do_sample": True, "temperature": 0.8, "top_k": 50}  # the defaults of `python src generate`
+    write_json(folder / GENERATION_CONFIG, special_ids | {"pad_token_id": eot_id} | sampling)
 
 
 def read_pretrained(folder: Path) -> Gemma3Model:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
@@ -178,6 +179,20 @@ def _check_ordinary(backend: Tokenizer, special_tokens: dict[str, int], unk_id: 
                     f"the tokenizer gives the text {text!r} the id of {names[special_ids.pop()]!r}, which must not "
                     "come from a document; choose another tokenizer"
                 )
+
+
+def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
+    """Write a copy of the tokenizer of `source` that begins each text with `eot_id`, and pads with it on the left."""
+    backend = open_backend(source / BACKEND)
+    eot = backend.id_to_token(eot_id)
+    backend.post_processor = TemplateProcessing(
+        single=[eot, "$A"], pair=[eot, "$A", "$B"], special_tokens=[(eot, eot_id)]
+    )
+    with _os_errors():
+        backend.save(str(folder / BACKEND))
+    special = {"bos_token": eot, "eos_token": eot, "pad_token": eot, "padding_side": "left"}
+    added = {"add_bos_token": True, "add_eos_token": False, "model_input_names": ["input_ids", "attention_mask"]}
+    write_json(folder / CONFIG, read_json(source / CONFIG) | special | added)
 
 
 @contextlib.contextmanager
