@@ -169,10 +169,8 @@ def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None
     do not count.
     """
     size = size or (8192 if device.type == "cuda" else 1024)
-    a, products = (
-        torch.ones(size, size, dtype=dtype, device=device),
-        torch.empty(size, size, dtype=dtype, device=device),
-    )
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    products = torch.empty_like(a)
     best, count, end = math.inf, 1, time.perf_counter() + seconds
     while time.perf_counter() < end or best == math.inf:
         started = time.perf_counter()

@@ -53,7 +53,8 @@ class Plan:
     def lines(self, step_seconds: float, validation_seconds: float) -> list[str]:
         """Return the printed summary, given the measured time of one step and of one validation."""
         muon = self.muon_flops_per_step / self.flops_per_step
-        hours, training = self.hours(step_seconds, validation_seconds), self.max_steps * step_seconds / 3600
+        speed = self.max_tokens / self.max_steps / step_seconds
+        training, both = self.max_steps * step_seconds / 60, 60 * self.hours(step_seconds, validation_seconds)
         return [
             f"parameters   {self.num_parameters:,}",
             f"steps        {self.max_steps:,}, {self.max_tokens:,} tokens = {self.epochs:.2f} epochs of "
@@ -62,8 +63,8 @@ class Plan:
             f"{self.flops_per_step * self.max_steps / 1e12:.1f} TFLOP in all"
             + (f", {muon:.0%} of it in Muon" if muon else ""),
             f"memory       about {self.memory_bytes / GIB:.1f} GiB",
-            f"time         about {60 * hours:.1f} min: {60 * training:.1f} training at "
-            f"{self.max_tokens / self.max_steps / step_seconds:,.0f} tokens/s, {60 * (hours - training):.1f} validation",
+            f"time         about {both:.1f} min: {training:.1f} training at {speed:,.0f} tokens/s, "
+            f"{both - training:.1f} validation",
         ]
 
 
@@ -188,7 +189,7 @@ def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParam
 def validation_seconds(state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype) -> float:
     """Return the time of one validation, extrapolated from one batch per rank."""
     ranks = state.world.world_size
-    one_batch = functools.partial(validation_loss, state, tokens, params, dtype, num_batches=ranks)
+    one_batch = functools.partial(validation_loss, state, tokens, params, dtype, max_batches=ranks)
     batches = min(params.eval_tokens, len(tokens.ids)) / (params.seq_len * validation_batch_size(params))
     return second_call_seconds(one_batch, state.model.device) * max(1.0, batches / ranks)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
+from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
@@ -91,23 +92,22 @@ def check_divergence(state: TrainingState, params: TrainParams) -> None:
 
 
 def validation_loss(
-    state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype, num_batches: int | None = None
+    state: TrainingState, tokens: TokenFile, params: TrainParams, dtype: torch.dtype, max_batches: int | None = None
 ) -> float:
     """Return the mean nats per token over the windows of a token file that select the best model.
 
-    num_batches: score the first batches only. The ranks share the batches, which are those of one process, as is
-    the order of the sum, so the bits are the same for any number of ranks.
+    Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
+    batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
     world, batch_size = state.world, validation_batch_size(params)
-    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)[
-        : num_batches and num_batches * batch_size
-    ]
+    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
+    starts = starts[: max_batches and max_batches * batch_size]
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
-    for batch, window_losses in score_windows(
-        state.model, tokens.ids, tokens.eot_id, starts, params.seq_len, batch_size, state.model.device, dtype,
-        world.rank, world.world_size,
-    ):  # fmt: skip
-        losses[batch] = window_losses
+    num_batches = -(-len(starts) // batch_size)
+    for number in range(world.rank, world.rank + num_batches, world.world_size):
+        first = min(number, num_batches - 1) * batch_size
+        batch = slice(first, first + batch_size)
+        losses[batch] = score_windows(state.model, tokens, starts[batch], params.seq_len, dtype)
     return float(world.all_gather_losses(losses).mean(dtype="float64"))
 
 
