@@ -1,7 +1,8 @@
-"""Losses of a stream of tokens: each token scored once with real left context, and sums over documents.
+"""Losses of a token file: each token scored once with real left context, the first one after end-of-text.
 
-Legend: N tokens, W windows, T tokens of a window, D documents. Nats are natural-logarithm units. Bits per byte
-divide the nats of all tokens, end-of-text tokens included, by ln 2 and by the UTF-8 bytes of the text.
+Legend: N tokens, W windows, B of them at a time, T tokens of a window, D documents. Nats are natural-logarithm units.
+Bits per byte divide the nats of all tokens, end-of-text tokens included, by ln 2 and by the UTF-8 bytes of the text.
+`tokens` has `ids` (N,) and `eot_id`, as a lm.tokens.tokenfile.TokenFile.
 """
 
 import math
@@ -11,7 +12,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import read_windows
 
 
@@ -31,7 +31,7 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
 
 
 def score_tokens(
-    model, tokens: TokenFile, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype
+    model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it."""
     num_tokens = len(tokens.ids)
@@ -50,11 +50,8 @@ def score_tokens(
 
 
 @torch.inference_mode()
-def score_windows(model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype) -> np.ndarray:
-    """Return the losses (B, T) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,).
-
-    The token before the first one of the file is end-of-text.
-    """
+def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.dtype) -> np.ndarray:
+    """Return the losses (B, T) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,)."""
     windows = np.full((len(starts), seq_len + 1), tokens.eot_id, np.int64)
     windows[starts == 0, 1:] = tokens.ids[:seq_len]
     if starts.any():
@@ -76,8 +73,7 @@ def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
 def summarize(nats: np.ndarray, num_tokens: np.ndarray, utf8_bytes: np.ndarray) -> dict:
     """Return loss figures over documents, given the nats, tokens and bytes of each (D,).
 
-    Documents are the sampling unit of the standard errors (linearized ratio estimator: Cochran, Sampling
-    Techniques, 6.4). They are None for a single document.
+    The standard error over documents is that of a linearized ratio (Cochran, Sampling Techniques, 6.4), None for one.
     """
     loss, _ = _ratio(nats, num_tokens)
     bits_per_byte, bits_per_byte_se = _ratio(nats / math.log(2), utf8_bytes)

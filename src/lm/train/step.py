@@ -1,7 +1,6 @@
-"""The arithmetic of a training step and of a validation: gradients, update, divergence, selection of the best model.
+"""The arithmetic of a training step and of a validation; src/train.py calls these functions in order.
 
-src/train.py calls these functions in order. They are part of the fingerprint under which a run resumes
-(lm.train.checkpoints): a change of this file starts a run of its own.
+They are part of the fingerprint under which a run resumes (lm.train.checkpoints): a change starts a run of its own.
 """
 
 import math
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
-from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
@@ -31,9 +29,8 @@ def compute_gradients(
 
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
-    x, y = batch
-    loss = accumulate_gradients(state.model, x, y, num_micro_batches(len(x), params), dtype)
-    loss = state.world.average(loss, state.model.parameters())
+    own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
+    loss = state.world.average(own_loss, state.model.parameters())
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip)
     full_tensor = getattr(norm, "full_tensor", None)  # of sharded weights
     return loss, float(full_tensor() if full_tensor else norm)
@@ -92,7 +89,7 @@ def check_divergence(state: TrainingState, params: TrainParams) -> None:
 
 
 def validation_loss(
-    state: TrainingState, tokens: TokenFile, params: TrainParams, dtype: torch.dtype, max_batches: int | None = None
+    state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype, max_batches: int | None = None
 ) -> float:
     """Return the mean nats per token over the windows of a token file that select the best model.
 

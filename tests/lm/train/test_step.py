@@ -27,6 +27,7 @@ from lm.train.step import (
 )
 from lm.train.world import World
 from support import ROOT
+from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
 CPU = torch.device("cpu")
@@ -64,7 +65,7 @@ class Tokens:
 def new_state(optimizer="muon"):
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
     model.init_weights(torch.Generator().manual_seed(1))
-    return TrainingState(model, build_optimizers(model, optimizer, 0.1, (0.9, 0.95), 1.0, torch.float32))
+    return TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
 
 
 def run(state, params=None, until=None):
