@@ -98,7 +98,7 @@ def bits_per_byte(folder: Path) -> float:
     validation = open_tokens(folder / "data" / "processed_datasets" / "validation.bin")
     seq_len = record["seq_len"]
     dtype = machine.resolve_dtype(read_section(folder / "params.yaml", "train.dtype", str), device)
-    losses, _ = score_tokens(model, validation.ids, validation.eot_id, seq_len, seq_len, 32, device, dtype)
+    losses, _ = score_tokens(model, validation, seq_len, seq_len, 32, dtype)
     return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
 
 

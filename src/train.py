@@ -3,8 +3,8 @@
     python src/train.py --train data/processed_datasets/train.bin \
         --validation data/processed_datasets/validation.bin --models data/models --metrics metrics --plots plots
 
-`train` below is the whole run, from top to bottom. Its states are kept in .runs/<fingerprint>/, so that a killed
-run continues where it stopped (lm.train.checkpoints). Every rank of several runs this file.
+`train` is the whole run from top to bottom. A killed run continues from its states in .runs/<fingerprint>/
+(lm.train.checkpoints). Every rank of several runs this file.
 """
 
 import argparse
@@ -191,10 +191,10 @@ def start(run: Run) -> None:
     params, world = run.params, run.world
     rows = params.batch_size // world.world_size
     micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
-    run.plan = preflight.make_plan(params, run.config, len(run.train.ids), micro_batch_tokens, world.num_shards)
+    run.plan = preflight.Plan(params, run.config, len(run.train.ids), micro_batch_tokens, world.num_shards)
     if world.is_main:
-        processes = world.local_world_size if run.device.type == "cpu" else 1
-        preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // processes)
+        ranks = world.local_world_size if run.device.type == "cpu" else 1
+        preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // ranks)
     distributed.start_group(world, run.device)
     # The main rank chooses the dtype for all; a run that continues keeps its own.
     earlier = checkpoints.newest_dtype(run.folder)
@@ -207,9 +207,7 @@ def start(run: Run) -> None:
     if params.compile:
         model.compile()
     world.place_model(model, run.device)
-    betas, factor = (params.beta1, params.beta2), params.embedding_lr_factor
-    optimizers = build_optimizers(model, params.optimizer, params.weight_decay, betas, factor, run.dtype)
-    run.state = TrainingState(model, optimizers, world)
+    run.state = TrainingState(model, build_optimizers(model, params, run.dtype), world)
     run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
     print_plan(run)
 
@@ -242,15 +240,12 @@ def resume(run: Run) -> None:
         try:
             state.restore(saved)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise IntegrityError(
-                f"{folder}: its newest state does not fit: {reason}; delete the folder to train from scratch"
-            ) from None
+            reason = f"its newest state does not fit: {' '.join(str(error).split())}"
+            raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
     here = machine.describe(run.device, run.dtype, world.world_size)
-    before = dict(state.segments[-1]) if state.segments else {}
-    before.pop("from_step", None)
+    before = {name: value for name, value in (state.segments or [{}])[-1].items() if name != "from_step"}
     if before and before != here and world.is_main:
         print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
     if before != here:

@@ -2,13 +2,12 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import eval as eval_stage
-from lm.tokens.tokenfile import TokenFile
+from lm.tokens.tokenfile import TokenFile, document_spans
 from lm.tokens.windows import selection_starts
 
 EOT = 9
@@ -23,7 +22,7 @@ def validation() -> TokenFile:
 
 def documents_of(validation: TokenFile, selected: np.ndarray) -> dict[str, np.ndarray]:
     losses = np.arange(1, len(IDS) + 1, dtype=np.float32)
-    documents = eval_stage.sum_by_document(losses, selected, validation, SimpleNamespace(token_bytes=TOKEN_BYTES))
+    documents = eval_stage.sum_by_document(losses, selected, TOKEN_BYTES[IDS], document_spans(validation))
     return documents | {"leaked_fraction": np.array([0.0, 0.19, 0.2, 1.0])}
 
 

@@ -86,9 +86,8 @@ def generate(
 ) -> Iterator[int]:  # fmt: skip
     """Yield the ids that follow `prompt_ids`, each as soon as it is drawn; stop after `eot_id`.
 
-    `generator` is on model.device; the other settings are those of `Sampling`. With the cache each id costs the work
-    of one token, without it that of the whole text. Raises ValueError for a setting out of range, an empty prompt, or
-    a text longer than the model's max_seq_len.
+    `generator` is on model.device; the settings are those of `Sampling`. The cache saves computing the whole text for
+    each id. Raises ValueError for a setting out of range, an empty prompt, or a text longer than max_seq_len.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:

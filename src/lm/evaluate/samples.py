@@ -40,14 +40,10 @@ def measure(samples: list[Sample], train_ids: np.ndarray | ShardedIds) -> list[d
     COPIED_TOKENS-grams that train_ids does not contain and of its REPEATED_TOKENS-grams that occur in it before."""
     copied = copies([sample.ids for sample in samples], train_ids, COPIED_TOKENS)
     return [
-        {
-            "ended": sample.ended,
-            "longest_copy_tokens": longest,
-            "new_fraction": new,
-            "repeated_fraction": repeated_fraction(sample.ids),
-        }
+        {"ended": sample.ended, "longest_copy_tokens": longest, "new_fraction": new,
+         "repeated_fraction": repeated_fraction(sample.ids)}
         for sample, (longest, new) in zip(samples, copied, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def repeated_fraction(ids: np.ndarray) -> float | None:

@@ -63,32 +63,27 @@ def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -
         name, reason = "float32", f"this {device.type} has no instructions for bfloat16"
     elif name == "auto" and earlier:
         name, reason = earlier, "as the run began"
-    elif name == "auto" and device.type == "cuda":
-        name, reason = "bfloat16", "this GPU has instructions for it"
     elif name == "auto":
-        speedup = bfloat16_speedup()
+        speedup = math.inf if device.type == "cuda" else bfloat16_speedup()
         name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
-        reason = f"bfloat16 matrix products are {speedup:.1f} times as fast as float32 ones here"
+        reason = "as on every GPU" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
     print(f"dtype        {name} ({reason})", flush=True)
     return COMPUTE_DTYPES[name]
 
 
 def bfloat16_speedup() -> float:
-    """Measure the time of float32 matrix products divided by that of bfloat16 ones on this CPU, in about 0.2 s.
+    """Return the time of float32 matrix products divided by that of bfloat16 ones on this CPU, measured in 0.2 s.
 
     The two alternate and the shortest time of each counts, so that other processes disturb them alike.
     """
-    best: dict[tuple, float] = {}
-    operands = {
-        (dtype, shape): (torch.ones(shape[0], shape[1], dtype=dtype), torch.ones(shape[1], shape[2], dtype=dtype))
-        for shape in PROBED_SHAPES for dtype in COMPUTE_DTYPES.values()
-    }  # fmt: skip
+    best = dict.fromkeys(((dtype, shape) for shape in PROBED_SHAPES for dtype in COMPUTE_DTYPES.values()), math.inf)
+    operands = {key: [torch.ones(size, dtype=key[0]) for size in (key[1][:2], key[1][1:])] for key in best}
     for _ in range(4):
         for key, (a, b) in operands.items():
             started = time.perf_counter()
             a @ b
-            best[key] = min(best.get(key, math.inf), time.perf_counter() - started)
-    narrow, wide = (sum(best[d, s] for s in PROBED_SHAPES) for d in (torch.bfloat16, torch.float32))
+            best[key] = min(best[key], time.perf_counter() - started)
+    wide, narrow = (sum(best[dtype, shape] for shape in PROBED_SHAPES) for dtype in COMPUTE_DTYPES.values())
     return wide / narrow
 
 
@@ -122,14 +117,12 @@ def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cg
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep large freed blocks instead of returning them to the kernel; return True if it does.
+    """Tell glibc to keep large freed blocks, call it before the first tensor; return True if it does (Linux only).
 
     Each training step frees and allocates gigabytes of activations, which would cause page faults every time. It
-    costs resident memory and changes no result. Call it before the first tensor. It works on Linux with glibc only.
+    costs resident memory and changes no result.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:
         return False
     mmap_max, trim_threshold, top_pad = -4, -1, -2  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD of <malloc.h>
@@ -137,10 +130,9 @@ def keep_freed_memory() -> bool:
 
 
 def warn_of_busy_cores(seconds: float, measure) -> list[str]:
-    """Return a warning if measure() takes less than `seconds` with one thread, or an empty list.
+    """Return a warning if measure() takes less with one thread than its `seconds` with all, or an empty list.
 
-    `seconds` is its result with all threads. Threads wait for each other by spinning: with one busy process on the
-    machine, a step was measured 15 times slower.
+    Threads wait for each other by spinning: one busy process on the machine made a step 15 times slower.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -169,10 +161,8 @@ def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None
     do not count.
     """
     size = size or (8192 if device.type == "cuda" else 1024)
-    a, products = (
-        torch.ones(size, size, dtype=dtype, device=device),
-        torch.empty(size, size, dtype=dtype, device=device),
-    )
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    products = torch.empty_like(a)
     best, count, end = math.inf, 1, time.perf_counter() + seconds
     while time.perf_counter() < end or best == math.inf:
         started = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Run folders: .runs/<fingerprint>/ holds the resumable states of one run, and its results once it is done.
+"""Run folders: .runs/<fingerprint>/ holds the last two states of a run, and its results once it is done.
 
 The fingerprint covers what decides the bits of a run: parameters, inputs, torch, and the modules of CODE. A state
-is written whole, with its SHA-256 in a record beside it. The last two are kept, so that one survives any fault.
+is written whole, with its SHA-256 in a record beside it.
 """
 
 import ast

@@ -43,10 +43,7 @@ class TrainingState:
     PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "seconds", "segments")
 
     def as_dict(self) -> dict:
-        """Return the state as tensors and plain values only, so that it loads without running code.
-
-        All ranks call it together; the main rank gets the whole state, the same for any number of ranks.
-        """
+        """Return the whole state on the main rank, as tensors and plain values; all ranks call it together."""
         return {
             "model": self.world.gather(self.model.state_dict()),
             "optimizers": [self.world.gather(optimizer.state_dict()) for optimizer in self.optimizers],

@@ -1,7 +1,6 @@
 """The ranks of a run while it trains: they split each batch, average gradients, agree, and shard weights.
 
-Each rank takes its rows of every batch. Gradients are averaged, so that all ranks hold the same weights. Rank 0,
-the main rank, alone holds locks, prints and writes. With one process every method returns what it is given.
+Rank 0, the main rank, alone holds locks, prints and writes. With one process every method returns what it is given.
 Training draws no random numbers (no dropout, and a batch is a function of seed and step), so no rank needs a
 generator of its own. lm.train.distributed starts and ends the process group.
 """
@@ -56,10 +55,7 @@ class World:
         return tuple(maxima.tolist())
 
     def average(self, loss: float, parameters: Iterable[Tensor]) -> float:
-        """Replace every gradient by its mean over the ranks, and return the mean loss.
-
-        All ranks take equally many rows, so that this is the mean over the batch.
-        """
+        """Replace every gradient by its mean over the ranks, which have equally many rows; return the mean loss."""
         if self.world_size == 1:
             return loss
         if not self.sharded:  # FSDP averages in its backward pass
@@ -69,8 +65,8 @@ class World:
         return total.item() / self.world_size
 
     def _average_gradients(self, grads: list[Tensor]) -> None:
-        # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is
-        # the same; the price is that it does not overlap with the last backward pass.
+        # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is the
+        # same, but does not overlap with the last backward pass.
         while grads:
             size = np.cumsum([grad.numel() for grad in grads])
             end = max(1, int(np.searchsorted(size, BUCKET_NUMBERS, side="right")))

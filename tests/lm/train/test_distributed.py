@@ -131,7 +131,7 @@ def test_the_main_rank_chooses_the_dtype_and_a_resumed_run_keeps_it(workspace):
     workspace.change(**{"train.dtype": "auto"})
     ended = run_ranks(2, measure_and_stop, 3.0, STOP)
     assert [rank.code for rank in ended] == [143, 143], ended
-    assert "dtype        bfloat16 (bfloat16 matrix products are 3.0 times as fast" in ended[0].out
+    assert "dtype        bfloat16 (bfloat16 products are 3.0 times as fast)" in ended[0].out
     ended = run_stage(measure, 0.5)
     assert ended.code == 0 and "dtype        bfloat16 (as the run began)" in ended.out
     segments = json.loads(Path("data/models/model.json").read_text())["segments"]
