@@ -112,18 +112,13 @@ def open_current(path: Path, raw: Path) -> TokenFile:
     return tokens
 
 
-def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """Return the paths of the inputs and outputs."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    for name in ("raw", "train", "validation", "audit", "metrics"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    return parser.parse_args(argv)
-
-
 @command
 def main(argv: list[str]) -> None:
     """Audit the slices of --raw that --train and --validation were made from."""
-    args = parse_arguments(argv)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    for name in ("raw", "train", "validation", "audit", "metrics"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    args = parser.parse_args(argv)
 
     # Check that the text and both token files belong together.
     manifest = read_manifest(args.raw)

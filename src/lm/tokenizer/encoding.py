@@ -61,7 +61,7 @@ def encode_here(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Encoded:
         yield chunk, encode_exactly(chunk, tokenizer)
 
 
-def show_progress(encoded: Encoded, total_chars: int) -> Encoded:
+def show_progress(encoded: Encoded, total_chars: float) -> Encoded:
     """Yield each chunk and its ids, and show a bar of the characters so far."""
     with tqdm(total=total_chars, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
         for chunk, ids in encoded:

@@ -46,7 +46,7 @@ def write_curves(plots: Path, history: History) -> None:
     """Write the curves as CSV files, also of a run in progress."""
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
     write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
-    write_csv(plots / "timing.csv", ["tokens", "seconds"], history.timing)
+    write_csv(plots / "timing.csv", ["tokens", "seconds", "validation_seconds", "saving_seconds"], history.timing)
 
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
@@ -58,7 +58,7 @@ def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
         "parameters": plan.num_parameters,
     }
     write_json(metrics / "train.json", {name: value for name, value in figures.items() if value is not None})
-    write_json(metrics / "timing.json", {"train_seconds": state.elapsed_s})
+    write_json(metrics / "timing.json", {"train_seconds": state.seconds["training"]})
 
 
 def write_results(folder: Path, state: TrainingState, plan: Plan, provenance: dict) -> None:

@@ -2,11 +2,15 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
+from collections.abc import Callable
 
 import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.params import read_section
+from lm.model.device import synchronize
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
@@ -42,10 +46,14 @@ class Plan:
         """Return the FLOP of an optimizer step: forward and backward pass, and Muon's matrix products."""
         return self.flops_per_token * self.max_tokens / self.max_steps + self.muon_flops_per_step
 
+    def hours(self, step_seconds: float, validation_seconds: float) -> float:
+        """Return the hours of the whole run, given the measured time of one step and of one validation."""
+        return (self.max_steps * step_seconds + self.num_validations * validation_seconds) / 3600
+
     def lines(self, step_seconds: float, validation_seconds: float) -> list[str]:
         """Return the printed summary, given the measured time of one step and of one validation."""
         muon = self.muon_flops_per_step / self.flops_per_step
-        training, validation = self.max_steps * step_seconds / 60, self.num_validations * validation_seconds / 60
+        hours, training = self.hours(step_seconds, validation_seconds), self.max_steps * step_seconds / 3600
         return [
             f"parameters   {self.num_parameters:,}",
             f"steps        {self.max_steps:,}, {self.max_tokens:,} tokens = {self.epochs:.2f} epochs of "
@@ -54,8 +62,8 @@ class Plan:
             f"{self.flops_per_step * self.max_steps / 1e12:.1f} TFLOP in all"
             + (f", {muon:.0%} of it in Muon" if muon else ""),
             f"memory       about {self.memory_bytes / GIB:.1f} GiB",
-            f"time         about {training + validation:.1f} min: {training:.1f} training at "
-            f"{self.max_tokens / self.max_steps / step_seconds:,.0f} tokens/s, {validation:.1f} validation",
+            f"time         about {60 * hours:.1f} min: {60 * training:.1f} training at "
+            f"{self.max_tokens / self.max_steps / step_seconds:,.0f} tokens/s, {60 * (hours - training):.1f} validation",
         ]
 
 
@@ -122,6 +130,19 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         )
 
 
+def check_evaluation(params_file: str, max_seq_len: int) -> None:
+    """Raise ParamsError if the evaluation would fail after the training because of its own settings."""
+    fraction = read_section(params_file, "eval.stride_fraction", float)
+    if not 0 < fraction <= 1:
+        raise ParamsError(f"{params_file}: eval.stride_fraction is {fraction}, needed: above 0, at most 1")
+    sample_tokens = read_section(params_file, "eval.sample_tokens", int)
+    if not 1 <= sample_tokens < max_seq_len:
+        raise ParamsError(
+            f"{params_file}: eval.sample_tokens is {sample_tokens}, needed: from 1 to below the model's max_seq_len "
+            f"{max_seq_len}, with room for a prompt"
+        )
+
+
 def refuse_too_large(plan: Plan, available_bytes: int) -> None:
     """Raise EnvironmentFailure if the run does not fit into memory; the kernel would kill it without a message."""
     if plan.memory_bytes > available_bytes:
@@ -131,22 +152,32 @@ def refuse_too_large(plan: Plan, available_bytes: int) -> None:
         )
 
 
+def second_call_seconds(function: Callable[[], object], device: torch.device) -> float:
+    """Return the time of the second of two calls; the first allocates memory and compiles."""
+    seconds = 0.0
+    for _ in range(2):
+        started = time.perf_counter()
+        function()
+        synchronize(device)
+        seconds = time.perf_counter() - started
+    return seconds
+
+
 def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParams, dtype: torch.dtype) -> float:
-    """Return the time of one optimizer step before the first one: the second of two on the first batch.
+    """Return the time of an optimizer step, measured on the first batch before the first step.
 
     Weights and optimizers are restored bit for bit. The copy takes the memory that the best weights take later.
     """
     device, before = state.model.device, [p.detach().clone() for p in state.model.parameters()]
-    for _ in range(2):
-        started = time.perf_counter()
+
+    def take_step() -> None:
         batch = to_device(windows.buffer(0)[state.world.rows(params.batch_size)], device)
         compute_gradients(state, batch, params, dtype)
         for optimizer in state.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - started
+
+    seconds = second_call_seconds(take_step, device)
     for p, weights in zip(state.model.parameters(), before, strict=True):
         p.detach().copy_(weights)
     for optimizer in state.optimizers:
@@ -155,18 +186,21 @@ def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParam
 
 
 def validation_seconds(state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype) -> float:
-    """Return the time of one validation, extrapolated from the second of two batches per rank."""
-    for _ in range(2):
-        started = time.perf_counter()
-        validation_loss(state, tokens, params, dtype, num_batches=state.world.world_size)
-        seconds = time.perf_counter() - started
+    """Return the time of one validation, extrapolated from one batch per rank."""
+    ranks = state.world.world_size
+    one_batch = functools.partial(validation_loss, state, tokens, params, dtype, num_batches=ranks)
     batches = min(params.eval_tokens, len(tokens.ids)) / (params.seq_len * validation_batch_size(params))
-    return seconds * max(1.0, batches / state.world.world_size)
+    return second_call_seconds(one_batch, state.model.device) * max(1.0, batches / ranks)
 
 
-def warnings(plan: Plan, seq_len: int, config: ModelConfig) -> list[str]:
-    """Return warnings about valid but suspicious settings."""
+def warnings(plan: Plan, seq_len: int, config: ModelConfig, hours: float) -> list[str]:
+    """Return warnings about valid but suspicious settings, and about a run of more than a day."""
     messages = []
+    if hours > 24:
+        messages.append(
+            f"the whole run will take about {hours / 24:.1f} days on this machine; Ctrl-C stops it at any time and "
+            "`dvc repro` continues it; for a shorter run lower train.max_tokens or choose a smaller model.name"
+        )
     if config.sliding_window >= seq_len and config.full_attention_every > 1:
         messages.append(
             f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}: sliding "

@@ -8,12 +8,15 @@ import torch
 from lm.model.gemma3 import Gemma3Model
 from lm.train.world import SINGLE_PROCESS, World
 
+ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run is counted, without pauses
+
 
 @dataclasses.dataclass
 class History:
     """Rows of the curves.
 
-    train: [step, tokens, lr, train_loss, grad_norm]; validation: [step, tokens, val_loss]; timing: [tokens, seconds].
+    train: [step, tokens, lr, train_loss, grad_norm]; validation: [step, tokens, val_loss];
+    timing: [tokens, and the seconds of each of ACTIVITIES so far].
     """
 
     train: list[list] = dataclasses.field(default_factory=list)
@@ -34,10 +37,10 @@ class TrainingState:
     best_weights: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     history: History = dataclasses.field(default_factory=History)
     interval_loss: float = 0.0  # sum of the losses since the last row of the training curve
-    elapsed_s: float = 0.0  # training time so far, without pauses between segments
+    seconds: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(ACTIVITIES, 0.0))
     segments: list[dict] = dataclasses.field(default_factory=list)
 
-    PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "elapsed_s", "segments")
+    PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "seconds", "segments")
 
     def as_dict(self) -> dict:
         """Return the state as tensors and plain values only, so that it loads without running code.
