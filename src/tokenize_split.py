@@ -103,21 +103,16 @@ def read_slice(split: str) -> Slice:
     return validation
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; exit with status 2 if one is wrong."""
+@command
+def main(argv: list[str]) -> None:
+    """Tokenize one slice; the token file appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/tokenize_split.py", allow_abbrev=False)
     add = parser.add_argument
     add("--split", choices=("train", "validation"), required=True, help="which slice of the source")
     add("--raw", type=Path, required=True, help="folder of the text and its manifest")
     add("--tokenizer", type=Path, required=True, help="folder of the tokenizer")
     add("--tokens", type=Path, required=True, help="token file to write, X.bin; X.json is written beside it")
-    return parser.parse_args(argv)
-
-
-@command
-def main(argv: list[str]) -> None:
-    """Tokenize one slice; the token file appears complete or not at all."""
-    args = parse(argv)
+    args = parser.parse_args(argv)
 
     # Read the slice and how the work is done on this machine.
     text_slice = read_slice(args.split)
