@@ -35,9 +35,7 @@ def write_config(folder: Path, **changes) -> Path:
 
 def test_the_published_configuration_is_the_preset(tmp_path):
     preset = read_yaml(ROOT / "presets.yaml")["models"]["gemma3_270m"]
-    assert read_config(write_config(tmp_path)) == ModelParams(
-        **read_yaml(ROOT / "presets.yaml")["models"]["gemma3_270m"]
-    ).config(262144)
+    assert read_config(write_config(tmp_path)) == ModelParams(**preset).config(262144)
 
 
 def test_rope_bases_in_the_older_format_are_read(tmp_path):
