@@ -130,7 +130,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         except safetensors.SafetensorError as error:
             raise IntegrityError(f"{path}: {error}; download it again") from None
     if not weights:
-        raise DataError(f"{folder}: has no .safetensors file, and pickled weights are not read")
+        raise DataError(f"{folder}: has no weights in .safetensors files, and pickled weights are not read")
     try:
         return from_hugging_face(weights)
     except (KeyError, ValueError) as error:
