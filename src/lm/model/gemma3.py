@@ -200,7 +200,7 @@ class Gemma3Model(nn.Module):
         return F.linear(self.hidden(ids, cache), self.embed_tokens.weight)
 
     def loss(self, ids: Tensor, targets: Tensor, max_logits: int = MAX_LOGITS) -> Tensor:
-        """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at a time."""
+        """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once."""
         h = self.hidden(ids).flatten(0, 1).float()
         rows = max(1, max_logits // self.config.vocab_size)
         return CrossEntropyFunction.apply(h, self.embed_tokens.weight, targets.flatten(), rows)
