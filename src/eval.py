@@ -4,9 +4,8 @@
         --validation data/processed_datasets/validation.bin --tokenizer data/tokenizer --audit data/audit \
         --evaluation data/evaluation --metrics metrics --plots plots
 
-Every token of the validation file is scored once, the first one after an end-of-text id, in windows of the training
-length that move by `eval.stride_fraction` of it, always in float32. The tokens that selected the best model are
-reported apart from the others, and so are the documents that share little with the training text.
+Every token of the validation file is scored once, in float32, in windows of the training length that move by
+`eval.stride_fraction` of it. The tokens that selected the best model and the clean documents are reported apart.
 """
 
 import argparse
@@ -198,8 +197,8 @@ def main(argv: list[str]) -> None:
         settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
 
         # Summarize; the metrics are what a person decides by, the details are all figures.
-        details = {"window_tokens": seq_len, "stride_tokens": stride}
-        details["weights_sha256"] = record["best"]["sha256"][:WEIGHTS_DIGITS]
+        weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
+        details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
         details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
         details["samples"] = summarize_samples(measures)
         metrics = {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"]}

@@ -27,31 +27,28 @@ def main(argv: list[str]) -> None:
     for name in ("validation", "evaluation", "plots"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args(argv)
-    draw = functools.partial
+    draw, folder = functools.partial, args.plots
 
     # Training: losses with the text's entropy where its source knows it, learning rate, gradient norm.
-    train, validation = (plots.read_csv(args.plots / f"{name}.csv") for name in ("training", "validation"))
+    train, validation, curve = (
+        plots.read_csv(folder / f"{name}.csv") for name in ("training", "validation", "loss_by_position")
+    )
     floor = entropy_per_token(TokenFile(args.validation, np.empty(0), read_json(sidecar_path(args.validation))))
-    figure = plots.figure_of(
+    panels = (
         draw(plots.draw_losses, train=train, validation=validation, floor=floor),
-        draw(plots.draw_learning_rate, train=train),
-        draw(plots.draw_gradient_norm, train=train),
-        size=(7.5, 7.5), heights=(3, 1, 1), title="Loss while training",
+        draw(plots.draw_learning_rate, train=train), draw(plots.draw_gradient_norm, train=train),
     )  # fmt: skip
-    plots.save_png(figure, args.plots / "training.png")
+    figure = plots.figure_of(*panels, size=(7.5, 7.5), heights=(3, 1, 1), title="Loss while training")
+    plots.save_png(figure, folder / "training.png")
 
     # Evaluation: how much context helps, and how much of the loss is explained by contamination.
-    curve = plots.read_csv(args.plots / "loss_by_position.csv")
-    figure = plots.figure_of(
-        draw(plots.draw_loss_by_position, curve=curve), size=(7.5, 3.6), title="Loss by position in the window"
-    )
-    plots.save_png(figure, args.plots / "loss_by_position.png")
+    by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by position in the window"
+    plots.save_png(plots.figure_of(by_position, size=(7.5, 3.6), title=title), folder / "loss_by_position.png")
     table = pq.read_table(args.evaluation / "document_losses.parquet")
     documents = {name: table[name].to_numpy() for name in ("leaked_fraction", "nats", "utf8_bytes")}
-    draw_documents = draw(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
+    by_document = draw(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
     title = "Loss and contamination of each validation document (area: its bytes)"
-    figure = plots.figure_of(draw_documents, size=(7.5, 4.2), title=title)
-    plots.save_png(figure, args.plots / "contamination.png")
+    plots.save_png(plots.figure_of(by_document, size=(7.5, 4.2), title=title), folder / "contamination.png")
 
 
 if __name__ == "__main__":

@@ -148,8 +148,7 @@ def train(run: Run) -> None:
 
 def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> Run:
     """Read and check the parameters, then the data; find the folder of the run."""
-    params = read_section(PARAMS, "train", TrainParams)
-    name = read_section(PARAMS, "model.name", str)
+    params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
     if params.seq_len > model_params.max_seq_len:
         raise ParamsError(
@@ -162,15 +161,13 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
     machine.refuse_emulation(params.dtype, device)
     train, validation = open_tokens(paths.train), open_tokens(paths.validation)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
-        raise IntegrityError(
-            f"{paths.train} and {paths.validation} were made with different tokenizers; run `dvc repro`"
-        )
+        both = f"{paths.train} and {paths.validation}"
+        raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
     for tokens in (train, validation):
         check_id_range(tokens)
-    if len(validation.ids) < params.seq_len + 1:
-        raise DataError(
-            f"{paths.validation}: {len(validation.ids)} tokens, one window of train.seq_len needs {params.seq_len + 1}"
-        )
+    num_tokens, least = len(validation.ids), params.seq_len + 1
+    if num_tokens < least:
+        raise DataError(f"{paths.validation}: {num_tokens} tokens, one window of train.seq_len needs {least}")
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
     run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, world)
@@ -191,7 +188,8 @@ def start(run: Run) -> None:
     params, world = run.params, run.world
     rows = params.batch_size // world.world_size
     micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
-    run.plan = preflight.Plan(params, run.config, len(run.train.ids), micro_batch_tokens, world.num_shards)
+    num_shards = world.world_size if world.sharded else 1
+    run.plan = preflight.Plan(params, run.config, len(run.train.ids), micro_batch_tokens, num_shards)
     if world.is_main:
         ranks = world.local_world_size if run.device.type == "cpu" else 1
         preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // ranks)
@@ -298,7 +296,8 @@ def finish(run: Run) -> None:
         "init_sha256": run.initial_sha256,
     }
     write_results(run.folder / "done", state, run.plan, provenance)
-    checkpoints.delete_states(run.folder)
+    for state_file in run.folder.glob("*state-*"):
+        state_file.unlink()
     if state.step < params.max_steps:
         print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
     print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))

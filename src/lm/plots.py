@@ -191,10 +191,8 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
     bits_per_byte = nats / math.log(2) / utf8_bytes
     areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
-    axes.scatter(
-        leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8,
-        rasterized=len(areas) > MANY_MARKS,
-    )  # fmt: skip
+    marks = {"alpha": 0.45, "edgecolors": BLUE, "linewidths": 0.8, "rasterized": len(areas) > MANY_MARKS}
+    axes.scatter(leaked, bits_per_byte, areas, BLUE, **marks)
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
         axes.annotate(
@@ -202,7 +200,5 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
             ha="right", va="top", color=GREY, fontweight="bold", fontsize=9,
         )  # fmt: skip
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set(
-        xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte",
-        xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()),
-    )  # fmt: skip
+    axes.set(xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte")
+    axes.set(xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()))

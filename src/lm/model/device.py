@@ -22,10 +22,7 @@ MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so th
 
 
 def pick_device(index: int | None = None) -> torch.device:
-    """Return the CUDA device of that index if CUDA is visible (CUDA_VISIBLE_DEVICES), else the CPU.
-
-    Raises EnvironmentFailure if there are fewer devices.
-    """
+    """Return the CUDA device of that index, or the CPU without CUDA; raise EnvironmentFailure if it is missing."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if index is not None and index >= torch.cuda.device_count():
@@ -39,9 +36,8 @@ def pick_device(index: int | None = None) -> torch.device:
 def refuse_emulation(name: str, device: torch.device) -> None:
     """Raise EnvironmentFailure if train.dtype is bfloat16 and the device has no instructions for it."""
     if name == "bfloat16" and not has_bfloat16(device):
-        raise EnvironmentFailure(
-            f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32 or auto"
-        )
+        emulated = f"train.dtype is bfloat16, which this {device.type} only emulates"
+        raise EnvironmentFailure(f"{emulated}; set it to float32 or auto")
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -117,10 +113,9 @@ def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cg
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep large freed blocks, call it before the first tensor; return True if it does (Linux only).
+    """Tell glibc to keep large freed blocks, before the first tensor; return True if it does (Linux only).
 
-    Each training step frees and allocates gigabytes of activations, which would cause page faults every time. It
-    costs resident memory and changes no result.
+    Otherwise each step's activations cause page faults. It costs resident memory and changes no result.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:

@@ -200,10 +200,7 @@ class Gemma3Model(nn.Module):
         return F.linear(self.hidden(ids, cache), self.embed_tokens.weight)
 
     def loss(self, ids: Tensor, targets: Tensor, max_logits: int = MAX_LOGITS) -> Tensor:
-        """Return the mean nats per token, float32, of targets (B, T) after ids (B, T), both int64.
-
-        At most `max_logits` logits are in memory at a time, but at least one row of V.
-        """
+        """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once."""
         h = self.hidden(ids).flatten(0, 1).float()
         rows = max(1, max_logits // self.config.vocab_size)
         return CrossEntropyFunction.apply(h, self.embed_tokens.weight, targets.flatten(), rows)
@@ -227,12 +224,9 @@ class Gemma3Model(nn.Module):
 def count_parameters(config: ModelConfig) -> dict[str, int]:
     """Return the number of parameters by component and in "total"; the head is the embedding and counts once."""
     C, L, D = config.d_model, config.n_layer, config.head_dim
-    counts = {
-        "embedding": config.vocab_size * C,
-        "attention": L * 2 * C * D * (config.n_head + config.n_kv_head),
-        "mlp": L * 3 * C * config.d_ff,
-        "norms": L * (4 * C + 2 * D) + C,
-    }
+    attention = L * 2 * C * D * (config.n_head + config.n_kv_head)
+    embedding, mlp, norms = config.vocab_size * C, L * 3 * C * config.d_ff, L * (4 * C + 2 * D) + C
+    counts = {"embedding": embedding, "attention": attention, "mlp": mlp, "norms": norms}
     return counts | {"total": sum(counts.values())}
 
 
@@ -244,11 +238,7 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
     """
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
-    weights = count_parameters(config)
-    flops: dict[str, float] = {
-        "attention": 6.0 * weights["attention"],
-        "scores": 12 * config.n_head * config.head_dim * context,
-        "mlp": 6.0 * weights["mlp"],
-        "head": 6.0 * weights["embedding"],
-    }
+    weights, scores = count_parameters(config), 12 * config.n_head * config.head_dim * context
+    attention, mlp, head = (6.0 * weights[name] for name in ("attention", "mlp", "embedding"))
+    flops = {"attention": attention, "scores": scores, "mlp": mlp, "head": head}
     return flops | {"total": sum(flops.values())}

@@ -17,10 +17,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class RMSNormFunction(Function):
-    """Compute x r (1 + w), r = 1 / sqrt(mean(x²) + eps), in float32; the result has the compute dtype.
-
-    Autograd through its six operations takes twice as long.
-    """
+    """Compute x r (1 + w), r = 1 / sqrt(mean(x²) + eps), in float32; the result has the compute dtype."""
 
     @staticmethod
     def forward(ctx, x, weight, eps):

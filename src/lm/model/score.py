@@ -18,9 +18,8 @@ from lm.tokens.windows import read_windows
 def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tuple[int, int]]:
     """Yield (start, first_scored): windows of T = seq_len inputs that move by `stride`.
 
-    A window predicts tokens start … start + T - 1 of the N and scores those from first_scored on. After the
-    first window every token has at least T - stride real tokens to its left. The last window is moved back to
-    end on the last token.
+    A window predicts tokens start … start + T - 1 of the N and scores those from first_scored on. After the first
+    window every token has at least T - stride tokens to its left. The last window is moved back to end on the last one.
     """
     start = first_scored = 0
     while first_scored < num_tokens:

@@ -28,10 +28,7 @@ def save_tensors(path: Path, value) -> str:
 
 
 def load_tensors(path: Path, sha256: str | None):
-    """Return what `save_tensors` wrote, on the CPU: tensors and plain values; no code from the file ever runs.
-
-    Raises IntegrityError if the file is missing, unreadable, or has another SHA-256.
-    """
+    """Return what `save_tensors` wrote, on the CPU, without running code; raise IntegrityError if it is damaged."""
     if not path.exists():
         raise IntegrityError(f"{path}: missing; run `dvc repro`")
     if sha256 is not None:
@@ -58,10 +55,7 @@ def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], 
 
 
 def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
-    """Return the best model of a folder, on the device, and its model.json.
-
-    Raises IntegrityError if a file is missing or damaged, or if the weights do not fit the record.
-    """
+    """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit."""
     record = read_json(models / RECORD)
     try:
         config, sha256 = ModelConfig(**record["config"]), record["best"]["sha256"]

@@ -14,30 +14,25 @@ def prefetch(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the inputs and targets (B, T) int64 of each step on `device`; `rows` selects rows of the batch.
 
-    The copy of the next batch starts before a batch is yielded, so that a GPU, which works through its queue
-    while Python goes on, never waits for it.
+    The copy of the next batch starts before a batch is yielded, so that a GPU never waits for it.
     """
-    ready = None
-    for step in steps:
-        following = to_device(windows.buffer(step)[rows], device)
-        if ready is not None:
-            yield ready
+    batches = (to_device(windows.buffer(step)[rows], device) for step in steps)
+    ready = next(batches, None)
+    for following in batches:
+        yield ready
         ready = following
     if ready is not None:
         yield ready
 
 
 def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one.
-
-    CUDA copies the whole buffer from pinned memory; Python would wait for a copy of slices.
-    """
+    """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one."""
     device_type = torch.device(device).type
     if device_type == "cpu":  # slices cost less in NumPy than in torch
         return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
     tensor = torch.from_numpy(buffer)
     if device_type == "cuda":
-        tensor = tensor.pin_memory()
+        tensor = tensor.pin_memory()  # Python would wait for the copy of slices, which are not pinned
     tensor = tensor.to(device, non_blocking=True)
     return tensor[:, :-1], tensor[:, 1:]
 

@@ -79,10 +79,7 @@ def newest_dtype(run: Path) -> str | None:
 
 
 def load_newest_state(run: Path) -> dict | None:
-    """Return the newest intact state, or None if the run has no states; warn about each damaged one.
-
-    Raises IntegrityError if there are states but none is intact: training never restarts silently.
-    """
+    """Return the newest intact state, or None if there are none; raise IntegrityError if all are damaged."""
     records = sorted(run.glob("state-*.json"), reverse=True)
     for record in records:
         try:
@@ -100,12 +97,6 @@ def load_state(record: Path) -> dict:
     if state.get("run") != run:
         raise IntegrityError(f"{record}: belongs to run {state.get('run')}, not {run}")
     return load_tensors(record.with_suffix(".pt"), state.get("sha256", "missing"))
-
-
-def delete_states(run: Path) -> None:
-    """Delete the resumable states of a finished run."""
-    for path in run.glob("*state-*"):
-        path.unlink()
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:

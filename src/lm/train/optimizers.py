@@ -11,10 +11,7 @@ NEWTON_SCHULZ_STEPS = 5
 
 
 def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = NEWTON_SCHULZ_STEPS) -> Tensor:
-    """Return matrices (N, R, C), R ≤ C, with their singular values brought near 1, computed in `dtype`.
-
-    An odd polynomial of a matrix changes its singular values only (Newton-Schulz iteration).
-    """
+    """Return matrices (N, R, C), R ≤ C, with singular values brought near 1 by Newton-Schulz iteration in `dtype`."""
     a, b, c = NEWTON_SCHULZ
     x = (updates / (updates.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(dtype)
     for _ in range(steps):

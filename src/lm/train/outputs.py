@@ -50,13 +50,9 @@ def write_curves(plots: Path, history: History) -> None:
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
     """Write train.json, the same for the same bits, and timing.json, which alone holds wall-clock time."""
-    figures = {
-        "val_loss": state.best_loss,
-        "train_loss": state.history.train[-1][3] if state.history.train else None,
-        "tokens_seen": state.history.validation[-1][1],
-        "parameters": plan.num_parameters,
-    }
-    write_json(metrics / "train.json", {name: value for name, value in figures.items() if value is not None})
+    train_loss = {"train_loss": state.history.train[-1][3]} if state.history.train else {}
+    size = {"tokens_seen": state.history.validation[-1][1], "parameters": plan.num_parameters}
+    write_json(metrics / "train.json", {"val_loss": state.best_loss, **train_loss, **size})
     write_json(metrics / "timing.json", {"train_seconds": state.seconds["training"]})
 
 
@@ -68,15 +64,13 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, provenance: di
         **provenance,
         "segments": state.segments,
         "training": {
-            "steps": state.step,
-            "epochs": last_tokens / plan.train_tokens,
-            "training_flops": plan.flops_per_token * last_tokens,
-            "parameters": plan.num_parameters,
+            "steps": state.step, "epochs": last_tokens / plan.train_tokens,
+            "training_flops": plan.flops_per_token * last_tokens, "parameters": plan.num_parameters,
             "last_train_loss": state.history.train[-1][3] if state.history.train else None,
         },
         "best": {"step": state.best_step, "tokens_seen": tokens_at[state.best_step], "val_loss": state.best_loss},
         "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
-    }
+    }  # fmt: skip
     with atomic_folder(folder) as done:
         save_models(done / "models", state.best_weights, state.weights(), record)
         write_metrics(done / "metrics", state, plan)

@@ -61,10 +61,7 @@ class Plan:
 
 
 def muon_flops(config: ModelConfig) -> float:
-    """Return the FLOP of Muon's matrix products in one step: 4 n² m + 2 n³ per iteration on n x m, n ≤ m.
-
-    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon, "Runtime analysis".
-    """
+    """Return the FLOP of Muon in one step: 4 n² m + 2 n³ per iteration on n x m, n ≤ m (Jordan et al. 2024)."""
     C, F = config.d_model, config.d_ff
     queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
     shapes = [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
@@ -72,10 +69,8 @@ def muon_flops(config: ModelConfig) -> float:
     return float(NEWTON_SCHULZ_STEPS * config.n_layer * products)
 
 
-def estimate_memory_bytes(
-    num_parameters: int, config: ModelConfig, micro_batch_tokens: int, num_shards: int = 1
-) -> int:
-    """Return a rough upper estimate of the memory in bytes of a training run, or of one rank of it.
+def estimate_memory_bytes(num_parameters: int, config: ModelConfig, tokens: int, num_shards: int = 1) -> int:
+    """Return a rough upper estimate of the memory in bytes of a rank that takes `tokens` at a time.
 
     Weights, gradients, two AdamW moments and the best weights in float32, of which a rank has its shard; the whole
     head and its gradient; about 16 d_model + 6 d_ff float32 activations per token and block; a chunk of logits.
@@ -83,8 +78,8 @@ def estimate_memory_bytes(
     states = 5 * 4 * num_parameters // num_shards
     if num_shards > 1:
         states += 8 * config.vocab_size * config.d_model
-    activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * micro_batch_tokens
-    rows = min(micro_batch_tokens, MAX_LOGITS // config.vocab_size)
+    activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * tokens
+    rows = min(tokens, MAX_LOGITS // config.vocab_size)
     head = 4 * config.vocab_size * (3 * rows + config.d_model)
     return states + activations + head
 

@@ -8,9 +8,8 @@ from lm.train.config import TrainParams
 def learning_rate(step: int, params: TrainParams) -> float:
     """Return the learning rate of optimizer step `step`, counted from 0: linear warm-up, then `params.schedule`.
 
-    "cosine" falls to min_lr from the end of the warm-up on. "stable_decay" stays at the peak and falls linearly over
-    the last `decay_share` of the run (Hägele et al. 2024, arXiv 2405.18392); if that begins inside the warm-up, the
-    smaller of both counts.
+    "cosine" falls to min_lr after the warm-up; "stable_decay" stays at the peak and falls linearly over the last
+    `decay_share` of the run (Hägele et al. 2024, arXiv 2405.18392). Where both ramps overlap, the smaller counts.
     """
     max_steps, span = params.max_steps, params.peak_lr - params.min_lr
     if params.schedule == "cosine":

@@ -12,10 +12,9 @@ RELAYED_AS = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
 
 class StopRequest:
-    """Remember the first signal, which the training loop asks for after each step; end the process at the second.
+    """Remember the first signal for the training loop, end the process at the second, restore the handlers at the end.
 
-    relayed: signals come from the launcher, which handles a second one itself. verbose: print that the run will
-    stop. Use as a context manager: it restores the former handlers at its end.
+    relayed: signals come from the launcher, which handles a second one itself. verbose: print that the run will stop.
     """
 
     def __init__(self, relayed: bool = False, verbose: bool = True):

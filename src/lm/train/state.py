@@ -13,15 +13,11 @@ ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run 
 
 @dataclasses.dataclass
 class History:
-    """Rows of the curves.
+    """Rows of the curves."""
 
-    train: [step, tokens, lr, train_loss, grad_norm]; validation: [step, tokens, val_loss];
-    timing: [tokens, and the seconds of each of ACTIVITIES so far].
-    """
-
-    train: list[list] = dataclasses.field(default_factory=list)
-    validation: list[list] = dataclasses.field(default_factory=list)
-    timing: list[list] = dataclasses.field(default_factory=list)
+    train: list[list] = dataclasses.field(default_factory=list)  # [step, tokens, lr, train_loss, grad_norm]
+    validation: list[list] = dataclasses.field(default_factory=list)  # [step, tokens, val_loss]
+    timing: list[list] = dataclasses.field(default_factory=list)  # [tokens, seconds of each of ACTIVITIES so far]
 
 
 @dataclasses.dataclass

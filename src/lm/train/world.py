@@ -36,11 +36,6 @@ class World:
         """Return True for the one rank that holds locks, prints and writes."""
         return self.rank == 0
 
-    @property
-    def num_shards(self) -> int:
-        """Return the number of shards that the weights are split into."""
-        return self.world_size if self.sharded else 1
-
     def rows(self, batch_size: int) -> slice:
         """Return the rows of a batch that this rank takes."""
         rows = batch_size // self.world_size
@@ -100,10 +95,7 @@ class World:
             register_fsdp_forward_method(model, name)
 
     def gather(self, value) -> Any:
-        """Return `value` with every sharded tensor in its dicts and lists whole on the main rank's CPU.
-
-        All ranks call it together. Other ranks get empty tensors. One tensor at a time is whole on a device.
-        """
+        """Return `value` with its sharded tensors whole on the main rank, empty on others; all ranks call it."""
         if not self.sharded:
             return value
         if isinstance(value, dict):
@@ -112,15 +104,13 @@ class World:
             return [self.gather(item) for item in value]
         if not hasattr(value, "full_tensor"):
             return value
-        whole = value.full_tensor()
+        whole = value.full_tensor()  # one at a time
         return whole.cpu() if self.is_main else torch.empty(0)
 
     def shard_weights(self, weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
         """Return this rank's shards of whole weights; the inverse of `gather` for a model's state."""
-        if not self.sharded:
-            return weights
         own = model.state_dict()
-        return {name: _shard(value, own[name]) for name, value in weights.items()}
+        return {name: _shard(value, own[name]) for name, value in weights.items()} if self.sharded else weights
 
     def shard_optimizer_state(self, state: dict, optimizer: torch.optim.Optimizer) -> dict:
         """Return this rank's shards of an optimizer's whole state."""
