@@ -126,7 +126,9 @@ def test_unseen_text_is_what_selected_no_model():
     found = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
     rest = a.utf8_bytes - a.selection_bytes
     rng = np.random.default_rng(1)
-    assert found.unseen == ratio_interval((b.nats - a.nats) * 0.75 / LN2, rest, rng, 0.95, 99)
+    assert found.unseen == ratio_interval(
+        (b.nats - b.selection_nats - (a.nats - a.selection_nats)) / LN2, rest, rng, 0.95, 99
+    )
     assert found.unseen_fraction == pytest.approx(rest.sum() / a.utf8_bytes.sum())
 
 

@@ -49,6 +49,7 @@ def student_t_p_value(t: float, df: float) -> float:
     return max(0.0, 1 - integral / whole)
 
 
+@functools.cache
 def student_t_quantile(confidence: float, df: float) -> float:
     """Return the t with P(|T| ≤ t) = confidence, by bisection of the angle atan t."""
     low, high = 0.0, math.pi / 2
