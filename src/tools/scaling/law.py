@@ -84,14 +84,6 @@ def named(laws: np.ndarray) -> dict[str, np.ndarray]:
     return {"E": np.exp(e), "A": np.exp(a), "alpha": alpha, "B": np.exp(b), "beta": beta}
 
 
-def _counted_in(laws: np.ndarray, log_n: float, log_d: float) -> np.ndarray:
-    """Return the same laws for N and D in units of exp(log_n) and exp(log_d)."""
-    moved = laws.copy()
-    moved[..., 0] -= laws[..., 1] * log_n
-    moved[..., 2] -= laws[..., 3] * log_d
-    return moved
-
-
 # The fit.
 
 
@@ -141,13 +133,24 @@ def _step(laws, log_n, log_d, log_loss, damping) -> np.ndarray:
     return np.linalg.solve(normal, (weighted * residuals[..., None]).sum(-2)[..., None])[..., 0]
 
 
+def _search(runs: Runs, log_loss: np.ndarray, law: np.ndarray | None = None) -> np.ndarray:
+    """Return the laws (S, 5) that fit log_loss (n,) from all starting points, or log_loss (S, n) from a law.
+
+    The searches count N and D in units of their geometric means.
+    """
+    log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
+    shift = np.zeros((NUM_PARAMETERS, NUM_PARAMETERS))
+    shift[1, 0], shift[3, 2] = log_n.mean(), log_d.mean()
+    starts = _starts(np.exp(log_loss)) if law is None else np.tile(law - law @ shift, (len(log_loss), 1))
+    laws = _descend(starts, log_n - log_n.mean(), log_d - log_d.mean(), log_loss)
+    return laws + laws @ shift
+
+
 def fit_law(runs: Runs) -> np.ndarray:
     """Return the law (5,) of least misfit among the ends of the searches from all starting points."""
-    log_n, log_d, log_loss = np.log(runs.parameters), np.log(runs.tokens), np.log(runs.bits_per_byte)
-    middle = log_n.mean(), log_d.mean()
-    laws = _descend(_starts(runs.bits_per_byte), log_n - middle[0], log_d - middle[1], log_loss)
-    laws = _counted_in(laws, -middle[0], -middle[1])
-    return laws[np.argmin(_misfit(_log_loss(laws, log_n, log_d) - log_loss))]
+    log_loss = np.log(runs.bits_per_byte)
+    laws = _search(runs, log_loss)
+    return laws[np.argmin(_misfit(np.log(loss(laws, runs.parameters, runs.tokens)) - log_loss))]
 
 
 def fit(runs: Runs, resamples: int, seed: int) -> Fit:
@@ -157,15 +160,11 @@ def fit(runs: Runs, resamples: int, seed: int) -> Fit:
     on. The factor √(n / (n - 5)) makes up for the scatter that the five parameters absorb.
     """
     law, rng, num_runs = fit_law(runs), np.random.default_rng(seed), len(runs.names)
-    log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
-    fitted = _log_loss(law, log_n, log_d)
+    fitted = np.log(loss(law, runs.parameters, runs.tokens))
     residuals = np.log(runs.bits_per_byte) - fitted
     scatter = (residuals - residuals.mean()) * math.sqrt(num_runs / (num_runs - NUM_PARAMETERS))
-    middle = log_n.mean(), log_d.mean()
-    starts = np.tile(_counted_in(law, *middle), (resamples, 1))
     resampled = fitted + rng.choice(scatter, (resamples, num_runs))
-    laws = _descend(starts, log_n - middle[0], log_d - middle[1], resampled)
-    return Fit(law, _counted_in(laws, -middle[0], -middle[1]), scatter)
+    return Fit(law, _search(runs, resampled, law), scatter)
 
 
 def too_few(runs: Runs) -> str | None:
