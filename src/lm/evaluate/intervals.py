@@ -46,7 +46,7 @@ def ratio_interval(
         return Estimate(ratio, se)
     drawn = np.sort(_resampled(values, sizes, rng, resamples))
     sizes_of_z = np.sort(np.abs(drawn))
-    # The ranks at which the p-value is just `1 - confidence`.
+    # The ranks at which the p-value is just `1 - confidence`; 1e-9 makes up for rounding.
     both = math.floor((1 - confidence) * (resamples + 1) + 1e-9)
     widest, tail = float(sizes_of_z[-both]), max(1, both // 2)
     least, most = min(float(drawn[tail - 1]), -widest), max(float(drawn[-tail]), widest)

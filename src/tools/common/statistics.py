@@ -7,6 +7,8 @@ import numpy as np
 
 from lm.evaluate.intervals import Estimate
 
+_legendre = functools.cache(np.polynomial.legendre.leggauss)  # takes longer to compute than to use
+
 
 def bits_per_byte(nats: np.ndarray, utf8_bytes: np.ndarray) -> float:
     """Return Σ nats / ln 2 / Σ bytes over documents (D,)."""
@@ -31,19 +33,13 @@ def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
     return Estimate(delta, se, delta - half, delta + half, student_t_p_value(delta / se, df), df)
 
 
-@functools.cache
-def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
-    """Return 200 points and weights, cached because they take longer to compute than to use."""
-    return np.polynomial.legendre.leggauss(200)
-
-
 def student_t_p_value(t: float, df: float) -> float:
     """Return P(|T| ≥ |t|) of Student's t with df ≥ 1 degrees of freedom, to about 1e-12.
 
     With t = √df · tan θ the density is proportional to cos^(df-1) θ, which is integrated to atan(|t| / √df).
     """
     end = math.atan(abs(t) / math.sqrt(df))
-    points, weights = _gauss_legendre()
+    points, weights = _legendre(200)
     integral = float(weights @ np.cos((points + 1) * end / 2) ** (df - 1)) * end / 2
     whole = math.sqrt(math.pi) / 2 * math.exp(math.lgamma(df / 2) - math.lgamma((df + 1) / 2))
     return max(0.0, 1 - integral / whole)

@@ -29,10 +29,10 @@ def report(
         for group in groups for run in group.runs
     ])  # fmt: skip
     if any(len(group.runs) > 1 for group in groups):
+        rows = [[group.name, len(group.runs), group.bits_per_byte] for group in groups]
         lines += table(["configuration", "seeds", "mean bits per byte", "sd over seeds"], [
-            [group.name, len(values), f"{values.mean():.4f}",
-             f"± {values.std(ddof=1):.4f}" if len(values) > 1 else "unknown"]
-            for group in groups for values in [group.bits_per_byte]
+            [name, count, f"{values.mean():.4f}", f"± {values.std(ddof=1):.4f}" if count > 1 else "unknown"]
+            for name, count, values in rows
         ])  # fmt: skip
     for comparison in comparisons:
         lines += comparison_section(comparison, percent) + documents_table(comparison, begins, num_listed)
