@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report figures record first-experiment stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -26,9 +26,22 @@ reproduce: .venv/ready
 report: .venv/ready
 	python src report
 
-# Prints the metrics of an experiment, and the details of its evaluation.
-METRICS = python -c 'import json, sys, dvc.api as api; rev = sys.argv[1]; details = "data/evaluation/details.json"; \
-	print(json.dumps(api.metrics_show(rev=rev) | {details: json.loads(api.read(details, rev=rev))}, indent=1))'
+# Write every figure of README.md, docs/ and data/README.md from committed results.
+FIGURES = PYTHONPATH=src:benchmarks python benchmarks/figures.py
+figures: .venv/ready
+	python benchmarks/house.py > /dev/null
+	$(FIGURES)
+
+# Record the default run of the workspace, then write the pages.
+record: .venv/ready
+	python benchmarks/record_run.py workspace benchmarks/results/default.json
+	$(MAKE) figures
+
+# Run the README's first experiment: benchmarks/results/first_experiment.txt.
+first-experiment: .venv/ready
+	dvc exp run --temp --force -n first -S train.seq_len=256
+	dvc metrics diff HEAD first > benchmarks/results/first_experiment.txt
+	$(MAKE) figures
 
 # Train on stories of known entropy, as an experiment: benchmarks/results/stories.json.
 STORIES = -S data.source=stories -S presets.yaml:tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
@@ -36,7 +49,7 @@ STORIES = -S data.source=stories -S presets.yaml:tokenizers.bpe.vocab_size=4096 
 	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride_fraction=0.125
 stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
-	$(METRICS) stories > benchmarks/results/stories.json
+	python benchmarks/record_run.py stories benchmarks/results/stories.json
 
 # Fit a scaling law to six sizes and three budgets: benchmarks/results/scaling.md, .json and .png.
 scaling: .venv/ready
@@ -52,12 +65,13 @@ bench: .venv/bench/ready
 		--out benchmarks/results/train_step_without_amx.json
 	PYTHONPATH=src python benchmarks/large_corpus.py
 	PYTHONPATH=src python benchmarks/summarize.py
+	$(FIGURES)
 
 # Measure how far rounding moves the loss, about 15 minutes: benchmarks/results/tolerance.json and float32.json.
 rounding: .venv/ready
 	PYTHONPATH=src python benchmarks/tolerance.py --tokens 153600
 	OMP_NUM_THREADS=1 dvc exp run --temp --force -n float32 -S train.dtype=float32
-	$(METRICS) float32 > benchmarks/results/float32.json
+	python benchmarks/record_run.py float32 benchmarks/results/float32.json
 
 # Measure on a CUDA device: benchmarks/results/gpu_step.json and gpu_batches.json.
 bench-gpu: .venv/ready

@@ -111,12 +111,16 @@ def standard_error() -> str:
 def contamination() -> str:
     """docs/metrics.md: how much of the default validation text also occurs in the training text."""
     run = read("default")
-    found, clean = run["metrics"], run["evaluation"]["clean"]
-    return (
+    found, clean = run["metrics"], run["evaluation"].get("clean")
+    text = (
         f"In the default corpus, {found['leaked_fraction']:.0%} of the validation tokens are part of a 13-gram that "
-        f"also occurs in the training text: copied licences and generated code. On the {clean['documents']} documents "
-        f"with less than a fifth of such tokens, the same model has {clean['bits_per_byte']:.2f} bits per byte "
-        f"instead of {found['bits_per_byte']:.2f}."
+        f"also occurs in the training text: copied licences and generated code."
+    )
+    if not clean:
+        return text
+    return (
+        f"{text} On the {clean['documents']} documents with less than a fifth of such tokens, the same model has "
+        f"{clean['bits_per_byte']:.2f} bits per byte instead of {found['bits_per_byte']:.2f}."
     )
 
 

@@ -34,7 +34,7 @@ def parse() -> argparse.Namespace:
 
 
 def sample(model: Gemma3Model, new_tokens: int, use_cache: bool) -> list[int]:
-    """Draw so many ids."""
+    """Generate a number of ids."""
     generator = torch.Generator(model.device).manual_seed(1)
     return list(generate(model, PROMPT_IDS, new_tokens, generator=generator, use_cache=use_cache))
 

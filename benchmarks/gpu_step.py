@@ -90,7 +90,7 @@ def make_step(case: str, variant: Variant, device: torch.device) -> Callable[[],
 
 
 def timed(step: Callable[[], Tensor], steps: int) -> None:
-    """So many steps, to the end of the last one."""
+    """Run a number of steps and wait until the last one has ended."""
     for _ in range(steps):
         loss = step()
     loss.item()

@@ -35,7 +35,7 @@ HASHED_BYTES = 1 << 28
 
 
 def bytes_per_s(name: str) -> float:
-    """How fast one core hashes what lies in memory, the median of five times."""
+    """Return how many bytes in memory one core hashes per second, the median of five times."""
     content, seconds = bytes(HASHED_BYTES), []
     for _ in range(5):
         start = time.perf_counter()

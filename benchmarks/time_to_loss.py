@@ -75,7 +75,7 @@ def run_reference(folder: Path, seconds: float, eval_every_s: float, seed: int) 
 
 
 def run_ours(folder: Path, tokens: int, seed: int) -> dict:
-    """Train so many tokens by the stage: seconds, tokens, the stage's peak of memory in GiB.
+    """Train a number of tokens with the stage; return seconds, tokens and its peak of memory in GiB.
 
     The stage's clock includes its validations; they are reduced to one window before the first step,
     which is subtracted, and one after the last, which is not.
@@ -98,7 +98,7 @@ def bits_per_byte(folder: Path) -> float:
     validation = open_tokens(folder / "data" / "processed_datasets" / "validation.bin")
     seq_len = record["seq_len"]
     dtype = machine.resolve_dtype(read_section(folder / "params.yaml", "train.dtype", str), device)
-    losses, _ = score_tokens(model, validation.ids, validation.eot_id, seq_len, seq_len, 32, device, dtype)
+    losses, _ = score_tokens(model, validation, seq_len, seq_len, 32, dtype)
     return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
 
 

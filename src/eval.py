@@ -25,7 +25,7 @@ from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
 from lm.evaluate.intervals import ratio_interval
-from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
+from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize
@@ -58,12 +58,12 @@ class EvalParams:
         needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
 
 
-def read_leaked_fractions(path: Path, validation: TokenFile) -> np.ndarray:
-    """Return the fraction (D,) of each validation document that is also in the training text, as audit measured it."""
+def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, np.ndarray]:
+    """Return each validation document's UTF-8 bytes (D,) and its fraction (D,) that is in the training text too."""
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
-    return table["leaked_fraction"].to_numpy()
+    return table["utf8_bytes"].to_numpy(), table["leaked_fraction"].to_numpy()
 
 
 def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenizer: Tokenizer) -> None:
@@ -84,10 +84,8 @@ def score(model: Gemma3Model, validation: TokenFile, seq_len: int, stride: int) 
     num_tokens = len(validation.ids)
     num_windows = 1 + math.ceil((num_tokens - seq_len) / stride)
     print(f"scoring {num_tokens:,} tokens in {num_windows:,} windows of {seq_len:,}, moved by {stride:,}", flush=True)
-    losses, positions = score_tokens(
-        model, validation.ids, validation.eot_id, seq_len, stride, max(1, SCORE_BATCH_TOKENS // seq_len), model.device,
-        torch.float32, "evaluate",
-    )  # fmt: skip
+    batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
+    losses, positions = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32)
     if not np.isfinite(losses).all():
         raise DataError(f"{validation.path}: {np.isnan(losses).sum()} of {num_tokens} losses are not finite")
     return losses, positions
@@ -102,28 +100,32 @@ def mark_selection(num_tokens: int, eval_tokens: int, seq_len: int) -> np.ndarra
 
 
 def sum_by_document(
-    losses: np.ndarray, selected: np.ndarray, validation: TokenFile, tokenizer: Tokenizer
+    losses: np.ndarray, selected: np.ndarray, token_bytes: np.ndarray, spans: np.ndarray, utf8_bytes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens."""
-    spans, token_bytes = document_spans(validation), tokenizer.token_bytes[validation.ids]
+    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens.
+
+    `utf8_bytes` (D,) are the bytes of the documents as they were read. A tokenizer that is not byte-level may change a
+    text first; the selection tokens then get the fraction of these bytes that they have of the bytes of all tokens.
+    """
+    bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
     return {
         "document": np.arange(len(spans)),
         "tokens": spans[:, 1] - spans[:, 0],
-        "utf8_bytes": sum_by_span(token_bytes, spans).astype(np.int64),
+        "utf8_bytes": utf8_bytes,
         "nats": sum_by_span(losses, spans),
         "selection_nats": sum_by_span(losses * selected, spans),
-        "selection_bytes": sum_by_span(token_bytes * selected, spans).astype(np.int64),
+        "selection_bytes": np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte).astype(np.int64),
     }
 
 
 def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     """Return bits per byte of the tokens that selected the model, of all others, and of the clean documents."""
     nats, utf8_bytes = documents["nats"], documents["utf8_bytes"]
-    selection = documents["selection_nats"], documents["selection_bytes"]
+    selection_nats, selection_bytes = documents["selection_nats"], documents["selection_bytes"]
     clean = documents["leaked_fraction"] < CLEAN_BELOW
     sections = {
-        "selection": selection,
-        "unseen": (nats - selection[0], utf8_bytes - selection[1]),
+        "selection": (selection_nats, selection_bytes),
+        "unseen": (nats - selection_nats, utf8_bytes - selection_bytes),
         "clean": (nats[clean], utf8_bytes[clean]),
     }
     summaries = {}
@@ -144,40 +146,22 @@ def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarr
     if entropy_bits is not None:
         bits = details["nats_per_token"] * details["tokens"] / math.log(2)
         details["entropy"] = {
-            "floor_bits_per_byte": entropy_bits / utf8_bytes,
-            "excess_bits_per_byte": (bits - entropy_bits) / utf8_bytes,
-            "floor_bits_per_document": entropy_bits / num_documents,
-            "excess_bits_per_document": (bits - entropy_bits) / num_documents,
-            "excess_fraction": bits / entropy_bits - 1,
-        }
+            f"{name}_bits_per_{unit}": value / count
+            for unit, count in (("byte", utf8_bytes), ("document", num_documents))
+            for name, value in (("floor", entropy_bits), ("excess", bits - entropy_bits))
+        } | {"excess_fraction": bits / entropy_bits - 1}
     nats_side_by_side = float(losses_side_by_side.sum(dtype="float64"))
     details["bits_per_byte_side_by_side"] = nats_side_by_side / math.log(2) / utf8_bytes
     return details | summarize_sections(documents)
 
 
-def draw_samples(
-    model: Gemma3Model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams
-) -> list[Sample]:
-    """Continue each prompt `num_samples` times, with seeds that count up from `seed`."""
-    sampling = {"temperature": params.temperature, "top_k": params.top_k}
-    return [
-        draw(model, tokenizer, prompt, params.sample_tokens, params.seed + number, **sampling)
-        for prompt in prompts for number in range(params.num_samples)
-    ]  # fmt: skip
-
-
-def parse_paths(argv: list[str]) -> argparse.Namespace:
-    """Return the paths of the inputs and outputs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    for name in ("models", "train", "validation", "tokenizer", "audit", "evaluation", "metrics", "plots"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    return parser.parse_args(argv)
-
-
 @command
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
-    paths, start_s = parse_paths(argv), time.perf_counter()
+    parser, start_s = argparse.ArgumentParser(description=__doc__, allow_abbrev=False), time.perf_counter()
+    for name in ("models", "train", "validation", "tokenizer", "audit", "evaluation", "metrics", "plots"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    paths = parser.parse_args(argv)
 
     # Read the parameters.
     params = read_section(PARAMS, "eval", EvalParams)
@@ -189,17 +173,18 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(paths.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
-    leaked_fractions = read_leaked_fractions(paths.audit / "contamination.parquet", validation)
+    utf8_bytes, leaked_fractions = read_audit(paths.audit / "contamination.parquet", validation)
     model, record = load_trained(paths.models, pick_device())
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
-    num_tokens, seq_len = len(validation.ids), record["seq_len"]
+    seq_len = record["seq_len"]
     stride = max(1, round(params.stride_fraction * seq_len))
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, and sum the losses by document.
         losses, _ = score(model, validation, seq_len, stride)
-        selected = mark_selection(num_tokens, record["eval_tokens"], seq_len)
-        documents = sum_by_document(losses, selected, validation, tokenizer)
+        selected = mark_selection(len(losses), record["eval_tokens"], seq_len)
+        token_bytes, spans = tokenizer.token_bytes[validation.ids], document_spans(validation)
+        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes)
         documents["leaked_fraction"] = leaked_fractions
 
         # Score again in windows side by side: they fill every position equally, and are what others report.
@@ -207,7 +192,11 @@ def main(argv: list[str]) -> None:
         by_position = loss_by_position(losses_side_by_side, positions)
 
         # Draw samples, and measure how much of them is copied or repeated.
-        samples = draw_samples(model, tokenizer, prompts, params)
+        sampling = {"temperature": params.temperature, "top_k": params.top_k}
+        samples = [
+            draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling)
+            for prompt in prompts for seed in range(params.seed, params.seed + params.num_samples)
+        ]  # fmt: skip
         measures = measure(samples, train.ids)
         settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
 

@@ -23,7 +23,7 @@ from lm.tokens.tokenfile import TokenFile, entropy_per_token, sidecar_path
 @command
 def main(argv: list[str]) -> None:
     """Draw the pictures of a run into the folder of its curves."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     for name in ("validation", "evaluation", "plots"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args(argv)

@@ -3,13 +3,14 @@
     python src/train.py --train data/processed_datasets/train.bin \
         --validation data/processed_datasets/validation.bin --models data/models --metrics metrics --plots plots
 
-`train` below is the whole run, from top to bottom. Its states are kept in .runs/<fingerprint>/, so that a killed
-run continues where it stopped (lm.train.checkpoints). Every rank of several runs this file.
+`train` is the whole run from top to bottom. A killed run continues from its states in .runs/<fingerprint>/
+(lm.train.checkpoints). Every rank of several runs this file.
 """
 
 import argparse
 import dataclasses
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -50,13 +51,13 @@ class Run:
     initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
     device: torch.device
-    dtype: torch.dtype
     world: World
     folder: Path = dataclasses.field(init=False)  # .runs/<fingerprint>
+    dtype: torch.dtype = dataclasses.field(init=False)
     plan: preflight.Plan = dataclasses.field(init=False)
     windows: TokenWindows = dataclasses.field(init=False)
     state: TrainingState = dataclasses.field(init=False)
-    started: float = 0.0  # time.monotonic() at which the run would have started without pauses
+    measured: float = 0.0  # time.monotonic() up to which state.seconds counts
     saved: float = 0.0  # time.monotonic() of the last checkpoint
 
 
@@ -84,6 +85,11 @@ def main(argv: list[str]) -> None:
             checkpoints.prune_runs(run.folder.parent, run.folder, runtime.keep_fingerprints)
             if not (run.folder / "done").exists():
                 train(run)
+            else:
+                print(
+                    f"this run is already finished: its results are copied from {run.folder}, nothing is trained; "
+                    f"to train it again: rm -r {shlex.quote(str(run.folder))} && dvc repro -f train"
+                )
             publish(run.folder / "done", paths.models, paths.metrics, paths.plots)
 
 
@@ -97,7 +103,7 @@ def train(run: Run) -> None:
     state, rows = run.state, world.rows(params.batch_size)
     batches = prefetch(run.windows, range(state.step, params.max_steps), run.device, rows)
     peak_flops = machine.matmul_peak_flops(run.device, run.dtype) * world.world_size
-    run.saved, run.started = time.monotonic(), time.monotonic() - state.elapsed_s
+    run.saved = run.measured = time.monotonic()
     with (
         StopRequest(distributed.is_launched(world), world.is_main) as stop,
         Progress(run.plan, state, params, peak_flops) as progress,
@@ -151,8 +157,9 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
             f"{model_params.max_seq_len} of {PRESETS}"
         )
     preflight.refuse_unequal_rows(params, world)
+    preflight.check_evaluation(PARAMS, model_params.max_seq_len)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None)
-    dtype = machine.resolve_dtype(params.dtype, device)
+    machine.refuse_emulation(params.dtype, device)
     train, validation = open_tokens(paths.train), open_tokens(paths.validation)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
         raise IntegrityError(
@@ -166,7 +173,7 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
         )
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
-    run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, dtype, world)
+    run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, world)
     run.folder = run_folder(run)
     return run
 
@@ -174,8 +181,8 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
 def run_folder(run: Run) -> Path:
     """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
     params = {"train": dataclasses.asdict(run.params), "model": dataclasses.asdict(run.config)}
-    inputs = {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
-    inputs["initial"] = run.initial_sha256
+    inputs: dict[str, str | None] = {"initial": run.initial_sha256}
+    inputs |= {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
     return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoints.fingerprint(params, inputs)
 
 
@@ -184,11 +191,15 @@ def start(run: Run) -> None:
     params, world = run.params, run.world
     rows = params.batch_size // world.world_size
     micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
-    run.plan = preflight.make_plan(params, run.config, len(run.train.ids), micro_batch_tokens, world.num_shards)
+    run.plan = preflight.Plan(params, run.config, len(run.train.ids), micro_batch_tokens, world.num_shards)
     if world.is_main:
-        processes = world.local_world_size if run.device.type == "cpu" else 1
-        preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // processes)
+        ranks = world.local_world_size if run.device.type == "cpu" else 1
+        preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // ranks)
     distributed.start_group(world, run.device)
+    # The main rank chooses the dtype for all; a run that continues keeps its own.
+    earlier = checkpoints.newest_dtype(run.folder)
+    narrow = world.is_main and machine.resolve_dtype(params.dtype, run.device, earlier) == torch.bfloat16
+    run.dtype = torch.bfloat16 if world.all_reduce_max(int(narrow))[0] else torch.float32
     model = run.initial
     if model is None:
         model = Gemma3Model(run.config)
@@ -196,9 +207,7 @@ def start(run: Run) -> None:
     if params.compile:
         model.compile()
     world.place_model(model, run.device)
-    betas, factor = (params.beta1, params.beta2), params.embedding_lr_factor
-    optimizers = build_optimizers(model, params.optimizer, params.weight_decay, betas, factor, run.dtype)
-    run.state = TrainingState(model, optimizers, world)
+    run.state = TrainingState(model, build_optimizers(model, params, run.dtype), world)
     run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
     print_plan(run)
 
@@ -213,7 +222,7 @@ def print_plan(run: Run) -> None:
     print("\n".join(run.plan.lines(seconds, validation_s)), flush=True)
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
-    messages = preflight.warnings(run.plan, run.params.seq_len, run.config)
+    messages = preflight.warnings(run.plan, run.params.seq_len, run.config, run.plan.hours(seconds, validation_s))
     if run.device.type == "cpu" and world.world_size == 1:
         messages += machine.warn_of_busy_cores(seconds, lambda: preflight.step_seconds(*measured))
     for message in messages:
@@ -231,15 +240,12 @@ def resume(run: Run) -> None:
         try:
             state.restore(saved)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise IntegrityError(
-                f"{folder}: its newest state does not fit: {reason}; delete the folder to train from scratch"
-            ) from None
+            reason = f"its newest state does not fit: {' '.join(str(error).split())}"
+            raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
     here = machine.describe(run.device, run.dtype, world.world_size)
-    before = dict(state.segments[-1]) if state.segments else {}
-    before.pop("from_step", None)
+    before = {name: value for name, value in (state.segments or [{}])[-1].items() if name != "from_step"}
     if before and before != here and world.is_main:
         print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
     if before != here:
@@ -249,37 +255,44 @@ def resume(run: Run) -> None:
 def validate(run: Run, progress: Progress) -> None:
     """Score the validation windows, keep the best weights, and bring curves, metrics and display up to date."""
     state = run.state
+    count_seconds(run, "training")
     step.record_validation(state, step.validation_loss(state, run.validation, run.params, run.dtype), run.params)
-    state.elapsed_s = time.monotonic() - run.started
-    state.history.timing.append([state.history.validation[-1][1], state.elapsed_s])
+    count_seconds(run, "validation")
+    state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
     if run.world.is_main:
         write_curves(run.paths.plots, state.history)
         write_metrics(run.paths.metrics, state, run.plan)
     progress.show_validation()
+    count_seconds(run, "saving")
+
+
+def count_seconds(run: Run, activity: str) -> None:
+    """Add the time since the last call to state.seconds[activity]."""
+    now = time.monotonic()
+    run.state.seconds[activity] += now - run.measured
+    run.measured = now
 
 
 def save_checkpoint(run: Run) -> None:
     """Save the state of this step; return on every rank once it is on the disk."""
-    run.state.elapsed_s = time.monotonic() - run.started
+    count_seconds(run, "training")
     saved = run.state.as_dict()
     if run.world.is_main:
         checkpoints.save_state(run.folder, run.state.step, saved)
     run.world.all_reduce_max(0)  # wait for the main rank
-    run.saved = time.monotonic()
+    count_seconds(run, "saving")
+    run.saved = run.measured
 
 
 def finish(run: Run) -> None:
     """Write the results to <folder>/done, delete the checkpoints, and print the best validation loss."""
     state, params = run.state, run.params
-    state.elapsed_s = time.monotonic() - run.started
     if not run.world.is_main:
         state.weights()  # all ranks gather the weights together
         return
     provenance = {
         "config": dataclasses.asdict(run.config),
-        "seq_len": run.params.seq_len,
-        "seed": run.params.seed,
-        "eval_tokens": run.params.eval_tokens,
+        **{name: getattr(params, name) for name in ("seq_len", "seed", "eval_tokens")},
         "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
         "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
         "init_sha256": run.initial_sha256,
@@ -288,6 +301,7 @@ def finish(run: Run) -> None:
     checkpoints.delete_states(run.folder)
     if state.step < params.max_steps:
         print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
+    print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
     print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
 
 

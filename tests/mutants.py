@@ -53,19 +53,19 @@ MUTANTS = [
            "faults/test_21_24_data_files.py -k test_22"),
     Mutant("hash check of a token file", "src/lm/tokens/tokenfile.py", "    if sha256 != recorded:\n",
            "    if False:\n", "faults/test_21_24_data_files.py -k test_21_a_token_file"),
-    Mutant("int64 cast", "src/lm/tokens/windows.py", "windows.view(dtype).astype(np.int64)",
-           "windows.view(dtype).astype(dtype)", "lm/tokens/test_windows.py"),
+    Mutant("int64 cast", "src/lm/tokens/windows.py", "windows.view(ids.dtype).astype(np.int64)",
+           "windows.view(ids.dtype).astype(ids.dtype)", "lm/tokens/test_windows.py"),
     Mutant("the window's last position", "src/lm/tokens/windows.py", "(len(self.ids) - 1 - self._offset(epoch))",
            "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "lm/tokens/test_windows.py"),
     Mutant("separator", "src/lm/tokenizer/load.py", "for piece in (document, eot)] or",
            "for piece in (document,)] or", "lm/tokenizer/test_load.py"),
     Mutant("hash check of the text", "src/tokenize_split.py",
-           "        check.result()  # before anything is kept\n", "",
+           "            check.result()  # before anything is kept\n", "",
            "stages/test_tokenize_split.py -k manifest"),
     Mutant("mean of the ranks' gradients", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
            "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
-           "    str(f", "faults/test_17_20_tokenize.py -k test_19"),
+           "    str(f", "faults/test_17_20_tokenize.py -k test_19_overlapping"),
 ]  # fmt: skip
 
 

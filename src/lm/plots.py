@@ -1,10 +1,6 @@
-"""Draw every picture of a run: numbers in, a figure as deterministic PNG or SVG out, readable in grey.
+"""Draw every picture of a run; equal data give equal bytes, and each is readable in grey.
 
-A `draw_*` function draws onto the axes that it is given; `figure_of` arranges the axes and applies the style;
-`save_png` and `to_svg` return or write the bytes. Equal data give equal bytes:
-
-    save_png(figure_of(lambda axes: draw_losses(axes, train, validation), size=(7.5, 4)), path)
-
+A `draw_*` function draws onto the axes that it is given; `figure_of` arranges the axes and applies the style.
 Curves are columns by name as `read_csv` returns them; {} means no rows yet.
 """
 
@@ -13,6 +9,7 @@ import io
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import rc_context
@@ -24,22 +21,13 @@ from lm.core.files import atomic_write
 
 # The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
-STYLE = {
-    "figure.dpi": 110,
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.7,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "lines.linewidth": 1.8,
-    "hatch.linewidth": 0.6,
+STYLE: dict[Any, Any] = {
+    "figure.dpi": 110, "font.size": 10, "lines.linewidth": 1.8, "hatch.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E3E3E3", "grid.linewidth": 0.7,
+    "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold",
     "svg.hashsalt": "lm",  # SVG ids are random without it
-}
+}  # fmt: skip
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 MANY_MARKS = 2000  # a scatter plot with more marks is stored as pixels in an SVG
 
@@ -56,10 +44,7 @@ def figure_of(
     *draw_functions: Callable[[Axes], None], size: tuple[float, float], heights: tuple[float, ...] | None = None,
     title: str = "",
 ) -> Figure:  # fmt: skip
-    """Return a figure with one panel per function, one above the other on a common x axis.
-
-    `size` is width and height in inches, `heights` the relative heights of the panels.
-    """
+    """Return a figure of `size` in inches: one panel per function on a common x axis, of relative `heights`."""
     figure = Figure(size, layout="constrained")
     panels = figure.subplots(len(draw_functions), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for draw, axes in zip(draw_functions, panels, strict=True):
@@ -122,14 +107,11 @@ def draw_losses(
     x_label, to_x = ("tokens seen", np.asarray) if timing is None else _time_axis(timing)
     ends = []
     if train:
-        x, raw = to_x(train["tokens"]), train["train_loss"]
-        axes.plot(x, raw, color=BLUE, alpha=0.4, linewidth=0.9)
-        axes.plot(x, smooth(raw), color=BLUE)
-        ends.append((x, raw, "training", BLUE))
+        ends.append((to_x(train["tokens"]), train["train_loss"], "training", BLUE))
+        _draw_smoothed(axes, *ends[-1][:2], BLUE)
     if validation:
-        x, loss = to_x(validation["tokens"]), validation["val_loss"]
-        axes.plot(x, loss, color=ORANGE, linestyle="--", marker="o", markersize=4)
-        ends.append((x, loss, "validation", ORANGE))
+        ends.append((to_x(validation["tokens"]), validation["val_loss"], "validation", ORANGE))
+        axes.plot(*ends[-1][:2], color=ORANGE, linestyle="--", marker="o", markersize=4)
     if floor is not None:
         axes.axhline(floor, color=GREY, linestyle=":")
         axes.annotate(
@@ -142,6 +124,12 @@ def draw_losses(
     axes.set(xlabel=x_label, ylabel="nats per token (log scale)")
     if timing is None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
+    """Draw a curve of many points, faint, and its running mean."""
+    axes.plot(x, y, color=color, alpha=0.4, linewidth=0.9)
+    axes.plot(x, smooth(y), color=color)
 
 
 def _label_losses(axes: Axes, ends: list[tuple]) -> None:
@@ -171,8 +159,7 @@ def draw_learning_rate(axes: Axes, train: dict) -> None:
 def draw_gradient_norm(axes: Axes, train: dict) -> None:
     """Draw the gradient norm before clipping, raw and smoothed, against tokens seen."""
     if train:
-        axes.plot(train["tokens"], train["grad_norm"], color=GREY, alpha=0.45, linewidth=0.9)
-        axes.plot(train["tokens"], smooth(train["grad_norm"]), color=GREY)
+        _draw_smoothed(axes, train["tokens"], train["grad_norm"], GREY)
     scale_log(axes)
     axes.set(xlabel="tokens seen", ylabel="gradient norm")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -184,7 +171,7 @@ def draw_loss_by_position(axes: Axes, curve: dict) -> None:
     axes.plot(x, y, color=BLUE, marker="o", markersize=5)
     axes.set_xscale("log", base=2)
     # Label from the right and leave out what would overlap: a label is up to 0.45 inches wide.
-    room = math.log2(max(2, x[-1])) * 0.45 / (0.8 * axes.figure.get_figwidth())
+    room = math.log2(max(2, x[-1])) * 0.45 / (0.8 * cast(Figure, axes.figure).get_figwidth())
     shown = [x[-1]]
     for value in reversed(x[:-1]):
         if math.log2(shown[-1] / value) >= room:
@@ -196,15 +183,14 @@ def draw_loss_by_position(axes: Axes, curve: dict) -> None:
 
 
 def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: float | None = None) -> None:
-    """Draw each document's bits per byte against how much of it is in the training text; the area shows its bytes.
+    """Draw each document's bits per byte against its leaked fraction, with its bytes as area; skip those without text.
 
-    `documents` has the columns leaked_fraction, nats and utf8_bytes, each (D,); documents without bytes are left out.
-    A line marks `clean_below`, the leaked fraction below which a document counts as clean.
+    `documents` has the columns leaked_fraction, nats and utf8_bytes, each (D,); a line marks `clean_below`.
     """
     kept = documents["utf8_bytes"] > 0
     leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
     bits_per_byte = nats / math.log(2) / utf8_bytes
-    areas = 6 + 55 * axes.figure.get_figwidth() * utf8_bytes / utf8_bytes.max()
+    areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
     axes.scatter(
         leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8,
         rasterized=len(areas) > MANY_MARKS,

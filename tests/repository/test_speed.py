@@ -20,6 +20,7 @@ from lm.tokens import windows as lm_windows
 from lm.tokens.windows import TokenWindows
 from lm.train.optimizers import build_optimizers
 from support import ROOT
+from support.model_cases import optimizer_params
 
 CONFIG = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, sliding_window=16, full_attention_every=2,
@@ -124,7 +125,7 @@ def test_the_operations_of_a_step_are_counted(dtype, most):
         model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size).backward()
     assert found.count <= most
     assert found.largest <= LOGITS_CHUNK * CONFIG.vocab_size < TOKENS * CONFIG.vocab_size
-    for optimizer in build_optimizers(model, "muon", 0.1, (0.9, 0.95), 1.0, dtype):
+    for optimizer in build_optimizers(model, optimizer_params(), dtype):
         with Operations() as found:
             optimizer.step()
         assert found.count <= 300

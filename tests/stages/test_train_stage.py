@@ -3,12 +3,13 @@
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 import train as train_stage
-from support.train_cases import ARGUMENTS, TOKENIZER, write_ids
+from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
 
@@ -122,11 +123,51 @@ def test_patience_stops_the_run_early(workspace, capsys):
     assert steps < 20 and f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
 
 
-def test_a_finished_run_is_republished_and_not_trained_again(workspace, capsys):
+def test_a_finished_run_is_published_without_training_and_says_how_to_train_again(workspace, capsys):
     assert train_stage.main(ARGUMENTS) == 0
     before = Path("data/models/best_model_params.pt").read_bytes()
     shutil.rmtree("data/models")
     capsys.readouterr()
     assert train_stage.main(ARGUMENTS) == 0
-    assert "parameters" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "parameters" not in out and "already finished" in out and "nothing is trained" in out
     assert Path("data/models/best_model_params.pt").read_bytes() == before
+    command = re.search(r"to train it again: (rm -r .*) && dvc repro -f train\n", out)[1]
+    workspace.run("bash", "-c", command)
+    assert train_stage.main(ARGUMENTS) == 0
+    assert "parameters" in capsys.readouterr().out
+
+
+def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monkeypatch):
+    validation_loss, save_state = train_stage.step.validation_loss, train_stage.checkpoints.save_state
+    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(1) or validation_loss(*a))
+    monkeypatch.setattr(train_stage.checkpoints, "save_state", lambda *a: time.sleep(0.2) or save_state(*a))
+    workspace.change(**{"train.seed": 3})
+    with restored("runtime.yaml"):
+        set_runtime(checkpoint_every_s=0)
+        assert train_stage.main(ARGUMENTS) == 0
+    seconds = json.loads(Path("metrics/timing.json").read_text())["train_seconds"]
+    header, *_, last = Path("plots/timing.csv").read_text().splitlines()
+    assert header == "tokens,seconds,validation_seconds,saving_seconds"
+    training, validation, saving = map(float, last.split(",")[1:])
+    assert training == pytest.approx(seconds, abs=0.1) and validation > 3 > seconds and saving > 0.2 * 18
+    assert re.search(r"\nminutes +[\d.]+ training, [\d.]+ validation, [\d.]+ saving\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"eval.stride_fraction": 1.5}, "eval.stride_fraction is 1.5, needed: above 0, at most 1"),
+        ({"eval.sample_tokens": 1024}, "eval.sample_tokens is 1024, needed: from 1 to below the model's max_seq_len"),
+    ],
+)
+def test_what_would_fail_in_the_evaluation_is_refused_before_the_training(workspace, capsys, changes, sentence):
+    workspace.change(**changes)
+    assert train_stage.main(ARGUMENTS) == 2
+    assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_of_more_than_a_day_says_so_before_it_starts(workspace, capsys, monkeypatch):
+    monkeypatch.setattr(train_stage.preflight, "step_seconds", lambda *a: 2 * 86400 / 20)
+    assert train_stage.main(ARGUMENTS) == 0
+    assert "warning: the whole run will take about 2.0 days on this machine" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import string
+import types
 from pathlib import Path
 
 import tokenizers
@@ -81,3 +82,10 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
     }
     save_models(folder, weights, weights, record)
     return json.loads((folder / "model.json").read_text())
+
+
+def optimizer_params(optimizer="muon", weight_decay=0.1, embedding_lr_factor=1.0):
+    """Return what `build_optimizers` reads of the parameters."""
+    return types.SimpleNamespace(
+        optimizer=optimizer, weight_decay=weight_decay, beta1=0.9, beta2=0.95, embedding_lr_factor=embedding_lr_factor
+    )

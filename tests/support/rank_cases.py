@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import lm.core.files
 import lm.train.step
 import train as train_stage
+from lm.model import device as machine
 from lm.train.signals import StopRequest
 from support.train_cases import ARGUMENTS, Ended, Stage, at_step
 
@@ -107,6 +108,18 @@ def hang_at(rank: int, step: int) -> None:
     hold_at(step)
     if os.environ["RANK"] == str(rank):
         at_step(step, lambda: time.sleep(3600))
+
+
+def measure(speedup: float) -> None:
+    """A sabotage: the processor has bfloat16, measured this many times faster; only the main rank may measure."""
+    machine.has_bfloat16 = lambda device: True
+    machine.bfloat16_speedup = (lambda: speedup) if os.environ.get("RANK", "0") == "0" else forbidden
+
+
+def measure_and_stop(speedup: float, step: int) -> None:
+    """A sabotage: as `measure`; the last of two ranks is asked to stop in this step."""
+    measure(speedup)
+    stop_at(1, step)
 
 
 def stop_at(rank: int, step: int) -> None:

@@ -73,7 +73,7 @@ class Sampling:
 
     def draw(self, logits: Tensor, generator: torch.Generator) -> int:
         """Draw one id from logits (V,) with a generator on the same device."""
-        if self.temperature == 0:
+        if self.temperature < 1e-6:  # 0, or so small that the division would overflow
             return int(logits.argmax())
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
         return int(torch.multinomial(kept.softmax(0), 1, generator=generator))
@@ -86,9 +86,8 @@ def generate(
 ) -> Iterator[int]:  # fmt: skip
     """Yield the ids that follow `prompt_ids`, each as soon as it is drawn; stop after `eot_id`.
 
-    `generator` is on model.device; the other settings are those of `Sampling`. With the cache each id costs the work
-    of one token, without it that of the whole text. Raises ValueError for a setting out of range, an empty prompt, or
-    a text longer than the model's max_seq_len.
+    `generator` is on model.device; the settings are those of `Sampling`. The cache saves computing the whole text for
+    each id. Raises ValueError for a setting out of range, an empty prompt, or a text longer than max_seq_len.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:

@@ -1,7 +1,7 @@
-"""Carry a token stream from one format to another: read it block by block, check it, describe it.
+"""Carry a token stream from one format to another: read it block by block and check it.
 
 A stream is the ids of X.bin without padding, whatever file holds it. Its sidecar, the content of X.json,
-is carried unchanged from format to format. X.bin is read here, X.npy in npy.py, dump-*.pkl in dumps.py.
+is carried unchanged from format to format.
 """
 
 import dataclasses
@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.core.errors import DataError, IntegrityError
-from lm.core.files import sha256_file
-from lm.tokenizer.load import Tokenizer, describe_tokenizer
-from lm.tokens.tokenfile import DTYPES, describe_tokens, map_ids, open_tokens, sidecar_path
+from lm.core.errors import IntegrityError
+from lm.tokens.tokenfile import DTYPES, map_ids, open_tokens, sidecar_path
 
 BLOCK_TOKENS = 1 << 20
 SIDECAR_KEYS = {"format_version", "dtype", "tokens", "tokenizer", "sha256"}
@@ -39,8 +37,13 @@ class Stream:
 
 def bin_stream(path: Path, dtype: str) -> Stream:
     """Return the stream of X.bin; `dtype` is the type of ids ("uint16" or "uint32") if it has no sidecar."""
-    meta = open_tokens(path).meta if sidecar_path(path).exists() else None
-    described = meta or _describe_by_size(path, dtype)
+    if sidecar_path(path).exists():
+        described = meta = open_tokens(path).meta
+    else:
+        num_tokens, odd_bytes = divmod(path.stat().st_size, DTYPES[dtype].itemsize)
+        if odd_bytes:
+            raise IntegrityError(f"{path}: {path.stat().st_size} bytes, needed: a whole number of {dtype} ids")
+        described, meta = {"dtype": dtype, "tokens": num_tokens, "sha256": ""}, None
 
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, described["tokens"], BLOCK_TOKENS):
@@ -49,14 +52,6 @@ def bin_stream(path: Path, dtype: str) -> Stream:
 
     # Shards belong to the file, not to the stream.
     return Stream(path, blocks, meta and {key: meta[key] for key in meta if key != "shards"})
-
-
-def _describe_by_size(path: Path, dtype: str) -> dict:
-    """Return what map_ids needs for a file of ids without a sidecar."""
-    num_tokens, odd_bytes = divmod(path.stat().st_size, DTYPES[dtype].itemsize)
-    if odd_bytes:
-        raise IntegrityError(f"{path}: {path.stat().st_size} bytes, needed: a whole number of {dtype} ids")
-    return {"dtype": dtype, "tokens": num_tokens, "sha256": ""}
 
 
 def padding_of(rows: np.ndarray, pad_token: int) -> np.ndarray:
@@ -72,7 +67,8 @@ def unpadded(rows: np.ndarray, padding: np.ndarray) -> np.ndarray:
 def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Path) -> Iterator[np.ndarray]:
     """Yield ids as `dtype`; raise IntegrityError with the position of the first id outside the vocabulary."""
     position = 0
-    for block in _pieces(blocks):
+    pieces = (block[i : i + BLOCK_TOKENS] for block in blocks for i in range(0, len(block), BLOCK_TOKENS))
+    for block in pieces:  # because one very long row is one block
         outside = (block < 0) | (block >= vocab_size)
         if outside.any():
             first = int(np.argmax(outside))
@@ -84,13 +80,6 @@ def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Pa
         yield np.ascontiguousarray(block, DTYPES[dtype])
 
 
-def _pieces(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Cut blocks longer than BLOCK_TOKENS, such as a very long row."""
-    for block in blocks:
-        for start in range(0, len(block), BLOCK_TOKENS):
-            yield block[start : start + BLOCK_TOKENS]
-
-
 def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
     """Yield the stream's ids in the sidecar's dtype.
 
@@ -98,45 +87,10 @@ def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
     """
     digest, num_tokens = hashlib.sha256(), 0
     for ids in narrowed(stream.blocks(), meta["dtype"], meta["tokenizer"]["vocab_size"], stream.path):
-        digest.update(ids)
+        digest.update(ids.data)
         num_tokens += len(ids)
         yield ids
-    if (num_tokens, digest.hexdigest()) != (meta["tokens"], meta["sha256"]):
-        raise IntegrityError(
-            f"{stream.path}: holds {num_tokens} tokens of sha256 {digest.hexdigest()}, its sidecar says "
-            f"{meta['tokens']} of {meta['sha256']}; convert or tokenize it again"
-        )
-
-
-def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
-    """Read a stream without a sidecar once and return its sidecar.
-
-    A byte-level vocabulary gives the characters and bytes of the text; otherwise they are None. Raises
-    DataError if the stream has no token, IntegrityError if an id is outside the vocabulary.
-    """
-    digest, counts, last_id = hashlib.sha256(), np.zeros(tokenizer.vocab_size, np.int64), None
-    for ids in narrowed(stream.blocks(), tokenizer.meta["dtype"], tokenizer.vocab_size, stream.path):
-        digest.update(ids)
-        counts += np.bincount(ids, minlength=len(counts))
-        last_id = int(ids[-1]) if len(ids) else last_id
-    if last_id is None:
-        raise DataError(f"{stream.path}: holds no token, needed: at least one")
-    is_byte_level, sha256 = tokenizer.is_byte_level, sha256_file(stream.path) if stream.path.is_file() else None
-    described = {
-        "documents": int(counts[tokenizer.eot_id]) + (last_id != tokenizer.eot_id),
-        "characters": int(counts @ _token_characters(tokenizer)) if is_byte_level else None,
-        "utf8_bytes": int(counts @ tokenizer.token_bytes) if is_byte_level else None,
-        "surprisal_bits": None,
-        "tokenizer": describe_tokenizer(tokenizer),
-        "slice": None,
-        "source": {"name": stream.path.name, "manifest_sha256": None, "sha256": sha256},
-    }
-    return describe_tokens(tokenizer.meta["dtype"], int(counts.sum()), described, digest.hexdigest())
-
-
-def _token_characters(tokenizer: Tokenizer) -> np.ndarray:
-    """Return how many characters begin inside each token of a byte-level vocabulary: (V,) int64."""
-    characters = np.zeros(tokenizer.vocab_size, np.int64)
-    for token, rank in tokenizer.ranks.items():
-        characters[rank] = sum(byte & 0xC0 != 0x80 for byte in token)
-    return characters
+    held = f"{num_tokens} tokens of sha256 {digest.hexdigest()}"
+    recorded = f"{meta['tokens']} tokens of sha256 {meta['sha256']}"
+    if held != recorded:
+        raise IntegrityError(f"{stream.path}: holds {held}, its sidecar says {recorded}; convert or tokenize it again")

@@ -1,6 +1,7 @@
 """The machine that computes: device, dtype, threads, memory and speed."""
 
 import ctypes
+import math
 import platform
 import sys
 import time
@@ -12,6 +13,12 @@ import torch
 from lm.core.errors import EnvironmentFailure
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
+# training step faster on AMD EPYC and slower on Intel Xeon (benchmarks/results/train_step_without_amx.json).
+BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+PROBED_SHAPES = ((1024, 192, 512), (512, 192, 8192))  # tokens x d_model x d_ff, or x vocabulary
+MEASURED_S = 0.02  # time of the matrix products of one measurement
+MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
 def pick_device(index: int | None = None) -> torch.device:
@@ -26,38 +33,58 @@ def pick_device(index: int | None = None) -> torch.device:
             f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible; start "
             "at most as many processes per host (train.num_processes in runtime.yaml); each must see all GPUs"
         )
-    return torch.device("cuda", index)
+    return torch.device("cuda") if index is None else torch.device("cuda", index)
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype to compute in; "auto" is bfloat16 where the device computes faster in it, else float32.
-
-    Raises EnvironmentFailure for bfloat16 on a device that only emulates it, slowly.
-    """
-    if name == "auto":
-        name = "bfloat16" if is_faster_in_bfloat16(device) else "float32"
-    supported = is_faster_in_bfloat16(device) or (device.type == "cpu" and _cpu_has("avx512_bf16"))
-    if name == "bfloat16" and not supported:
+def refuse_emulation(name: str, device: torch.device) -> None:
+    """Raise EnvironmentFailure if train.dtype is bfloat16 and the device has no instructions for it."""
+    if name == "bfloat16" and not has_bfloat16(device):
         raise EnvironmentFailure(
             f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32 or auto"
         )
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Return True if the device has instructions for bfloat16; of CPUs, torch reports them on Linux only."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return sys.platform.startswith("linux") and any(capabilities.get(name, False) for name in BFLOAT16_SETS)
+
+
+def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -> torch.dtype:
+    """Return the dtype to compute in, and print why.
+
+    "auto" is `earlier`, the dtype of the run so far, if there is one, else the one that the device computes faster
+    in. Without instructions for bfloat16 it is float32.
+    """
+    reason = "train.dtype"
+    if name == "auto" and not has_bfloat16(device):
+        name, reason = "float32", f"this {device.type} has no instructions for bfloat16"
+    elif name == "auto" and earlier:
+        name, reason = earlier, "as the run began"
+    elif name == "auto":
+        speedup = math.inf if device.type == "cuda" else bfloat16_speedup()
+        name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
+        reason = "as on every GPU" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
+    print(f"dtype        {name} ({reason})", flush=True)
     return COMPUTE_DTYPES[name]
 
 
-def is_faster_in_bfloat16(device: torch.device) -> bool:
-    """Return True if the device multiplies bfloat16 matrices faster than float32 ones.
+def bfloat16_speedup() -> float:
+    """Return the time of float32 matrix products divided by that of bfloat16 ones on this CPU, measured in 0.2 s.
 
-    AVX512_BF16 without AMX was 1.5 times slower (benchmarks/results/train_step_without_amx.json).
+    The two alternate and the shortest time of each counts, so that other processes disturb them alike.
     """
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return _cpu_has("amx_bf16", "bf16", "sve_bf16")  # x86, Arm, Arm
-
-
-def _cpu_has(*names: str) -> bool:
-    """Return True if the processor has one of the instruction sets, under torch's names for them."""
-    capabilities = torch.cpu.get_capabilities()
-    return sys.platform.startswith("linux") and any(capabilities.get(name, False) for name in names)
+    best = dict.fromkeys(((dtype, shape) for shape in PROBED_SHAPES for dtype in COMPUTE_DTYPES.values()), math.inf)
+    operands = {key: [torch.ones(size, dtype=key[0]) for size in (key[1][:2], key[1][1:])] for key in best}
+    for _ in range(4):
+        for key, (a, b) in operands.items():
+            started = time.perf_counter()
+            a @ b
+            best[key] = min(best[key], time.perf_counter() - started)
+    wide, narrow = (sum(best[dtype, shape] for shape in PROBED_SHAPES) for dtype in COMPUTE_DTYPES.values())
+    return wide / narrow
 
 
 def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
@@ -90,14 +117,12 @@ def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cg
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep large freed blocks instead of returning them to the kernel; return True if it does.
+    """Tell glibc to keep large freed blocks, call it before the first tensor; return True if it does (Linux only).
 
     Each training step frees and allocates gigabytes of activations, which would cause page faults every time. It
-    costs resident memory and changes no result. Call it before the first tensor. It works on Linux with glibc only.
+    costs resident memory and changes no result.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:
         return False
     mmap_max, trim_threshold, top_pad = -4, -1, -2  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD of <malloc.h>
@@ -105,10 +130,9 @@ def keep_freed_memory() -> bool:
 
 
 def warn_of_busy_cores(seconds: float, measure) -> list[str]:
-    """Return a warning if measure() takes less than `seconds` with one thread, or an empty list.
+    """Return a warning if measure() takes less with one thread than its `seconds` with all, or an empty list.
 
-    `seconds` is its result with all threads. Threads wait for each other by spinning: with one busy process on the
-    machine, a step was measured 15 times slower.
+    Threads wait for each other by spinning: one busy process on the machine made a step 15 times slower.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -124,12 +148,28 @@ def warn_of_busy_cores(seconds: float, measure) -> list[str]:
     ]
 
 
-def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:
-    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done its work; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:
+    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add).
+
+    Products of 8192 fill a large GPU. As many are queued at a time as take MEASURED_S, so that launching and waiting
+    do not count.
+    """
+    size = size or (8192 if device.type == "cuda" else 1024)
     a = torch.ones(size, size, dtype=dtype, device=device)
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()
-        best = min(best, time.perf_counter() - start)
+    products = torch.empty_like(a)
+    best, count, end = math.inf, 1, time.perf_counter() + seconds
+    while time.perf_counter() < end or best == math.inf:
+        started = time.perf_counter()
+        for _ in range(count):
+            torch.mm(a, a, out=products)
+        synchronize(device)
+        elapsed = time.perf_counter() - started
+        best = min(best, elapsed / count)
+        count *= 2 if elapsed < MEASURED_S else 1
     return 2 * size**3 / best

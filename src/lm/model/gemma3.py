@@ -3,8 +3,7 @@
     B batch   T tokens   S tokens with those cached   V vocabulary
     C d_model   F d_ff   H query heads   K key/value heads   D head_dim
 
-Modules have the names of the published checkpoints, so that a conversion only changes a prefix. Normalization,
-attention and cross-entropy, which take most of a training step on a CPU, are in lm.model.kernels.
+Modules have the names of the published checkpoints, so that a conversion only changes a prefix.
 """
 
 import dataclasses
@@ -168,9 +167,8 @@ class Gemma3Model(nn.Module):
     def init_weights(self, generator: torch.Generator) -> None:
         """Draw matrices from N(0, 1 / fan_in) in model order; the generator is on their device.
 
-        As in GPT-2, the output of a block is scaled by 1 / sqrt(2 n_layer), here in the gain of its post-norm: the
-        norm would undo a scaled matrix. The embedding has a quarter of a matrix's standard deviation, so that the
-        first logits are small and the first loss is about ln V.
+        As in GPT-2, the output of a block is scaled by 1 / sqrt(2 n_layer), here in the gain of its post-norm. The
+        embedding has a quarter of the standard deviation, so that the first loss is about ln V.
         """
         post_gain = (2 * self.config.n_layer) ** -0.5
         for name, weight in self.named_parameters():
@@ -192,7 +190,7 @@ class Gemma3Model(nn.Module):
         x = self.embed_tokens(ids)  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
         bases = {layer.rope_base for layer in self.layers}
-        tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}
+        tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}  # pyright: ignore[reportArgumentType] - a ModuleList loses types
         for layer in self.layers:
             x = layer(x, tables[layer.rope_base], cache)
         return self.norm(x)
@@ -247,7 +245,7 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
     weights = count_parameters(config)
-    flops = {
+    flops: dict[str, float] = {
         "attention": 6.0 * weights["attention"],
         "scores": 12 * config.n_head * config.head_dim * context,
         "mlp": 6.0 * weights["mlp"],

@@ -1,7 +1,8 @@
-"""Losses of a stream of tokens: each token scored once with real left context, and sums over documents.
+"""Losses of a token file: each token scored once with real left context, the first one after end-of-text.
 
-Legend: N tokens, W windows, T tokens of a window, D documents. Nats are natural-logarithm units. Bits per byte
-divide the nats of all tokens, end-of-text tokens included, by ln 2 and by the UTF-8 bytes of the text.
+Legend: N tokens, W windows, B of them at a time, T tokens of a window, D documents. Nats are natural-logarithm units.
+Bits per byte divide the nats of all tokens, end-of-text tokens included, by ln 2 and by the UTF-8 bytes of the text.
+`tokens` has `ids` (N,) and `eot_id`, as a lm.tokens.tokenfile.TokenFile.
 """
 
 import math
@@ -30,52 +31,37 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
 
 
 def score_tokens(
-    model, ids: np.ndarray, eot_id: int, seq_len: int, stride: int, batch_size: int, device: torch.device,
-    dtype: torch.dtype, description: str = "score",
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype
+) -> tuple[np.ndarray, np.ndarray]:
     """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it."""
-    seq_len = min(seq_len, len(ids))
-    starts, first_scored = np.array(list(windows_to_score(len(ids), seq_len, min(stride, seq_len)))).T
-    losses, positions = np.full(len(ids), np.nan, np.float32), np.zeros(len(ids), np.int32)
-    with tqdm(total=len(ids), unit="tok", unit_scale=True, desc=description, disable=None, leave=False) as bar:
-        for batch, window_losses in score_windows(model, ids, eot_id, starts, seq_len, batch_size, device, dtype):
-            for row, start, first in zip(window_losses, starts[batch], first_scored[batch], strict=True):
+    num_tokens = len(tokens.ids)
+    seq_len = min(seq_len, num_tokens)
+    windows = list(windows_to_score(num_tokens, seq_len, min(stride, seq_len)))
+    losses, positions = np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)
+    with tqdm(total=num_tokens, unit="tok", unit_scale=True, desc="score", disable=None, leave=False) as bar:
+        for number in range(0, len(windows), batch_size):
+            batch = windows[number : number + batch_size]
+            rows = score_windows(model, tokens, np.array([start for start, _ in batch]), seq_len, dtype)
+            for row, (start, first) in zip(rows, batch, strict=True):
                 losses[first : start + seq_len] = row[first - start :]
                 positions[first : start + seq_len] = np.arange(first - start, seq_len)
-                bar.update(int(start + seq_len - first))
+                bar.update(start + seq_len - first)
     return losses, positions
 
 
 @torch.inference_mode()
-def score_windows(
-    model, ids: np.ndarray, eot_id: int, starts: np.ndarray, seq_len: int, batch_size: int, device: torch.device,
-    dtype: torch.dtype, rank: int = 0, world_size: int = 1,
-) -> Iterator[tuple[slice, np.ndarray]]:  # fmt: skip
-    """Yield losses (B, T) float32 in nats, with their slice of the windows of T tokens that begin at `starts` (W,).
-
-    Of several ranks, each scores every `world_size`-th batch. All compute equally many, as ranks with sharded
-    weights must: a rank without a batch repeats the last one.
-    """
-    model.eval()
-    num_batches = -(-len(starts) // batch_size)
-    for number in range(rank, rank + num_batches, world_size):
-        first = min(number, num_batches - 1) * batch_size
-        batch = slice(first, first + batch_size)
-        windows = _windows_with_left_token(ids, eot_id, starts[batch], seq_len)
-        x, y = (torch.from_numpy(tokens).to(device) for tokens in (windows[:, :-1], windows[:, 1:]))
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            losses = model.token_losses(x, y)
-        yield batch, losses.float().cpu().numpy()
-    model.train()
-
-
-def _windows_with_left_token(ids: np.ndarray, eot_id: int, starts: np.ndarray, seq_len: int) -> np.ndarray:
-    """Return (B, T + 1) int64: each window and the token before it, which for the first token is end-of-text."""
-    windows = np.full((len(starts), seq_len + 1), eot_id, np.int64)
-    windows[starts == 0, 1:] = ids[:seq_len]
+def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.dtype) -> np.ndarray:
+    """Return the losses (B, T) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,)."""
+    windows = np.full((len(starts), seq_len + 1), tokens.eot_id, np.int64)
+    windows[starts == 0, 1:] = tokens.ids[:seq_len]
     if starts.any():
-        windows[starts > 0] = read_windows(ids, starts[starts > 0] - 1, seq_len + 1)
-    return windows
+        windows[starts > 0] = read_windows(tokens.ids, starts[starts > 0] - 1, seq_len + 1)
+    x, y = (torch.from_numpy(ids).to(model.device) for ids in (windows[:, :-1], windows[:, 1:]))
+    model.eval()
+    with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
+        losses = model.token_losses(x, y)
+    model.train()
+    return losses.float().cpu().numpy()
 
 
 def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
@@ -87,8 +73,7 @@ def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
 def summarize(nats: np.ndarray, num_tokens: np.ndarray, utf8_bytes: np.ndarray) -> dict:
     """Return loss figures over documents, given the nats, tokens and bytes of each (D,).
 
-    Documents are the sampling unit of the standard errors (linearized ratio estimator: Cochran, Sampling
-    Techniques, 6.4). They are None for a single document.
+    The standard error over documents is that of a linearized ratio (Cochran, Sampling Techniques, 6.4), None for one.
     """
     loss, _ = _ratio(nats, num_tokens)
     bits_per_byte, bits_per_byte_se = _ratio(nats / math.log(2), utf8_bytes)

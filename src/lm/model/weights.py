@@ -16,10 +16,7 @@ WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its
 
 
 def save_tensors(path: Path, value) -> str:
-    """Write `value` with torch.save through a file object, atomically; return the file's SHA-256.
-
-    Through a file object the bytes do not depend on the file's name, so equal weights are equal files.
-    """
+    """Write `value` with torch.save, atomically and with bytes that do not depend on the name; return the SHA-256."""
     with atomic_write(path) as file:
         try:
             torch.save(value, file)
@@ -55,10 +52,7 @@ def check_sha256(path: Path, recorded: str, remedy: str = MEND) -> None:
 
 def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], record: dict) -> None:
     """Write both weights and model.json: `record` with the SHA-256 of the weights added to "best" and "last"."""
-    hashes = {
-        "best": save_tensors(folder / WEIGHTS, best),
-        "last": save_tensors(folder / LAST_WEIGHTS, last),
-    }
+    hashes = {"best": save_tensors(folder / WEIGHTS, best), "last": save_tensors(folder / LAST_WEIGHTS, last)}
     described = {name: {**record[name], "sha256": sha256} for name, sha256 in hashes.items()}
     write_json(folder / RECORD, {**record, **described})
 
@@ -97,9 +91,8 @@ def load_initial(
     needed, actual = dataclasses.asdict(config), dataclasses.asdict(model.config)
     differences = [f"{name} is {actual[name]}, not {value}" for name, value in needed.items() if actual[name] != value]
     if differences:
-        raise IntegrityError(
-            f"{folder / RECORD}: {', '.join(differences)}; choose the preset of that model as model.name"
-        )
+        where = f"{folder / RECORD}: {', '.join(differences)}"
+        raise IntegrityError(f"{where}; choose the preset of that model as model.name")
     return model, record["best"]["sha256"]
 
 

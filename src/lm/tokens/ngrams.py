@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lm.tokens.shards import ShardedIds
 from lm.tokens.windows import mix
 
 CLEAN_BELOW = 0.2  # a document with a smaller fraction of shared tokens is clean (Touvron et al. 2023, A.6)
@@ -21,7 +22,7 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     return mix(hashes)
 
 
-def shared_tokens(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> np.ndarray:
+def shared_tokens(ids: np.ndarray | ShardedIds, others: np.ndarray | ShardedIds, eot_id: int, n: int) -> np.ndarray:
     """Return which tokens of ids (N,) belong to an n-gram without eot_id that `others` (M,) contains: (N,) bool.
 
     Reads `others` block by block; memory grows with N, not with M. N-grams are compared by 64-bit hashes:
@@ -38,10 +39,12 @@ def shared_tokens(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> n
     for _, places in _matches(known, others, n):
         is_shared[places] = True
     place = np.searchsorted(known, hashes).clip(max=len(known) - 1)
-    return _covered(inside & is_shared[place], len(ids), n)
+    begins = np.flatnonzero(inside & is_shared[place])
+    change = np.bincount(begins, minlength=len(ids) + 1) - np.bincount(begins + n, minlength=len(ids) + 1)
+    return np.cumsum(change[:-1]) > 0
 
 
-def _matches(known: np.ndarray, ids: np.ndarray, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _matches(known: np.ndarray, ids: np.ndarray | ShardedIds, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, block by block, (positions in ids, places in `known`) of the n-grams whose hash is in sorted `known`."""
     shift = np.uint64(64 - _FILTER_BITS)
     possible = np.zeros(1 << _FILTER_BITS, bool)  # by the first bits, so that most n-grams need no search
@@ -54,7 +57,7 @@ def _matches(known: np.ndarray, ids: np.ndarray, n: int) -> Iterator[tuple[np.nd
         yield start + at[equal], places[equal]
 
 
-def copies(samples: list[np.ndarray], others: np.ndarray, n: int) -> list[tuple[int, float | None]]:
+def copies(samples: list[np.ndarray], others: np.ndarray | ShardedIds, n: int) -> list[tuple[int, float | None]]:
     """Measure how much of each sample (N,) is copied from `others` (M,), in one pass over `others`.
 
     Returns per sample the length of its longest run of ids that `others` contains (0 if below n), and the
@@ -74,7 +77,7 @@ def copies(samples: list[np.ndarray], others: np.ndarray, n: int) -> list[tuple[
     return [(length, float(is_new[owner == i].mean()) if i in owner else None) for i, length in enumerate(longest)]
 
 
-def _longest_match(ids: np.ndarray, others: np.ndarray, positions: np.ndarray) -> int:
+def _longest_match(ids: np.ndarray, others: np.ndarray | ShardedIds, positions: np.ndarray) -> int:
     """Return how many of the first of ids (N,) `others` contains in a row from one of the positions on."""
     length = 0
     while len(positions) and length < len(ids):
@@ -82,11 +85,3 @@ def _longest_match(ids: np.ndarray, others: np.ndarray, positions: np.ndarray) -
         positions = positions[others[positions + length] == ids[length]]
         length += len(positions) > 0
     return length
-
-
-def _covered(begins: np.ndarray, num_tokens: int, n: int) -> np.ndarray:
-    """Return which tokens an n-gram covers, (num_tokens,) bool; `begins` marks where n-grams begin."""
-    change = np.zeros(num_tokens + 1, np.int64)
-    change[: len(begins)] += begins
-    change[n : n + len(begins)] -= begins
-    return np.cumsum(change[:-1]) > 0

@@ -1,8 +1,4 @@
-"""Batches on the computing device, copied one step ahead; and random batches for loops outside the pipeline.
-
-The pipeline trains on `lm.tokens.windows.TokenWindows`, which takes every window once an epoch. `get_batch`
-draws with replacement.
-"""
+"""Batches on the computing device, copied one step ahead; `get_batch` draws random ones for loops of your own."""
 
 from collections.abc import Iterable, Iterator
 
@@ -34,8 +30,7 @@ def prefetch(
 def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one.
 
-    The buffer is copied to CUDA in one piece from pinned memory. A slice would be copied through unpinned
-    memory, and Python would wait for it.
+    CUDA copies the whole buffer from pinned memory; Python would wait for a copy of slices.
     """
     device_type = torch.device(device).type
     if device_type == "cpu":  # slices cost less in NumPy than in torch
@@ -52,8 +47,8 @@ def get_batch(
 ) -> tuple[Tensor, Tensor]:
     """Draw inputs and targets (B, T) int64 on `device`: T = block_size, y is x shifted by one.
 
-    data: (N,) ids of any integer dtype, also a memmap. Every window is equally likely, the last one too. The
-    generator is on the CPU. Raises ValueError if N < T + 1.
+    data: (N,) ids of any integer dtype, also a memmap. Every window is equally likely. The generator is on the CPU.
+    Raises ValueError if N < T + 1.
     """
     if len(data) <= block_size:
         raise ValueError(f"data has {len(data)} tokens, a window of {block_size} needs {block_size + 1}")

@@ -1,7 +1,7 @@
-"""Run folders: .runs/<fingerprint>/ holds the resumable states of one run, and its results once it is done.
+"""Run folders: .runs/<fingerprint>/ holds the last two states of a run, and its results once it is done.
 
 The fingerprint covers what decides the bits of a run: parameters, inputs, torch, and the modules of CODE. A state
-is written whole, with its SHA-256 in a record beside it. The last two are kept, so that one survives any fault.
+is written whole, with its SHA-256 in a record beside it.
 """
 
 import ast
@@ -62,11 +62,20 @@ def save_state(run: Path, step: int, state: dict) -> None:
     """Write state-<step>.pt and then its record into the run folder; delete all but the last two states."""
     record = record_of(run, step)
     sha256 = save_tensors(record.with_suffix(".pt"), state)
-    write_json(record, {"run": run.name, "step": step, "sha256": sha256})
+    segments = state.get("segments") or [{}]
+    write_json(record, {"run": run.name, "step": step, "sha256": sha256, "dtype": segments[-1].get("dtype")})
     kept = sorted(run.glob("state-*.json"))[-KEPT_STATES:]
     for old in sorted(run.glob("*state-*")):  # a record before its state, and what killed runs left
         if old.with_suffix(".json") not in kept:
             old.unlink()
+
+
+def newest_dtype(run: Path) -> str | None:
+    """Return the name of the dtype of a run's newest segment, or None if the run has no states."""
+    for record in sorted(run.glob("state-*.json"), reverse=True):
+        with contextlib.suppress(IntegrityError):
+            return read_json(record).get("dtype")
+    return None
 
 
 def load_newest_state(run: Path) -> dict | None:

@@ -71,7 +71,7 @@ class TrainParams:
 
     @property
     def eval_every_steps(self) -> int:
-        """Return the optimizer steps between validations."""
+        """Return the optimizer steps from one validation to the next."""
         return max(1, self.eval_every_tokens // self.batch_tokens)
 
     @property

@@ -26,7 +26,9 @@ def ranks_from_environment() -> tuple[int, int, int, int] | None:
     """Return (rank, world_size, local_rank, local_world_size) as torchrun or srun set them, or None."""
     for names in (TORCHRUN, SRUN):
         if all(name in os.environ for name in names):
-            return tuple(int(re.match(r"\d+", os.environ[name])[0]) for name in names)  # "8(x2)": 8 on each of 2 hosts
+            # "8(x2)" means 8 on each of 2 hosts.
+            rank, world_size, *local = (int(re.split(r"\D", os.environ[name])[0]) for name in names)
+            return rank, world_size, local[0], local[1]
     return None
 
 
@@ -54,7 +56,7 @@ def join(sharded: bool, timeout_s: float) -> Iterator[World]:
                 "described in docs/distributed.md"
             )
     try:
-        rendezvous = dist.rendezvous(
+        rendezvous = dist.rendezvous(  # pyright: ignore[reportPrivateImportUsage] - torch documents it
             f"env://?rank={rank}&world_size={world_size}", timeout=timedelta(seconds=timeout_s)
         )
         world = World(*numbers, sharded, timeout_s, next(rendezvous)[0])

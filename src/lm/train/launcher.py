@@ -21,9 +21,8 @@ CONTINUES = "`dvc repro` continues from the last saved state"
 def start(world_size: int, arguments: list[str]) -> None:
     """Run `python *arguments` as `world_size` ranks with torch's elastic launcher until all have ended.
 
-    SIGINT, SIGTERM or the end of this process's parent asks the ranks to save their state and stop; a second
-    signal kills them. Raises SystemExit with the exit code of a rank that has printed why it failed, Interrupted
-    after a second signal, or EnvironmentFailure if a rank was killed, after ending the others.
+    Raises SystemExit with the exit code of a rank that has printed why it failed, Interrupted after a second signal,
+    or EnvironmentFailure if a rank was killed, after ending the others.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -62,7 +61,7 @@ def _relayed_signals() -> Iterator[list[int]]:
 
     def relay(number: int, frame) -> None:
         """Ask the ranks to stop at the first signal, kill them at the second."""
-        relayed = signal.SIGKILL if received else RELAYED_AS[number]
+        relayed = signal.SIGKILL if received else RELAYED_AS[signal.Signals(number)]
         received.append(number)
         children = psutil.Process().children()
         for child in children:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from lm.train.config import TrainParams
+
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
@@ -24,10 +26,9 @@ def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = NEWTON_SCHUL
 class Muon(torch.optim.Optimizer):
     """Update weight matrices by their orthogonalized momentum (Jordan et al. 2024).
 
-    torch.optim.Muon takes one matrix at a time. Here all matrices of one shape are one batch of products, which
-    takes a third of the time for models of many small matrices; the results differ by rounding only. Updates
-    have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv 2502.16982), so that one learning
-    rate serves both.
+    All matrices of one shape are one batch of products, which takes a third of torch.optim.Muon's time for many small
+    ones and differs by rounding only. Updates have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv
+    2502.16982), so that one learning rate serves both.
     """
 
     def __init__(self, params, lr: float, weight_decay: float, dtype: torch.dtype, momentum: float = 0.95):
@@ -53,6 +54,7 @@ class Muon(torch.optim.Optimizer):
 
     def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
         """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""
+        assert p.grad is not None
         state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)
@@ -60,28 +62,23 @@ class Muon(torch.optim.Optimizer):
         return p.grad.lerp(average, momentum)
 
 
-def build_optimizers(
-    model: nn.Module,
-    optimizer: str,
-    weight_decay: float,
-    betas: tuple[float, float],
-    embedding_lr_factor: float,
-    dtype: torch.dtype,
-) -> list[torch.optim.Optimizer]:
+def build_optimizers(model: nn.Module, params: TrainParams, dtype: torch.dtype) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
     Muon computes its products in `dtype`. Weight decay applies to matrices only. Each group's `lr_factor`
     multiplies the scheduled learning rate; the embedding has a factor of its own.
     """
-    embedding = [p for name, p in model.named_parameters() if "embed" in name]
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
+    named = list(model.named_parameters())
+    embedding = [p for name, p in named if "embed" in name]
+    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
+    vectors = [p for _, p in named if p.ndim < 2]
+    decay, betas = params.weight_decay, (params.beta1, params.beta2)
     groups = [
-        {"params": embedding, "weight_decay": 0.0, "lr_factor": embedding_lr_factor},
+        {"params": embedding, "weight_decay": 0.0, "lr_factor": params.embedding_lr_factor},
         {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},
     ]
-    matrix_group = {"params": matrices, "weight_decay": weight_decay, "lr_factor": 1.0}
-    if optimizer == "adamw":
+    matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
+    if params.optimizer == "adamw":
         return [torch.optim.AdamW([*groups, matrix_group], lr=0.0, betas=betas, fused=True)]
-    muon = Muon([matrix_group], lr=0.0, weight_decay=weight_decay, dtype=dtype)
+    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype)
     return [torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=True), muon]

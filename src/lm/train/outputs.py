@@ -1,13 +1,12 @@
 """What a run shows while it trains, and the files that it leaves: curves, metrics, models."""
 
-import os
 import shutil
 import time
 from pathlib import Path
 
 from tqdm import tqdm
 
-from lm.core.files import atomic_folder, read_json, write_csv, write_json
+from lm.core.files import atomic_folder, atomic_write, read_json, write_csv, write_json
 from lm.model.weights import LAST_WEIGHTS, RECORD, WEIGHTS, check_sha256, save_models
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
@@ -46,7 +45,7 @@ def write_curves(plots: Path, history: History) -> None:
     """Write the curves as CSV files, also of a run in progress."""
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
     write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
-    write_csv(plots / "timing.csv", ["tokens", "seconds"], history.timing)
+    write_csv(plots / "timing.csv", ["tokens", "seconds", "validation_seconds", "saving_seconds"], history.timing)
 
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
@@ -58,7 +57,7 @@ def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
         "parameters": plan.num_parameters,
     }
     write_json(metrics / "train.json", {name: value for name, value in figures.items() if value is not None})
-    write_json(metrics / "timing.json", {"train_seconds": state.elapsed_s})
+    write_json(metrics / "timing.json", {"train_seconds": state.seconds["training"]})
 
 
 def write_results(folder: Path, state: TrainingState, plan: Plan, provenance: dict) -> None:
@@ -92,8 +91,6 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
     with atomic_folder(models) as folder:
         shutil.copytree(done / "models", folder, dirs_exist_ok=True)
     for source, target in ((done / "metrics", metrics), (done / "plots", plots)):
-        target.mkdir(parents=True, exist_ok=True)
         for path in source.iterdir():
-            temporary = target / f".{path.name}.tmp"
-            shutil.copyfile(path, temporary)
-            os.replace(temporary, target / path.name)
+            with atomic_write(target / path.name) as file:
+                file.write(path.read_bytes())

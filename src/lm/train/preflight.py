@@ -1,12 +1,15 @@
 """The size of a run, printed before it starts: parameters, work, memory, epochs, time, and suspicious settings."""
 
 import contextlib
-import dataclasses
+import functools
 import time
+from collections.abc import Callable
 
 import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.params import read_section
+from lm.model.device import synchronize
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
@@ -17,35 +20,33 @@ from lm.train.step import compute_gradients, validation_batch_size, validation_l
 from lm.train.world import World
 
 GIB = 1 << 30
+LESS_MEMORY = "lower train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
 
 
-@dataclasses.dataclass(frozen=True)
 class Plan:
-    """Figures derived from the parameters; steps and tokens are those of the whole run."""
+    """Figures derived from the parameters; memory is that of a rank that takes `micro_batch_tokens` at a time."""
 
-    num_parameters: int
-    flops_per_token: float  # forward and backward pass
-    muon_flops_per_step: float  # 0 for adamw
-    max_steps: int
-    max_tokens: int
-    train_tokens: int
-    num_validations: int
-    memory_bytes: int
+    def __init__(
+        self, params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, num_shards: int = 1
+    ):
+        self.num_parameters = count_parameters(config)["total"]
+        self.memory_bytes = estimate_memory_bytes(self.num_parameters, config, micro_batch_tokens, num_shards)
+        self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
+        self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
+        self.num_validations = 1 + -(-params.max_steps // params.eval_every_steps)
+        self.flops_per_token = flops_per_token(config, params.seq_len)["total"]  # forward and backward pass
+        self.muon_flops_per_step = muon_flops(config) if params.optimizer == "muon" else 0.0
+        self.flops_per_step = self.flops_per_token * params.batch_tokens + self.muon_flops_per_step
 
-    @property
-    def epochs(self) -> float:
-        """Return the number of passes over the training file."""
-        return self.max_tokens / self.train_tokens
-
-    @property
-    def flops_per_step(self) -> float:
-        """Return the FLOP of an optimizer step: forward and backward pass, and Muon's matrix products."""
-        return self.flops_per_token * self.max_tokens / self.max_steps + self.muon_flops_per_step
+    def hours(self, step_seconds: float, validation_seconds: float) -> float:
+        """Return the hours of the whole run, given the measured time of one step and of one validation."""
+        return (self.max_steps * step_seconds + self.num_validations * validation_seconds) / 3600
 
     def lines(self, step_seconds: float, validation_seconds: float) -> list[str]:
         """Return the printed summary, given the measured time of one step and of one validation."""
         muon = self.muon_flops_per_step / self.flops_per_step
-        training, validation = self.max_steps * step_seconds / 60, self.num_validations * validation_seconds / 60
+        speed = self.max_tokens / self.max_steps / step_seconds
+        training, both = self.max_steps * step_seconds / 60, 60 * self.hours(step_seconds, validation_seconds)
         return [
             f"parameters   {self.num_parameters:,}",
             f"steps        {self.max_steps:,}, {self.max_tokens:,} tokens = {self.epochs:.2f} epochs of "
@@ -54,33 +55,15 @@ class Plan:
             f"{self.flops_per_step * self.max_steps / 1e12:.1f} TFLOP in all"
             + (f", {muon:.0%} of it in Muon" if muon else ""),
             f"memory       about {self.memory_bytes / GIB:.1f} GiB",
-            f"time         about {training + validation:.1f} min: {training:.1f} training at "
-            f"{self.max_tokens / self.max_steps / step_seconds:,.0f} tokens/s, {validation:.1f} validation",
+            f"time         about {both:.1f} min: {training:.1f} training at {speed:,.0f} tokens/s, "
+            f"{both - training:.1f} validation",
         ]
 
 
-def make_plan(
-    params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, num_shards: int = 1
-) -> Plan:
-    """Derive the figures of a run; memory is that of a rank that takes `micro_batch_tokens` at a time."""
-    num_parameters = count_parameters(config)["total"]
-    return Plan(
-        num_parameters=num_parameters,
-        flops_per_token=flops_per_token(config, params.seq_len)["total"],
-        muon_flops_per_step=muon_flops(config) if params.optimizer == "muon" else 0.0,
-        max_steps=params.max_steps,
-        max_tokens=params.max_steps * params.batch_tokens,
-        train_tokens=train_tokens,
-        num_validations=1 + -(-params.max_steps // params.eval_every_steps),
-        memory_bytes=estimate_memory_bytes(num_parameters, config, micro_batch_tokens, num_shards),
-    )
-
-
 def muon_flops(config: ModelConfig) -> float:
-    """Return the FLOP of Muon's matrix products in one step.
+    """Return the FLOP of Muon's matrix products in one step: 4 n² m + 2 n³ per iteration on n x m, n ≤ m.
 
-    An iteration of Newton-Schulz on a matrix of n x m, n ≤ m, has three products: 4 n² m + 2 n³ FLOP (Jordan et
-    al. 2024, kellerjordan.github.io/posts/muon, "Runtime analysis").
+    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon, "Runtime analysis".
     """
     C, F = config.d_model, config.d_ff
     queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
@@ -94,9 +77,8 @@ def estimate_memory_bytes(
 ) -> int:
     """Return a rough upper estimate of the memory in bytes of a training run, or of one rank of it.
 
-    Weights, gradients, two AdamW moments and the best weights so far in float32; about 16 d_model + 6 d_ff
-    float32 activations per token and block; a chunk of logits with its gradient, and the gradient of the head. Of
-    sharded weights a rank has its shard, and the whole head with its gradient.
+    Weights, gradients, two AdamW moments and the best weights in float32, of which a rank has its shard; the whole
+    head and its gradient; about 16 d_model + 6 d_ff float32 activations per token and block; a chunk of logits.
     """
     states = 5 * 4 * num_parameters // num_shards
     if num_shards > 1:
@@ -122,31 +104,51 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         )
 
 
+def check_evaluation(file: str, max_seq_len: int) -> None:
+    """Raise ParamsError if the evaluation would fail after the training because of its own settings."""
+    fraction, tokens = read_section(file, "eval.stride_fraction", float), read_section(file, "eval.sample_tokens", int)
+    most = f"from 1 to below the model's max_seq_len {max_seq_len}, with room for a prompt"
+    for ok, name, value, requirement in (
+        (0 < fraction <= 1, "stride_fraction", fraction, "above 0, at most 1"),
+        (1 <= tokens < max_seq_len, "sample_tokens", tokens, most),
+    ):
+        if not ok:
+            raise ParamsError(f"{file}: eval.{name} is {value}, needed: {requirement}")
+
+
 def refuse_too_large(plan: Plan, available_bytes: int) -> None:
     """Raise EnvironmentFailure if the run does not fit into memory; the kernel would kill it without a message."""
     if plan.memory_bytes > available_bytes:
-        raise EnvironmentFailure(
-            f"the run needs about {plan.memory_bytes / GIB:.1f} GiB, {available_bytes / GIB:.1f} GiB are free; lower "
-            "train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
-        )
+        needed, free = plan.memory_bytes / GIB, available_bytes / GIB
+        raise EnvironmentFailure(f"the run needs about {needed:.1f} GiB, {free:.1f} GiB are free; {LESS_MEMORY}")
+
+
+def second_call_seconds(function: Callable[[], object], device: torch.device) -> float:
+    """Return the time of the second of two calls; the first allocates memory and compiles."""
+    seconds = 0.0
+    for _ in range(2):
+        started = time.perf_counter()
+        function()
+        synchronize(device)
+        seconds = time.perf_counter() - started
+    return seconds
 
 
 def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParams, dtype: torch.dtype) -> float:
-    """Return the time of one optimizer step before the first one: the second of two on the first batch.
+    """Return the time of an optimizer step, measured on the first batch before the first step.
 
     Weights and optimizers are restored bit for bit. The copy takes the memory that the best weights take later.
     """
     device, before = state.model.device, [p.detach().clone() for p in state.model.parameters()]
-    for _ in range(2):
-        started = time.perf_counter()
+
+    def take_step() -> None:
         batch = to_device(windows.buffer(0)[state.world.rows(params.batch_size)], device)
         compute_gradients(state, batch, params, dtype)
         for optimizer in state.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - started
+
+    seconds = second_call_seconds(take_step, device)
     for p, weights in zip(state.model.parameters(), before, strict=True):
         p.detach().copy_(weights)
     for optimizer in state.optimizers:
@@ -155,18 +157,21 @@ def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParam
 
 
 def validation_seconds(state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype) -> float:
-    """Return the time of one validation, extrapolated from the second of two batches per rank."""
-    for _ in range(2):
-        started = time.perf_counter()
-        validation_loss(state, tokens, params, dtype, num_batches=state.world.world_size)
-        seconds = time.perf_counter() - started
+    """Return the time of one validation, extrapolated from one batch per rank."""
+    ranks = state.world.world_size
+    one_batch = functools.partial(validation_loss, state, tokens, params, dtype, max_batches=ranks)
     batches = min(params.eval_tokens, len(tokens.ids)) / (params.seq_len * validation_batch_size(params))
-    return seconds * max(1.0, batches / state.world.world_size)
+    return second_call_seconds(one_batch, state.model.device) * max(1.0, batches / ranks)
 
 
-def warnings(plan: Plan, seq_len: int, config: ModelConfig) -> list[str]:
-    """Return warnings about valid but suspicious settings."""
+def warnings(plan: Plan, seq_len: int, config: ModelConfig, hours: float) -> list[str]:
+    """Return warnings about valid but suspicious settings, and about a run of more than a day."""
     messages = []
+    if hours > 24:
+        messages.append(
+            f"the whole run will take about {hours / 24:.1f} days on this machine; Ctrl-C stops it at any time and "
+            "`dvc repro` continues it; for a shorter run lower train.max_tokens or choose a smaller model.name"
+        )
     if config.sliding_window >= seq_len and config.full_attention_every > 1:
         messages.append(
             f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}: sliding "
@@ -184,8 +189,5 @@ def out_of_memory_in_words():
         yield
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
-            raise EnvironmentFailure(
-                "out of memory in a training step; lower train.micro_batch_tokens (more accumulation gives the "
-                "same losses) or choose a smaller model.name"
-            ) from None
+            raise EnvironmentFailure(f"out of memory in a training step; {LESS_MEMORY}") from None
         raise

@@ -32,7 +32,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame) -> None:
-        number = self._meaning[number]
+        number = self._meaning[signal.Signals(number)]
         if self._received:
             name = signal.Signals(number).name
             os.write(2, f"error: stopped at once ({name}); `dvc repro` continues from the last saved state\n".encode())

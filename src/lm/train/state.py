@@ -4,16 +4,19 @@ import dataclasses
 import math
 
 import torch
-from torch import nn
 
+from lm.model.gemma3 import Gemma3Model
 from lm.train.world import SINGLE_PROCESS, World
+
+ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run is counted, without pauses
 
 
 @dataclasses.dataclass
 class History:
     """Rows of the curves.
 
-    train: [step, tokens, lr, train_loss, grad_norm]; validation: [step, tokens, val_loss]; timing: [tokens, seconds].
+    train: [step, tokens, lr, train_loss, grad_norm]; validation: [step, tokens, val_loss];
+    timing: [tokens, and the seconds of each of ACTIVITIES so far].
     """
 
     train: list[list] = dataclasses.field(default_factory=list)
@@ -25,7 +28,7 @@ class History:
 class TrainingState:
     """A run after `step` optimizer steps. `restore(as_dict())` continues it bit for bit."""
 
-    model: nn.Module
+    model: Gemma3Model
     optimizers: list[torch.optim.Optimizer]
     world: World = SINGLE_PROCESS
     step: int = 0
@@ -34,16 +37,13 @@ class TrainingState:
     best_weights: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     history: History = dataclasses.field(default_factory=History)
     interval_loss: float = 0.0  # sum of the losses since the last row of the training curve
-    elapsed_s: float = 0.0  # training time so far, without pauses between segments
+    seconds: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(ACTIVITIES, 0.0))
     segments: list[dict] = dataclasses.field(default_factory=list)
 
-    PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "elapsed_s", "segments")
+    PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "seconds", "segments")
 
     def as_dict(self) -> dict:
-        """Return the state as tensors and plain values only, so that it loads without running code.
-
-        All ranks call it together; the main rank gets the whole state, the same for any number of ranks.
-        """
+        """Return the whole state on the main rank, as tensors and plain values; all ranks call it together."""
         return {
             "model": self.world.gather(self.model.state_dict()),
             "optimizers": [self.world.gather(optimizer.state_dict()) for optimizer in self.optimizers],

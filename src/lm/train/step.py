@@ -1,7 +1,6 @@
-"""The arithmetic of a training step and of a validation: gradients, update, divergence, selection of the best model.
+"""The arithmetic of a training step and of a validation; src/train.py calls these functions in order.
 
-src/train.py calls these functions in order. They are part of the fingerprint under which a run resumes
-(lm.train.checkpoints): a change of this file starts a run of its own.
+They are part of the fingerprint under which a run resumes (lm.train.checkpoints): a change starts a run of its own.
 """
 
 import math
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
+from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.config import TrainParams
@@ -29,14 +29,14 @@ def compute_gradients(
 
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
-    x, y = batch
-    loss = accumulate_gradients(state.model, x, y, num_micro_batches(len(x), params), dtype)
-    loss = state.world.average(loss, state.model.parameters())
+    own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
+    loss = state.world.average(own_loss, state.model.parameters())
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip)
-    return loss, float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)  # of sharded weights
+    full_tensor = getattr(norm, "full_tensor", None)  # of sharded weights
+    return loss, float(full_tensor() if full_tensor else norm)
 
 
-def accumulate_gradients(model: nn.Module, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype) -> float:
+def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype) -> float:
     """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
     total = torch.zeros((), device=x.device)
     for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
@@ -89,23 +89,22 @@ def check_divergence(state: TrainingState, params: TrainParams) -> None:
 
 
 def validation_loss(
-    state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype, num_batches: int | None = None
+    state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype, max_batches: int | None = None
 ) -> float:
     """Return the mean nats per token over the windows of a token file that select the best model.
 
-    num_batches: score the first batches only. The ranks share the batches, which are those of one process, as is
-    the order of the sum, so the bits are the same for any number of ranks.
+    Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
+    batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
     world, batch_size = state.world, validation_batch_size(params)
-    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)[
-        : num_batches and num_batches * batch_size
-    ]
+    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
+    starts = starts[: max_batches and max_batches * batch_size]
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
-    for batch, window_losses in score_windows(
-        state.model, tokens.ids, tokens.eot_id, starts, params.seq_len, batch_size, state.model.device, dtype,
-        world.rank, world.world_size,
-    ):  # fmt: skip
-        losses[batch] = window_losses
+    num_batches = -(-len(starts) // batch_size)
+    for number in range(world.rank, world.rank + num_batches, world.world_size):
+        first = min(number, num_batches - 1) * batch_size
+        batch = slice(first, first + batch_size)
+        losses[batch] = score_windows(state.model, tokens, starts[batch], params.seq_len, dtype)
     return float(world.all_gather_losses(losses).mean(dtype="float64"))
 
 

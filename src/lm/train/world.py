@@ -1,18 +1,20 @@
 """The ranks of a run while it trains: they split each batch, average gradients, agree, and shard weights.
 
-Each rank takes its rows of every batch. Gradients are averaged, so that all ranks hold the same weights. Rank 0,
-the main rank, alone holds locks, prints and writes. With one process every method returns what it is given.
+Rank 0, the main rank, alone holds locks, prints and writes. With one process every method returns what it is given.
 Training draws no random numbers (no dropout, and a batch is a function of seed and step), so no rank needs a
 generator of its own. lm.train.distributed starts and ends the process group.
 """
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from lm.model.gemma3 import Gemma3Model
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
 
@@ -27,7 +29,7 @@ class World:
     local_world_size: int = 1
     sharded: bool = False  # each rank keeps only its shard of the weights (FSDP2)
     timeout_s: float = 0.0
-    store: dist.Store | None = None
+    store: Any = None  # the torch.distributed.Store that the ranks meet at
 
     @property
     def is_main(self) -> bool:
@@ -53,10 +55,7 @@ class World:
         return tuple(maxima.tolist())
 
     def average(self, loss: float, parameters: Iterable[Tensor]) -> float:
-        """Replace every gradient by its mean over the ranks, and return the mean loss.
-
-        All ranks take equally many rows, so that this is the mean over the batch.
-        """
+        """Replace every gradient by its mean over the ranks, which have equally many rows; return the mean loss."""
         if self.world_size == 1:
             return loss
         if not self.sharded:  # FSDP averages in its backward pass
@@ -66,8 +65,8 @@ class World:
         return total.item() / self.world_size
 
     def _average_gradients(self, grads: list[Tensor]) -> None:
-        # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is
-        # the same; the price is that it does not overlap with the last backward pass.
+        # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is the
+        # same, but does not overlap with the last backward pass.
         while grads:
             size = np.cumsum([grad.numel() for grad in grads])
             end = max(1, int(np.searchsorted(size, BUCKET_NUMBERS, side="right")))
@@ -86,7 +85,7 @@ class World:
         dist.all_reduce(combined, dist.ReduceOp.MAX)
         return combined.masked_fill_(combined.isneginf(), torch.nan).numpy()
 
-    def place_model(self, model: nn.Module, device: torch.device) -> None:
+    def place_model(self, model: Gemma3Model, device: torch.device) -> None:
         """Move the model to the device; if sharded, keep only this rank's shard of each block's weights."""
         if not self.sharded:
             model.to(device)
@@ -100,7 +99,7 @@ class World:
         for name in ("loss", "token_losses"):
             register_fsdp_forward_method(model, name)
 
-    def gather(self, value):
+    def gather(self, value) -> Any:
         """Return `value` with every sharded tensor in its dicts and lists whole on the main rank's CPU.
 
         All ranks call it together. Other ranks get empty tensors. One tensor at a time is whole on a device.
@@ -135,7 +134,7 @@ class World:
 SINGLE_PROCESS = World()
 
 
-def _shard(value: Tensor, like: Tensor) -> Tensor:
+def _shard(value: Tensor, like: Any) -> Tensor:
     """Return the shard of `value` that `like` has on this rank; a tensor of another shape stays whole."""
     if value.shape != like.shape:
         return value

@@ -50,7 +50,7 @@ def _draw_losses(axes, scaling: Scaling) -> None:
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel=FLOP_LABEL, ylabel="bits per byte (logarithmic)",
              title=f"Loss of {len(scaling.runs.names)} runs, by parameters of the model")  # fmt: skip
-    axes.yaxis.set_major_locator(FixedLocator(TICKS))
+    axes.yaxis.set_major_locator(FixedLocator(TICKS.tolist()))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
 

@@ -267,4 +267,4 @@ def predict_held_back(runs: Runs, resamples: int, confidence: float, seed: int) 
     if too_few(smaller):
         return {}
     found = fit(smaller, resamples, seed)
-    return {int(i): predict(found, runs.parameters[i], runs.tokens[i], confidence, seed) for i in held}
+    return {int(i): predict(found, float(runs.parameters[i]), float(runs.tokens[i]), confidence, seed) for i in held}

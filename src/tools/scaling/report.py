@@ -54,7 +54,7 @@ class Scaling(NamedTuple):
         """Return E, A, alpha, B, beta with their intervals."""
         values, drawn = named(self.fit.law), named(self.fit.resampled)
         count = len(self.runs.names)
-        return {name: interval(values[name], drawn[name], self.confidence, count) for name in values}
+        return {name: interval(float(values[name]), drawn[name], self.confidence, count) for name in values}
 
 
 def report(scaling: Scaling) -> list[str]:
@@ -62,7 +62,7 @@ def report(scaling: Scaling) -> list[str]:
     runs, fitted, best = scaling.runs, scaling.fitted, on_frontier(scaling.runs)
     rows = [
         [runs.names[i], f"{runs.parameters[i]:,.0f}", f"{runs.tokens[i]:,.0f}", f"{runs.flops[i]:.3g}",
-         f"{runs.bits_per_byte[i]:.4f}", f"{fitted[i]:.4f}", error(fitted[i], runs.bits_per_byte[i]),
+         f"{runs.bits_per_byte[i]:.4f}", f"{fitted[i]:.4f}", error(float(fitted[i]), float(runs.bits_per_byte[i])),
          "yes" if best[i] else ""]
         for i in np.lexsort((runs.tokens, runs.parameters))
     ]  # fmt: skip

@@ -55,7 +55,7 @@ def test_the_compared_versions_are_the_installed_ones():
 
 
 def test_only_characters_of_the_rule_differ(bpe):
-    """Every character of Unicode in several contexts; all together, as most of the time is tiktoken's."""
+    """Encode every character of Unicode in several contexts, many at a time because tiktoken is slow."""
     kept = re.sub(ONLY_EXACT, "", "".join(scalars()))
     assert len(kept) + len(NEW) == 0x110000 - 0x800 - 1
     texts = [
@@ -83,7 +83,7 @@ def test_long_runs_are_encoded_as_tiktoken_does(bpe):
     assert strings_that_differ(engine, bpe, [" " * 1_000_000 + "x"]) == (1, [])
 
 
-def test_documents_with_new_characters_go_to_tiktoken_in_their_place(tokenizer):
+def test_tiktoken_encodes_documents_with_new_characters(tokenizer):
     texts = [NEW[0] + "'s", "plain", f"a{END}b", "漢字", *SPECIAL, *NEW[-3:], "\0", "é" + END, "end"]
     engine = open_engine(tokenizer)
     ids = engine.encode(chunk(texts))
@@ -112,7 +112,7 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
 
 
 def backend_that(change):
-    """gigatoken with something done to the rows that it returns."""
+    """Return a gigatoken whose rows are changed."""
     import gigatoken
 
     class Backend:
@@ -132,7 +132,7 @@ def backend_that(change):
 
 
 class Panic(BaseException):
-    """As Rust's panics arrive."""
+    """Stands for a panic in Rust."""
 
 
 def panic(*args, **options):
@@ -140,7 +140,7 @@ def panic(*args, **options):
 
 
 def spelled_out(rows):
-    """The same bytes in other tokens: the first token that is a word, by its letters."""
+    """Return the same bytes in other tokens: the first word letter by letter."""
     assert rows[0, 0] > 256, "the text begins with a token of several bytes"
     return np.concatenate([[spelled_out.letters], rows[:, 1:]], axis=1).astype(np.uint32)
 
@@ -165,7 +165,7 @@ def test_ids_that_are_not_tiktokens_are_noticed(bpe, monkeypatch, change, messag
         engine.compare_sample(documents, engine.encode(documents))
 
 
-def test_where_it_cannot_serve_one_line_says_so(bpe, monkeypatch, capsys):
+def test_an_unusable_gigatoken_gives_a_one_line_warning(bpe, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     assert open_engine(bpe) is None
     assert re.fullmatch(r"warning: gigatoken cannot be used \(.*\); .* the same ids, .*\n", capsys.readouterr().err)
@@ -224,7 +224,7 @@ for _ in range(150):
 
 @pytest.mark.slow
 def test_endless_new_words_use_bounded_memory(bpe):
-    """What gigatoken remembers of a text like this is at worst 9 times as large."""
+    """Without renewal gigatoken would remember up to 9 times the size of this text."""
     command = [sys.executable, "-c", MEASURE, sys.executable, "-c", ENDLESS_NEW_WORDS, str(bpe.folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ from lm.train.preflight import estimate_memory_bytes, refuse_unequal_rows
 from lm.train.step import num_micro_batches
 from lm.train.world import SINGLE_PROCESS, World
 from support import ROOT
-from support.rank_cases import become_task, free_port, record_batches, run_ranks, stop_at
+from support.rank_cases import become_task, free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
 
@@ -127,6 +127,17 @@ def test_a_finished_run_is_republished_and_the_other_ranks_leave(workspace, alon
     assert Path("data/models/model.json").read_bytes() == before
 
 
+def test_the_main_rank_chooses_the_dtype_and_a_resumed_run_keeps_it(workspace):
+    workspace.change(**{"train.dtype": "auto"})
+    ended = run_ranks(2, measure_and_stop, 3.0, STOP)
+    assert [rank.code for rank in ended] == [143, 143], ended
+    assert "dtype        bfloat16 (bfloat16 products are 3.0 times as fast)" in ended[0].out
+    ended = run_stage(measure, 0.5)
+    assert ended.code == 0 and "dtype        bfloat16 (as the run began)" in ended.out
+    segments = json.loads(Path("data/models/model.json").read_text())["segments"]
+    assert [(segment["from_step"], segment["dtype"]) for segment in segments] == [(0, "bfloat16"), (STOP, "bfloat16")]
+
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
 
 
@@ -140,7 +151,7 @@ def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     assert_close(curves(), alone["muon"][0])
     shutil.rmtree("data/models")
     ended = run_stage()
-    assert ended.code == 0 and ended.out == ""
+    assert ended.code == 0 and "this run is already finished" in ended.out
     assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == 2
 
 

@@ -14,6 +14,7 @@ from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
 from lm.train.step import update_weights
 from support import ROOT
+from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
 
@@ -50,7 +51,7 @@ class Tiny(nn.Module):
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_each_parameter_is_in_one_group_with_its_factor_and_decay(optimizer):
     model = Tiny()
-    optimizers = build_optimizers(model, optimizer, 0.1, (0.9, 0.95), 3.0, torch.float32)
+    optimizers = build_optimizers(model, optimizer_params(optimizer, embedding_lr_factor=3.0), torch.float32)
     update_weights(TrainingState(model, optimizers), 0.5)
     groups = [group for o in optimizers for group in o.param_groups]
     found = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
@@ -66,7 +67,7 @@ def test_muon_and_adamw_take_steps_of_one_size():
         torch.manual_seed(0)
         matrix = nn.Linear(64, 32, bias=False)
         before = matrix.weight.detach().clone()
-        optimizers = build_optimizers(matrix, name, 0.0, (0.9, 0.95), 1.0, torch.float32)
+        optimizers = build_optimizers(matrix, optimizer_params(name, weight_decay=0.0), torch.float32)
         matrix.weight.grad = torch.randn(32, 64)
         update_weights(TrainingState(matrix, optimizers), 0.01)
         sizes[name] = (matrix.weight - before).square().mean().sqrt().item()
@@ -101,7 +102,7 @@ def test_orthogonalizing_brings_singular_values_near_one():
 def test_the_work_of_muon_is_that_of_its_products():
     config = ModelConfig(**MICRO_MODEL, vocab_size=50)
     model = Gemma3Model(config)
-    muon = build_optimizers(model, "muon", 0.1, (0.9, 0.95), 1.0, torch.float32)[1]
+    muon = build_optimizers(model, optimizer_params(), torch.float32)[1]
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     with FlopCounterMode(display=False) as counter:

@@ -25,7 +25,9 @@ from lm.train.step import (
     update_weights,
     validation_loss,
 )
+from lm.train.world import World
 from support import ROOT
+from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
 CPU = torch.device("cpu")
@@ -63,7 +65,7 @@ class Tokens:
 def new_state(optimizer="muon"):
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
     model.init_weights(torch.Generator().manual_seed(1))
-    return TrainingState(model, build_optimizers(model, optimizer, 0.1, (0.9, 0.95), 1.0, torch.float32))
+    return TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
 
 
 def run(state, params=None, until=None):
@@ -196,6 +198,9 @@ def everything(state):
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_measuring_a_step_and_a_validation_leaves_no_trace(optimizer):
     measured, untouched = new_state(optimizer), new_state(optimizer)
+    for state in (measured, untouched):  # with a rate of 0, as at the start of a run, most bits would stay anyway
+        for group in (group for each in state.optimizers for group in each.param_groups):
+            group["lr"] = 0.1
     windows = TokenWindows(IDS, 16, 8, seed=1)
     assert step_seconds(measured, windows, Params(), torch.float32) > 0
     assert validation_seconds(measured, Tokens(), Params(), torch.float32) > 0
@@ -203,20 +208,37 @@ def test_measuring_a_step_and_a_validation_leaves_no_trace(optimizer):
     assert same(run(measured), run(untouched))
 
 
+class EchoModel:
+    """Its loss is the id of the target; it counts its batches."""
+
+    device, batches = CPU, 0
+
+    def eval(self):
+        pass
+
+    train = eval
+
+    def token_losses(self, ids, targets):
+        self.batches += 1
+        return targets.float()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_all_ranks_validate_equally_many_batches_and_together_all_windows(world_size, monkeypatch):
+    tokens, states = Tokens(np.arange(1600).astype(np.uint16)), []
+    gathered = []
+    monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
+    for rank in range(world_size):
+        states.append(TrainingState(EchoModel(), [], World(rank, world_size)))
+        validation_loss(states[-1], tokens, Params(eval_tokens=20 * 16), torch.float32)  # 20 windows, 8 at a time
+    assert len({state.model.batches for state in states}) == 1
+    validation_loss(TrainingState(EchoModel(), []), tokens, Params(eval_tokens=20 * 16), torch.float32)
+    assert np.array_equal(np.nanmax(gathered[:-1], axis=0), gathered[-1])
+
+
 def test_the_validation_windows_are_spread_over_the_whole_file():
-    class Model:  # its loss is the id of the target
-        device = CPU
-
-        def eval(self):
-            pass
-
-        train = eval
-
-        def token_losses(self, ids, targets):
-            return targets.float()
-
     tokens = Tokens(np.arange(1600).astype(np.uint16))
-    state = TrainingState(Model(), [])
+    state = TrainingState(EchoModel(), [])
     # 100 windows of 16 tokens; 4 windows begin at 12, 37, 62 and 87 windows.
     expected = np.mean([np.arange(16 * k, 16 * k + 16) for k in (12, 37, 62, 87)])
     assert validation_loss(state, tokens, Params(eval_tokens=64), torch.float32) == expected

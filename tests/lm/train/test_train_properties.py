@@ -34,7 +34,20 @@ def test_a_schedule_warms_up_to_its_peak_and_never_rises_again(schedule):
     warmup, rest = rates[: schedule["warmup_steps"]], rates[schedule["warmup_steps"] :]
     room = 1e-9 * schedule["peak_lr"]
     assert all(0 < rate <= schedule["peak_lr"] + room for rate in warmup)
-    assert all(after > before for before, after in itertools.pairwise(warmup))
-    assert not warmup or math.isclose(warmup[-1], schedule["peak_lr"])
     assert all(schedule["min_lr"] - room <= rate <= schedule["peak_lr"] + room for rate in rest)
-    assert all(after <= before + room for before, after in itertools.pairwise(rest))
+    top = rates.index(max(rates))
+    assert all(after > before - room for before, after in itertools.pairwise(rates[: top + 1]))
+    assert all(after <= before + room for before, after in itertools.pairwise(rates[top:]))
+    decay_steps = max(1, round(schedule["decay_share"] * schedule["max_steps"]))
+    if schedule["schedule"] == "cosine" or schedule["max_steps"] - decay_steps >= schedule["warmup_steps"]:
+        assert not warmup or math.isclose(warmup[-1], schedule["peak_lr"])
+
+
+@check_examples
+@given(schedule=schedules())
+def test_the_rate_never_jumps_not_even_where_the_decay_begins_inside_the_warm_up(schedule):
+    params = types.SimpleNamespace(**schedule | {"schedule": "stable_decay"})
+    rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
+    decay_steps = max(1, round(schedule["decay_share"] * schedule["max_steps"]))
+    steepest = max(1 / max(1, schedule["warmup_steps"]), 1 / decay_steps) * schedule["peak_lr"] * (1 + 1e-9)
+    assert all(abs(after - before) <= steepest for before, after in itertools.pairwise(rates))
