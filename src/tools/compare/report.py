@@ -89,7 +89,7 @@ def verdict(comparison: Comparison, percent: str, different: set[str]) -> list[s
 
 def judged(difference: Estimate, name_a: str, name_b: str, percent: str) -> str:
     """Return what an interval says, as a sentence."""
-    if difference.low is None:
+    if difference.low is None or difference.high is None:
         return "too few for an interval."
     if difference.low <= 0 <= difference.high:
         return f"no difference was shown between `{name_a}` and `{name_b}`; the {percent} interval contains zero."

@@ -62,13 +62,12 @@ def matching(patterns: list[str]) -> list[str]:
 def results_of(revision: Revision) -> dict:
     """Return parameters, losses, and tokens and FLOP of the best model; IntegrityError if one was not recorded."""
     results = revision.results()
-    seen = {when: results[when].get("tokens_seen") for when in ("best", "last")}
-    values = {**results["training"], **results["evaluation"], "tokens_seen": seen["best"]}
+    values = {**results["training"], **results["evaluation"], "tokens_seen": results["best"].get("tokens_seen")}
     for name in ("parameters", "tokens_seen", "training_flops", "bits_per_byte"):
         if not isinstance(values.get(name), int | float):
             raise IntegrityError(f"{revision.name}: its records have no {name}; run the experiment again")
     # The loss is that of the best model, the recorded FLOP are those of the whole run.
-    values["training_flops"] *= seen["best"] / seen["last"]
+    values["training_flops"] *= results["best"]["tokens_seen"] / results["last"]["tokens_seen"]
     return values
 
 
