@@ -23,6 +23,7 @@ import torch
 from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
+from lm.evaluate.intervals import ratio_interval
 from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
@@ -139,6 +140,8 @@ def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarr
     """Return the figures of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
     details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
     utf8_bytes, num_documents = details["utf8_bytes"], details["documents"]
+    estimate = ratio_interval(documents["nats"] / math.log(2), documents["utf8_bytes"], np.random.default_rng(1))
+    details["bits_per_byte_interval"] = [estimate.low, estimate.high]  # 95 %
     if entropy_bits is not None:
         bits = details["nats_per_token"] * details["tokens"] / math.log(2)
         details["entropy"] = {

@@ -38,12 +38,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def check_range(option: str, value: int, end: int, what: str) -> None:
-    """Raise ParamsError unless 0 <= value < end."""
-    if not 0 <= value < end:
-        raise ParamsError(f"--{option} is {value}, needed: from 0 to {end - 1}, {what}")
-
-
 def epoch_of(windows: TokenWindows, step: int, row: int) -> int:
     """Return the epoch, from 0, that a sequence of a batch belongs to."""
     sequence, epoch = step * windows.batch_size + row, 0
@@ -85,9 +79,12 @@ def main(argv: list[str]) -> None:
     """Print the batch of a step."""
     args = parse(argv)
     params = read_section(PARAMS, "train", TrainParams)
-    check_range("step", args.step, params.max_steps, f"the {params.max_steps} steps of train.max_tokens")
-    if args.row is not None:
-        check_range("row", args.row, params.batch_size, f"the {params.batch_size} sequences of a batch")
+    for option, value, end, what in (
+        ("step", args.step, params.max_steps, "steps of train.max_tokens"),
+        ("row", args.row or 0, params.batch_size, "sequences of a batch"),
+    ):
+        if not 0 <= value < end:
+            raise ParamsError(f"--{option} is {value}, needed: from 0 to {end - 1}, the {end} {what}")
     if args.chars is not None and args.chars < 1:
         raise ParamsError(f"--chars is {args.chars}, needed: at least 1")
     tokens, tokenizer = open_tokens(args.train), load_tokenizer(args.tokenizer)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from lm.core.errors import IntegrityError
+from lm.evaluate.intervals import ratio_interval
 from support.loss_cases import LN2, corpus
 from tools.common.parameters import flatten
 from tools.common.revisions import Revision
-from tools.common.statistics import paired_difference
 from tools.common.tables import table
 from tools.compare.cli import refuse_other_text, with_common_bytes
 from tools.compare.figure import _draw_documents
@@ -98,6 +98,26 @@ def test_scoring_with_different_context_is_reported(name):
     assert f"`{name}` differs: the two were scored with different context." in text
 
 
+def test_few_and_dominating_documents_and_lengths_that_matter_are_reported():
+    a, b = run("a"), run("b", shift=-0.05, params={"p": 1})
+    assert "Few documents carry these figures: all 40 weigh as much as " in text_of([a, b])
+    sizes = np.full(40, 1000)
+    equal = [dataclasses.replace(r, utf8_bytes=sizes, selection_bytes=sizes // 4) for r in (a, b)]
+    text = text_of(equal)
+    assert "Few documents" not in text and "of the bytes; without it" not in text and "depends on" not in text
+    sizes = np.array([9000, *range(500, 539)])
+    rates = np.log(sizes) / 10
+    a = dataclasses.replace(a, utf8_bytes=sizes, nats=sizes * LN2)
+    text = text_of([a, dataclasses.replace(a, name="b", nats=a.nats * (1 + rates), params={**a.params, "p": 1})])
+    assert "Document 0 holds 31 % of the bytes; without it `a` has 1.0000 bits per byte instead of 1.0000" in text
+    assert "Δ depends on the length of a document (correlation with log bytes +1.00)" in text
+
+
+def test_the_figure_of_the_baseline_has_an_interval():
+    text = text_of([run("a"), run("b", params={"p": 1})])
+    assert re.search(r"`a` itself has \d\.\d{3} bits per byte, 95 % interval \d\.\d{3} to \d\.\d{3}: wider", text)
+
+
 # Text that selected no model.
 
 
@@ -106,7 +126,9 @@ def test_unseen_text_is_what_selected_no_model():
     found = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
     rest = a.utf8_bytes - a.selection_bytes
     rng = np.random.default_rng(1)
-    assert found.unseen == paired_difference(a.nats * 0.75, b.nats * 0.75, rest, rng, 0.95, 99)
+    assert found.unseen == ratio_interval(
+        (b.nats - b.selection_nats - (a.nats - a.selection_nats)) / LN2, rest, rng, 0.95, 99
+    )
     assert found.unseen_fraction == pytest.approx(rest.sum() / a.utf8_bytes.sum())
 
 

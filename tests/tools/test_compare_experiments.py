@@ -56,7 +56,7 @@ def test_difference_across_tokenizers_equals_that_of_the_metrics(compare):
     delta = vocab["bits_per_byte"] - base["bits_per_byte"]
     assert status == 0 and base["tokens"] != vocab["tokens"]
     assert f"## vocab − base: {delta:+.4f} bits per byte" in output
-    assert f"{base['bits_per_byte']:.3f} is {base['bits_per_byte_se']:.2g}" in output
+    assert f"`base` itself has {base['bits_per_byte']:.3f} bits per byte, 95 % interval " in output
     assert re.search(r"\| tokenizers\.\*\.vocab_size +\| +400 \| +320 \|", output)
     assert "train.seed" not in output.split("what differs")[1].split("document that")[0]
 
@@ -111,6 +111,7 @@ def test_two_seeds_of_one_configuration_differ_by_noise(compare):
 def test_wrong_names_and_arguments_are_refused(compare):
     assert "nonsense is neither an experiment nor a git revision" in compare("base", "nonsense")[2]
     for arguments in (["base"], ["base", "base"], ["base", "nonsense"], ["base", "vocab", "--confidence", "1"],
+                      ["base", "vocab", "--confidence", "0.999", "--resamples", "99"],
                       ["base", "vocab", "--out", "x.txt"]):  # fmt: skip
         assert compare(*arguments)[0] == 2, arguments
     status, _, error = compare("base", "main")

@@ -1,6 +1,5 @@
 """scaling: the fit recovers a known law, intervals contain the true value, unsuitable runs are refused."""
 
-import dataclasses
 import json
 import re
 from types import SimpleNamespace
@@ -94,7 +93,9 @@ def test_same_seed_gives_the_same_resamples():
 
 
 def test_intervals_are_quantiles_and_include_the_scatter_of_residuals():
-    assert dataclasses.astuple(interval(5, np.arange(101), 0.9)) == pytest.approx((5, 5, 95))
+    assert interval(50, np.arange(101), 0.9, 10**6) == pytest.approx((50, 5, 95), rel=1e-4)
+    assert interval(5, np.arange(10, 111), 0.5, 10**6) == pytest.approx((5, 5, 85), rel=1e-4)  # holds its value
+    assert interval(50, np.arange(101), 0.95, 18).high == pytest.approx(50 * 1.95 ** (2.16037 / 1.95996), rel=1e-5)
     runs = sweep(0.01)
     found = fit(runs, 99, 1)
     residuals = np.log(runs.bits_per_byte / loss(found.law, runs.parameters, runs.tokens))
@@ -169,11 +170,12 @@ def test_too_few_runs_sizes_or_token_counts_are_named():
 
 
 def record(i: int, runs: Runs, text: str = "same") -> SimpleNamespace:
-    """A stand-in for the Revision of a run."""
+    """A stand-in for the Revision of a run that trained for twice the tokens of its best model."""
     sidecar = {"source": {"name": "s", "manifest_sha256": text}, "slice": {}, "documents": 1, "utf8_bytes": 1}
     results = {
-        "training": {"parameters": int(runs.parameters[i]), "training_flops": float(runs.flops[i])},
-        "last": {"tokens_seen": int(runs.tokens[i])},
+        "training": {"parameters": int(runs.parameters[i]), "training_flops": 2 * float(runs.flops[i])},
+        "best": {"tokens_seen": int(runs.tokens[i])},
+        "last": {"tokens_seen": 2 * int(runs.tokens[i])},
         "evaluation": {
             "bits_per_byte": float(runs.bits_per_byte[i]), "bits_per_byte_se": 0.0006,
             "entropy": {"floor_bits_per_byte": 0.16},
@@ -245,6 +247,7 @@ def test_unsuitable_runs_and_arguments_are_refused_in_one_sentence(command):
         ["--predict", "0", "1e6"],
         ["--predict_flops", "nan"],
         ["--resamples", "9"],
+        ["--confidence", "0.999", "--resamples", "99"],
     ):
         assert command(*arguments)[0] == 2, arguments
 
@@ -259,3 +262,20 @@ def test_a_run_that_recorded_no_compute_is_named(command):
     del command.records["run-5"].results()["training"]["training_flops"]
     status, _, error = command()
     assert status == 4 and "run-5: its records have no training_flops" in error
+
+
+def test_losses_are_paired_with_the_tokens_and_compute_of_the_best_model(command, tmp_path):
+    assert command()[0] == 0
+    runs, (first, *_) = sweep(0.003), json.loads((tmp_path / "comparisons/scaling.json").read_bytes())["runs"]
+    assert (first["tokens"], first["flops"]) == (runs.tokens[0], pytest.approx(runs.flops[0]))
+
+
+def test_low_confidence_draws_every_error_bar(command):
+    assert command("--confidence", "0.5", "--predict", "8e6", "7.2e6")[0] == 0
+
+
+def test_runs_with_one_validation_document_are_fitted(command):
+    for revision in command.records.values():
+        revision.results()["evaluation"]["bits_per_byte_se"] = None
+    status, output, _ = command()
+    assert status == 0 and "is unknown: there is only one. Validate on a text of several documents" in output

@@ -127,12 +127,12 @@ def refuse_other_text(first: Revision, other: Revision) -> None:
     sidecars = [revision.read_json(VALIDATION_SIDECAR) for revision in (first, other)]
     raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
     if raw[0] != raw[1] and _validation_text(first, sidecars[0]) != _validation_text(other, sidecars[1]):
-        described = [
+        described = " and ".join(
             f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
             for meta in sidecars
-        ]
+        )
         raise IntegrityError(
-            f"{first.name} and {other.name} were evaluated on different documents: {described[0]} and {described[1]}; "
+            f"{first.name} and {other.name} were evaluated on different documents: {described}; "
             "compare runs with the same data.source and validation range"
         )
 

@@ -41,7 +41,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="+", metavar="NAME", help="two or more experiments, git revisions, or workspace")
     parser.add_argument("--out", type=Path, help="the Markdown file (comparisons/A-vs-B.md, which git ignores)")
     parser.add_argument("--documents", type=int, default=10, help="documents that changed most to list (10)")
-    add_resampling(parser, 9999, "documents")
+    add_resampling(parser, 1999, "documents")
     args = parser.parse_args(argv)
     check_resampling(args)
     if len(set(args.names)) < len(args.names) or len(args.names) < 2:

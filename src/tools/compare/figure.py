@@ -33,16 +33,16 @@ def _draw_panel(axes, comparison: Comparison, percent: str) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.axhline(0, color="black", linewidth=1.0)
-    axes.axhline(whole.bits_per_byte, color=GREY, linestyle="--", linewidth=1.4)
+    axes.axhline(whole.value, color=GREY, linestyle="--", linewidth=1.4)
     words = "too few documents for an interval"
     if whole.low is not None:
         axes.axhspan(whole.low, whole.high, color=GREY, alpha=0.25, linewidth=0)
         words = f"{percent} interval {whole.low:+.4f} to {whole.high:+.4f}"
-    axes.annotate("all", (1, whole.bits_per_byte), xycoords=("axes fraction", "data"), xytext=(5, 0), va="center",
+    axes.annotate("all", (1, whole.value), xycoords=("axes fraction", "data"), xytext=(5, 0), va="center",
                   color=GREY, **BOLD)  # fmt: skip
-    _draw_documents(axes, sizes, (b.nats - a.nats) / math.log(2) / sizes, b.name)
+    _draw_documents(axes, sizes, comparison.bits / sizes, b.name)
     axes.margins(x=0.06, y=0.16)
-    axes.set(ylabel="Δ bits per byte", title=f"{b.name} − {a.name}: {whole.bits_per_byte:+.4f} ({words})")
+    axes.set(ylabel="Δ bits per byte", title=f"{b.name} − {a.name}: {whole.value:+.4f} ({words})")
 
 
 def _draw_documents(axes, sizes: np.ndarray, differences: np.ndarray, name: str) -> None:

@@ -4,11 +4,14 @@ import math
 
 import numpy as np
 
-from tools.common.statistics import Difference, bits_per_byte, effective_documents, standard_error
+from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
+from tools.common.statistics import bits_per_byte
 from tools.common.tables import table
 from tools.compare.runs import Comparison, Group, most_changed, what_differs
 
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
+FEW_DOCUMENTS = 30  # effective number below which the report warns
+CORRELATED = 0.3  # with the log of the length, from which the report warns
 ONE_RUN = (
     "Seeds: there is only one run of {who}, so this compares trained models, not configurations. Run more seeds with "
     "`dvc exp run --queue -S 'train.seed=range(1,6)' -n NAME` and name all of them here."
@@ -26,10 +29,10 @@ def report(
         for group in groups for run in group.runs
     ])  # fmt: skip
     if any(len(group.runs) > 1 for group in groups):
+        rows = [[group.name, len(group.runs), group.bits_per_byte] for group in groups]
         lines += table(["configuration", "seeds", "mean bits per byte", "sd over seeds"], [
-            [group.name, len(values), f"{values.mean():.4f}",
-             f"± {values.std(ddof=1):.4f}" if len(values) > 1 else "unknown"]
-            for group in groups for values in [group.bits_per_byte]
+            [name, count, f"{values.mean():.4f}", f"± {values.std(ddof=1):.4f}" if count > 1 else "unknown"]
+            for name, count, values in rows
         ])  # fmt: skip
     for comparison in comparisons:
         lines += comparison_section(comparison, percent) + documents_table(comparison, begins, num_listed)
@@ -49,21 +52,22 @@ def comparison_section(comparison: Comparison, percent: str) -> list[str]:
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
         rows.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})", *cells(seeds)])
     different = what_differs(a, b)
+    sentences = verdict(comparison, percent, {name for name, *_ in different}) + warnings(comparison)
     return [
-        f"## {b.name} − {a.name}: {comparison.documents.bits_per_byte:+.4f} bits per byte",
+        f"## {b.name} − {a.name}: {comparison.documents.value:+.4f} bits per byte",
         "",
         *table(["noise from", "Δ bits per byte", "standard error", f"{percent} interval", "p"], rows),
-        *(f"- {sentence}" for sentence in verdict(comparison, percent, {name for name, *_ in different})),
+        *(f"- {sentence}" for sentence in sentences),
         "",
         *(table(["what differs", a.name, b.name], different) if different else
           ["dvc.lock records no other difference; what remains is the machine.", ""]),
     ]  # fmt: skip
 
 
-def cells(difference: Difference) -> list[str]:
+def cells(difference: Estimate) -> list[str]:
     """Return difference, standard error, interval and p as text."""
-    delta, se = (f"{difference.bits_per_byte:+.4f}", "" if difference.se is None else f"{difference.se:.4f}")
-    if difference.low is None or difference.high is None:
+    delta, se = (f"{difference.value:+.4f}", "" if difference.se is None else f"{difference.se:.4f}")
+    if difference.low is None:
         return [delta, se, "too few to say", ""]
     return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
 
@@ -83,45 +87,71 @@ def verdict(comparison: Comparison, percent: str, different: set[str]) -> list[s
     return sentences + [f"`{name}` differs: the two were scored with different context." for name in scoring]
 
 
-def judged(difference: Difference, name_a: str, name_b: str, percent: str) -> str:
+def judged(difference: Estimate, name_a: str, name_b: str, percent: str) -> str:
     """Return what an interval says, as a sentence."""
     if difference.low is None or difference.high is None:
         return "too few for an interval."
     if difference.low <= 0 <= difference.high:
         return f"no difference was shown between `{name_a}` and `{name_b}`; the {percent} interval contains zero."
-    word = "better" if difference.bits_per_byte < 0 else "worse"
+    word = "better" if difference.value < 0 else "worse"
     return f"`{name_b}` is {word} than `{name_a}`; the {percent} interval excludes zero."
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """Return sentences on few or dominating documents, and on a difference that depends on the length."""
+    sizes, nats = comparison.a.runs[0].utf8_bytes, comparison.a.nats
+    effective, sentences = effective_documents(sizes), []
+    if effective < FEW_DOCUMENTS:
+        sentences.append(
+            f"Few documents carry these figures: all {len(sizes)} weigh as much as {effective:.0f} of equal length. "
+            "The interval may be too narrow; score more text."
+        )
+    for document, fraction in dominating_documents(sizes).items():
+        rest = np.arange(len(sizes)) != document
+        if rest.any():
+            sentences.append(
+                f"Document {document} holds {100 * fraction:.0f} % of the bytes; without it `{comparison.a.name}` has "
+                f"{bits_per_byte(nats[rest], sizes[rest]):.4f} bits per byte instead of "
+                f"{bits_per_byte(nats, sizes):.4f}, and Δ is "
+                f"{comparison.bits[rest].sum() / sizes[rest].sum():+.4f}."
+            )
+    keep = sizes > 0
+    rates, logs = comparison.bits[keep] / sizes[keep], np.log(sizes[keep])
+    if len(rates) > 2 and rates.std() > 0 and logs.std() > 0:
+        correlation = float(np.corrcoef(rates, logs)[0, 1])
+        if abs(correlation) > max(CORRELATED, 2 / math.sqrt(len(rates))):
+            sentences.append(
+                f"Δ depends on the length of a document (correlation with log bytes {correlation:+.2f}), so it holds "
+                "for text of similar lengths only."
+            )
+    return sentences
 
 
 def documents_table(comparison: Comparison, begins: dict[int, str], num_listed: int) -> list[str]:
     """Return the documents whose bits changed most."""
     a, b, sizes = comparison.a, comparison.b, comparison.a.runs[0].utf8_bytes
     rows = []
-    for document in most_changed(comparison, num_listed):
-        bits_a, bits_b = (group.nats[document] / math.log(2) for group in (a, b))
-        size = sizes[document]
-        rows.append([
-            f"{document}: `{begins[document]}`", f"{size:,}", f"{bits_a / size:.4f}", f"{bits_b / size:.4f}",
-            f"{(bits_b - bits_a) / size:+.4f}", f"{bits_b - bits_a:+,.0f}",
-        ])  # fmt: skip
+    for i in most_changed(comparison, num_listed):
+        rates = [group.nats[i] / math.log(2) / sizes[i] for group in (a, b)]
+        rows.append([f"{i}: `{begins[i]}`", f"{sizes[i]:,}", *(f"{rate:.4f}" for rate in rates),
+                     f"{rates[1] - rates[0]:+.4f}", f"{comparison.bits[i]:+,.0f}"])  # fmt: skip
     return table(["document that changed most", "bytes", a.name, b.name, "Δ bits per byte", "Δ bits"], rows)
 
 
 def how_to_read(comparison: Comparison, percent: str) -> list[str]:
     """Return the notes on units, weights and intervals."""
-    sizes, nats = comparison.a.runs[0].utf8_bytes, comparison.a.nats
-    absolute, paired = standard_error(nats, sizes), comparison.documents.se
+    sizes, baseline = comparison.a.runs[0].utf8_bytes, comparison.baseline
     text = (
         "A negative difference means that the run left of the minus sign is better. "
         f"The {len(sizes)} documents ({sizes.sum():,} bytes) weigh as much as {effective_documents(sizes):.0f} of "
-        f"equal length. Intervals over documents ({percent}, symmetric studentized bootstrap, Hall 1988) cover the "
-        "choice of documents; the models are fixed. Intervals over seeds (Welch 1947) cover the choice of seeds; the "
-        "documents are fixed."
+        f"equal length. Intervals over documents ({percent}, smoothed studentized bootstrap) cover the choice of "
+        "documents; the models are fixed. Intervals over seeds (Welch 1947) cover the choice of seeds; the documents "
+        "are fixed."
     )
-    if absolute is not None and paired is not None:
+    if baseline.low is not None:
         text += (
-            f" The standard error of `{comparison.a.name}`'s {bits_per_byte(nats, sizes):.3f} is {absolute:.2g}, of "
-            f"the difference {paired:.2g}: smaller, because each document is compared with itself."
+            f" `{comparison.a.name}` itself has {baseline.value:.3f} bits per byte, {percent} interval "
+            f"{baseline.low:.3f} to {baseline.high:.3f}: wider, since a difference compares each document with itself."
         )
     return [text, ""]
 

@@ -7,10 +7,13 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
+from typing import NamedTuple
 
 import numpy as np
 
-from tools.common.statistics import Difference, bits_per_byte, paired_difference, welch
+from lm.evaluate.intervals import Estimate, ratio_interval
+from tools.common.statistics import bits_per_byte, welch
 
 SEED = "train.seed"
 ABSENT = "(none)"
@@ -36,7 +39,7 @@ class Run:
 
     @property
     def configuration(self) -> str:
-        """Everything that made the run except its seed, as one comparable string."""
+        """Return everything that made the run except its seed, as one comparable string."""
         others = {name: value for name, value in self.params.items() if name != SEED}
         return json.dumps([others, self.inputs], sort_keys=True)
 
@@ -49,37 +52,44 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The name of the run, or of the first and the last."""
+        """Return the name of the run, or of the first and the last."""
         return self.runs[0].name if len(self.runs) == 1 else f"{self.runs[0].name}…{self.runs[-1].name}"
 
     @functools.cached_property
     def nats(self) -> np.ndarray:
-        """Mean over the runs (D,)."""
+        """Return the mean over the runs (D,)."""
         return np.mean([run.nats for run in self.runs], axis=0)
 
     @property
     def bits_per_byte(self) -> np.ndarray:
-        """Bits per byte of each run over all documents (runs,)."""
+        """Return the bits per byte of each run over all documents (runs,)."""
         return np.array([bits_per_byte(run.nats, run.utf8_bytes) for run in self.runs])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Comparison:
-    """B - A over all documents, over the `unseen_fraction` of their bytes that selected no model, and over seeds."""
+class Comparison(NamedTuple):
+    """B - A over all documents, over the `unseen_fraction` of their bytes that selected no model, and over seeds.
+
+    `baseline` is the figure of A itself.
+    """
 
     a: Group
     b: Group
-    documents: Difference
-    unseen: Difference | None
+    baseline: Estimate
+    documents: Estimate
+    unseen: Estimate | None
     unseen_fraction: float
-    seeds: Difference
+    seeds: Estimate
+
+    @property
+    def bits(self) -> np.ndarray:
+        """Return the difference of each document in bits (D,)."""
+        return (self.b.nats - self.a.nats) / math.log(2)
 
 
 def group_by_seed(runs: list[Run]) -> list[Group]:
     """Return groups in the order of their first runs.
 
-    A repeated run of the same configuration and seed (on another machine, say) says nothing about seeds and
-    goes into another group.
+    A repeated run of the same configuration and seed (on another machine, say) goes into another group.
     """
     groups: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
@@ -95,17 +105,15 @@ def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: 
     """Return the differences between two groups; documents are resampled with `seed`."""
     sizes = a.runs[0].utf8_bytes
 
-    def paired(nats_a: np.ndarray, nats_b: np.ndarray, sizes: np.ndarray) -> Difference:
-        rng, keep = np.random.default_rng(seed), sizes > 0
-        return paired_difference(nats_a[keep], nats_b[keep], sizes[keep], rng, confidence, resamples)
+    def interval(nats: np.ndarray, sizes: np.ndarray) -> Estimate:
+        return ratio_interval(nats / math.log(2), sizes, np.random.default_rng(seed), confidence, resamples)
 
-    rest, unseen = unseen_bytes(a.runs + b.runs), None
+    rest, unseen, fraction = unseen_bytes(a.runs + b.runs), None, 0.0
     if rest is not None and rest.any():
         nats_a, nats_b = (np.mean([run.nats - run.selection_nats for run in g.runs], axis=0) for g in (a, b))
-        unseen = paired(nats_a, nats_b, rest)
-    fraction = 0.0 if rest is None else float(rest.sum() / sizes.sum())
+        unseen, fraction = interval(nats_b - nats_a, rest), float(rest.sum() / sizes.sum())
     seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
-    return Comparison(a, b, paired(a.nats, b.nats, sizes), unseen, fraction, seeds)
+    return Comparison(a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), unseen, fraction, seeds)
 
 
 def unseen_bytes(runs: list[Run]) -> np.ndarray | None:
@@ -128,17 +136,16 @@ def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
 
     The seed is listed only between two single runs; a group has several.
     """
-    left_out = {SEED} if len(a.runs) + len(b.runs) > 2 else set()
-    (params_a, inputs_a), (params_b, inputs_b) = (
-        (run.params, {path: md5[:10] for path, md5 in run.inputs.items()}) for run in (a.runs[0], b.runs[0])
-    )
-    rows = []
-    for of_a, of_b in ((params_a, params_b), (inputs_a, inputs_b)):
-        names = sorted((of_a.keys() | of_b.keys()) - left_out)
-        rows += [(name, of_a.get(name, ABSENT), of_b.get(name, ABSENT)) for name in names]
+    hidden = {SEED} if len(a.runs) + len(b.runs) > 2 else set()
+    of_a, of_b = ([run.params, {path: md5[:10] for path, md5 in run.inputs.items()}] for run in (a.runs[0], b.runs[0]))
+    rows = [
+        (name, x.get(name, ABSENT), y.get(name, ABSENT))
+        for x, y in zip(of_a, of_b, strict=True)
+        for name in sorted((x.keys() | y.keys()) - hidden)
+    ]
     return [row for row in rows if row[1] != row[2]]
 
 
 def most_changed(comparison: Comparison, number: int) -> np.ndarray:
     """Return the documents whose bits changed most, in either direction, first."""
-    return np.argsort(-np.abs(comparison.b.nats - comparison.a.nats), kind="stable")[:number]
+    return np.argsort(-np.abs(comparison.bits), kind="stable")[:number]

@@ -60,12 +60,14 @@ def matching(patterns: list[str]) -> list[str]:
 
 
 def results_of(revision: Revision) -> dict:
-    """Return parameters, tokens, FLOP and losses of a run; IntegrityError if one was not recorded."""
+    """Return parameters, losses, and tokens and FLOP of the best model; IntegrityError if one was not recorded."""
     results = revision.results()
-    values = {**results["training"], "tokens_seen": results["last"]["tokens_seen"], **results["evaluation"]}
-    for name in ("parameters", "tokens_seen", "training_flops", "bits_per_byte", "bits_per_byte_se"):
+    values = {**results["training"], **results["evaluation"], "tokens_seen": results["best"].get("tokens_seen")}
+    for name in ("parameters", "tokens_seen", "training_flops", "bits_per_byte"):
         if not isinstance(values.get(name), int | float):
             raise IntegrityError(f"{revision.name}: its records have no {name}; run the experiment again")
+    # The loss is that of the best model, the recorded FLOP are those of the whole run.
+    values["training_flops"] *= results["best"]["tokens_seen"] / results["last"]["tokens_seen"]
     return values
 
 
@@ -89,19 +91,12 @@ def analyse(revisions: list[Revision], args: argparse.Namespace) -> Scaling:
                frontier and frontier.predict(flops, args.confidence))
         for n, d, flops in sizes
     ]  # fmt: skip
+    held_back = law.predict_held_back(runs, args.resamples, args.confidence, args.seed)
+    entropy = results[0].get("entropy", {}).get("floor_bits_per_byte")
+    standard_error = results[int(np.argmax(runs.flops))].get("bits_per_byte_se")
     params = [preset_names_left_out(revision.params()) for revision in revisions]
-    return Scaling(
-        runs=runs,
-        fit=fit,
-        work=work,
-        frontier=frontier,
-        held_back=law.predict_held_back(runs, args.resamples, args.confidence, args.seed),
-        wanted=wanted,
-        entropy=results[0].get("entropy", {}).get("floor_bits_per_byte"),
-        standard_error=results[int(np.argmax(runs.flops))]["bits_per_byte_se"],
-        varies=[name for name in sorted(set().union(*params)) if len({str(p.get(name)) for p in params}) > 1],
-        confidence=args.confidence,
-    )
+    varies = [name for name in sorted(set().union(*params)) if len({str(p.get(name)) for p in params}) > 1]
+    return Scaling(runs, fit, work, frontier, held_back, wanted, entropy, standard_error, varies, args.confidence)
 
 
 @command

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from lm.plots import BLUE, GREY, ORANGE, STYLE, save_png
-from tools.scaling.law import best_split, loss, on_frontier
+from tools.scaling.law import best_split, interval, loss, on_frontier
 from tools.scaling.report import Scaling
 
 MARKS = "osD^vP<>"
@@ -77,7 +77,8 @@ def _draw_frontier(axes, scaling: Scaling) -> None:
     best, drawn = (
         loss(laws, *best_split(laws, flops, scaling.work)) for laws in (scaling.fit.law, scaling.fit.resampled)
     )
-    low, high = np.quantile(drawn, [(1 - scaling.confidence) / 2, (1 + scaling.confidence) / 2], axis=0)
+    ends = [interval(best[i], drawn[:, i], scaling.confidence, len(scaling.runs.names)) for i in range(len(flops))]
+    low, high = np.array([one.low for one in ends]), np.array([one.high for one in ends])
     axes.fill_between(flops, low, high, color=GREY, alpha=0.25, linewidth=0)
     axes.plot(flops, best, color="black", linestyle="--", linewidth=1.6)
     axes.annotate("least loss\nfor the compute", (flops[30], low[30]), xytext=(-4, -6), ha="right", va="top", **BOLD)

@@ -8,9 +8,10 @@ A law is an array (5,) of log A, α, log B, β, log E; many laws (…, 5) are fi
 runs. All random numbers come from the given seed.
 """
 
-import dataclasses
 import itertools
 import math
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,7 @@ LEAST_RUNS, LEAST_LEVELS = NUM_PARAMETERS + 1, 3
 HELD_BACK_FRACTION = 1 / 6
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Runs:
+class Runs(NamedTuple):
     """n finished runs: names, and float64 (n,): parameters, tokens seen, training FLOP, bits per byte."""
 
     names: list[str]
@@ -40,12 +40,10 @@ class Runs:
 
     def only(self, keep: np.ndarray) -> "Runs":
         """Return the runs where the mask `keep` (n,) is set."""
-        arrays = (self.parameters, self.tokens, self.flops, self.bits_per_byte)
-        return Runs([self.names[i] for i in np.flatnonzero(keep)], *(array[keep] for array in arrays))
+        return Runs([self.names[i] for i in np.flatnonzero(keep)], *(array[keep] for array in self[1:]))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Fit:
+class Fit(NamedTuple):
     """A law (5,), the laws of R resamples (R, 5), and the scatter of the runs' log losses about it (n,)."""
 
     law: np.ndarray
@@ -53,8 +51,7 @@ class Fit:
     scatter: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A value with the ends of its interval."""
 
     value: float
@@ -65,34 +62,26 @@ class Interval:
 # The law.
 
 
+def _log_loss(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray) -> np.ndarray:
+    """Return log L of laws (…, 5): (…, n)."""
+    return np.logaddexp.reduce(_terms(laws, log_n, log_d), axis=-1)
+
+
 def _terms(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray) -> np.ndarray:
     """Return the logarithms of A N^-α, B D^-β and E (…, n, 3) of laws (…, 5)."""
     a, alpha, b, beta, e = (laws[..., i, None] for i in range(NUM_PARAMETERS))
     return np.stack(np.broadcast_arrays(a - alpha * log_n, b - beta * log_d, e), axis=-1)
 
 
-def _log_sum(terms: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the sum of the terms (…, n, 3): (…, n)."""
-    return np.logaddexp.reduce(terms, axis=-1)
-
-
 def loss(laws: np.ndarray, parameters: np.ndarray | float, tokens: np.ndarray | float) -> np.ndarray:
     """Return L(N, D) of laws (…, 5) at N and D (n,): (…, n)."""
-    return np.exp(_log_sum(_terms(laws, np.log(np.atleast_1d(parameters)), np.log(np.atleast_1d(tokens)))))
+    return np.exp(_log_loss(laws, np.log(np.atleast_1d(parameters)), np.log(np.atleast_1d(tokens))))
 
 
 def named(laws: np.ndarray) -> dict[str, np.ndarray]:
     """Return E, A, alpha, B, beta of laws (…, 5) by name."""
     a, alpha, b, beta, e = np.moveaxis(laws, -1, 0)
     return {"E": np.exp(e), "A": np.exp(a), "alpha": alpha, "B": np.exp(b), "beta": beta}
-
-
-def _counted_in(laws: np.ndarray, log_n: float, log_d: float) -> np.ndarray:
-    """Return the same laws for N and D in units of exp(log_n) and exp(log_d)."""
-    moved = laws.copy()
-    moved[..., 0] -= laws[..., 1] * log_n
-    moved[..., 2] -= laws[..., 3] * log_d
-    return moved
 
 
 # The fit.
@@ -120,22 +109,20 @@ def _descend(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray, log_loss: n
     at r and is above it elsewhere, so a step that lowers the weighted squares lowers the misfit (Huber 1981, 7.8).
     """
     least = np.array([*LEAST_LAW, log_loss.min() + math.log(LEAST_FLOOR_FRACTION)])
-    damping, misfit = np.full(len(laws), 1e-2), _misfit(_log_sum(_terms(laws, log_n, log_d)) - log_loss)
+    damping, misfit = np.full(len(laws), 1e-2), _misfit(_log_loss(laws, log_n, log_d) - log_loss)
     for _ in range(NUM_STEPS):
         proposed = np.clip(laws - _step(laws, log_n, log_d, log_loss, damping), least, LARGEST_LAW)
-        its_misfit = _misfit(_log_sum(_terms(proposed, log_n, log_d)) - log_loss)
+        its_misfit = _misfit(_log_loss(proposed, log_n, log_d) - log_loss)
         better = its_misfit < misfit
         laws, misfit = np.where(better[:, None], proposed, laws), np.where(better, its_misfit, misfit)
         damping = np.clip(np.where(better, damping / 3, damping * 4), 1e-12, 1e8)
     return laws
 
 
-def _step(
-    laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray, log_loss: np.ndarray, damping: np.ndarray
-) -> np.ndarray:
+def _step(laws, log_n, log_d, log_loss, damping) -> np.ndarray:
     """Return the step (S, 5) to subtract from the laws, by the damped weighted normal equations."""
     terms = _terms(laws, log_n, log_d)
-    predicted = _log_sum(terms)
+    predicted = np.logaddexp.reduce(terms, axis=-1)
     on_n, on_d, floor = np.moveaxis(np.exp(terms - predicted[..., None]), -1, 0)  # fraction of each term in L (S, n)
     slopes = np.stack([on_n, -on_n * log_n, on_d, -on_d * log_d, floor], axis=-1)  # (S, n, 5)
     residuals = predicted - log_loss
@@ -146,13 +133,24 @@ def _step(
     return np.linalg.solve(normal, (weighted * residuals[..., None]).sum(-2)[..., None])[..., 0]
 
 
+def _search(runs: Runs, log_loss: np.ndarray, law: np.ndarray | None = None) -> np.ndarray:
+    """Return the laws (S, 5) that fit log_loss (n,) from all starting points, or log_loss (S, n) from a law.
+
+    The searches count N and D in units of their geometric means.
+    """
+    log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
+    shift = np.zeros((NUM_PARAMETERS, NUM_PARAMETERS))
+    shift[1, 0], shift[3, 2] = log_n.mean(), log_d.mean()
+    starts = _starts(np.exp(log_loss)) if law is None else np.tile(law - law @ shift, (len(log_loss), 1))
+    laws = _descend(starts, log_n - log_n.mean(), log_d - log_d.mean(), log_loss)
+    return laws + laws @ shift
+
+
 def fit_law(runs: Runs) -> np.ndarray:
     """Return the law (5,) of least misfit among the ends of the searches from all starting points."""
-    log_n, log_d, log_loss = np.log(runs.parameters), np.log(runs.tokens), np.log(runs.bits_per_byte)
-    middle = log_n.mean(), log_d.mean()
-    laws = _descend(_starts(runs.bits_per_byte), log_n - middle[0], log_d - middle[1], log_loss)
-    laws = _counted_in(laws, -middle[0], -middle[1])
-    return laws[np.argmin(_misfit(_log_sum(_terms(laws, log_n, log_d)) - log_loss))]
+    log_loss = np.log(runs.bits_per_byte)
+    laws = _search(runs, log_loss)
+    return laws[np.argmin(_misfit(np.log(loss(laws, runs.parameters, runs.tokens)) - log_loss))]
 
 
 def fit(runs: Runs, resamples: int, seed: int) -> Fit:
@@ -162,23 +160,18 @@ def fit(runs: Runs, resamples: int, seed: int) -> Fit:
     on. The factor √(n / (n - 5)) makes up for the scatter that the five parameters absorb.
     """
     law, rng, num_runs = fit_law(runs), np.random.default_rng(seed), len(runs.names)
-    log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
-    fitted = _log_sum(_terms(law, log_n, log_d))
+    fitted = np.log(loss(law, runs.parameters, runs.tokens))
     residuals = np.log(runs.bits_per_byte) - fitted
     scatter = (residuals - residuals.mean()) * math.sqrt(num_runs / (num_runs - NUM_PARAMETERS))
-    middle = log_n.mean(), log_d.mean()
-    starts = np.tile(_counted_in(law, *middle), (resamples, 1))
     resampled = fitted + rng.choice(scatter, (resamples, num_runs))
-    laws = _descend(starts, log_n - middle[0], log_d - middle[1], resampled)
-    return Fit(law, _counted_in(laws, -middle[0], -middle[1]), scatter)
+    return Fit(law, _search(runs, resampled, law), scatter)
 
 
 def too_few(runs: Runs) -> str | None:
     """Return why these runs do not determine the law, or None if they do."""
-    needs = (
-        ("runs", len(runs.names), LEAST_RUNS), ("model sizes", len(np.unique(runs.parameters)), LEAST_LEVELS),
-        ("numbers of tokens", len(np.unique(runs.tokens)), LEAST_LEVELS),
-    )  # fmt: skip
+    needs = [("runs", len(runs.names), LEAST_RUNS)]
+    for what, values in (("model sizes", runs.parameters), ("numbers of tokens", runs.tokens)):
+        needs.append((what, len(np.unique(values)), LEAST_LEVELS))
     lacking = [f"{count} {what}, needed: at least {least}" for what, count, least in needs if count < least]
     return "; ".join(lacking) or None
 
@@ -186,17 +179,24 @@ def too_few(runs: Runs) -> str | None:
 # Predictions.
 
 
-def interval(value: float, drawn: np.ndarray, confidence: float) -> Interval:
-    """Return a value with the quantiles of its resampled values."""
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(value), float(low), float(high))
+def interval(value: float, drawn: np.ndarray, confidence: float, num_runs: int) -> Interval:
+    """Return a value above 0 with the quantiles of its resampled values.
+
+    Their distances from the value, in logarithms, are multiplied by the ratio of Student's t to the normal quantile:
+    with n - 5 degrees of freedom, 95 % intervals held 92 to 96 % of the true values of simulated sweeps of 18 runs
+    instead of 87 to 93 %.
+    """
+    wider = student_t_quantile(confidence, num_runs - NUM_PARAMETERS) / NormalDist().inv_cdf((1 + confidence) / 2)
+    quantiles = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = value * (quantiles / value) ** wider
+    return Interval(float(value), min(float(low), float(value)), max(float(high), float(value)))
 
 
 def predict(fit: Fit, parameters: float, tokens: float, confidence: float, seed: int) -> Interval:
     """Return the loss of one more run of N parameters and D tokens; its interval includes the scatter of a run."""
     drawn = loss(fit.resampled, parameters, tokens)[:, 0]
     scatter = np.random.default_rng(seed).choice(fit.scatter, len(drawn))
-    return interval(loss(fit.law, parameters, tokens)[0], drawn * np.exp(scatter), confidence)
+    return interval(loss(fit.law, parameters, tokens)[0], drawn * np.exp(scatter), confidence, len(fit.scatter))
 
 
 def work_law(runs: Runs) -> tuple[float, float]:
@@ -226,8 +226,7 @@ def on_frontier(runs: Runs) -> np.ndarray:
     return keep
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Frontier:
+class Frontier(NamedTuple):
     """L = a C^-b by least squares of logarithms over m runs; `spread`: standard error of log L, 0 for two runs."""
 
     a: float
@@ -237,13 +236,12 @@ class Frontier:
 
     def predict(self, flops: float, confidence: float) -> Interval | None:
         """Return the loss of one more such run (Draper and Smith 1998, 1.4); None if there are too few runs."""
-        degrees = len(self.log_flops) - 2
-        value = self.a * flops**-self.b
-        if degrees < 1:
+        count, value = len(self.log_flops), self.a * flops**-self.b
+        if count < 3:
             return None
-        off = math.log(flops) - self.log_flops.mean()
-        wider = 1 + 1 / len(self.log_flops) + off**2 / np.square(self.log_flops - self.log_flops.mean()).sum()
-        half = student_t_quantile(confidence, degrees) * self.spread * math.sqrt(wider)
+        off, offsets = math.log(flops) - self.log_flops.mean(), self.log_flops - self.log_flops.mean()
+        wider = math.sqrt(1 + 1 / count + off**2 / (offsets @ offsets))
+        half = student_t_quantile(confidence, count - 2) * self.spread * wider
         return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
@@ -263,13 +261,10 @@ def predict_held_back(runs: Runs, resamples: int, confidence: float, seed: int) 
 
     Held back is the sixth of the runs of most compute, at least two.
     """
-    number = max(2, round(HELD_BACK_FRACTION * len(runs.names)))
     order = np.argsort(runs.flops, kind="stable")
-    smaller = runs.only(np.isin(np.arange(len(order)), order[:-number]))
+    held = np.sort(order[-max(2, round(HELD_BACK_FRACTION * len(order))) :])
+    smaller = runs.only(~np.isin(np.arange(len(order)), held))
     if too_few(smaller):
         return {}
-    smaller_fit = fit(smaller, resamples, seed)
-    return {
-        int(i): predict(smaller_fit, float(runs.parameters[i]), float(runs.tokens[i]), confidence, seed)
-        for i in sorted(order[-number:])
-    }
+    found = fit(smaller, resamples, seed)
+    return {int(i): predict(found, float(runs.parameters[i]), float(runs.tokens[i]), confidence, seed) for i in held}

@@ -1,6 +1,6 @@
 """The report of a scaling law as Markdown, and the same numbers as JSON."""
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ SYMBOLS = {"E": "E, bits per byte", "A": "A", "alpha": "α", "B": "B", "beta": "
 NO_FLOOR = 0.05  # an E below this fraction of the least loss cannot be told from none
 
 
-@dataclasses.dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A run to predict: parameters, tokens, FLOP, and the losses that the law and the frontier expect."""
 
     parameters: float
@@ -22,13 +21,12 @@ class Wanted:
     frontier: Interval | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Scaling:
+class Scaling(NamedTuple):
     """Everything that is reported.
 
     work: (k, γ) of the training FLOP k N^γ D; held_back: run → its prediction from smaller runs; entropy: of the
-    text, where it is known; standard_error: of the largest run's loss over documents; both in bits per byte;
-    varies: names of the parameters in which the runs differ.
+    text, where it is known; standard_error: of the largest run's loss over documents, None for a single one; both in
+    bits per byte; varies: names of the parameters in which the runs differ.
     """
 
     runs: Runs
@@ -38,45 +36,41 @@ class Scaling:
     held_back: dict[int, Interval]
     wanted: list[Wanted]
     entropy: float | None
-    standard_error: float
+    standard_error: float | None
     varies: list[str]
     confidence: float
 
     @property
     def percent(self) -> str:
-        """Confidence of the intervals in percent."""
+        """Return the confidence of the intervals in percent."""
         return f"{100 * self.confidence:g} %"
 
     @property
     def fitted(self) -> np.ndarray:
-        """The law's loss of each run (n,)."""
+        """Return the law's loss of each run (n,)."""
         return loss(self.fit.law, self.runs.parameters, self.runs.tokens)
 
     def parameter_intervals(self) -> dict[str, Interval]:
         """Return E, A, alpha, B, beta with their intervals."""
         values, drawn = named(self.fit.law), named(self.fit.resampled)
-        return {name: interval(float(values[name]), drawn[name], self.confidence) for name in values}
+        count = len(self.runs.names)
+        return {name: interval(float(values[name]), drawn[name], self.confidence, count) for name in values}
 
 
 def report(scaling: Scaling) -> list[str]:
     """Return the lines of the report."""
-    sections = (runs_table, law_section, held_back_section, frontier_section, how_to_read)
-    title = [f"# Scaling law of {len(scaling.runs.names)} runs", ""]
-    return title + [line for section in sections for line in section(scaling)]
-
-
-def runs_table(scaling: Scaling) -> list[str]:
-    """Return a row for each run, by size and tokens."""
     runs, fitted, best = scaling.runs, scaling.fitted, on_frontier(scaling.runs)
     rows = [
-        [
-            runs.names[i], f"{runs.parameters[i]:,.0f}", f"{runs.tokens[i]:,.0f}", f"{runs.flops[i]:.3g}",
-            f"{runs.bits_per_byte[i]:.4f}", f"{fitted[i]:.4f}", error(float(fitted[i]), float(runs.bits_per_byte[i])),
-            "yes" if best[i] else "",
-        ]
+        [runs.names[i], f"{runs.parameters[i]:,.0f}", f"{runs.tokens[i]:,.0f}", f"{runs.flops[i]:.3g}",
+         f"{runs.bits_per_byte[i]:.4f}", f"{fitted[i]:.4f}", error(float(fitted[i]), float(runs.bits_per_byte[i])),
+         "yes" if best[i] else ""]
         for i in np.lexsort((runs.tokens, runs.parameters))
     ]  # fmt: skip
-    return table(["run", "parameters", "tokens", "FLOP", "bits per byte", "law", "error", "frontier"], rows)
+    lines = [f"# Scaling law of {len(runs.names)} runs", ""]
+    lines += table(["run", "parameters", "tokens", "FLOP", "bits per byte", "law", "error", "frontier"], rows)
+    for section in (law_section, held_back_section, frontier_section, how_to_read):
+        lines += section(scaling)
+    return lines
 
 
 def error(predicted: float, measured: float) -> str:
@@ -105,13 +99,9 @@ def law_section(scaling: Scaling) -> list[str]:
     if scaling.entropy is not None:
         place = "inside" if floor.low <= scaling.entropy <= floor.high else "outside"
         sentences.append(f"The entropy of the text is {scaling.entropy:.4f} bits per byte, {place} the interval of E.")
-    return [
-        "## L(N, D) = E + A / N^α + B / D^β",
-        "",
-        *table(["parameter", "value", f"{scaling.percent} interval"], rows),
-        *(f"- {sentence}" for sentence in sentences),
-        "",
-    ]
+    lines = ["## L(N, D) = E + A / N^α + B / D^β", ""]
+    lines += table(["parameter", "value", f"{scaling.percent} interval"], rows)
+    return [*lines, *(f"- {sentence}" for sentence in sentences), ""]
 
 
 def held_back_section(scaling: Scaling) -> list[str]:
@@ -126,12 +116,9 @@ def held_back_section(scaling: Scaling) -> list[str]:
     ]
     inside = sum(one.low <= losses[i] <= one.high for i, one in scaling.held_back.items())
     factor = flops.max() / np.delete(flops, list(scaling.held_back)).max()
-    return [
-        *lines,
-        *table(["run", "bits per byte", "predicted", f"{scaling.percent} interval", "error"], rows),
-        f"{inside} of {len(rows)} are inside their intervals, at up to {factor:.2g} times the others' compute.",
-        "",
-    ]
+    lines += table(["run", "bits per byte", "predicted", f"{scaling.percent} interval", "error"], rows)
+    last = f"{inside} of {len(rows)} are inside their intervals, at up to {factor:.2g} times the others' compute."
+    return [*lines, last, ""]
 
 
 def frontier_section(scaling: Scaling) -> list[str]:
@@ -160,11 +147,15 @@ def frontier_section(scaling: Scaling) -> list[str]:
 def how_to_read(scaling: Scaling) -> list[str]:
     """Return the definitions and what the intervals cover."""
     text = (
-        "N: all parameters, the tied embedding once. D: tokens seen, repeated ones again. C: training FLOP. The fit "
-        "minimizes the Huber loss of log L, δ = 0.001 (Hoffmann et al. 2022, approach 3). Intervals: bootstrap of "
-        "residuals; a prediction's includes the scatter of one run. All runs share the validation documents; the "
-        f"standard error over documents is ±{scaling.standard_error:.2g} bits per byte for the run of most compute."
+        "N: all parameters, the tied embedding once. D: tokens seen by the best model, repeated ones again. C: its "
+        "training FLOP. The fit minimizes the Huber loss of log L, δ = 0.001 (Hoffmann et al. 2022, approach 3). "
+        "Intervals: bootstrap of residuals, widened by Student's t; a prediction's includes the scatter of one run. "
+        "All runs share the validation documents; the standard error over documents "
     )
+    if scaling.standard_error is None:
+        text += "is unknown: there is only one. Validate on a text of several documents to measure it."
+    else:
+        text += f"is ±{scaling.standard_error:.2g} bits per byte for the run of most compute."
     if any(name.startswith("tokenizer") for name in scaling.varies):
         text += " Tokenizers differ, so D counts each run's own tokens."
     names = ", ".join(f"`{name}`" for name in scaling.varies)
@@ -173,23 +164,22 @@ def how_to_read(scaling: Scaling) -> list[str]:
 
 def as_json(scaling: Scaling) -> dict:
     """Return the numbers of the report for programs."""
-    runs, fitted, best = scaling.runs, scaling.fitted, on_frontier(scaling.runs)
-    held = {i: dataclasses.asdict(predicted) for i, predicted in scaling.held_back.items()}
-    frontier = scaling.frontier
+    runs, fitted, best, frontier = scaling.runs, scaling.fitted, on_frontier(scaling.runs), scaling.frontier
+    held = {i: predicted._asdict() for i, predicted in scaling.held_back.items()}
+    predicted = [one._asdict() | {"law": one.law._asdict(), "frontier": one.frontier and one.frontier._asdict()}
+                 for one in scaling.wanted]  # fmt: skip
     return {
         "runs": [
-            {
-                "name": name, "parameters": int(runs.parameters[i]), "tokens": int(runs.tokens[i]),
-                "flops": runs.flops[i].item(), "bits_per_byte": runs.bits_per_byte[i].item(), "law": fitted[i].item(),
-                "on_frontier": bool(best[i]), "predicted_from_smaller_runs": held.get(i),
-            }
+            {"name": name, "parameters": int(runs.parameters[i]), "tokens": int(runs.tokens[i]),
+             "flops": runs.flops[i].item(), "bits_per_byte": runs.bits_per_byte[i].item(), "law": fitted[i].item(),
+             "on_frontier": bool(best[i]), "predicted_from_smaller_runs": held.get(i)}
             for i, name in enumerate(runs.names)
         ],
         "confidence": scaling.confidence,
-        "law": {name: dataclasses.asdict(one) for name, one in scaling.parameter_intervals().items()},
+        "law": {name: one._asdict() for name, one in scaling.parameter_intervals().items()},
         "flops": {"k": scaling.work[0], "gamma": scaling.work[1]},
         "frontier": frontier and {"a": frontier.a, "b": frontier.b, "spread": frontier.spread},
-        "predicted": [dataclasses.asdict(one) for one in scaling.wanted],
+        "predicted": predicted,
         "entropy_bits_per_byte": scaling.entropy,
         "standard_error_bits_per_byte": scaling.standard_error,
         "parameters_that_differ": scaling.varies,
