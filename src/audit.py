@@ -32,10 +32,10 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
 
 
-def document_digests(raw: Path, text_slice: Slice) -> np.ndarray:
-    """Return the digests of each document, (D, 2) uint64: as it is, and with white space folded."""
+def describe_documents(raw: Path, text_slice: Slice) -> np.ndarray:
+    """Return of each document the digest, that with white space folded, and the UTF-8 bytes: (D, 3) uint64."""
     batches = [
-        np.array([(digest(text), digest(" ".join(text.split()))) for text in texts], np.uint64)
+        np.array([(digest(text), digest(" ".join(text.split())), len(text.encode())) for text in texts], np.uint64)
         for texts in iter_texts(raw, text_slice)
     ]  # arrays batch by batch: Python integers would take nine times the memory
     return np.concatenate(batches)
@@ -49,7 +49,10 @@ def is_repeat(digests: np.ndarray) -> np.ndarray:
 
 
 def flag_duplicates(train: np.ndarray, validation: np.ndarray) -> pa.Table:
-    """Return one row per document: split, document, and exact and folded duplicates within and across splits."""
+    """Return one row per document: split, document, and exact and folded duplicates within and across splits.
+
+    The first two columns of train and validation are the digests.
+    """
     tables = []
     for split, own, other in (("train", train, validation), ("validation", validation, train)):
         columns = {"split": np.full(len(own), split), "document": np.arange(len(own))}
@@ -112,18 +115,13 @@ def open_current(path: Path, raw: Path) -> TokenFile:
     return tokens
 
 
-def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """Return the paths of the inputs and outputs."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    for name in ("raw", "train", "validation", "audit", "metrics"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    return parser.parse_args(argv)
-
-
 @command
 def main(argv: list[str]) -> None:
     """Audit the slices of --raw that --train and --validation were made from."""
-    args = parse_arguments(argv)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    for name in ("raw", "train", "validation", "audit", "metrics"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    args = parser.parse_args(argv)
 
     # Check that the text and both token files belong together.
     manifest = read_manifest(args.raw)
@@ -131,8 +129,10 @@ def main(argv: list[str]) -> None:
 
     # Compare the documents of both splits as text, then as tokens.
     slices = (Slice(**tokens.meta["slice"]) for tokens in (train, validation))
-    flags = flag_duplicates(*(document_digests(args.raw, text_slice) for text_slice in slices))
+    train_documents, validation_documents = (describe_documents(args.raw, text_slice) for text_slice in slices)
+    flags = flag_duplicates(train_documents, validation_documents)
     contamination = measure_contamination(train, validation)
+    contamination = contamination.append_column("utf8_bytes", [validation_documents[:, 2].astype(np.int64)])
 
     # Write the tables and the data card.
     card = {

@@ -56,12 +56,12 @@ class EvalParams:
         needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
 
 
-def read_leaked_fractions(path: Path, validation: TokenFile) -> np.ndarray:
-    """Return the fraction (D,) of each validation document that is also in the training text, as audit measured it."""
+def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, np.ndarray]:
+    """Return each validation document's UTF-8 bytes (D,) and its fraction (D,) that is in the training text too."""
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
-    return table["leaked_fraction"].to_numpy()
+    return table["utf8_bytes"].to_numpy(), table["leaked_fraction"].to_numpy()
 
 
 def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenizer: Tokenizer) -> None:
@@ -97,15 +97,22 @@ def mark_selection(num_tokens: int, eval_tokens: int, seq_len: int) -> np.ndarra
     return selected
 
 
-def sum_by_document(losses: np.ndarray, selected: np.ndarray, token_bytes: np.ndarray, spans: np.ndarray) -> dict:
-    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens."""
+def sum_by_document(
+    losses: np.ndarray, selected: np.ndarray, token_bytes: np.ndarray, spans: np.ndarray, utf8_bytes: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens.
+
+    `utf8_bytes` (D,) are the bytes of the documents as they were read. A tokenizer that is not byte-level may change a
+    text first; the selection tokens then get the fraction of these bytes that they have of the bytes of all tokens.
+    """
+    bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
     return {
         "document": np.arange(len(spans)),
         "tokens": spans[:, 1] - spans[:, 0],
-        "utf8_bytes": sum_by_span(token_bytes, spans).astype(np.int64),
+        "utf8_bytes": utf8_bytes,
         "nats": sum_by_span(losses, spans),
         "selection_nats": sum_by_span(losses * selected, spans),
-        "selection_bytes": sum_by_span(token_bytes * selected, spans).astype(np.int64),
+        "selection_bytes": np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte).astype(np.int64),
     }
 
 
@@ -162,7 +169,7 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(paths.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
-    leaked_fractions = read_leaked_fractions(paths.audit / "contamination.parquet", validation)
+    utf8_bytes, leaked_fractions = read_audit(paths.audit / "contamination.parquet", validation)
     model, record = load_trained(paths.models, pick_device())
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
@@ -173,7 +180,7 @@ def main(argv: list[str]) -> None:
         losses, _ = score(model, validation, seq_len, stride)
         selected = mark_selection(len(losses), record["eval_tokens"], seq_len)
         token_bytes, spans = tokenizer.token_bytes[validation.ids], document_spans(validation)
-        documents = sum_by_document(losses, selected, token_bytes, spans)
+        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes)
         documents["leaked_fraction"] = leaked_fractions
 
         # Score again in windows side by side: they fill every position equally, and are what others report.

@@ -4,6 +4,9 @@ python src/fetch.py --raw data/raw
 """
 
 import argparse
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ from pathlib import Path
 from lm.core.errors import ParamsError, command
 from lm.core.files import atomic_folder, output_lock, write_json
 from lm.core.params import read_section
-from lm.text.sources.local import LocalFetch, LocalPath, fetch_local
+from lm.text.sources.local import LocalFetch, LocalPath, fetch_local, link_into_copy
 from lm.text.sources.stories.grammar import StoriesFetch, fetch_stories
 from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
 
@@ -47,12 +50,13 @@ def refuse_text_git_would_take(path: Path) -> None:
     `dvc exp run` adds such files of a dependency to the experiment's commit, and `dvc exp push` would publish
     them. Git lists nothing for folders outside the repository, which are safe.
     """
-    command = ["git", "ls-files", "--others", "--exclude-standard", "--directory", "--", str(path)]
-    listed = subprocess.run(command, capture_output=True, text=True)
+    git = ["git", "--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--directory", "--", str(path)]
+    listed = subprocess.run(git, capture_output=True, text=True)
     if listed.returncode == 0 and listed.stdout:
+        pattern = shlex.quote("/" + re.sub(r"([*?[]| $)", r"\\\1", os.path.relpath(path)))
         raise ParamsError(
             f"{PARAMS}: local.path is {path}, inside the repository, and Git does not ignore it: an experiment would "
-            f"copy your text into Git; run `echo '/{path}' >> .gitignore`, or move the text elsewhere"
+            f"copy your text into Git; run `echo {pattern} >> .gitignore`, or move the text elsewhere"
         )
 
 
@@ -63,9 +67,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--raw", type=Path, required=True)
     raw = parser.parse_args(argv).raw
 
-    # Read the selected source, and keep the user's own text out of Git.
+    # Read the selected source; find the user's own text, and keep it out of Git.
     name = read_section(PARAMS, "data.source", str)
     local_path = Path(read_section(PARAMS, "local", LocalPath).path)
+    link_into_copy(local_path)
     refuse_text_git_would_take(local_path)
 
     # Fetch into a temporary folder; rename it when everything is there.

@@ -61,26 +61,19 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     text = {"manifest_sha256": sha256_file(raw / MANIFEST), "slice": dataclasses.asdict(text_slice)}
     meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, text)
     if meta["vocab_size"] < params.vocab_size:
-        print(
-            f"warning: {PRESETS}: the training slice has pairs for only {meta['vocab_size']:,} entries, "
-            f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer",
-            file=sys.stderr,
-        )
+        entries = f"pairs for only {meta['vocab_size']:,} entries"
+        asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"
+        print(f"warning: {PRESETS}: the training slice has {entries}, {asked}", file=sys.stderr)
     return meta
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; exit with status 2 if one is wrong."""
-    parser = argparse.ArgumentParser(prog="python src/make_tokenizer.py", allow_abbrev=False)
-    parser.add_argument("--raw", type=Path, required=True, help="folder of the text and its manifest")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="folder to write")
-    return parser.parse_args(argv)
 
 
 @command
 def main(argv: list[str]) -> None:
     """Write the tokenizer folder; it appears complete or not at all."""
-    args = parse(argv)
+    parser = argparse.ArgumentParser(prog="python src/make_tokenizer.py", allow_abbrev=False)
+    parser.add_argument("--raw", type=Path, required=True, help="folder of the text and its manifest")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="folder to write")
+    args = parser.parse_args(argv)
 
     # Read the selected preset.
     name = read_section(PARAMS, "tokenizer.name", str)

@@ -4,9 +4,9 @@
     python src/tokenize_data.py --data_file train-00000-of-00257.parquet --tokenization_folder validation_512 \\
         --seq_length 512 --starting_character 100000000 --chars_to_tokenize 2000000 --disjoint_from tokenized_data
 
-Documents that begin in the range of characters are encoded whole, each followed by the end-of-text id.
-The stream is cut into samples, and only the last one is padded. The folder also gets
-dump-provenance.yaml and the tokenizer. `python src convert` turns it into an X.bin.
+Documents that begin in the range of characters are encoded whole, each followed by the end-of-text id. The stream is
+cut into samples, and only the last one is padded. The folder also gets dump-provenance.yaml and the tokenizer.
+`python src convert` turns it into an X.bin.
 """
 
 import argparse
@@ -58,12 +58,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise ParamsError for an argument out of range, before any text is read."""
-    minima = {"starting_character": 0} | dict.fromkeys(
-        ("seq_length", "chars_to_tokenize", "chunk_size", "max_dump_size", "min_sample_length"), 1
-    )
-    for name, minimum in minima.items():
-        if getattr(args, name) < minimum:
-            raise ParamsError(f"--{name} is {getattr(args, name)}, needed: at least {minimum}")
+    positive = ("seq_length", "chars_to_tokenize", "chunk_size", "max_dump_size", "min_sample_length")
+    for name, minimum in {"starting_character": 0, **dict.fromkeys(positive, 1)}.items():
+        if (value := getattr(args, name)) < minimum:
+            raise ParamsError(f"--{name} is {value}, needed: at least {minimum}")
     if not args.data_file.is_file():
         raise ParamsError(f"--data_file {args.data_file}: there is no such file")
 
@@ -88,15 +86,6 @@ def make_tokenizer(base: str, revision: str, folder: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def check_pad_token(pad_token: int, tokenizer: Tokenizer) -> None:
-    """Raise ParamsError if a model with this tokenizer has no row for the id."""
-    if not 0 <= pad_token < tokenizer.vocab_size and pad_token not in tokenizer.meta["special_tokens"].values():
-        raise ParamsError(
-            f"--pad_token is {pad_token}, needed: an id of the tokenizer's {tokenizer.vocab_size}; "
-            f"leave it out for the end-of-text id {tokenizer.eot_id}"
-        )
-
-
 def lay_out(data_file: Path, column: str, raw: Path) -> dict:
     """Make `raw` a data/raw of this one file for the pipeline's reader; return its manifest entry."""
     open_parquet(data_file, column)
@@ -112,11 +101,8 @@ def range_of(args: argparse.Namespace, num_chars: int) -> Slice:
     """Return the range that is asked for, cut at the end of the file's `num_chars` characters."""
     missing = args.starting_character + args.chars_to_tokenize - num_chars
     if missing > 0:
-        print(
-            f"{args.data_file}: has {num_chars:,} characters; the range ends there, {missing:,} short of "
-            "--chars_to_tokenize",
-            file=sys.stderr,
-        )
+        short = f"the range ends there, {missing:,} short of --chars_to_tokenize"
+        print(f"{args.data_file}: has {num_chars:,} characters; {short}", file=sys.stderr)
     return Slice(SPLIT, args.starting_character, args.chars_to_tokenize if missing <= 0 else None)
 
 
@@ -129,10 +115,8 @@ def refuse_overlap(text_slice: Slice, file_sha256: str, folder: Path) -> None:
     other = Slice(**stream["slice"])
     first, end = max(text_slice.start_char, other.start_char), min(text_slice.end_char, other.end_char)
     if stream["source"]["sha256"] == file_sha256 and first < end:
-        raise ParamsError(
-            f"--disjoint_from {folder}: holds characters {first} to {'the end' if end == math.inf else end} of the "
-            "same file too; move --starting_character or shorten a range"
-        )
+        held = f"characters {first} to {'the end' if end == math.inf else end} of the same file"
+        raise ParamsError(f"--disjoint_from {folder}: holds {held} too; move --starting_character or shorten a range")
 
 
 def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
@@ -147,7 +131,10 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     # Write the tokenizer into the folder.
     tokenizer = make_tokenizer(args.tokenizer_base, args.tokenizer_revision, folder / TOKENIZER)
     pad_token = tokenizer.eot_id if args.pad_token is None else args.pad_token
-    check_pad_token(pad_token, tokenizer)
+    if not 0 <= pad_token < tokenizer.vocab_size and pad_token not in tokenizer.meta["special_tokens"].values():
+        wanted = f"needed: an id of the tokenizer's {tokenizer.vocab_size}"
+        advice = f"leave it out for the end-of-text id {tokenizer.eot_id}"
+        raise ParamsError(f"--pad_token is {pad_token}, {wanted}; {advice}")
 
     # Encode the documents and write the dumps.
     chunks, tally = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), Tally()

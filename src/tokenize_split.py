@@ -3,9 +3,8 @@
     python src/tokenize_split.py --split train --raw data/raw --tokenizer data/tokenizer \\
         --tokens data/processed_datasets/train.bin
 
-gigatoken encodes in a thread if it can be used (lm.tokenizer.engine), otherwise the tokenizer encodes in
-processes. The bytes do not depend on that, on the number of processes or on the size of chunks, because
-documents are encoded one by one.
+gigatoken encodes in a thread if it can be used (lm.tokenizer.engine), otherwise the tokenizer encodes in processes.
+The bytes do not depend on that or on the size of chunks, because documents are encoded one by one.
 """
 
 import argparse
@@ -22,8 +21,8 @@ from lm.core.errors import command
 from lm.core.files import output_lock, read_json
 from lm.core.params import needed, read_section
 from lm.text.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
-from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress
-from lm.tokenizer.engine import Engine, EngineDifference, open_engine
+from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress, write_fast
+from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
 from lm.tokens.tokenfile import write_tokens
@@ -33,10 +32,7 @@ PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeRuntime:
-    """Number of processes if gigatoken is not used (null: one per core), and characters per chunk.
-
-    Neither changes a byte of the result.
-    """
+    """Number of processes if gigatoken is not used (null: one per core), and characters per chunk."""
 
     num_processes: int | None
     chunk_chars: int
@@ -48,10 +44,7 @@ class TokenizeRuntime:
 
 
 class Inputs(NamedTuple):
-    """The text with its manifest, the running check of its files, the slice, the tokenizer and its engine.
-
-    `check.result()` returns None or raises IntegrityError.
-    """
+    """What `open_inputs` opens; `check.result()` returns None, or raises IntegrityError for a damaged file."""
 
     raw: Path
     manifest: dict
@@ -75,71 +68,51 @@ def open_inputs(raw: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
             raise
 
 
-def tokenize(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> dict:
-    """Write the slice's tokens to `out` and its sidecar; return the sidecar. Raises EngineDifference."""
+def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
+    """Write the slice's tokens to `out` and its sidecar; return the sidecar and the name of the encoder."""
     raw, manifest, check, text_slice, tokenizer, engine = inputs
+    total_chars = manifest["splits"].get(text_slice.split, {}).get("characters", 0) - text_slice.start_char
 
-    # Stream the documents in chunks and encode them in their order.
-    chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars), Tally()
-    if engine:
-        encoded = encode_in_thread(chunks, engine)
-    else:
-        encoded = encode_in_processes(chunks, tokenizer, runtime.num_processes or os.cpu_count() or 1)
+    def write(engine: Engine | None) -> dict:
+        # Stream the documents in chunks and encode them in their order.
+        chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars), Tally()
+        if engine:
+            encoded = encode_in_thread(chunks, engine)
+        else:
+            encoded = encode_in_processes(chunks, tokenizer, runtime.num_processes or os.cpu_count() or 1)
 
-    def describe() -> dict:
-        """Return the sidecar's entries after the files' hashes have been checked."""
-        check.result()  # before anything is kept
-        return tally.describe(tokenizer, text_slice, describe_source(raw, manifest))
+        def describe() -> dict:
+            check.result()  # before anything is kept
+            return tally.describe(tokenizer, text_slice, describe_source(raw, manifest))
 
-    # Write the stream, then the sidecar.
-    split_chars = manifest["splits"].get(text_slice.split, {}).get("characters", 0)
-    total = min(text_slice.end_char, split_chars) - text_slice.start_char
-    return write_tokens(out, tally.ids_of(show_progress(encoded, total)), tokenizer.meta["dtype"], describe)
+        # Write the stream, then the sidecar.
+        shown = show_progress(encoded, min(total_chars, text_slice.num_chars or total_chars))
+        return write_tokens(out, tally.ids_of(shown), tokenizer.meta["dtype"], describe)
 
-
-def tokenize_fast(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
-    """Tokenize with gigatoken if possible; if it fails, tokenize everything again without it.
-
-    Returns the sidecar and the name of the encoder.
-    """
-    if inputs.engine:
-        try:
-            meta = tokenize(inputs, out, runtime)
-            return meta, inputs.engine.describe()
-        except EngineDifference as difference:
-            print(f"warning: {difference}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
-    return tokenize(inputs._replace(engine=None), out, runtime), "the tokenizer itself"
+    return write_fast(write, engine, out)
 
 
 def read_slice(split: str) -> Slice:
-    """Return the slice of the selected source; refuse a validation slice that overlaps the training slice.
-
-    For the training split the validation slice is not read, so a change of it does not tokenize train again.
-    """
+    """Return the slice of the selected source; refuse a validation slice that overlaps the training slice."""
     source = read_section(PARAMS, "data.source", str)
     train = read_section(PRESETS, f"sources.{source}.train", Slice)
-    if split == "train":
+    if split == "train":  # a change of the validation slice must not tokenize train again
         return train
     validation = read_section(PRESETS, f"sources.{source}.validation", Slice)
     refuse_overlap(train, validation, f"{PRESETS}: sources.{source}")
     return validation
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; exit with status 2 if one is wrong."""
+@command
+def main(argv: list[str]) -> None:
+    """Tokenize one slice; the token file appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/tokenize_split.py", allow_abbrev=False)
     add = parser.add_argument
     add("--split", choices=("train", "validation"), required=True, help="which slice of the source")
     add("--raw", type=Path, required=True, help="folder of the text and its manifest")
     add("--tokenizer", type=Path, required=True, help="folder of the tokenizer")
     add("--tokens", type=Path, required=True, help="token file to write, X.bin; X.json is written beside it")
-    return parser.parse_args(argv)
-
-
-@command
-def main(argv: list[str]) -> None:
-    """Tokenize one slice; the token file appears complete or not at all."""
-    args = parse(argv)
+    args = parser.parse_args(argv)
 
     # Read the slice and how the work is done on this machine.
     text_slice = read_slice(args.split)
@@ -147,7 +120,7 @@ def main(argv: list[str]) -> None:
 
     # Encode the documents and write the token file and its sidecar.
     with output_lock(args.tokens), open_inputs(args.raw, args.tokenizer, text_slice) as inputs:
-        meta, encoder = tokenize_fast(inputs, args.tokens, runtime)
+        meta, encoder = tokenize_slice(inputs, args.tokens, runtime)
 
     bytes_per_token = meta["utf8_bytes"] / meta["tokens"]
     print(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")

@@ -4,10 +4,9 @@
     python src convert train.bin dumps/ --seq_len 1536
     python src convert dumps/ train.bin
 
-The stream of ids and its sidecar stay the same, so that converting back gives the same bytes and training
-accepts every X.bin that is written. If the input has no sidecar, --tokenizer is needed to create one, and
-the input is read twice. Padding of a last row or sample is recorded in the sidecar and is never part of the
-stream. Files are read block by block, dumps one at a time.
+The stream of ids and its sidecar stay the same, so that converting back gives the same bytes and training accepts
+every X.bin that is written. If the input has no sidecar, --tokenizer is needed to create one. Padding of a last row
+or sample is recorded in the sidecar and is never part of the stream.
 """
 
 import argparse
@@ -24,8 +23,9 @@ from lm.core.files import output_lock, sha256_file
 from lm.formats.dumps import dumps_stream, replace_dumps, write_dumps
 from lm.formats.npy import npy_stream, write_npy
 from lm.formats.stream import Stream, bin_stream, checked, narrowed
-from lm.tokenizer.load import ByteLevelTokenizer, Tokenizer, describe_tokenizer, load_tokenizer
+from lm.tokenizer.load import Tokenizer, describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import DTYPES, describe_tokens, sidecar_path, write_tokens
+from tools.common.arguments import tool_parser
 
 # The options that apply to one output format only.
 ONLY_FOR = {"row_length": ".npy", "dtype": ".npy", "seq_len": "dumps", "max_dump_size": "dumps"}
@@ -34,10 +34,7 @@ MAX_DUMP_SIZE = 10_000
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Return the arguments; exit with status 2 if one is unknown."""
-    parser = argparse.ArgumentParser(
-        prog="python src convert", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )  # fmt: skip
+    parser = tool_parser("convert", __doc__)
     add = parser.add_argument
     add("input", type=Path, metavar="IN", help="X.bin, X.npy or a folder of dumps")
     add("output", type=Path, metavar="OUT", help="X.bin, X.npy, or any other name for a folder of dumps")
@@ -88,10 +85,8 @@ def open_input(args: argparse.Namespace, tokenizer: Tokenizer | None) -> Stream:
     in_format = format_of(args.input)
     if in_format == ".bin":
         stream = bin_stream(args.input, args.input_dtype or (tokenizer.meta["dtype"] if tokenizer else "uint16"))
-    elif in_format == ".npy":
-        stream = npy_stream(args.input, args.input_pad_token)
     else:
-        stream = dumps_stream(args.input, args.input_pad_token)
+        stream = (npy_stream if in_format == ".npy" else dumps_stream)(args.input, args.input_pad_token)
     for name, applies in (("input_dtype", in_format == ".bin"), ("input_pad_token", in_format != ".bin")):
         if getattr(args, name) is not None and not (applies and stream.meta is None):
             raise ParamsError(f"{args.input}: --{name} is not needed, the file has a record of it; leave it out")
@@ -111,38 +106,32 @@ def sidecar_of(stream: Stream, tokenizer: Tokenizer | None) -> dict:
         return describe_stream(stream, tokenizer)
     recorded = stream.meta["tokenizer"]["sha256"]
     if tokenizer is not None and tokenizer.sha256 != recorded:
-        raise IntegrityError(
-            f"{stream.path}: made with tokenizer {recorded[:12]}…, --tokenizer is {tokenizer.sha256[:12]}…; "
-            "leave it out"
-        )
+        differing = f"made with tokenizer {recorded[:12]}…, --tokenizer is {tokenizer.sha256[:12]}…"
+        raise IntegrityError(f"{stream.path}: {differing}; leave it out")
     return stream.meta
 
 
-def with_progress(chunks: Iterator[np.ndarray], num_tokens: int) -> Iterator[np.ndarray]:
-    """Yield chunks and show the tokens so far."""
-    with tqdm(total=num_tokens, unit="tok", unit_scale=True, desc="convert", disable=None) as bar:
-        for chunk in chunks:
-            yield chunk
-            bar.update(len(chunk))
+def checked_with_progress(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
+    """Yield the stream's checked ids and show the number of tokens so far."""
+    with tqdm(total=meta["tokens"], unit="tok", unit_scale=True, desc="convert", disable=None) as bar:
+        for ids in checked(stream, meta):
+            yield ids
+            bar.update(len(ids))
 
 
 def write_output(args: argparse.Namespace, stream: Stream, meta: dict) -> int:
     """Write the stream in the format that OUT's name gives; return the padding in tokens."""
-    chunks = with_progress(checked(stream, meta), meta["tokens"])
+    chunks, dtype, out_format = checked_with_progress(stream, meta), meta["dtype"], format_of(args.output)
     described = {key: meta[key] for key in meta if key not in ("format_version", "dtype", "tokens")}
     pad_token = meta["tokenizer"]["eot_id"] if args.pad_token is None else args.pad_token
-    out_format = format_of(args.output)
     if out_format == ".bin":
-        write_tokens(args.output, chunks, meta["dtype"], lambda: described)
+        write_tokens(args.output, chunks, dtype, lambda: described)
         return 0
     if out_format == ".npy":
-        return write_npy(args.output, chunks, meta, args.dtype or np.dtype(meta["dtype"]), args.row_length, pad_token)
+        return write_npy(args.output, chunks, meta, args.dtype or np.dtype(dtype), args.row_length, pad_token)
+    sizes = {"seq_len": args.seq_len, "pad_token": pad_token, "max_dump_size": args.max_dump_size or MAX_DUMP_SIZE}
     with replace_dumps(args.output) as folder:
-        provenance = write_dumps(
-            folder, chunks, meta["dtype"], lambda: described, seq_len=args.seq_len, pad_token=pad_token,
-            max_dump_size=args.max_dump_size or MAX_DUMP_SIZE,
-        )  # fmt: skip
-    return provenance["padding_tokens"]
+        return write_dumps(folder, chunks, dtype, lambda: described, **sizes)["padding_tokens"]
 
 
 def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
@@ -151,8 +140,9 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
     A byte-level vocabulary gives the characters and bytes of the text; otherwise they are None. Raises
     DataError if the stream has no token, IntegrityError if an id is outside the vocabulary.
     """
+    dtype, eot_id = tokenizer.meta["dtype"], tokenizer.eot_id
     digest, counts, last_id = hashlib.sha256(), np.zeros(tokenizer.vocab_size, np.int64), None
-    for ids in narrowed(stream.blocks(), tokenizer.meta["dtype"], tokenizer.vocab_size, stream.path):
+    for ids in narrowed(stream.blocks(), dtype, tokenizer.vocab_size, stream.path):
         digest.update(ids.data)
         counts += np.bincount(ids, minlength=len(counts))
         last_id = int(ids[-1]) if len(ids) else last_id
@@ -160,26 +150,16 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
         raise DataError(f"{stream.path}: holds no token, needed: at least one")
     sha256 = sha256_file(stream.path) if stream.path.is_file() else None
     characters = utf8_bytes = None
-    if isinstance(tokenizer, ByteLevelTokenizer):
-        characters, utf8_bytes = int(counts @ _token_characters(tokenizer)), int(counts @ tokenizer.token_bytes)
+    if tokenizer.is_byte_level:
+        utf8_bytes = int(counts @ tokenizer.token_bytes)
+        continuing = {rank: sum(byte & 0xC0 == 0x80 for byte in token) for token, rank in tokenizer.ranks.items()}
+        characters = utf8_bytes - sum(int(counts[rank]) * num_bytes for rank, num_bytes in continuing.items())
     described = {
-        "documents": int(counts[tokenizer.eot_id]) + (last_id != tokenizer.eot_id),
-        "characters": characters,
-        "utf8_bytes": utf8_bytes,
-        "surprisal_bits": None,
-        "tokenizer": describe_tokenizer(tokenizer),
-        "slice": None,
+        "documents": int(counts[eot_id]) + (last_id != eot_id), "characters": characters, "utf8_bytes": utf8_bytes,
+        "surprisal_bits": None, "tokenizer": describe_tokenizer(tokenizer), "slice": None,
         "source": {"name": stream.path.name, "manifest_sha256": None, "sha256": sha256},
-    }
-    return describe_tokens(tokenizer.meta["dtype"], int(counts.sum()), described, digest.hexdigest())
-
-
-def _token_characters(tokenizer: ByteLevelTokenizer) -> np.ndarray:
-    """Return how many characters begin inside each token of a byte-level vocabulary: (V,) int64."""
-    characters = np.zeros(tokenizer.vocab_size, np.int64)
-    for token, rank in tokenizer.ranks.items():
-        characters[rank] = sum(byte & 0xC0 != 0x80 for byte in token)
-    return characters
+    }  # fmt: skip
+    return describe_tokens(dtype, int(counts.sum()), described, digest.hexdigest())
 
 
 @command
@@ -191,11 +171,10 @@ def main(argv: list[str]) -> None:
     stream = open_input(args, tokenizer)
     meta = sidecar_of(stream, tokenizer)
     length = args.seq_len or args.row_length
-    if args.tail == "refuse" and length and meta["tokens"] % length:
-        raise DataError(
-            f"{args.input}: {meta['tokens']} tokens are {meta['tokens'] // length} times {length} and "
-            f"{meta['tokens'] % length} more; choose another length, or --tail pad"
-        )
+    rows, rest = divmod(meta["tokens"], length) if length else (0, 0)
+    if args.tail == "refuse" and rest:
+        tokens = f"{meta['tokens']} tokens are {rows} times {length} and {rest} more"
+        raise DataError(f"{args.input}: {tokens}; choose another length, or --tail pad")
     with output_lock(args.output):
         padding = write_output(args, stream, meta)
     print(f"{args.output}: {meta['tokens']:,} tokens" + (f" and {padding:,} of padding" if padding else ""))

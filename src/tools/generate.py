@@ -88,18 +88,12 @@ def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int
     limit = model.config.max_seq_len
     if len(prompt_ids) >= limit:
         raise ParamsError(f"the prompt has {len(prompt_ids)} tokens, needed: below max_seq_len ({limit})")
+    filters = {"top_k": args.top_k or None, "top_p": args.top_p, "min_p": args.min_p}
+    settings = {"temperature": args.temperature, **filters, "eot_id": eot_id, "use_cache": not args.no_cache}
+    generator = torch.Generator(model.device).manual_seed(seed)
     try:
         return generate(
-            model,
-            prompt_ids,
-            min(args.max_new_tokens, limit - len(prompt_ids)),
-            generator=torch.Generator(model.device).manual_seed(seed),
-            temperature=args.temperature,
-            top_k=args.top_k or None,
-            top_p=args.top_p,
-            min_p=args.min_p,
-            eot_id=eot_id,
-            use_cache=not args.no_cache,
+            model, prompt_ids, min(args.max_new_tokens, limit - len(prompt_ids)), generator=generator, **settings
         )
     except ValueError as error:
         raise ParamsError(f"--{error}") from None

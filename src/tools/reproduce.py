@@ -7,9 +7,7 @@ outputs except wall-clock times are compared with each other and with the commit
 the two runs differ.
 """
 
-import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,14 +22,7 @@ from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
 from tools.common.paths import LOCK, MODEL, PACKAGES
 
-WALL_CLOCK, COMMITTED_LOCK = ("metrics/timing.json", "plots/timing.csv"), ".committed.lock.tmp"
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; a wrong one ends the program with status 2."""
-    parser = tool_parser("reproduce", __doc__)
-    parser.add_argument("--out", type=Path, default="metrics/repro.json", help="result file (metrics/repro.json)")
-    return parser.parse_args(argv)
+WALL_CLOCK = ("metrics/timing.json", "plots/timing.csv")
 
 
 def run(*arguments: str | Path, folder: Path) -> str:
@@ -45,12 +36,12 @@ def run(*arguments: str | Path, folder: Path) -> str:
     return done.stdout
 
 
-def run_pipeline(repository: Path, clone: Path) -> dict[str, str]:
-    """Clone HEAD, run the pipeline and return the hash of every output."""
+def run_pipeline(repository: Path, clone: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Clone HEAD, run the pipeline and return the hash of every output, committed and of this run."""
     run("git", "clone", "-q", repository, clone, folder=repository)
-    shutil.copyfile(clone / LOCK, clone / COMMITTED_LOCK)  # the run overwrites dvc.lock
+    committed = output_hashes(clone / LOCK)  # the run overwrites dvc.lock
     run("dvc", "repro", "--no-run-cache", folder=clone)
-    return output_hashes(clone / LOCK)
+    return committed, output_hashes(clone / LOCK)
 
 
 def output_hashes(lock: Path) -> dict[str, str]:
@@ -76,16 +67,18 @@ def compare(first: dict, second: dict, committed: dict) -> dict:
 @command
 def main(argv: list[str]) -> None:
     """Run the pipeline twice, write the comparison, and raise IntegrityError if the runs differ."""
-    args = parse(argv)
+    parser = tool_parser("reproduce", __doc__)
+    parser.add_argument("--out", type=Path, default="metrics/repro.json", help="result file (metrics/repro.json)")
+    args = parser.parse_args(argv)
     repository = Path(run("git", "rev-parse", "--show-toplevel", folder=Path.cwd()).strip())
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
         clones = [Path(folder) / name for name in ("first", "second")]
-        first, second = (run_pipeline(repository, clone) for clone in tqdm(clones, desc="run", disable=None))
-        result = compare(first, second, output_hashes(clones[0] / COMMITTED_LOCK))
+        runs = [run_pipeline(repository, clone) for clone in tqdm(clones, desc="run", disable=None)]
+        (committed, first), (_, second) = runs
         segments = read_json(clones[0] / MODEL)["segments"]
-    head, packages = run("git", "rev-parse", "HEAD", folder=repository).strip(), {n: version(n) for n in PACKAGES}
-    write_json(args.out, {"commit": head, "python": sys.version.split()[0], "packages": packages,
-                          "computed_on": segments, **result})  # fmt: skip
+    result, head = compare(first, second, committed), run("git", "rev-parse", "HEAD", folder=repository).strip()
+    made_with = {"python": sys.version.split()[0], "packages": {name: version(name) for name in PACKAGES}}
+    write_json(args.out, {"commit": head, **made_with, "computed_on": segments, **result})
     different = [path for path, entry in result["outputs"].items() if not entry["same_in_both_runs"]]
     if different:
         raise IntegrityError(f"{args.out}: two runs of {head[:12]} differ in {', '.join(different)}")

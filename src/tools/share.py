@@ -8,7 +8,6 @@ that are in git (`cache: false`). Another machine then has the record without th
 again. This command pushes them: some hundred kilobytes per run.
 """
 
-import argparse
 from pathlib import Path
 
 from lm.core.errors import EnvironmentFailure, command
@@ -16,32 +15,22 @@ from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; a wrong one ends the program with status 2."""
-    parser = tool_parser("share", __doc__)
-    parser.add_argument("--remote", metavar="NAME", help="a DVC remote (the default remote)")
-    return parser.parse_args(argv)
-
-
-def uncached_outputs(repo) -> dict:
-    """Return {dvc_data HashInfo: path} of the runs' outputs that are in git, if the local cache has them."""
-    from dvc_data.hashfile.hash_info import HashInfo
-
-    in_git = {out.def_path for out in repo.index.outs if not out.use_cache}
-    records = Path(repo.stage_cache.cache_dir).glob("??/*/*")
-    outs = [out for record in records for out in read_yaml(record)["outs"] if out["path"] in in_git]
-    return {HashInfo("md5", out["md5"]): out["path"] for out in outs if repo.cache.local.exists(out["md5"])}
-
-
 @command
 def main(argv: list[str]) -> None:
     """Push the files and print their number. Raise EnvironmentFailure if the remote does not take all of them."""
-    args = parse(argv)
+    parser = tool_parser("share", __doc__)
+    parser.add_argument("--remote", metavar="NAME", help="a DVC remote (the default remote)")
+    args = parser.parse_args(argv)
     from dvc.repo import Repo  # takes a second to import
+    from dvc_data.hashfile.hash_info import HashInfo
 
     try:
         with Repo(".") as repo:
-            hashes = uncached_outputs(repo)
+            # Find the outputs of all runs that are in git, as far as the local cache has them.
+            in_git = {out.def_path for out in repo.index.outs if not out.use_cache}
+            records = Path(repo.stage_cache.cache_dir).glob("??/*/*")
+            outs = [out for record in records for out in read_yaml(record)["outs"] if out["path"] in in_git]
+            hashes = {HashInfo("md5", out["md5"]): out["path"] for out in outs if repo.cache.local.exists(out["md5"])}
             result = repo.cloud.push(hashes, remote=args.remote)
     except Exception as error:  # each kind of remote raises its own exceptions
         raise EnvironmentFailure(f"nothing was pushed: {' '.join(str(error).split())}") from error

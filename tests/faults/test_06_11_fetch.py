@@ -246,18 +246,28 @@ def test_09_an_unusable_column_is_named_before_the_next_file_is_received(project
     [
         ("x.parquet", parquet_bytes(content=["a"]), "has no column 'text'; its columns are content"),
         ("x.parquet", parquet_bytes(**OTHER_COLUMNS), "column 'text' holds int64, not strings"),
-        ("x.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "line 2 is not a JSON object with the key 'text'"),
-        ("x.jsonl", b'{"text": "a"}\n[1]\n', "line 2 is not a JSON object with the key 'text'"),
-        ("x.jsonl", b'{"text": "a"}\nnot JSON\n', "line 2 is not a JSON object with the key 'text'"),
-        ("x.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2: 'text' is a int, not a string"),
-        ("x.jsonl", b"[" * 100_000, "line 1 is not a JSON object with the key 'text'"),
+        (
+            "x.jsonl",
+            b'{"text": "a"}\n{"body": "b", "id": 1}\n',
+            "line 2 has no 'text' but body, id; set sources.local.fetch.column",
+        ),
+        ("x.jsonl", b'{"text": "a"}\n[1]\n', "line 2 holds list, needed: a string, or one in 'text'"),
+        ("x.jsonl", b'{"text": "a"}\nnot JSON\n', "line 2 is not JSON ("),
+        ("x.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 holds int, needed: a string, or one in 'text'"),
+        ("x.jsonl", b"[" * 100_000, "line 1 is not JSON ("),
+        ("x.json", b'[{"text": "a"}, {"body": "b"}]', "item 2 has no 'text' but body; set sources.local.fetch.column"),
+        ("x.json", b'["a", null]', "item 2 holds NoneType, needed: a string, or one in 'text'"),
+        ("x.json", b'["a", ', "the array is not JSON ("),
+        ("x.csv", b"id,body\n1,b\n", "the first line has no 'text' but id, body; set sources.local.fetch.column"),
+        ("x.csv", b'id,text\n1,"b\n', "line 2: unexpected end of data"),
     ],
 )
 def test_09_an_unusable_column_of_own_text_is_named(texts, capsys, name, content, sentence):
     (texts / name).write_bytes(content)
     refused(fetch.main(FETCH), capsys.readouterr().err, 3, f"texts/{name}: {sentence}")
     assert files_below(texts.parent / "raw") == {}
-    (texts / name).write_bytes(parquet_bytes(text=["a"]) if name.endswith("parquet") else b'{"text": "a"}\n')
+    good = {"x.parquet": parquet_bytes(text=["a"]), "x.csv": b"text\na\n", "x.json": b'["a"]'}
+    (texts / name).write_bytes(good.get(name, b'{"text": "a"}\n'))
     assert fetch.main(FETCH) == 0
 
 

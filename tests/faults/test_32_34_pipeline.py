@@ -245,7 +245,8 @@ def evaluate(evaluated, monkeypatch, capsys, ids):
     meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": entry}
     for name, content in (("train", range(100)), ("validation", ids)):
         written = write_tokens(Path(f"{name}.bin"), [np.array(content, np.uint16)], "uint16", lambda: meta)
-    leaked = pa.table({"leaked_fraction": np.zeros(list(ids).count(END))})
+    num_documents = list(ids).count(END)
+    leaked = pa.table({"leaked_fraction": np.zeros(num_documents), "utf8_bytes": np.full(num_documents, 99)})
     Path("audit").mkdir(exist_ok=True)
     leaked = leaked.replace_schema_metadata({"validation_sha256": written["sha256"]})
     pq.write_table(leaked, "audit/contamination.parquet")

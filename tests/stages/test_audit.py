@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from audit import (
     count_duplicates,
@@ -12,6 +13,8 @@ from audit import (
     is_repeat,
     measure_contamination,
 )
+from lm.core.files import read_json
+from support.tokenize_cases import make_project, run_audit, tokenize, write_params, write_raw
 
 
 def digests(texts):
@@ -54,3 +57,18 @@ def test_contamination_is_counted_per_document_without_its_end():
         "clean_documents": 2,
         "leaked_documents": 1,
     }
+
+
+def test_the_bytes_of_each_validation_document_are_those_of_its_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = ["plain", "naïve é", "漢字 \N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}"]
+    make_project()
+    write_raw(texts)
+    train = {"split": "text", "start_char": 0, "num_chars": len(texts[0])}
+    write_params(train, {"split": "text", "start_char": len(texts[0]), "num_chars": None})
+    assert tokenize("train") == tokenize("validation") == 0
+    run_audit()
+    table = pq.read_table("audit/contamination.parquet")
+    assert table["utf8_bytes"].to_pylist() == [len(text.encode()) for text in texts[1:]]
+    assert sum(table["utf8_bytes"].to_pylist()) == read_json("out/validation.json")["utf8_bytes"]
+    assert table.schema.metadata[b"validation_sha256"].decode() == read_json("out/validation.json")["sha256"]

@@ -20,9 +20,10 @@ def validation() -> TokenFile:
     return TokenFile(Path("validation.bin"), IDS, {"tokenizer": {"eot_id": EOT, "vocab_size": 10}})
 
 
-def documents_of(validation: TokenFile, selected: np.ndarray) -> dict[str, np.ndarray]:
+def documents_of(validation: TokenFile, selected: np.ndarray, utf8_bytes=(6, 3, 0, 9)) -> dict[str, np.ndarray]:
     losses = np.arange(1, len(IDS) + 1, dtype=np.float32)
-    documents = eval_stage.sum_by_document(losses, selected, TOKEN_BYTES[IDS], document_spans(validation))
+    spans = document_spans(validation)
+    documents = eval_stage.sum_by_document(losses, selected, TOKEN_BYTES[IDS], spans, np.array(utf8_bytes))
     return documents | {"leaked_fraction": np.array([0.0, 0.19, 0.2, 1.0])}
 
 
@@ -46,6 +47,13 @@ def test_sums_by_document_keep_selection_tokens_apart(validation):
     assert documents["nats"].tolist() == [10, 18, 8, 42]
     assert documents["selection_nats"].tolist() == [7, 11, 0, 0]
     assert documents["selection_bytes"].tolist() == [3, 3, 0, 0]
+
+
+def test_bytes_are_those_of_the_text_where_the_tokenizer_changes_it(validation):
+    selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])
+    documents = documents_of(validation, selected, utf8_bytes=(12, 2, 1, 9))
+    assert documents["utf8_bytes"].tolist() == [12, 2, 1, 9]
+    assert documents["selection_bytes"].tolist() == [6, 2, 0, 0]
 
 
 def test_sections_leave_out_documents_without_text_in_them(validation):

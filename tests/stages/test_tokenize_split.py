@@ -20,7 +20,7 @@ from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.texts import make_texts
-from tokenize_split import TokenizeRuntime, open_inputs, tokenize_fast
+from tokenize_split import TokenizeRuntime, open_inputs, tokenize_slice
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
 
 def tokenize(text_slice, raw, folder, out, runtime):
     with open_inputs(raw, folder, text_slice) as inputs:
-        return tokenize_fast(inputs, out, runtime)[0]
+        return tokenize_slice(inputs, out, runtime)[0]
 
 
 def give_another_file(path):
@@ -69,7 +69,7 @@ def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch
         out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
         runtime = TokenizeRuntime(num_processes, chunk_chars)
         with open_inputs(raw, tokenizer, Slice("text", 0, None)) as inputs:
-            meta, encoder = tokenize_fast(inputs, out, runtime)
+            meta, encoder = tokenize_slice(inputs, out, runtime)
         hashes.add(sha256_file(out))
         assert json.loads(out.with_suffix(".json").read_text()) == meta
         assert encoder == (
@@ -121,7 +121,7 @@ def test_a_failing_engine_is_reported_and_all_is_encoded_again(folders, tmp_path
 
     monkeypatch.setattr(Engine, "encode_fast", reversed_at_the_end)
     with open_inputs(raw, tokenizer, text_slice) as inputs:
-        meta, encoder = tokenize_fast(inputs, tmp_path / "x.bin", runtime)
+        meta, encoder = tokenize_slice(inputs, tmp_path / "x.bin", runtime)
     assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
     assert encoder == "the tokenizer itself"
     assert "warning: gigatoken: " in capsys.readouterr().err

@@ -15,29 +15,17 @@ from lm.core.errors import DataError
 from lm.core.files import write_json
 from lm.core.params import read_yaml
 from lm.evaluate.generation import generate
-from lm.formats.hugging_face import hugging_face_config, read_config, read_pretrained, to_hugging_face, write_pretrained
-from lm.model.gemma3 import Gemma3Model, ModelParams
+from lm.formats.hugging_face import hugging_face_config, read_pretrained, to_hugging_face
+from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
 from support.model_cases import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
 from tools.export_hf.cli import main
 from tools.generate import main as generate_main
+from tools.generate import parse as parse_generate
 
 PARAMS, PRESETS = (yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "presets.yaml"))
-# google/gemma-3-270m as published, in the form of transformers 4.
-PUBLISHED = {
-    "_sliding_window_pattern": 6, "architectures": ["Gemma3ForCausalLM"], "attention_bias": False,
-    "attention_dropout": 0.0, "attn_logit_softcapping": None, "bos_token_id": 2, "eos_token_id": 1,
-    "final_logit_softcapping": None, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 640,
-    "initializer_range": 0.02, "intermediate_size": 2048,
-    "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 3,
-    "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
-    "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256,
-    "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": None, "rope_theta": 1000000.0,
-    "sliding_window": 512, "torch_dtype": "bfloat16", "transformers_version": "4.55.0.dev0",
-    "use_bidirectional_attention": False, "use_cache": True, "vocab_size": 262144,
-}  # fmt: skip
 
 
 def call(*arguments) -> int:
@@ -82,7 +70,7 @@ def draw_ids(vocab_size: int, *shape: int) -> torch.Tensor:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # Export.
@@ -102,8 +90,10 @@ def test_transformers_tokenizes_and_decodes_the_same(exported):
     auto = AutoTokenizer.from_pretrained(exported.path)
     for text in [*TEXTS, "<|endoftext|> is ordinary text"]:
         ids = exported.tokenizer.encode(text)
-        assert auto(text)["input_ids"] == ids and auto.decode(ids) == exported.tokenizer.decode(ids)
-    assert auto.bos_token_id == auto.eos_token_id == exported.tokenizer.eot_id
+        assert auto(text, add_special_tokens=False)["input_ids"] == ids
+        assert auto(text)["input_ids"] == [exported.tokenizer.eot_id, *ids]
+        assert auto.decode(ids) == exported.tokenizer.decode(ids)
+    assert auto.bos_token_id == auto.eos_token_id == auto.pad_token_id == exported.tokenizer.eot_id
 
 
 def test_transformers_continues_a_text_greedily_as_we_do(exported, theirs):
@@ -114,6 +104,24 @@ def test_transformers_continues_a_text_greedily_as_we_do(exported, theirs):
         x = torch.tensor([ids])
         found = theirs.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=60, do_sample=False)
         assert found[0].tolist() == ids + ours
+
+
+def test_a_pipeline_continues_a_batch_of_prompts_as_we_do(exported):
+    from transformers import pipeline
+
+    prompts, wanted, eot_id = ["The", "One day, é漢 was"], [], exported.tokenizer.eot_id
+    for prompt in prompts:
+        ids = [eot_id, *exported.tokenizer.encode(prompt)]
+        settings = {"generator": torch.Generator(), "temperature": 0, "eot_id": eot_id}
+        wanted.append(prompt + exported.tokenizer.decode(generate(exported.model, ids, 30, **settings)))
+    continue_texts = pipeline("text-generation", model=str(exported.path), device="cpu")
+    texts = continue_texts(prompts, batch_size=2, max_new_tokens=30, do_sample=False)
+    assert [text["generated_text"] for (text,) in texts] == [text.removesuffix("<|endoftext|>") for text in wanted]
+
+
+def test_sampling_is_that_of_generate(theirs):
+    ours, settings = parse_generate([]), theirs.generation_config
+    assert settings.do_sample and (settings.temperature, settings.top_k) == (ours.temperature, ours.top_k)
 
 
 def test_bos_eos_and_padding_are_the_end_of_text(exported, theirs):
@@ -155,7 +163,7 @@ def test_the_code_of_the_card_runs(exported, monkeypatch, capsys):
     code = re.search(r"```python\n(.*?)```", (exported.path / "README.md").read_text(), re.DOTALL)[1]
     names = {}
     exec(code.replace("100", "10"), names)
-    assert names["ids"].tolist() == [[exported.tokenizer.eot_id]] and len(capsys.readouterr().out) > 1
+    assert names["prompt"]["input_ids"].tolist() == [[exported.tokenizer.eot_id]] and len(capsys.readouterr().out) > 1
 
 
 def test_an_export_is_deterministic_and_replaces_an_earlier_one(exported):
@@ -163,11 +171,11 @@ def test_an_export_is_deterministic_and_replaces_an_earlier_one(exported):
     (exported.path / "README.md").write_text("old")
     assert call(exported.path, *exported.options) == 0
     assert contents(exported.path) == before
-    assert len({path.stat().st_mode for path in exported.path.iterdir()}) == 1
+    assert len({path.stat().st_mode for path in exported.path.rglob("*") if path.is_file()}) == 1
 
 
 def test_the_tokenizer_of_an_export_can_be_loaded(exported):
-    assert load_tokenizer(exported.path).sha256 == exported.tokenizer.sha256
+    assert load_tokenizer(exported.path / "tokenizer").sha256 == exported.tokenizer.sha256
 
 
 @pytest.mark.parametrize("names", [["config.json", "model.safetensors"], ["model.json", "notes.txt"], ["a"]])
@@ -246,6 +254,53 @@ def test_a_configuration_that_changed_since_the_export_is_refused(exported, tmp_
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"sliding_window": 9}))
     assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
     assert "describes another model than the one beside it" in capsys.readouterr().err
+
+
+def test_a_model_that_transformers_saved_again_is_imported(exported, theirs, tmp_path):
+    """Fine-tuning leaves padding and truncation in tokenizer.json."""
+    from transformers import AutoTokenizer
+
+    auto = AutoTokenizer.from_pretrained(exported.path)
+    auto(TEXTS[:2], padding=True, truncation=True, max_length=9)
+    auto.save_pretrained(tmp_path / "hf")
+    theirs.save_pretrained(tmp_path / "hf")
+    assert (tmp_path / "hf" / "tokenizer.json").read_bytes() != (exported.path / "tokenizer.json").read_bytes()
+    assert call("--from", tmp_path / "hf", tmp_path / "models", "--seq_len", 32, *exported.options[2:4]) == 0
+    model, record = load_trained(tmp_path / "models", CPU)
+    assert record["tokenizer_sha256"] == exported.tokenizer.sha256
+    ids = draw_ids(model.config.vocab_size, 2, 40)
+    assert torch.equal(model(ids), exported.model(ids))
+
+
+def change_tokenizer(path: Path, name: str) -> None:
+    """Change one rule that decides ids in a tokenizer.json."""
+    content = json.loads(path.read_text())
+    if name == "merges":
+        content["model"]["merges"] = content["model"]["merges"][1:]
+    elif name == "vocab":
+        vocab = content["model"]["vocab"]
+        vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    elif name == "normalizer":
+        content[name] = {"type": "NFC"}
+    else:
+        content[name]["add_prefix_space"] = True
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", ["merges", "vocab", "normalizer", "pre_tokenizer"])
+def test_a_tokenizer_that_gives_other_ids_is_refused(exported, tmp_path, capsys, name):
+    shutil.copytree(exported.path, tmp_path / "hf", ignore=shutil.ignore_patterns("model.json"))
+    change_tokenizer(tmp_path / "hf" / "tokenizer.json", name)
+    assert call("--from", tmp_path / "hf", tmp_path / "models", "--seq_len", 32, *exported.options[2:4]) == 4
+    assert "its tokenizer differs from" in capsys.readouterr().err and not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("name", ["nowhere", "google/gemma-3-270m", "file"])
+def test_a_source_that_is_not_a_folder_is_named(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert call("--from", name, "models") == 2 and not Path("models").exists()
+    assert f"error: --from: {name} is not a folder; download the model" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -336,49 +391,3 @@ def test_untied_embeddings_are_refused(foreign, tmp_path):
     safetensors.torch.save_file(head, tmp_path / "hf" / "head.safetensors")
     with pytest.raises(DataError, match="tied"):
         read_pretrained(tmp_path / "hf")
-
-
-# Configurations.
-
-
-def write_config(folder: Path, **changes) -> Path:
-    (folder / "config.json").write_text(json.dumps(PUBLISHED | changes))
-    return folder / "config.json"
-
-
-def test_the_published_configuration_is_the_preset(tmp_path):
-    assert read_config(write_config(tmp_path)) == ModelParams(**PRESETS["models"]["gemma3_270m"]).config(262144)
-
-
-def test_rope_bases_in_the_older_format_are_read(tmp_path):
-    found = read_config(write_config(tmp_path, rope_theta=5e5, rope_local_base_freq=2e4))
-    assert (found.rope_base_global, found.rope_base_local) == (5e5, 2e4)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        ("model_type", "gemma3", "model_type is 'gemma3', needed: 'gemma3_text'"),
-        ("final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0, needed: None"),
-        ("attn_logit_softcapping", 50.0, "attn_logit_softcapping is 50.0, needed: None"),
-        ("use_bidirectional_attention", True, "use_bidirectional_attention is True, needed: False"),
-        ("attention_bias", True, "attention_bias is True, needed: False"),
-        ("hidden_activation", "silu", "hidden_activation is silu, needed: gelu_pytorch_tanh"),
-        ("tie_word_embeddings", False, "tie_word_embeddings is False, needed: True"),
-        ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
-        ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*, needed: "),
-        ("query_pre_attn_scalar", 0, "query_scale is 0, needed: above 0"),
-        ("hidden_size", 642, "not a valid shape of Gemma 3: "),
-        ("num_hidden_layers", "many", "not a valid shape of Gemma 3: "),
-    ],
-)
-def test_an_unsupported_configuration_is_refused(tmp_path, name, value, sentence):
-    with pytest.raises(DataError, match=sentence):
-        read_config(write_config(tmp_path, **{name: value}))
-
-
-@pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 9])
-def test_every_layer_pattern_survives_a_round_trip(tmp_path, every):
-    model, ids = build(300, full_attention_every=every), draw_ids(300, 2, 40)
-    write_pretrained(tmp_path, model, eot_id=299)
-    assert torch.equal(read_pretrained(tmp_path)(ids), model(ids))

@@ -223,6 +223,12 @@ def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, set
     assert re.fullmatch(found, err)
 
 
+@pytest.mark.parametrize("temperature", ["1e-38", "1e-320", "1e-9"])
+def test_a_tiny_temperature_takes_the_likeliest_token(run, temperature):
+    greedy = run("The", "--temperature", 0, "--max_new_tokens", 20)
+    assert greedy[0] == 0 and run("The", "--temperature", temperature, "--max_new_tokens", 20)[:2] == greedy[:2]
+
+
 def test_samples_have_seeds_of_their_own_and_the_text_goes_to_the_end_of_the_context(trained, run):
     status, out, err = run("The", "--num_samples", 3, "--seed", 4, "--max_new_tokens", 500)
     length = SHAPE["max_seq_len"] - 1 - len(trained.tokenizer.encode("The"))

@@ -152,6 +152,12 @@ def test_a_trained_model_that_is_not_evaluated_yet(folder):
     assert f"{scored['perplexity']:.4f}" not in words
 
 
+def test_a_clone_without_the_files_of_a_finished_run_does_not_call_it_unfinished(folder):
+    shutil.rmtree("data")
+    words = made_page().words()
+    assert "Trained, not evaluated yet: " in words and "Not finished" not in words
+
+
 def test_before_the_first_run_every_line_says_what_is_missing(folder):
     for name in ("data", "metrics", "plots"):
         shutil.rmtree(name)

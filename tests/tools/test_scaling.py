@@ -220,6 +220,17 @@ def test_report_json_and_picture_show_the_same_fit(command, tmp_path):
     assert {path.suffix: path.read_bytes() for path in (tmp_path / "found").iterdir()} == files
 
 
+def test_files_are_written_before_anything_is_printed(command, tmp_path, monkeypatch):
+    """`… | head` may end before the last line."""
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(scaling, "print", closed, raising=False)
+    command("--out", "found/scaling")
+    assert {path.suffix for path in (tmp_path / "found").iterdir()} == {".md", ".json", ".png"}
+
+
 def test_patterns_select_experiments(command):
     assert command("run-*")[0] == 0
     assert "no finished experiment has such a name" in command("walk-*")[2]

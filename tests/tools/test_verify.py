@@ -233,6 +233,13 @@ def test_other_objects_are_counted_and_the_run_cache_may_drop_its_own(workspace,
     assert status == 0 and "note   cache: 1 objects of other runs are not checked" in lines
 
 
+def test_the_help_says_which_objects_are_read(check, capsys):
+    with pytest.raises(SystemExit):
+        check("--help")
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Of the cache only the objects that dvc.lock or a .dvc file refers to are read" in words
+
+
 def test_a_damaged_hard_link_into_the_cache_is_made_again(workspace, check):
     shared = object_of(TRAIN)
     if not os.path.samefile(shared, TRAIN):
@@ -344,8 +351,9 @@ def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_i
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("tokenizer.json", "exported/tokenizer.json (in meta.json): sha256 is"),
-        ("meta.json", "exported/model.json (from exported/meta.json): tokenizer_sha256 is"),
+        ("tokenizer.json", "exported/tokenizer.json (from exported/tokenizer): sha256 is"),
+        ("tokenizer/tokenizer.json", "exported/tokenizer/tokenizer.json (in meta.json): sha256 is"),
+        ("tokenizer/meta.json", "exported/model.json (from exported/tokenizer/meta.json): tokenizer_sha256 is"),
         (
             "model.safetensors",
             "exported/model.safetensors, config.json (in model.json): exported/model.json: describes another",
@@ -355,7 +363,7 @@ def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_i
 )
 def test_a_changed_export_is_named(workspace, check, name, sentence):
     path = Path("exported") / name
-    if name.endswith(".json") and name != "tokenizer.json":
+    if name.endswith(("meta.json", "model.json")):
         edit(path, lambda value: value.update(seed=12))
     else:
         flip(path)
@@ -368,7 +376,7 @@ def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):
     shutil.move("exported", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path)
     assert check("elsewhere")[0] == 0
-    Path("elsewhere/meta.json").unlink()
+    Path("elsewhere/tokenizer/meta.json").unlink()
     assert check("elsewhere")[0] == 4
     status, lines = check()
     assert status == 2 and lines == ["error: dvc.yaml: missing; run the command at the repository's root, or name an "

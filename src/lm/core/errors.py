@@ -5,6 +5,7 @@ below. Every other exception is a bug and keeps its traceback.
 """
 
 import functools
+import os
 import signal
 import sys
 import traceback
@@ -71,7 +72,8 @@ class Interrupted(UserError):
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
     """Wrap `main(argv)`: return an exit status, and print a `UserError` as one line.
 
-    With `--debug` among the arguments the traceback is printed too.
+    With `--debug` among the arguments the traceback is printed too. If the reader of a pipe ends first, as
+    `head` does, end quietly with the status of SIGPIPE.
     """
 
     @functools.wraps(main)
@@ -90,6 +92,11 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
             cause = raised
             error = EnvironmentFailure(f"{raised.filename or 'input/output'}: {raised.strerror or raised}")
         else:
+            cause = error = None
+        is_broken_pipe = isinstance(cause, BrokenPipeError)
+        if _output_is_closed("\n" if is_broken_pipe else "") and (error is None or is_broken_pipe):
+            return 128 + signal.SIGPIPE
+        if error is None:
             return 0
         if debug:
             traceback.print_exception(cause)
@@ -97,3 +104,13 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
         return error.exit_code
 
     return wrapped
+
+
+def _output_is_closed(text: str) -> bool:
+    """Write a text to standard output; if nobody reads it any more, send the rest to nowhere and return True."""
+    try:
+        print(end=text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -73,7 +73,7 @@ class Sampling:
 
     def draw(self, logits: Tensor, generator: torch.Generator) -> int:
         """Draw one id from logits (V,) with a generator on the same device."""
-        if self.temperature == 0:
+        if self.temperature < 1e-6:  # 0, or so small that the division would overflow
             return int(logits.argmax())
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
         return int(torch.multinomial(kept.softmax(0), 1, generator=generator))

@@ -1,7 +1,6 @@
 """PyTorch datasets of other trainers' token files: windows of a .npy, samples of dump-*.pkl.
 
-Item i depends only on the arguments and on i, so that 0, 1, 2 or 4 workers see the same data. A worker
-receives a path and maps the file itself.
+Item i depends only on the arguments and on i, so that any number of workers see the same data.
 """
 
 import os
@@ -55,9 +54,8 @@ class NpyTokensDataset(Dataset):
             ids = ids.reshape(1, -1)[:, : self.num_tokens]
         self.row_length = ids.shape[1]
         if self.row_length <= seq_len:
-            raise DataError(
-                f"{path}: {self.row_length} tokens in a row, a window of seq_len {seq_len} needs {seq_len + 1}"
-            )
+            row = f"{self.row_length} tokens in a row"
+            raise DataError(f"{path}: {row}, a window of seq_len {seq_len} needs {seq_len + 1}")
         self._windows = np.lib.stride_tricks.sliding_window_view(ids, seq_len + 1, axis=1)[:, :: self.stride]
         # In the last row, count only windows with a token, not padding alone, as a target.
         last_tokens = self.num_tokens - (len(ids) - 1) * self.row_length
@@ -69,8 +67,7 @@ class NpyTokensDataset(Dataset):
     def _check_arguments(self) -> None:
         """Raise ParamsError if an argument is out of range or contradicts another."""
         for name in ("seq_len", "stride", "length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ParamsError(f"{name} is {value}, needed: at least 1")
         if self.rows not in ("separate", "stream"):
             raise ParamsError(f"rows is {self.rows!r}; it must be one of separate, stream")
@@ -94,7 +91,12 @@ class NpyTokensDataset(Dataset):
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the items of a batch; a DataLoader asks for all of them at once."""
         valid = range(len(self))
-        window = self._window_of(np.array([valid[i] for i in indices], np.int64))
+        window = np.array([valid[i] for i in indices], np.int64)
+        if self.seed is not None:
+            epoch, window = np.divmod(window, self.num_windows)
+            for number in np.unique(epoch):
+                in_epoch, key = epoch == number, hash_of(self.seed, int(number))
+                window[in_epoch] = permute(window[in_epoch], self.num_windows, key)
         row, place = np.divmod(window, self._windows.shape[1])
         x, y = shift(self._windows[row, place].astype(np.int64))
         target = row[:, None] * self.row_length + place[:, None] * self.stride + 1 + np.arange(self.seq_len)
@@ -102,25 +104,14 @@ class NpyTokensDataset(Dataset):
             y = np.where(target < self.num_tokens, y, IGNORED)
         return list(zip(torch.from_numpy(x), torch.from_numpy(y), strict=True))
 
-    def _window_of(self, index: np.ndarray) -> np.ndarray:
-        """Return the number of each item's window, (B,)."""
-        if self.seed is None:
-            return index
-        epoch, window = np.divmod(index, self.num_windows)
-        for number in np.unique(epoch):
-            in_epoch = epoch == number
-            window[in_epoch] = permute(window[in_epoch], self.num_windows, hash_of(self.seed, int(number)))
-        return window
-
 
 class PickledTrainerDataset(Dataset):
     """Samples of folders of dump-*.pkl for the Hugging Face Trainer, in the dumps' numeric order.
 
     ds[i]: input_ids, labels (IGNORED in the padding; the model shifts them) and attention_mask, (seq_len,)
-    int64 each. Dumps are unpickled one at a time, with every import refused, into one temporary file of
-    4 bytes per token that is memory-mapped and deleted with the dataset.
-    `pad_token` is the padding of folders without provenance. Samples of a single token, which have no
-    target, are left out.
+    int64 each. Dumps are unpickled one at a time, with every import refused, into one memory-mapped temporary file
+    of 4 bytes per token. `pad_token` is the padding of folders without provenance. Samples of a single token, which
+    have no target, are left out.
 
     Raises IntegrityError if dumps and meta file disagree or a dump is not a list of samples, DataError if
     the samples differ in length.
@@ -145,10 +136,8 @@ class PickledTrainerDataset(Dataset):
         for rows, padding in tqdm(dumps, f"load {folder.path}", len(folder.dumps), unit="dump", disable=None):
             self.seq_len = self.seq_len or rows.shape[1]
             if rows.shape[1] != self.seq_len:
-                raise DataError(
-                    f"{folder.path}: samples of {rows.shape[1]} tokens among samples of {self.seq_len}; "
-                    "tokenize with one seq_length"
-                )
+                mixed = f"samples of {rows.shape[1]} tokens among samples of {self.seq_len}"
+                raise DataError(f"{folder.path}: {mixed}; tokenize with one seq_length")
             num_real = rows.shape[1] - padding
             content = np.column_stack([num_real, rows])[num_real > 1]
             file.write(content.astype(np.uint32).data)

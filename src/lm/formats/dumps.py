@@ -4,9 +4,6 @@ Other readers of the format know dump-0.pkl, dump-1.pkl, … and dump-meta_data.
 num_tokens}}. dump-provenance.yaml (JSON, which is YAML too) adds the stream's sidecar, the padding and a
 SHA-256 per file; those readers take any *.json for the meta file, so it must have another suffix. Here
 num_tokens excludes padding, and only the end of the last sample of the last dump is padded.
-
-A pickle is a program. The unpickler used here refuses every name, so it can build lists and numbers and
-call nothing.
 """
 
 import contextlib
@@ -30,7 +27,7 @@ DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
 
 
 class _ListUnpickler(pickle.Unpickler):
-    """Build lists and numbers; refuse a pickle that names anything to import."""
+    """Build lists and numbers; refuse a pickle that names anything to import, so that it can call nothing."""
 
     def find_class(self, module: str, name: str):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -38,10 +35,7 @@ class _ListUnpickler(pickle.Unpickler):
 
 @dataclasses.dataclass(frozen=True)
 class DumpFolder:
-    """The dumps of a folder in numeric order, (file, num_samples, num_tokens) each.
-
-    `provenance` is None if another program wrote the folder.
-    """
+    """(file, num_samples, num_tokens) of each dump, in order; `provenance` is None if another program wrote them."""
 
     path: Path
     dumps: list[tuple[Path, int, int]]
@@ -53,13 +47,12 @@ def open_dumps(folder: Path) -> DumpFolder:
     if not (folder / META).exists():
         raise IntegrityError(f"{folder}: has no {META}, so it is not a folder of dumps; name another")
     entries = read_json(folder / META)
-    present = {path.name for path in folder.iterdir() if DUMP_NAME.fullmatch(path.name)}
-    if present != entries.keys() or not present:
-        differing = ", ".join(sorted(present ^ entries.keys())) or "nothing, because there are no dumps"
-        raise IntegrityError(
-            f"{folder}: {META} and the dumps in the folder differ in {differing}; restore the folder or tokenize again"
-        )
-    names = sorted(present, key=lambda name: int(name.removeprefix("dump-").removesuffix(".pkl")))
+    numbers = {path.name: int(found[1]) for path in folder.iterdir() if (found := DUMP_NAME.fullmatch(path.name))}
+    if numbers.keys() != entries.keys() or not numbers:
+        differing = ", ".join(sorted(numbers.keys() ^ entries.keys())) or "nothing, because there are no dumps"
+        problem = f"{META} and the dumps in the folder differ in {differing}"
+        raise IntegrityError(f"{folder}: {problem}; restore the folder or tokenize again")
+    names = sorted(numbers, key=numbers.__getitem__)
     try:
         dumps = [(folder / name, int(entries[name]["num_samples"]), int(entries[name]["num_tokens"])) for name in names]
     except (TypeError, KeyError, ValueError) as error:
@@ -74,8 +67,7 @@ def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.n
     """Yield each dump's samples (n, seq_len) int64 and the padding (n,) at the end of each, in tokens.
 
     In a folder without provenance every run of `pad_token` at a sample's end is padding (None: no run is).
-    One dump at a time is in memory, as Python lists: 36 bytes per token. Raises IntegrityError if a file
-    differs from its records.
+    One dump at a time is in memory. Raises IntegrityError if a file differs from its records.
     """
     for path, num_samples, num_tokens in folder.dumps:
         if folder.provenance is not None and sha256_file(path) != folder.provenance["files"].get(path.name):
@@ -119,10 +111,9 @@ def dumps_stream(path: Path, pad_token: int | None) -> Stream:
 @contextlib.contextmanager
 def replace_dumps(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that becomes `path` on success; only a folder of dumps is ever replaced."""
-    known = {META, PROVENANCE, TOKENIZER}
-    names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
-    if others := [name for name in names if name not in known and not DUMP_NAME.fullmatch(name)]:
-        raise ParamsError(f"{path}: holds {others[0]}, which does not belong to a dump folder; name another folder")
+    for name in sorted(entry.name for entry in path.iterdir()) if path.exists() else []:
+        if name not in (META, PROVENANCE, TOKENIZER) and not DUMP_NAME.fullmatch(name):
+            raise ParamsError(f"{path}: holds {name}, which does not belong to a dump folder; name another folder")
     with atomic_folder(path) as folder:
         yield folder
 
@@ -144,11 +135,10 @@ def write_dumps(
     folder: Path, chunks: Iterable[np.ndarray], dtype: str, describe: Callable[[], dict], *, seq_len: int,
     max_dump_size: int, pad_token: int, min_sample_length: int = 1,
 ) -> dict:  # fmt: skip
-    """Write a stream as samples of seq_len into an empty folder, at most max_dump_size per dump.
+    """Write a stream as samples of seq_len into an empty folder, at most max_dump_size per dump; return the provenance.
 
     A shorter last sample is filled up with `pad_token` if it has at least min_sample_length tokens, else it
-    is left out and counted. `describe()` is called after the last chunk, as for write_tokens. Returns the
-    provenance. One sample and one chunk are in memory.
+    is left out and counted. `describe()` is called after the last chunk, as for write_tokens.
     """
     digest, left_out_tokens, shortest = hashlib.sha256(), 0, min(min_sample_length, seq_len)
 
@@ -168,28 +158,22 @@ def write_dumps(
         entries[path.name] = _write_dump(path, dump, seq_len, pad_token)
     if not entries:
         raise DataError(f"{left_out_tokens} tokens, needed: a sample of at least {shortest}; take more text")
-    num_samples = sum(entry["num_samples"] for entry in entries.values())
-    num_tokens = sum(entry["num_tokens"] for entry in entries.values())
+    num_samples, num_tokens = (sum(e[key] for e in entries.values()) for key in ("num_samples", "num_tokens"))
     provenance = {
-        "seq_len": seq_len,
-        "samples": num_samples,
-        "pad_token": pad_token,
-        "padding_tokens": num_samples * seq_len - num_tokens,
-        "left_out_tokens": left_out_tokens,
+        "seq_len": seq_len, "samples": num_samples, "pad_token": pad_token,
+        "padding_tokens": num_samples * seq_len - num_tokens, "left_out_tokens": left_out_tokens,
         "stream": describe_tokens(dtype, num_tokens, describe(), digest.hexdigest()),
         "files": {name: sha256_file(folder / name) for name in entries},
-    }
+    }  # fmt: skip
     write_json(folder / META, entries)
     write_json(folder / PROVENANCE, provenance)
     return provenance
 
 
 def _write_dump(path: Path, samples: Iterable[np.ndarray], seq_len: int, pad_token: int) -> dict:
-    """Write one dump sample by sample, without a list of all samples; return its entry of the meta file.
-
-    Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1 byte; without those it can be
-    appended to a list around it. The bytes are the same in every Python version.
-    """
+    """Write one dump sample by sample and return its entry of the meta file."""
+    # Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1 byte; without those it can be
+    # appended to a list around it. The bytes are the same in every Python version.
     num_samples = num_tokens = 0
     with open(path, "wb") as file:
         file.write(pickle.PROTO + b"\x02" + pickle.EMPTY_LIST)

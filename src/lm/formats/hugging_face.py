@@ -18,18 +18,11 @@ GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 # Our names of the sizes and those of Gemma3TextConfig.
 NAMES = {
-    "vocab_size": "vocab_size",
-    "d_model": "hidden_size",
-    "d_ff": "intermediate_size",
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_kv_head": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "sliding_window": "sliding_window",
-    "query_scale": "query_pre_attn_scalar",
-    "norm_eps": "rms_norm_eps",
-    "max_seq_len": "max_position_embeddings",
-}
+    "vocab_size": "vocab_size", "d_model": "hidden_size", "d_ff": "intermediate_size",
+    "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_kv_head": "num_key_value_heads",
+    "head_dim": "head_dim", "sliding_window": "sliding_window", "query_scale": "query_pre_attn_scalar",
+    "norm_eps": "rms_norm_eps", "max_seq_len": "max_position_embeddings",
+}  # fmt: skip
 # Fields of a published configuration of which lm.model computes one value, or one form, only.
 FIXED = (
     "hidden_activation", "attention_bias", "final_logit_softcapping", "attn_logit_softcapping",
@@ -61,9 +54,7 @@ def hugging_face_config(config: ModelConfig) -> dict:
     return {theirs: getattr(config, ours) for ours, theirs in NAMES.items()} | {
         "layer_types": ["full_attention" if full else "sliding_attention" for full in is_full],
         "rope_parameters": {name: {"rope_type": "default", "rope_theta": base} for name, base in bases.items()},
-        "pad_token_id": None,
-        "bos_token_id": None,
-        "eos_token_id": None,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
     }
 
 
@@ -75,18 +66,16 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
         file.write(content)
     special_ids = {"bos_token_id": eot_id, "eos_token_id": eot_id}
     config = {
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        "dtype": "float32",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "dtype": "float32",
+        "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
         **hugging_face_config(model.config),
         "rope_theta": model.config.rope_base_global,  # the names before transformers 5
         "rope_local_base_freq": model.config.rope_base_local,
-    }
+    }  # fmt: skip
     write_json(folder / CONFIG, config | special_ids)
     # pad_token_id is for generation alone: in config.json it would stop the gradient of that embedding.
-    write_json(folder / GENERATION_CONFIG, special_ids | {"pad_token_id": eot_id})
+    sampling = {"do_sample": True, "temperature": 0.8, "top_k": 50}  # the defaults of `python src generate`
+    write_json(folder / GENERATION_CONFIG, special_ids | {"pad_token_id": eot_id} | sampling)
 
 
 def read_pretrained(folder: Path) -> Gemma3Model:
@@ -98,8 +87,7 @@ def read_pretrained(folder: Path) -> Gemma3Model:
     try:
         model.load_state_dict(read_weights(folder))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise IntegrityError(f"{folder}: its weights do not fit {CONFIG}: {reason}") from None
+        raise IntegrityError(f"{folder}: its weights do not fit {CONFIG}: {' '.join(str(error).split())}") from None
     return model
 
 
@@ -135,14 +123,14 @@ def shape_of(theirs) -> ModelConfig:
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Return all tensors of a folder's safetensors files in float32, under our names."""
-    paths, weights = sorted(folder.glob("*.safetensors")), {}
-    if not paths:
-        raise DataError(f"{folder}: has no .safetensors file, and pickled weights are not read")
-    for path in paths:
+    weights = {}
+    for path in sorted(folder.glob("*.safetensors")):
         try:
             weights |= safetensors.torch.load_file(path)
         except safetensors.SafetensorError as error:
             raise IntegrityError(f"{path}: {error}; download it again") from None
+    if not weights:
+        raise DataError(f"{folder}: has no weights in .safetensors files, and pickled weights are not read")
     try:
         return from_hugging_face(weights)
     except (KeyError, ValueError) as error:
@@ -158,8 +146,7 @@ def own_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
     except (KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{path}: {error}; export the model again") from None
     if recorded != sha256 or not same_shape:
-        raise IntegrityError(
-            f"{path}: describes another model than the one beside it (sha256 of its weights {recorded}, found "
-            f"{sha256}); export the model again or, if it was trained further, delete this model.json"
-        )
+        other = f"another model than the one beside it (sha256 of its weights {recorded}, found {sha256})"
+        advice = "export the model again or, if it was trained further, delete this model.json"
+        raise IntegrityError(f"{path}: describes {other}; {advice}")
     return record

@@ -1,7 +1,7 @@
 """Read and write X.npy: ids in NumPy's format, (N,) or (R, L), any integer dtype, with a sidecar X.npy.json.
 
-The sidecar is the stream's (stream.py). Rows may be padded after the stream's last token; the sidecar's
-number of tokens says where. Without a sidecar every entry is a token.
+Rows may be padded after the stream's last token; the sidecar's number of tokens says where. Without a sidecar
+every entry is a token.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,10 +53,7 @@ def count_tokens(path: Path, ids: np.ndarray) -> int:
 
 
 def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
-    """Return the stream of X.npy, row after row.
-
-    `pad_token` is the id that pads the ends of rows in a file without a sidecar; None: nothing is padded.
-    """
+    """Return the stream of X.npy; `pad_token` (None: none) pads the ends of rows in a file without a sidecar."""
     ids = open_npy(path)
     num_tokens, has_sidecar = count_tokens(path, ids), npy_sidecar_path(path).exists()
     num_rows, row_length = ids.shape if ids.ndim == 2 else (ids.size, 1)
@@ -81,8 +78,7 @@ def write_npy(
 ) -> int:
     """Write a stream, with the bytes of np.save, and its sidecar `meta`; return the padding in tokens.
 
-    row_length None gives (N,), else (R, row_length) with the last row filled up with `pad_token`.
-    Raises ParamsError if `dtype` cannot hold every id.
+    row_length None gives (N,), else (R, row_length) with the last row padded. ParamsError if `dtype` is too small.
     """
     num_tokens = meta["tokens"]
     padding = -num_tokens % row_length if row_length else 0

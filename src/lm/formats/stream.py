@@ -1,7 +1,7 @@
-"""Carry a token stream from one format to another: read it block by block, check it, describe it.
+"""Carry a token stream from one format to another: read it block by block and check it.
 
 A stream is the ids of X.bin without padding, whatever file holds it. Its sidecar, the content of X.json,
-is carried unchanged from format to format. X.bin is read here, X.npy in npy.py, dump-*.pkl in dumps.py.
+is carried unchanged from format to format.
 """
 
 import dataclasses
@@ -37,8 +37,13 @@ class Stream:
 
 def bin_stream(path: Path, dtype: str) -> Stream:
     """Return the stream of X.bin; `dtype` is the type of ids ("uint16" or "uint32") if it has no sidecar."""
-    meta = open_tokens(path).meta if sidecar_path(path).exists() else None
-    described = meta or _describe_by_size(path, dtype)
+    if sidecar_path(path).exists():
+        described = meta = open_tokens(path).meta
+    else:
+        num_tokens, odd_bytes = divmod(path.stat().st_size, DTYPES[dtype].itemsize)
+        if odd_bytes:
+            raise IntegrityError(f"{path}: {path.stat().st_size} bytes, needed: a whole number of {dtype} ids")
+        described, meta = {"dtype": dtype, "tokens": num_tokens, "sha256": ""}, None
 
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, described["tokens"], BLOCK_TOKENS):
@@ -47,14 +52,6 @@ def bin_stream(path: Path, dtype: str) -> Stream:
 
     # Shards belong to the file, not to the stream.
     return Stream(path, blocks, meta and {key: meta[key] for key in meta if key != "shards"})
-
-
-def _describe_by_size(path: Path, dtype: str) -> dict:
-    """Return what map_ids needs for a file of ids without a sidecar."""
-    num_tokens, odd_bytes = divmod(path.stat().st_size, DTYPES[dtype].itemsize)
-    if odd_bytes:
-        raise IntegrityError(f"{path}: {path.stat().st_size} bytes, needed: a whole number of {dtype} ids")
-    return {"dtype": dtype, "tokens": num_tokens, "sha256": ""}
 
 
 def padding_of(rows: np.ndarray, pad_token: int) -> np.ndarray:
@@ -70,7 +67,8 @@ def unpadded(rows: np.ndarray, padding: np.ndarray) -> np.ndarray:
 def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Path) -> Iterator[np.ndarray]:
     """Yield ids as `dtype`; raise IntegrityError with the position of the first id outside the vocabulary."""
     position = 0
-    for block in _pieces(blocks):
+    pieces = (block[i : i + BLOCK_TOKENS] for block in blocks for i in range(0, len(block), BLOCK_TOKENS))
+    for block in pieces:  # because one very long row is one block
         outside = (block < 0) | (block >= vocab_size)
         if outside.any():
             first = int(np.argmax(outside))
@@ -80,13 +78,6 @@ def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Pa
             )
         position += len(block)
         yield np.ascontiguousarray(block, DTYPES[dtype])
-
-
-def _pieces(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Cut blocks longer than BLOCK_TOKENS, such as a very long row."""
-    for block in blocks:
-        for start in range(0, len(block), BLOCK_TOKENS):
-            yield block[start : start + BLOCK_TOKENS]
 
 
 def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
@@ -99,8 +90,7 @@ def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
         digest.update(ids.data)
         num_tokens += len(ids)
         yield ids
-    if (num_tokens, digest.hexdigest()) != (meta["tokens"], meta["sha256"]):
-        raise IntegrityError(
-            f"{stream.path}: holds {num_tokens} tokens of sha256 {digest.hexdigest()}, its sidecar says "
-            f"{meta['tokens']} of {meta['sha256']}; convert or tokenize it again"
-        )
+    held = f"{num_tokens} tokens of sha256 {digest.hexdigest()}"
+    recorded = f"{meta['tokens']} tokens of sha256 {meta['sha256']}"
+    if held != recorded:
+        raise IntegrityError(f"{stream.path}: holds {held}, its sidecar says {recorded}; convert or tokenize it again")

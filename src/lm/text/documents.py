@@ -7,7 +7,7 @@ that holds its first character, so no document is cut and none is in two slices.
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,15 +163,10 @@ class Chunk(NamedTuple):
 
 
 def iter_chunks(raw: Path, manifest: dict, part: Slice, chunk_chars: int) -> Iterator[Chunk]:
-    """Yield the documents of the slice in order, in chunks of about `chunk_chars` characters."""
+    """Yield the documents of the slice in order; those of a chunk begin within the same `chunk_chars` characters."""
     columns = ["surprisal_bits"] if "entropy" in manifest else []
-    return chunks_of(iter_rows(raw, manifest, part, columns), chunk_chars)
-
-
-def chunks_of(batches: Iterable[Rows], chunk_chars: int) -> Iterator[Chunk]:
-    """Regroup rows: a chunk has the documents that begin within the same `chunk_chars` characters."""
     pending, number, position, first_document = [], 0, 0, 0
-    for batch, lengths in batches:
+    for batch, lengths in iter_rows(raw, manifest, part, columns):
         numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
         for begin, end in itertools.pairwise(cuts):

@@ -18,6 +18,7 @@ from lm.core.files import sha256_file
 # Row groups are read whole, so these sizes bound memory; each group and batch costs some time.
 GROUP_CHARS, ROW_CHARS = 4_000_000, 100  # characters per group; each row counts ROW_CHARS more
 BATCH_BYTES, MAX_BATCH_ROWS = 1 << 21, 8192
+STRINGS = (pa.string(), pa.large_string())
 
 
 def write_documents(
@@ -27,10 +28,8 @@ def write_documents(
 
     `surprisal_bits`, the information of each document, becomes a second column if given.
     """
-    fields = [(column, pa.string())]
-    if surprisal_bits is not None:
-        fields.append(("surprisal_bits", pa.float64()))
-    schema = pa.schema(fields)
+    fields = [(column, pa.string()), ("surprisal_bits", pa.float64())]
+    schema = pa.schema(fields[:1] if surprisal_bits is None else fields)
     rows = zip(texts, repeat(None) if surprisal_bits is None else surprisal_bits, strict=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
@@ -66,30 +65,33 @@ def open_parquet(path: Path, column: str, name: str | None = None) -> pq.Parquet
         raise DataError(f"{name}: not a whole parquet file ({reason}); replace or remove it") from None
     schema = file.schema_arrow
     if column not in schema.names:
-        raise DataError(f"{name}: has no column {column!r}; its columns are {', '.join(schema.names)}")
-    if schema.field(column).type not in (pa.string(), pa.large_string()):
-        raise DataError(f"{name}: column {column!r} holds {schema.field(column).type}, not strings")
+        columns = ", ".join(schema.names)
+        raise DataError(f"{name}: has no column {column!r}; its columns are {columns}; set fetch.column to one of them")
+    text_type = schema.field(column).type
+    values = text_type.value_type if pa.types.is_dictionary(text_type) else text_type
+    if values not in (*STRINGS, pa.string_view()):
+        raise DataError(f"{name}: column {column!r} holds {text_type}, not strings")
     return file
 
 
-def read_row_group(name: Path | str, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterable[pa.RecordBatch]:
-    """Yield a row group in batches of about BATCH_BYTES. Raise DataError for damage and invalid UTF-8."""
-    meta = file.metadata.row_group(group)
-    rows = min(MAX_BATCH_ROWS, max(1, meta.num_rows * BATCH_BYTES // max(1, meta.total_byte_size)))
-    try:
-        for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
-            batch.validate(full=True)
-            yield batch
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{name}: row group {group} cannot be read ({reason}); replace or remove the file") from None
-
-
 def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield a whole file in batches; the first of `columns` has the text. Raise DataError as open_parquet does."""
+    """Yield a whole file in batches of about BATCH_BYTES; the first of `columns` has the text, as plain strings.
+
+    Raise DataError for damage and invalid UTF-8, and as open_parquet does.
+    """
     file = open_parquet(path, columns[0], name)
     for group in range(file.num_row_groups):
-        yield from read_row_group(name or path, file, group, columns)
+        meta = file.metadata.row_group(group)
+        rows = min(MAX_BATCH_ROWS, max(1, meta.num_rows * BATCH_BYTES // max(1, meta.total_byte_size)))
+        try:
+            for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
+                batch.validate(full=True)
+                if batch.column(0).type not in STRINGS:
+                    batch = batch.set_column(0, columns[0], batch.column(0).cast(pa.large_string()))
+                yield batch
+        except (pa.ArrowException, OSError) as error:
+            problem = f"row group {group} cannot be read ({str(error).splitlines()[0]}); replace or remove the file"
+            raise DataError(f"{name or path}: {problem}") from None
 
 
 def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:

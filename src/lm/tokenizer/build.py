@@ -1,8 +1,7 @@
 """Write tokenizer folders: a vocabulary that is trained here, tiktoken's, or one from Hugging Face.
 
-A byte-level BPE is written as ranks.tiktoken and as tokenizer.json, which give the same ids. A Hugging
-Face tokenizer is written as transformers saves it. Every folder works offline, and
-`AutoTokenizer.from_pretrained(folder)` opens it.
+A byte-level BPE is written as ranks.tiktoken and as tokenizer.json, which give the same ids. Every folder works
+offline, and `AutoTokenizer.from_pretrained(folder)` opens it.
 """
 
 import contextlib
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
@@ -54,8 +54,7 @@ def write_from_hub(folder: Path, repo: str, revision: str) -> dict:
 def download_ranks(encoding_name: str) -> dict[bytes, int]:
     """Return the ranks of one of tiktoken's encodings, from its cache or the network.
 
-    Raises IntegrityError (and keeps the file) if a cached file is not the expected one, and
-    EnvironmentFailure if a missing file cannot be downloaded.
+    Raises IntegrityError for a wrong file, EnvironmentFailure if a missing one cannot be downloaded.
     """
     import requests
     import tiktoken
@@ -71,11 +70,9 @@ def download_ranks(encoding_name: str) -> dict[bytes, int]:
         ) from error
     ranks = {encoding.decode_single_token_bytes(rank): rank for rank in range(encoding.eot_token)}
     sha256 = hashlib.sha256(format_ranks(ranks)).hexdigest()
-    if sha256 != RANKS_SHA256[encoding_name]:
-        raise IntegrityError(
-            f"tiktoken's {encoding_name}: sha256 of its ranks is {sha256}, needed: "
-            f"{RANKS_SHA256[encoding_name]}; install the pinned tiktoken"
-        )
+    if sha256 != (needed := RANKS_SHA256[encoding_name]):
+        problem = f"sha256 of its ranks is {sha256}, needed: {needed}"
+        raise IntegrityError(f"tiktoken's {encoding_name}: {problem}; install the pinned tiktoken")
     return ranks
 
 
@@ -99,11 +96,11 @@ def _check_cache(encoding_name: str) -> list[tuple[Path, str, str]]:
 def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
     """Copy a Hugging Face repository's fast tokenizer, verified, into a folder; return its commit.
 
-    transformers is not used for the download, because it continues silently without a
-    tokenizer_config.json if the network fails. Raises EnvironmentFailure without a network or a licence.
+    Raises EnvironmentFailure without a network or a licence.
     """
     from lm.text.sources.hub import download, resolve_commit
 
+    # Not by transformers: it continues silently without a tokenizer_config.json if the network fails.
     commit = resolve_commit(repo, revision, "model")
     for name in (BACKEND, CONFIG):
         shutil.copyfile(download(repo, commit, name, "model"), folder / name)
@@ -124,9 +121,8 @@ def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, **origin)
 def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     """Write the tokenizer of the folder `source` into an empty folder and return its meta.json.
 
-    vocab_size counts the ids that can occur in a token file: the vocabulary, added tokens that are
-    ordinary text, and the id that ends a document ("<|endoftext|>", else the eos token). Raises
-    DataError if that id is missing, or if ordinary text can give a special token.
+    vocab_size counts the ids that can occur in a token file: the vocabulary, added tokens that are ordinary text, and
+    the id that ends a document. Raises DataError if that id is missing, or if ordinary text can give a special token.
     """
     auto = _open_auto(source)
     with _os_errors():
@@ -165,19 +161,28 @@ def _open_auto(source: Path):
 
 
 def _check_ordinary(backend: Tokenizer, special_tokens: dict[str, int], unk_id: int | None) -> None:
-    """Raise DataError if the name of a special token in a text is encoded as that token.
-
-    Only the unknown token may come from text.
-    """
+    """Raise DataError if the name of a special token in a text is encoded as that token, except the unknown token."""
     names = {token_id: name for name, token_id in special_tokens.items() if token_id != unk_id}
     for name in special_tokens:
         for text in (name, f"a{name}b", f"a {name} b"):
             special_ids = names.keys() & backend.encode(text, add_special_tokens=False).ids
             if special_ids:
-                raise DataError(
-                    f"the tokenizer gives the text {text!r} the id of {names[special_ids.pop()]!r}, which must not "
-                    "come from a document; choose another tokenizer"
-                )
+                given = f"gives the text {text!r} the id of {names[special_ids.pop()]!r}"
+                raise DataError(f"the tokenizer {given}, which must not come from a document; choose another tokenizer")
+
+
+def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
+    """Write a copy of the tokenizer of `source` that begins each text with `eot_id`, and pads with it on the left."""
+    backend = open_backend(source / BACKEND)
+    eot = backend.id_to_token(eot_id)
+    backend.post_processor = TemplateProcessing(
+        single=[eot, "$A"], pair=[eot, "$A", "$B"], special_tokens=[(eot, eot_id)]
+    )
+    with _os_errors():
+        backend.save(str(folder / BACKEND))
+    special = {"bos_token": eot, "eos_token": eot, "pad_token": eot, "padding_side": "left"}
+    added = {"add_bos_token": True, "add_eos_token": False, "model_input_names": ["input_ids", "attention_mask"]}
+    write_json(folder / CONFIG, read_json(source / CONFIG) | special | added)
 
 
 @contextlib.contextmanager
@@ -195,14 +200,10 @@ def _write_meta(
     folder: Path, origin: dict, vocab_size: int, eot_id: int, pattern: str | None, special_tokens: dict[str, int]
 ) -> dict:
     """Write meta.json last, with the SHA-256 of every other file, and return it."""
+    files = {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
     meta = {
-        **origin,
-        "vocab_size": vocab_size,
-        "eot_id": eot_id,
-        "dtype": token_dtype(vocab_size),
-        "pattern": pattern,
-        "special_tokens": special_tokens,
-        "files": {path.name: sha256_file(path) for path in sorted(folder.iterdir())},
-    }
+        **origin, "vocab_size": vocab_size, "eot_id": eot_id, "dtype": token_dtype(vocab_size), "pattern": pattern,
+        "special_tokens": special_tokens, "files": files,
+    }  # fmt: skip
     write_json(folder / META, meta)
     return meta

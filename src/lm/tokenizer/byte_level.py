@@ -18,32 +18,24 @@ LONG_WORD_CHARS = 1000
 _LONG_WORD = re.compile(rf"(?<!\S)\S{{{LONG_WORD_CHARS},}}|(?<!\s)\s{{{LONG_WORD_CHARS},}}")
 
 
-def _byte_characters() -> list[str]:
-    """Return the character that stands for each byte in GPT-2's vocabulary files: itself if it is visible."""
-    visible = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return [chr(256 + hidden.index(byte)) if byte in hidden else chr(byte) for byte in range(256)]
-
-
-BYTE_CHARACTERS = _byte_characters()
+# The character that stands for each byte in GPT-2's vocabulary files: itself if it is visible.
+_HIDDEN = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
+BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(byte) for byte in range(256)]
 _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
 def train_ranks(batches: Iterable[list[str]], vocab_size: int) -> dict[bytes, int]:
-    """Train byte-level BPE. The same text gives the same ranks on every machine.
+    """Train byte-level BPE and return at most vocab_size - 1 ranks, the same on every machine.
 
-    Returns at most vocab_size - 1 ranks, because the end-of-text token takes one entry. Returns fewer if
-    the text has no other pair that occurs twice. Words longer than LONG_WORD_CHARS are cut.
+    The end-of-text token takes one entry. There are fewer ranks if no other pair occurs twice in the text. Words
+    longer than LONG_WORD_CHARS are cut.
     """
-    tokenizer = Tokenizer(BPE())
+    tokenizer, alphabet = Tokenizer(BPE()), ByteLevel.alphabet()
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    trainer = BpeTrainer(
-        vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=ByteLevel.alphabet(), show_progress=False
-    )
+    trainer = BpeTrainer(vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
     cut_batches = ([piece for text in texts for piece in cut_long_words(text)] for texts in batches)
     tokenizer.train_from_iterator(cut_batches, trainer)
-    vocabulary = tokenizer.get_vocab()
-    return {bytes(_BYTES[character] for character in token): rank for token, rank in vocabulary.items()}
+    return {bytes(_BYTES[char] for char in token): rank for token, rank in tokenizer.get_vocab().items()}
 
 
 def cut_long_words(text: str) -> list[str]:
@@ -55,7 +47,7 @@ def cut_long_words(text: str) -> list[str]:
 
 def format_ranks(ranks: dict[bytes, int]) -> bytes:
     """Write ranks in tiktoken's format: one line per token, base64, a space, the rank, in the order of ranks."""
-    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in _by_rank(ranks))
+    return b"".join(base64.b64encode(token) + b" %d\n" % ranks[token] for token in sorted(ranks, key=ranks.__getitem__))
 
 
 def byte_level_backend(ranks: dict[bytes, int], eot_id: int) -> Tokenizer:
@@ -79,10 +71,8 @@ def recover_merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
     Encoding the token's bytes with lower ranks only leaves exactly that pair.
     """
     merges = []
-    for token, rank in _by_rank(ranks):
-        if len(token) == 1:
-            continue
-        pieces = [token[i : i + 1] for i in range(len(token))]
+    for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):
+        rank, pieces = ranks[token], [token[i : i + 1] for i in range(len(token))]
         while len(pieces) > 2:
             pair_ranks = [ranks.get(left + right, rank) for left, right in itertools.pairwise(pieces)]
             first = pair_ranks.index(min(pair_ranks))
@@ -90,8 +80,3 @@ def recover_merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
             pieces[first : first + 2] = [pieces[first] + pieces[first + 1]]
         merges.append(tuple(pieces))
     return merges
-
-
-def _by_rank(ranks: dict[bytes, int]) -> list[tuple[bytes, int]]:
-    """Return (token, rank) pairs in the order of ranks."""
-    return sorted(ranks.items(), key=lambda item: item[1])

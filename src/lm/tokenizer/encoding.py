@@ -1,20 +1,20 @@
-"""Encode chunks of documents in their order: in a thread, in processes, or here.
+"""Encode chunks of documents in their order, a few at a time: in a thread, in processes, or here."""
 
-Only a few chunks are in memory at a time, so memory does not grow with the corpus.
-"""
-
+import itertools
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from lm.core.errors import EnvironmentFailure
 from lm.text.documents import Chunk
-from lm.tokenizer.engine import Engine, encode_exactly
+from lm.tokenizer.engine import Engine, EngineDifference, encode_exactly
 from lm.tokenizer.load import Tokenizer
 
 Encoded = Iterator[tuple[Chunk, np.ndarray]]
@@ -22,11 +22,8 @@ CHUNKS_AHEAD = 4  # enough to keep the thread busy while the caller waits for a 
 
 
 def encode_in_thread(chunks: Iterable[Chunk], engine: Engine) -> Encoded:
-    """Yield each chunk with its ids, in order. Raises EngineDifference.
-
-    One thread is about as fast as the caller, which reads, compares and writes. Two threads would each need
-    a memory of known words.
-    """
+    """Yield each chunk with its ids, in order. Raises EngineDifference."""
+    # One thread is about as fast as the caller, which reads, compares and writes. Each thread needs a memory of words.
     with ThreadPoolExecutor(1) as pool:
         for chunk, ids in map_in_order(pool, engine.encode, chunks, CHUNKS_AHEAD):
             engine.compare_sample(chunk, ids)
@@ -34,10 +31,7 @@ def encode_in_thread(chunks: Iterable[Chunk], engine: Engine) -> Encoded:
 
 
 def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_processes: int) -> Encoded:
-    """Yield each chunk with its ids, in order, from processes that each load the tokenizer.
-
-    Raises EnvironmentFailure if a process is killed.
-    """
+    """Yield each chunk with its ids, in order, from processes. Raises EnvironmentFailure if one is killed."""
     from concurrent.futures import ProcessPoolExecutor  # slow to import
     from multiprocessing import get_context
 
@@ -51,13 +45,23 @@ def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_proce
         ) from None
 
 
+def write_fast(write: Callable[[Engine | None], dict], engine: Engine | None, out: Path) -> tuple[dict, str]:
+    """Return what `write(engine)` returns, and the encoder's name; if gigatoken fails, `write(None)` writes it all."""
+    if engine:
+        try:
+            return write(engine), engine.describe()
+        except EngineDifference as difference:
+            print(f"warning: {difference}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
+    return write(None), "the tokenizer itself"
+
+
 def encode_here(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Encoded:
     """Yield each chunk with the ids that the tokenizer itself gives, in this process."""
     for chunk in chunks:
         yield chunk, encode_exactly(chunk, tokenizer)
 
 
-def show_progress(encoded: Encoded, total_chars: int) -> Encoded:
+def show_progress(encoded: Encoded, total_chars: float) -> Encoded:
     """Yield each chunk and its ids, and show a bar of the characters so far."""
     with tqdm(total=total_chars, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
         for chunk, ids in encoded:
@@ -67,13 +71,12 @@ def show_progress(encoded: Encoded, total_chars: int) -> Encoded:
 
 def map_in_order(pool: Executor, work: Callable, items: Iterable, max_in_flight: int) -> Iterator[tuple]:
     """Yield (item, work(item)) in the order of `items`, with at most `max_in_flight` items submitted."""
-    pending = deque()
-    for item in items:
-        pending.append((item, pool.submit(work, item)))
-        if len(pending) >= max_in_flight:
-            first, future = pending.popleft()
-            yield first, future.result()
-    while pending:
+    items, pending = iter(items), deque()
+    while True:
+        for item in itertools.islice(items, max_in_flight - len(pending)):
+            pending.append((item, pool.submit(work, item)))
+        if not pending:
+            return
         first, future = pending.popleft()
         yield first, future.result()
 

@@ -1,10 +1,9 @@
 """Encode chunks of documents with gigatoken: tiktoken's ids, many times faster.
 
-tiktoken is the reference. gigatoken uses the letters and digits of Unicode 17, tiktoken those of
-Unicode 16; benchmarks/fuzz_tokenizers.py found no other difference between the versions in COMPARED.
-Therefore tiktoken encodes every document with a character of ONLY_EXACT, and both encode a sample of
-the others. A difference or a failure raises EngineDifference, and the caller then encodes everything
-again with tiktoken alone.
+tiktoken is the reference. gigatoken uses the letters and digits of Unicode 17, tiktoken those of Unicode 16;
+benchmarks/fuzz_tokenizers.py found no other difference between the versions in COMPARED. Therefore tiktoken
+encodes every document with a character of ONLY_EXACT, and both encode a sample of the others. After an
+EngineDifference the caller encodes everything again with tiktoken alone.
 """
 
 import ctypes
@@ -35,9 +34,8 @@ END_BYTES = END.encode()
 _RANGES = re.sub(r"[0-9A-F]+", lambda code: chr(int(code[0], 16)), NEW_CHARACTERS)
 ONLY_EXACT = f"[{''.join(_RANGES.split())}{END}]"
 
-# gigatoken remembers every word it has seen, which takes up to 9 bytes per byte of text. It is replaced by a
-# new one (50 ms) when the process uses more memory than this, apart from the text that it reads, but only
-# after at least this much text.
+# gigatoken remembers every word, in up to 9 bytes per byte of text. It is replaced by a new one (50 ms) when the
+# process uses more memory than this, apart from the text that it reads, but only after at least this much text.
 RENEW_ABOVE_RESIDENT_BYTES = 280 << 20
 RENEW_AFTER_TEXT_BYTES = 12 << 20
 
@@ -56,7 +54,8 @@ def open_engine(tokenizer: Tokenizer) -> "Engine | None":
             import gigatoken
 
             return Engine(tokenizer, gigatoken)
-        reason = f"installed: {_names(installed)}, compared: {_names(COMPARED)}"
+        versions = (" and ".join(map(" ".join, names.items())) for names in (installed, COMPARED))
+        reason = "installed: {}, compared: {}".format(*versions)
     except (KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:  # a Rust panic is not an Exception
@@ -65,30 +64,18 @@ def open_engine(tokenizer: Tokenizer) -> "Engine | None":
     return None
 
 
-def _names(versions: dict[str, str]) -> str:
-    """Return versions as text."""
-    return " and ".join(f"{name} {version}" for name, version in versions.items())
-
-
 class Engine:
-    """gigatoken with a tokenizer's ranks; only one thread at a time may call `encode`.
-
-    `exact_documents` counts the documents that tiktoken encoded instead, `compared_documents` those that
-    both encoded.
-    """
+    """gigatoken with a tokenizer's ranks; only one thread at a time may call `encode`."""
 
     def __init__(self, tokenizer: Tokenizer, gigatoken):
-        self.tokenizer = tokenizer
-        self.exact_documents = self.compared_documents = 0
-        self._gigatoken = gigatoken
+        self.tokenizer, self._gigatoken = tokenizer, gigatoken
+        self.exact_documents = self.compared_documents = 0  # encoded by tiktoken instead, and by both
         self._renew()
 
     def describe(self) -> str:
         """Return one line about which library encoded what."""
-        return (
-            f"gigatoken, {self.exact_documents:,} documents by tiktoken instead, "
-            f"{self.compared_documents:,} by both for comparison"
-        )
+        exact, both = self.exact_documents, self.compared_documents
+        return f"gigatoken, {exact:,} documents by tiktoken instead, {both:,} by both for comparison"
 
     def encode(self, chunk: Chunk) -> np.ndarray:
         """Return the ids (N,) of a chunk's documents, each followed by eot_id.
@@ -115,8 +102,7 @@ class Engine:
         begins = np.concatenate([[0], np.flatnonzero(ids == self.tokenizer.eot_id) + 1])
         for index, end, length in zip(sample, np.cumsum(lengths), lengths, strict=True):
             if ids[begins[index] : begins[index + 1]].tobytes() != expected[end - length : end].tobytes():
-                number = chunk.first_document + index
-                raise EngineDifference(f"gigatoken: document {number} has other ids than tiktoken gives")
+                raise EngineDifference(f"gigatoken: document {numbers[index]} has other ids than tiktoken gives")
         self.compared_documents += len(sample)
 
     def _encode_mixed(self, chunk: Chunk) -> np.ndarray:
@@ -124,16 +110,12 @@ class Engine:
         if chunk.characters == chunk.utf8_bytes:  # ASCII
             return self.encode_fast(chunk.texts)
         only_exact = pc.match_substring_regex(chunk.texts, ONLY_EXACT)
-        num_exact = only_exact.true_count
-        if num_exact == 0:
+        if only_exact.true_count == 0:
             return self.encode_fast(chunk.texts)
-        self.exact_documents += num_exact
+        self.exact_documents += only_exact.true_count
         fast_ids = self.encode_fast(chunk.texts.filter(pc.invert(only_exact)))
         exact_ids, exact_lengths = self.tokenizer.encode_documents(chunk.texts.filter(only_exact).to_pylist())
-        return self._merge(only_exact.to_numpy(zero_copy_only=False), fast_ids, exact_ids, exact_lengths)
-
-    def _merge(self, only_exact, fast_ids, exact_ids, exact_lengths) -> np.ndarray:
-        """Interleave the ids of two sets of documents; `only_exact` (n,) marks those of tiktoken."""
+        only_exact = only_exact.to_numpy(zero_copy_only=False)
         lengths = np.empty(len(only_exact), np.int64)
         lengths[only_exact] = exact_lengths
         lengths[~only_exact] = np.diff(np.flatnonzero(fast_ids == self.tokenizer.eot_id), prepend=-1)
@@ -146,7 +128,8 @@ class Engine:
         """Return gigatoken's ids of texts without END, each followed by eot_id."""
         if not len(texts):
             return np.empty(0, self.tokenizer.dtype)
-        if self._has_grown():
+        resident = psutil.Process().memory_info().rss - pa.total_allocated_bytes()
+        if self._text_bytes >= RENEW_AFTER_TEXT_BYTES and resident > RENEW_ABOVE_RESIDENT_BYTES:
             self._renew()
         content = _joined(texts)
         self._text_bytes += len(content)
@@ -158,18 +141,13 @@ class Engine:
             raise IntegrityError(f"id {rows.max()} is outside the vocabulary of {self.tokenizer.vocab_size}")
         return rows[0].astype(self.tokenizer.dtype)
 
-    def _has_grown(self) -> bool:
-        """Return whether gigatoken's memory may be what makes the process large."""
-        resident = psutil.Process().memory_info().rss - pa.total_allocated_bytes()
-        return self._text_bytes >= RENEW_AFTER_TEXT_BYTES and resident > RENEW_ABOVE_RESIDENT_BYTES
-
     def _renew(self) -> None:
         """Create a new gigatoken after the memory of the old one has been returned."""
         self._backend, self._text_bytes = None, 0
-        _return_freed_memory()
-        self._backend = self._gigatoken.Tokenizer.from_tiktoken(
-            self.tokenizer.folder / RANKS, pretokenizer="gpt2", special_tokens={END: self.tokenizer.eot_id}
-        )
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc would keep free memory for the thread
+            trim(0)
+        ranks, ends = self.tokenizer.folder / RANKS, {END: self.tokenizer.eot_id}
+        self._backend = self._gigatoken.Tokenizer.from_tiktoken(ranks, pretokenizer="gpt2", special_tokens=ends)
 
 
 def _joined(texts: pa.Array) -> bytes:
@@ -179,14 +157,6 @@ def _joined(texts: pa.Array) -> bytes:
     ends = pa.LargeStringArray.from_buffers(1, pa.py_buffer(np.array([0, len(END_BYTES)])), pa.py_buffer(END_BYTES))
     all_texts = pa.LargeListArray.from_arrays(offsets, texts.cast(pa.large_string()))
     return b"".join([pc.binary_join(all_texts, ends[0])[0].as_buffer(), END_BYTES])
-
-
-def _return_freed_memory() -> None:
-    """Make glibc return free memory to the kernel; it would keep it for the thread."""
-    if sys.platform.startswith("linux"):
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
 
 
 def encode_exactly(chunk: Chunk, tokenizer: Tokenizer) -> np.ndarray:

@@ -34,9 +34,5 @@ class Tally:
 
     def describe(self, tokenizer: Tokenizer, text_slice: Slice, source: dict) -> dict:
         """Return the sidecar's entries about the text; `source` is its name and hashes."""
-        return {
-            **dataclasses.asdict(self),
-            "tokenizer": describe_tokenizer(tokenizer),
-            "slice": dataclasses.asdict(text_slice),
-            "source": source,
-        }
+        described = {"tokenizer": describe_tokenizer(tokenizer), "slice": dataclasses.asdict(text_slice)}
+        return {**dataclasses.asdict(self), **described, "source": source}

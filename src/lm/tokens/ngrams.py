@@ -39,7 +39,9 @@ def shared_tokens(ids: np.ndarray | ShardedIds, others: np.ndarray | ShardedIds,
     for _, places in _matches(known, others, n):
         is_shared[places] = True
     place = np.searchsorted(known, hashes).clip(max=len(known) - 1)
-    return _covered(inside & is_shared[place], len(ids), n)
+    begins = np.flatnonzero(inside & is_shared[place])
+    change = np.bincount(begins, minlength=len(ids) + 1) - np.bincount(begins + n, minlength=len(ids) + 1)
+    return np.cumsum(change[:-1]) > 0
 
 
 def _matches(known: np.ndarray, ids: np.ndarray | ShardedIds, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -83,11 +85,3 @@ def _longest_match(ids: np.ndarray, others: np.ndarray | ShardedIds, positions: 
         positions = positions[others[positions + length] == ids[length]]
         length += len(positions) > 0
     return length
-
-
-def _covered(begins: np.ndarray, num_tokens: int, n: int) -> np.ndarray:
-    """Return which tokens an n-gram covers, (num_tokens,) bool; `begins` marks where n-grams begin."""
-    change = np.zeros(num_tokens + 1, np.int64)
-    change[: len(begins)] += begins
-    change[n : n + len(begins)] -= begins
-    return np.cumsum(change[:-1]) > 0

@@ -1,7 +1,6 @@
 """Read ids in several files as one stream: X.bin is a folder if X.json lists `shards`.
 
-Everything read from `ShardedIds` is an ordinary array, so most code does not notice. Code that would need
-the whole stream in memory reads it block by block.
+Everything read from `ShardedIds` is an ordinary array, so most code does not notice.
 """
 
 import mmap
@@ -38,20 +37,16 @@ class ShardedIds:
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise IndexError(f"step is {step}, needed: 1, because shards are read in slices without a step")
-            return self._between(start, stop)
+            if stop <= start:
+                return np.empty(0, self.dtype)
+            first, last = np.searchsorted(self._ends, (start, stop - 1), side="right")
+            begins = self._begins[first : last + 1].tolist()
+            pieces = [self.shards[first + i][max(start - begin, 0) : stop - begin] for i, begin in enumerate(begins)]
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         if np.ndim(index):
             return self._at(np.asarray(index))
         position = operator.index(index)
         return self._at(np.array([position + len(self) if position < 0 else position]))[0]
-
-    def _between(self, start: int, stop: int) -> np.ndarray:
-        """Return the ids start … stop - 1, both in 0 … N."""
-        if stop <= start:
-            return np.empty(0, self.dtype)
-        first, last = np.searchsorted(self._ends, (start, stop - 1), side="right")
-        begins = self._begins[first : last + 1].tolist()
-        pieces = [self.shards[first + i][max(start - begin, 0) : stop - begin] for i, begin in enumerate(begins)]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _at(self, positions: np.ndarray) -> np.ndarray:
         """Return the ids (n,) at positions (n,)."""
@@ -64,6 +59,15 @@ class ShardedIds:
             in_shard = shard_of == number
             ids[in_shard] = self.shards[number][positions[in_shard] - self._begins[number]]
         return ids
+
+    def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """Return `length` ids from each of `starts` (B,): (B, length). IndexError for one that is not all inside."""
+        if len(starts) and not 0 <= starts.min() <= starts.max() <= len(self) - length:
+            raise IndexError(f"windows of {length} from {starts.min()} to {starts.max()} in {len(self)} ids")
+        rows = np.empty((len(starts), length), self.dtype)
+        for row, start in zip(rows, starts.tolist(), strict=True):
+            row[:] = self[start : start + length]
+        return rows
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         if copy is False:
@@ -78,8 +82,7 @@ class ShardedIds:
 def mapped_for_windows(ids: np.ndarray | ShardedIds) -> np.ndarray | ShardedIds:
     """Return the same ids; files larger than half of the memory are mapped without read-ahead.
 
-    After each page that is not in memory the kernel reads hundreds of kilobytes more. That helps a scan and a
-    file that stays in memory. For a larger file it would be most of the time of a batch.
+    Read-ahead helps a scan, and a file that stays in memory; for a larger file it would be most of a batch's time.
     """
     if len(ids) * ids.dtype.itemsize <= psutil.virtual_memory().total // 2:
         return ids
@@ -97,19 +100,3 @@ def _without_read_ahead(ids: np.ndarray) -> np.ndarray:
     assert isinstance(mapping, mmap.mmap)
     mapping.madvise(mmap.MADV_RANDOM)
     return again
-
-
-class ShardedWindows:
-    """Windows of `length` ids; indexing with `starts` (B,) returns a new (B, length) array."""
-
-    def __init__(self, ids: ShardedIds, length: int):
-        self.ids, self.length = ids, length
-
-    def __getitem__(self, starts: np.ndarray) -> np.ndarray:
-        """Raise IndexError for a window that is not completely inside the stream."""
-        if len(starts) and not 0 <= starts.min() <= starts.max() <= len(self.ids) - self.length:
-            raise IndexError(f"windows of {self.length} from {starts.min()} to {starts.max()} in {len(self.ids)} ids")
-        rows = np.empty((len(starts), self.length), self.ids.dtype)
-        for row, start in zip(rows, starts.tolist(), strict=True):
-            row[:] = self.ids[start : start + self.length]
-        return rows

@@ -1,14 +1,14 @@
 """Read and write token files: X.bin, a flat little-endian stream of ids, and its sidecar X.json.
 
-One `eot_id` follows each document. X.bin has no header, so that any memmap reader can use it. The
-sidecar holds counts, the slice, the tokenizer and the stream's SHA-256. If it lists `shards`, X.bin is a
-folder, and the stream is its files one after the other.
+One `eot_id` follows each document. X.bin has no header, so that any memmap reader can use it. If the sidecar
+lists `shards`, X.bin is a folder, and the stream is its files one after the other.
 """
 
 import dataclasses
 import hashlib
 import math
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +24,7 @@ from lm.tokens.shards import ShardedIds
 FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 BLOCK_TOKENS = 1 << 22
-_BLOCK_BYTES = 1 << 20
+REMAKE = "run `dvc repro -f` on the stage that writes it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +74,8 @@ def files_of(path: Path, meta: dict) -> list[Shard]:
         problem = f"{len(shards)} with {sum(shard.tokens for shard in shards)} tokens"
     except (KeyError, TypeError) as error:
         problem = repr(error)
-    raise IntegrityError(
-        f"{sidecar_path(path)}: `shards` is not a list of files with {meta['tokens']} tokens in total ({problem}); "
-        "run `dvc repro -f` on the stage that writes it"
-    )
+    listed = f"`shards` is not a list of files with {meta['tokens']} tokens in total ({problem})"
+    raise IntegrityError(f"{sidecar_path(path)}: {listed}; {REMAKE}")
 
 
 def map_ids(path: Path, meta: dict) -> np.ndarray | ShardedIds:
@@ -89,9 +87,8 @@ def map_ids(path: Path, meta: dict) -> np.ndarray | ShardedIds:
 def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe) -> dict:
     """Write the chunks of ids to a new file, and its sidecar; return the sidecar.
 
-    `describe()` is called after the last chunk and returns the sidecar's entries other than the format,
-    the dtype, the number of tokens and the hash. The stream is renamed last, so that a killed run leaves
-    no .bin. Raises ParamsError if a folder of shards would be replaced.
+    `describe()` is called after the last chunk and returns the entries that describe the text. The stream is
+    renamed last, so that a killed run leaves no .bin. Raises ParamsError if a folder of shards would be replaced.
     """
     if path.is_dir():
         raise ParamsError(f"{path}: is a folder of shards, a file must be written there; remove the folder first")
@@ -116,17 +113,17 @@ def describe_tokens(dtype: str, num_tokens: int, described: dict, sha256: str) -
 def join_shards(path: Path, shards: list[Shard], dtype: str, described: dict) -> dict:
     """Join files into the folder `path`, one stream, and write its sidecar; return the sidecar.
 
-    The files are linked if possible, else copied. `described` holds the entries that `describe()` returns
-    for write_tokens. Raises IntegrityError if a file does not have its SHA-256.
+    The files are linked if possible, else copied. `described` describes the text. Raises IntegrityError if a file
+    does not have its SHA-256.
     """
-    entries = [
-        {"path": f"{number:05d}.bin", "tokens": shard.tokens, "sha256": shard.sha256}
-        for number, shard in enumerate(shards)
-    ]
+    entries = [{"path": f"{i:05d}.bin", "tokens": s.tokens, "sha256": s.sha256} for i, s in enumerate(shards)]
     with atomic_folder(path) as folder:
         linked = [folder / entry["path"] for entry in entries]
         for shard, file in zip(shards, linked, strict=True):
-            _link(shard.path, file)
+            try:
+                os.link(shard.path, file)
+            except OSError:  # on another disk
+                shutil.copyfile(shard.path, file)
         with ThreadPoolExecutor(1) as pool:  # hash each file while this thread hashes the stream
             hashes = pool.map(sha256_file, linked)
             sha256 = sha256_of_stream(linked)
@@ -139,23 +136,12 @@ def join_shards(path: Path, shards: list[Shard], dtype: str, described: dict) ->
     return meta
 
 
-def _link(source: Path, target: Path) -> None:
-    """Link a file, or copy it if it is on another disk."""
-    try:
-        os.link(source, target)
-    except OSError:
-        with open(source, "rb") as old, atomic_write(target) as new:
-            while block := old.read(_BLOCK_BYTES):
-                new.write(block)
-
-
 def sha256_of_stream(paths: Iterable[Path]) -> str:
     """Return the hex SHA-256 of the files' bytes, one file after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with open(path, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
@@ -168,24 +154,22 @@ def check_hash(path: Path, sha256: str, recorded: str, advice: str = MEND) -> No
 def open_tokens(path: Path | str) -> TokenFile:
     """Open a token file after checking the length and the hash of each of its files against the sidecar.
 
-    Shards are hashed in parallel; only `python src verify` checks the hash of their joint stream, which the
-    shards' hashes imply. Raises IntegrityError (exit 4) if a file differs, DataError (3) if it has no token.
+    Raises IntegrityError (exit 4) if a file differs, DataError (3) if it has no token.
     """
-    path = Path(path)
-    meta = read_json(sidecar_path(path))
-    if meta.get("format_version") != FORMAT_VERSION or meta.get("dtype") not in DTYPES:
-        raise IntegrityError(
-            f"{sidecar_path(path)}: format_version {meta.get('format_version')!r} and dtype {meta.get('dtype')!r} "
-            f"are unknown; needed: {FORMAT_VERSION} and one of {', '.join(DTYPES)}"
-        )
-    for key, kind in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
-        if not isinstance(meta.get(key), kind):
+    path, sidecar = Path(path), sidecar_path(Path(path))
+    meta = read_json(sidecar)
+    version, dtype = meta.get("format_version"), meta.get("dtype")
+    if version != FORMAT_VERSION or dtype not in DTYPES:
+        needed = f"{FORMAT_VERSION} and one of {', '.join(DTYPES)}"
+        raise IntegrityError(f"{sidecar}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
+    for key, wanted in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
+        if not isinstance(meta.get(key), wanted):
             raise IntegrityError(
-                f"{sidecar_path(path)}: {key} is {meta.get(key)!r}; run `dvc repro -f` on the stage that writes it"
+                f"{sidecar}: {key} is {meta.get(key)!r}; run `dvc repro -f` on the stage that writes it"
             )
     files = files_of(path, meta)
     for file in files:
-        _check_size(file, meta["dtype"])
+        _check_size(file, dtype)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         hashes = pool.map(sha256_file, [file.path for file in files])
         hidden = True if len(files) == 1 else None  # None: shown on a terminal
@@ -223,19 +207,17 @@ def entropy_per_token(tokens: TokenFile) -> float | None:
 
 def document_spans(tokens: TokenFile) -> np.ndarray:
     """Return where each document begins and where its eot_id ends, in tokens: (N_documents, 2) int64."""
-    ends = [start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids)]
-    ends = np.concatenate(ends)
-    return np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+    ends = (start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids))
+    bounds = np.concatenate([[0], *ends])
+    return np.column_stack([bounds[:-1], bounds[1:]])
 
 
 def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:
     """Raise IntegrityError if the file was made with another tokenizer."""
-    recorded = tokens.meta["tokenizer"]["sha256"]
-    if recorded != tokenizer_sha256:
-        raise IntegrityError(
-            f"{tokens.path}: made with tokenizer {recorded[:12]}…, data/tokenizer is {tokenizer_sha256[:12]}…; "
-            "run `dvc repro`"
-        )
+    recorded, needed = tokens.meta["tokenizer"]["sha256"], tokenizer_sha256
+    if recorded != needed:
+        made = f"made with tokenizer {recorded[:12]}…, data/tokenizer is {needed[:12]}…"
+        raise IntegrityError(f"{tokens.path}: {made}; run `dvc repro`")
 
 
 def check_id_range(tokens: TokenFile, block_tokens: int = BLOCK_TOKENS) -> None:

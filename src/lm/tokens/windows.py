@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 from lm.core.errors import DataError
-from lm.tokens.shards import ShardedIds, ShardedWindows, mapped_for_windows
+from lm.tokens.shards import ShardedIds, mapped_for_windows
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
@@ -68,15 +68,10 @@ class TokenWindows:
             raise DataError(
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
             )
-        self.ids, self.seq_len, self.batch_size, self.seed = ids, seq_len, batch_size, seed
-        self._windows = _windows_of(mapped_for_windows(ids), seq_len + 1)
+        self.ids, self.seq_len, self.batch_size, self.seed = mapped_for_windows(ids), seq_len, batch_size, seed
         self._epoch_begins = [0]  # number of the first window of each epoch, counted over all epochs
         self._block_steps = max(1, min(_BLOCK_WINDOWS, self.windows_per_epoch()) // batch_size)
         self._block, self._block_starts = -1, np.empty((0, batch_size), np.int64)
-
-    def __reduce__(self):
-        # Without the view of windows: pickling it would copy every window in full.
-        return TokenWindows, (self.ids, self.seq_len, self.batch_size, self.seed)
 
     def _offset(self, epoch: int) -> int:
         """Return r_e, the token at which the first window of an epoch starts."""
@@ -94,12 +89,9 @@ class TokenWindows:
         return int(np.searchsorted(self._epoch_begins, number, side="right")) - 1
 
     def starts(self, step: int) -> np.ndarray:
-        """Return the token position at which each window of a step begins: (B,) int64, read-only.
-
-        Computes a block of steps at once and keeps it until a step of another block is asked for.
-        """
+        """Return the token position at which each window of a step begins: (B,) int64, read-only."""
         block, row = divmod(step, self._block_steps)
-        if block != self._block:
+        if block != self._block:  # compute a block of steps at once
             size = self._block_steps * self.batch_size
             starts = self._starts_between(block * size, (block + 1) * size)
             starts.flags.writeable = False
@@ -120,7 +112,7 @@ class TokenWindows:
 
     def buffer(self, step: int) -> np.ndarray:
         """Return the windows of a step, each with the token after it: (B, T + 1) int64, a new array."""
-        return _widen(self._windows[self.starts(step)], self.ids.dtype)
+        return read_windows(self.ids, self.starts(step), self.seq_len + 1)
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the inputs and targets of a step, views of one buffer."""
@@ -145,21 +137,11 @@ def shift(buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def read_windows(ids: np.ndarray | ShardedIds, starts: np.ndarray, length: int) -> np.ndarray:
     """Return `length` ids from each of `starts` (B,): (B, length) int64, a new array. IndexError past the end."""
-    return _widen(_windows_of(ids, length)[starts], ids.dtype)
-
-
-def _windows_of(ids: np.ndarray | ShardedIds, length: int) -> np.ndarray | ShardedWindows:
-    """Return a view (N - length + 1,) of ids (N,): item i is the `length` ids from i on as one opaque value.
-
-    A fancy index copies such items whole, faster than the rows of a sliding_window_view. For shards, indexing
-    returns the rows of ids themselves.
-    """
     if isinstance(ids, ShardedIds):
-        return ShardedWindows(ids, length)
+        return ids.windows(starts, length).astype(np.int64)
+    # Each item of the view is a window as one opaque value. A fancy index copies such items whole, faster than
+    # the rows of a sliding_window_view.
     ids = np.ascontiguousarray(ids)
-    return np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
-
-
-def _widen(windows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return windows, opaque (B,) or rows (B, length) of `dtype`, as (B, length) int64."""
-    return windows.view(dtype).astype(np.int64).reshape(len(windows), -1)
+    view = np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
+    windows = view[starts]
+    return windows.view(ids.dtype).astype(np.int64).reshape(len(windows), -1)

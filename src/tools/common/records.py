@@ -3,10 +3,8 @@
     manifest.json → meta.json (tokenizer) → X.json → model.json → details.json → metrics
 
 Every check yields findings. A damaged record is one finding, and the checks that need it are left out.
-Files are read completely, each once, whatever their modification times say.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,29 +17,30 @@ from tools.common import paths
 from tools.common.parameters import flatten
 
 NAMES_IN_DETAILS = {
-    "bytes_per_token": "train.bytes_per_token",
-    "leaked_fraction": "contamination.leaked_fraction",
-    "val_loss": "best.val_loss",
-    "tokens_seen": "last.tokens_seen",
-    "train_loss": "training.last_train_loss",
-    "parameters": "training.parameters",
-    "bpb_se": "bits_per_byte_se",
-    "clean_bpb": "clean.bits_per_byte",
-}
+    "bytes_per_token": "train.bytes_per_token", "leaked_fraction": "contamination.leaked_fraction",
+    "val_loss": "best.val_loss", "tokens_seen": "last.tokens_seen", "train_loss": "training.last_train_loss",
+    "parameters": "training.parameters", "bpb_se": "bits_per_byte_se", "clean_bpb": "clean.bits_per_byte",
+}  # fmt: skip
 
 
 class Finding(NamedTuple):
     """The result of one check.
 
-    `fault` is a clause that says what is wrong, or None. `blamed` are the files that can be at fault; the
-    file that was made from the others is last. `advice` is a clause that says what to do; without a fault
-    it is a note.
+    `fault` is a clause that says what is wrong, or None. `blamed` are the files that can be at fault, the one that
+    was made from the others last. `advice` is a clause that says what to do; without a fault it is a note.
     """
 
     subject: str
     fault: str | None = None
     blamed: tuple[Path, ...] = ()
     advice: str = ""
+
+
+class Record(NamedTuple):
+    """A JSON file and its content."""
+
+    path: Path
+    content: dict[str, Any]
 
 
 class Digest(NamedTuple):
@@ -53,7 +52,7 @@ class Digest(NamedTuple):
 
 
 class Digests:
-    """Hash files, each once, in blocks; call `on_bytes` with the size of each block. Hard links are one file."""
+    """Hash files, each once and completely; call `on_bytes` with the size of each block. Hard links are one file."""
 
     def __init__(self, on_bytes: Callable[[int], object] = lambda num_bytes: None):
         self.num_bytes = 0
@@ -73,22 +72,14 @@ class Digests:
             return Digest(0, reason, reason)
 
     def _read(self, path: Path) -> Digest:
-        md5, sha256, num_bytes = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
+        md5, sha256, start = hashlib.md5(usedforsecurity=False), hashlib.sha256(), self.num_bytes
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
                 md5.update(block)
                 sha256.update(block)
-                num_bytes += len(block)
+                self.num_bytes += len(block)
                 self._on_bytes(len(block))
-        self.num_bytes += num_bytes
-        return Digest(num_bytes, md5.hexdigest(), sha256.hexdigest())
-
-
-class Record(NamedTuple):
-    """A JSON file and its content."""
-
-    path: Path
-    content: dict[str, Any]
+        return Digest(self.num_bytes - start, md5.hexdigest(), sha256.hexdigest())
 
 
 def differences(found: dict, recorded) -> str | None:
@@ -171,38 +162,21 @@ def weights(digests: Digests, model: Record) -> Iterator[Finding]:
         yield check_file(path, model, {"sha256": digests.of(path).sha256}, model.content[name])
 
 
-# Records and the records they were made from.
+# Records and the records they were made from. Each function returns (values found now, recorded values).
 
 
-def link(compare):
-    """Make a check of a record against its origins from a function that returns (found now, recorded)."""
-
-    @functools.wraps(compare)
-    def check(digests: Digests, record: Record, *origins: Record) -> Iterator[Finding]:
-        found, recorded = compare(digests, record, *origins)
-        if found:
-            names = ", ".join(str(origin.path) for origin in origins)
-            fault = differences(found, recorded)
-            yield Finding(f"{record.path} (from {names})", fault, tuple(each.path for each in (*origins, record)))
-
-    return check
-
-
-@link
 def text_of_tokenizer(digests: Digests, meta: Record, manifest: Record):
     """Compare the text that a vocabulary was trained on; a downloaded vocabulary records no text."""
     found = {"manifest_sha256": digests.of(manifest.path).sha256} if "text" in meta.content else {}
     return found, meta.content.get("text")
 
 
-@link
 def text_of_tokens(digests: Digests, sidecar: Record, manifest: Record):
     """Compare the text that the tokens were made from."""
     found = {"name": manifest.content["source"], "manifest_sha256": digests.of(manifest.path).sha256}
     return found, sidecar.content["source"]
 
 
-@link
 def tokenizer_of_tokens(digests: Digests, sidecar: Record, meta: Record):
     """Compare the tokenizer that the tokens were made with."""
     found = {name: meta.content[name] for name in ("kind", "vocab_size", "eot_id", "dtype")}
@@ -210,32 +184,27 @@ def tokenizer_of_tokens(digests: Digests, sidecar: Record, meta: Record):
     return found, {**sidecar.content["tokenizer"], "dtype": sidecar.content["dtype"]}
 
 
-@link
 def audit_of_tokens(digests: Digests, card: Record, manifest: Record, train: Record, validation: Record):
     """Compare the counts of data/audit/details.json with the token files."""
-    names = ("documents", "characters", "utf8_bytes", "tokens")
-    found, recorded = {"source": manifest.content["source"]}, {"source": card.content["source"]}
+    found = {"source": manifest.content["source"]}
     for split, sidecar in (("train", train), ("validation", validation)):
+        names = ("documents", "characters", "utf8_bytes", "tokens")
         found |= {f"{split}.{name}": sidecar.content[name] for name in names}
-        recorded |= {f"{split}.{name}": card.content[split][name] for name in names}
-    return found, recorded
+    return found, flatten(card.content)
 
 
-@link
 def tokenizer_of_model(digests: Digests, model: Record, meta: Record):
     """Compare the tokenizer that the model was trained with."""
     found = {"tokenizer_sha256": digests.of(meta.path).sha256, "vocab_size": meta.content["vocab_size"]}
     return found, {**model.content, "vocab_size": model.content["config"]["vocab_size"]}
 
 
-@link
 def tokens_of_model(digests: Digests, model: Record, train: Record, validation: Record):
     """Compare the token files that the model was trained on."""
     found = {"train": train.content["sha256"], "validation": validation.content["sha256"]}
     return found, model.content["data_sha256"]
 
 
-@link
 def score_of_model(digests: Digests, score: Record, model: Record, validation: Record):
     """Compare the model and the validation file of data/evaluation/details.json."""
     found = {name: validation.content[name] for name in ("documents", "tokens", "utf8_bytes")}
@@ -245,11 +214,23 @@ def score_of_model(digests: Digests, score: Record, model: Record, validation: R
     return found, score.content
 
 
-@link
 def metrics_of_details(digests: Digests, metrics: Record, details: Record):
     """Compare every metric with the details that it was taken from."""
     known = flatten(details.content)
-    return {name: known.get(NAMES_IN_DETAILS.get(str(name), str(name))) for name in metrics.content}, metrics.content
+    return {name: known.get(NAMES_IN_DETAILS.get(name, name)) for name in metrics.content}, metrics.content
+
+
+def link(compare: Callable) -> Callable[..., Iterator[Finding]]:
+    """Make a check of a record against its origins from one of the functions above."""
+
+    def check(digests: Digests, record: Record, *origins: Record) -> Iterator[Finding]:
+        found, recorded = compare(digests, record, *origins)
+        if found:
+            names = ", ".join(str(origin.path) for origin in origins)
+            blamed = tuple(each.path for each in (*origins, record))
+            yield Finding(f"{record.path} (from {names})", differences(found, recorded), blamed)
+
+    return check
 
 
 # (check, record, *origins) as `run_checks` takes them.
@@ -261,16 +242,19 @@ FILE_CHECKS = [
     (weights, paths.MODEL),
 ]
 LINK_CHECKS = [
-    (text_of_tokenizer, paths.TOKENIZER_META, paths.MANIFEST),
-    (text_of_tokens, paths.TRAIN_SIDECAR, paths.MANIFEST),
-    (text_of_tokens, paths.VALIDATION_SIDECAR, paths.MANIFEST),
-    (tokenizer_of_tokens, paths.TRAIN_SIDECAR, paths.TOKENIZER_META),
-    (tokenizer_of_tokens, paths.VALIDATION_SIDECAR, paths.TOKENIZER_META),
-    (audit_of_tokens, paths.AUDIT_DETAILS, paths.MANIFEST, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
-    (tokenizer_of_model, paths.MODEL, paths.TOKENIZER_META),
-    (tokens_of_model, paths.MODEL, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
-    (score_of_model, paths.EVALUATION_DETAILS, paths.MODEL, paths.VALIDATION_SIDECAR),
-    (metrics_of_details, paths.DATA_METRICS, paths.AUDIT_DETAILS),
-    (metrics_of_details, paths.TRAIN_METRICS, paths.MODEL),
-    (metrics_of_details, paths.EVAL_METRICS, paths.EVALUATION_DETAILS),
+    (link(compare), *needed)
+    for compare, *needed in (
+        (text_of_tokenizer, paths.TOKENIZER_META, paths.MANIFEST),
+        (text_of_tokens, paths.TRAIN_SIDECAR, paths.MANIFEST),
+        (text_of_tokens, paths.VALIDATION_SIDECAR, paths.MANIFEST),
+        (tokenizer_of_tokens, paths.TRAIN_SIDECAR, paths.TOKENIZER_META),
+        (tokenizer_of_tokens, paths.VALIDATION_SIDECAR, paths.TOKENIZER_META),
+        (audit_of_tokens, paths.AUDIT_DETAILS, paths.MANIFEST, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
+        (tokenizer_of_model, paths.MODEL, paths.TOKENIZER_META),
+        (tokens_of_model, paths.MODEL, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
+        (score_of_model, paths.EVALUATION_DETAILS, paths.MODEL, paths.VALIDATION_SIDECAR),
+        (metrics_of_details, paths.DATA_METRICS, paths.AUDIT_DETAILS),
+        (metrics_of_details, paths.TRAIN_METRICS, paths.MODEL),
+        (metrics_of_details, paths.EVAL_METRICS, paths.EVALUATION_DETAILS),
+    )
 ]

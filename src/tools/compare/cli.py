@@ -108,7 +108,7 @@ def beginnings(revision: Revision, documents: list[int]) -> dict[int, str]:
 
 @command
 def main(argv: list[str]) -> None:
-    """Compare the named runs; print and write the report."""
+    """Compare the named runs; write and print the report."""
     args = parse(argv)
     # Read the runs, all on the same documents.
     revisions = [Revision(name) for name in args.names]
@@ -119,13 +119,13 @@ def main(argv: list[str]) -> None:
     groups = group_by_seed(runs)
     sides = groups if len(groups) > 1 else [Group([run]) for run in runs]
     comparisons = [compare_groups(sides[0], b, args.seed, args.confidence, args.resamples) for b in sides[1:]]
-    # Print and write.
+    # Write and print.
     documents = sorted({int(d) for comparison in comparisons for d in most_changed(comparison, args.documents)})
     percent = f"{100 * args.confidence:g} %"
     lines = report(groups, comparisons, beginnings(revisions[0], documents), args.documents, percent)
-    print("\n".join(lines))
     picture, table = args.out.with_suffix(".png"), args.out.with_suffix(".csv")
     draw_comparisons(picture, comparisons, percent)
     write_csv(table, *csv_rows(groups))
     write_text(args.out, "\n".join([*lines, f"![Difference of each document]({picture.name})", ""]))
+    print("\n".join(lines))
     print(f"written: {args.out}, {picture.name}, {table.name}")

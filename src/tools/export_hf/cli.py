@@ -3,18 +3,20 @@
     python src export_hf DIR [--models data/models --tokenizer data/tokenizer]
     python src export_hf --from DIR MODELS [--tokenizer data/tokenizer]
 
-Beside weights, configuration, tokenizer and a model card the folder holds the record of the training, so that an
-import restores exactly the exported files. Of any other text-only Gemma 3 an import takes the weights and checks
-the tokenizer.
+transformers then begins texts as `generate` does. The folder also holds the record and the tokenizer (`tokenizer/`)
+of the training, so that an import restores the exported files. Of any other text-only Gemma 3 an import takes the
+weights; its tokenizer must give the same ids.
 """
 
 import argparse
 import dataclasses
+import json
 import shutil
 import tempfile
 from pathlib import Path
 
 import jinja2
+import tokenizers
 import torch
 import yaml
 
@@ -26,7 +28,7 @@ from lm.formats.hugging_face import WEIGHTS as SAFETENSORS
 from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams, count_parameters
 from lm.model.weights import RECORD, WEIGHTS, WEIGHTS_DIGITS, check_trained_with, load_trained, save_tensors
 from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
-from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.build import write_for_generation, write_huggingface
 from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
@@ -42,12 +44,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = tool_parser("export_hf", __doc__)
     parser.add_argument("folder", type=Path, help="the folder to write")
     parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
-    parser.add_argument("--models", type=Path, default=paths.MODELS)
-    parser.add_argument("--tokenizer", type=Path, default=paths.TOKENIZER)
-    for name, default in (
-        ("params", paths.PARAMS), ("presets", paths.PRESETS), ("audit", paths.AUDIT), ("evaluation", paths.EVALUATION)
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=Path, default=default, help="for the model card")
+    for path in (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.AUDIT, paths.EVALUATION):
+        parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
     parser.add_argument("--seq_len", type=int, default=512, help="window for scoring an imported model (512)")
     return parser.parse_args(argv)
 
@@ -70,10 +68,12 @@ def export(args: argparse.Namespace, folder: Path) -> None:
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
     card = model_card(record, chosen_params(args, record), read_figures(args, record), tokenizer)
     copied = [META, *tokenizer.meta["files"]]
-    check_replaceable(folder, {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, *copied})
+    check_replaceable(folder, {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, paths.TOKENIZER.name, *copied})
     with atomic_folder(folder) as temporary:
+        (temporary / paths.TOKENIZER.name).mkdir()
         for name in copied:
-            shutil.copyfile(args.tokenizer / name, temporary / name)
+            shutil.copyfile(args.tokenizer / name, temporary / paths.TOKENIZER.name / name)
+        write_for_generation(temporary, args.tokenizer, tokenizer.eot_id)
         write_pretrained(temporary, model, tokenizer.eot_id)
         write_json(temporary / RECORD, {name: value for name, value in record.items() if name != "last"})
         write_text(temporary / CARD, card)
@@ -89,10 +89,8 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, {n: train.get(n) for n in RECORDED})):
         for name, value in values.items():
             if value != expected[name]:
-                raise IntegrityError(
-                    f"{path}: {name} is {value}, the model was trained with {expected[name]}; run `dvc repro`, or "
-                    f"name the {path.name} of that run"
-                )
+                sentence = f"{path}: {name} is {value}, the model was trained with {expected[name]}"
+                raise IntegrityError(f"{sentence}; run `dvc repro`, or name the {path.name} of that run")
     return chosen | {"train": train} | selected_presets(params, read_yaml(args.presets))
 
 
@@ -109,13 +107,9 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: Tokenizer) -> str:
     """Return README.md: what the model is and how to use it, its metrics, its data, its parameters."""
-    hashes = {
-        "training tokens": record["data_sha256"]["train"],
-        "validation tokens": record["data_sha256"]["validation"],
-        "tokenizer": record["tokenizer_sha256"],
-        WEIGHTS: record["best"]["sha256"],
-    }
-    config = ModelConfig(**record["config"])
+    data, config = record["data_sha256"], ModelConfig(**record["config"])
+    hashes = {"training tokens": data["train"], "validation tokens": data["validation"]}
+    hashes |= {"tokenizer": record["tokenizer_sha256"], WEIGHTS: record["best"]["sha256"]}
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), keep_trailing_newline=True)
     return environment.get_template("card.md.j2").render(
         model_name=params["model.name"],
@@ -138,6 +132,8 @@ def two_columns(left: str, right: str, rows: dict) -> str:
 
 def import_model(args: argparse.Namespace, folder: Path) -> None:
     """Write a Hugging Face folder's weights and their record as training would have left them."""
+    if not args.source.is_dir():
+        raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
     check_replaceable(folder, set())
     model = read_pretrained(args.source)
     with atomic_folder(folder) as temporary:
@@ -155,10 +151,8 @@ def foreign_record(args: argparse.Namespace, model: Gemma3Model, sha256: str) ->
     tokenizer = load_tokenizer(args.tokenizer)
     check_same_tokenizer(args.source, tokenizer)
     if model.config.vocab_size < tokenizer.vocab_size:
-        raise DataError(
-            f"{args.source}: vocab_size is {model.config.vocab_size}, needed: at least the tokenizer's "
-            f"{tokenizer.vocab_size}"
-        )
+        sizes = f"{model.config.vocab_size}, needed: at least the tokenizer's {tokenizer.vocab_size}"
+        raise DataError(f"{args.source}: vocab_size is {sizes}")
     return {
         "config": dataclasses.asdict(model.config),
         "seq_len": args.seq_len,
@@ -173,20 +167,23 @@ def foreign_record(args: argparse.Namespace, model: Gemma3Model, sha256: str) ->
 
 
 def check_same_tokenizer(source: Path, tokenizer: Tokenizer) -> None:
-    """Raise IntegrityError unless a folder's tokenizer is the given one, unchanged or as transformers rewrites it."""
-    files = (BACKEND, TOKENIZER_CONFIG)
-    for name in files:
-        if not (source / name).exists():
-            raise DataError(f"{source}: {name} is missing; it defines the ids of the model")
-    with tempfile.TemporaryDirectory() as copy, tempfile.TemporaryDirectory() as rewritten:
-        for name in files:
-            shutil.copyfile(source / name, Path(copy) / name)
-        sha256 = write_huggingface(Path(rewritten), Path(copy))["files"][BACKEND]
-    if tokenizer.meta["files"].get(BACKEND) not in (sha256, sha256_file(source / BACKEND)):
-        raise IntegrityError(
-            f"{source}: its tokenizer differs from {tokenizer.folder}; choose its tokenizer as "
-            "tokenizer.name in params.yaml and run `dvc repro make_tokenizer`"
-        )
+    """Raise IntegrityError unless a folder's tokenizer gives the same ids, as it is or as transformers rewrites it."""
+    with tempfile.TemporaryDirectory() as copy:  # without config.json, which would change how transformers opens it
+        for name in (BACKEND, TOKENIZER_CONFIG):
+            if not (source / name).exists():
+                raise DataError(f"{source}: {name} is missing; it defines the ids of the model")
+            shutil.copyfile(source / name, Path(copy, name))
+        write_huggingface(Path(copy, "rewritten"), Path(copy))
+        theirs = [rules_of_ids(path / BACKEND) for path in (source, Path(copy, "rewritten"))]
+    if rules_of_ids(tokenizer.folder / BACKEND) not in theirs:
+        advice = "choose its tokenizer as tokenizer.name in params.yaml and run `dvc repro make_tokenizer`"
+        raise IntegrityError(f"{source}: its tokenizer differs from {tokenizer.folder}; {advice}")
+
+
+def rules_of_ids(path: Path) -> list:
+    """Return what decides the ids of a text; padding and the tokens that are added around it do not."""
+    content = json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
+    return [content[name] for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")]
 
 
 @command
@@ -195,4 +192,4 @@ def main(argv: list[str]) -> None:
     args = parse(argv)
     folder = args.folder.resolve()
     (import_model if args.source else export)(args, folder)
-    print(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()):,} bytes")
+    print(f"{folder}: {sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()):,} bytes")

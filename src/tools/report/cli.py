@@ -7,7 +7,6 @@ The page is one file without scripts that needs no network. What is not made yet
 than those present, is left out, and a line says so.
 """
 
-import argparse
 import re
 from pathlib import Path
 
@@ -17,13 +16,6 @@ from lm.core.errors import command
 from lm.core.files import write_text
 from tools.common.arguments import tool_parser
 from tools.report.sections import gather
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; a wrong one ends the program with status 2."""
-    parser = tool_parser("report", __doc__)
-    parser.add_argument("out", type=Path, nargs="?", default="report.html", help="the page (report.html)")
-    return parser.parse_args(argv)
 
 
 def readable(value) -> str:
@@ -40,19 +32,16 @@ def look(value) -> str:
     return "long" if re.search(r"\S{24}", str(value)) else ""  # "long": a word of 24 letters, broken anywhere
 
 
-def render(variables: dict) -> str:
-    """Return the page; all text is escaped."""
+@command
+def main(argv: list[str]) -> None:
+    """Write the page; all text in it is escaped."""
+    parser = tool_parser("report", __doc__)
+    parser.add_argument("out", type=Path, nargs="?", default="report.html", help="the page (report.html)")
+    out = parser.parse_args(argv).out
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {"readable": readable, "look": look}
-    return environment.get_template("page.html.j2").render(variables)
-
-
-@command
-def main(argv: list[str]) -> None:
-    """Write the page."""
-    args = parse(argv)
-    write_text(args.out, render(gather()))
-    print(f"{args.out}: {args.out.stat().st_size:,} bytes; open it in a browser")
+    write_text(out, environment.get_template("page.html.j2").render(gather()))
+    print(f"{out}: {out.stat().st_size:,} bytes; open it in a browser")

@@ -1,7 +1,4 @@
-"""Draw the pictures that only the report has: lengths of tokens and documents, parameters and FLOP by part.
-
-Each function draws onto the axes that it is given; lm.plots makes figures of them.
-"""
+"""Draw onto given axes what only the report has: lengths of tokens and documents, parameters and FLOP by part."""
 
 from pathlib import Path
 
@@ -59,13 +56,14 @@ def draw_document_lengths(axes: Axes, lengths: dict[str, np.ndarray]) -> None:
     every = np.concatenate(list(lengths.values()))
     bins = np.geomspace(every.min(), every.max() * 1.001 + 1, 30)
     looks = {
-        "train": {"color": BLUE, "histtype": "stepfilled", "alpha": 0.55},
-        "validation": {"color": ORANGE, "histtype": "step", "linestyle": "--", "linewidth": 1.8},
+        "train": ("■", {"color": BLUE, "histtype": "stepfilled", "alpha": 0.55}),
+        "validation": ("□", {"color": ORANGE, "histtype": "step", "linestyle": "--", "linewidth": 1.8}),
     }
     for row, (name, values) in enumerate(reversed(lengths.items())):
-        axes.hist(values, bins, weights=np.full(len(values), 1 / len(values)), **looks[name])
-        text = f"{name}: {len(values):,} documents, median {np.median(values):,.0f}"
-        write_key(axes, row, f"{'■' if name == 'train' else '□'} {text}", looks[name]["color"])
+        mark, look = looks[name]
+        axes.hist(values, bins, weights=np.full(len(values), 1 / len(values)), **look)
+        text = f"{mark} {name}: {len(values):,} documents, median {np.median(values):,.0f}"
+        write_key(axes, row, text, look["color"])
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -77,22 +75,17 @@ def draw_document_lengths(axes: Axes, lengths: dict[str, np.ndarray]) -> None:
 def draw_model(axes: Axes, parameters: dict[str, int], flops: dict[str, float]) -> None:
     """Draw each part of the model in percent of its parameters and of the FLOP per training token."""
     rows = (
-        ("embedding,\nhead", "embedding", "head"),
-        ("attention", "attention", "attention"),
-        ("scores", None, "scores"),
-        ("MLP", "mlp", "mlp"),
-        ("norms", "norms", None),
-    )
+        ("embedding,\nhead", "embedding", "head"), ("attention", "attention", "attention"),
+        ("scores", None, "scores"), ("MLP", "mlp", "mlp"), ("norms", "norms", None),
+    )  # fmt: skip
     looks: tuple[dict, dict] = {"color": BLUE}, {"facecolor": "white", "edgecolor": ORANGE, "hatch": "/////"}
     for y, (_, *names) in enumerate(rows):
         for name, values, shift, look in zip(names, (parameters, flops), (-0.2, 0.2), looks, strict=True):
             if name is not None:
                 fraction = values[name] / values["total"]
                 axes.barh(y + shift, fraction, 0.36, **look)
-                text = f"{count(values[name])}, {fraction:.{0 if fraction >= 0.01 else 1}%}"
-                axes.annotate(
-                    text, (fraction, y + shift), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5
-                )
+                text = f" {count(values[name])}, {fraction:.{0 if fraction >= 0.01 else 1}%}"
+                axes.text(fraction, y + shift, text, va="center", fontsize=8.5)
     axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

@@ -1,7 +1,6 @@
 """Gather what the page shows, one function per section; page.html.j2 has the words and the layout.
 
-A record that is missing, or that was made from other files than those present, is left out. Each section
-then has a note that says so.
+A record that is missing, or that was made from other files than those present, is left out, and a note says so.
 """
 
 import base64
@@ -18,25 +17,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from lm import plots
 from lm.core.files import read_json, sha256_file
 from lm.core.params import read_yaml
 from lm.model.gemma3 import ModelConfig, count_parameters, flops_per_token
-from lm.plots import (
-    draw_documents,
-    draw_gradient_norm,
-    draw_learning_rate,
-    draw_loss_by_position,
-    draw_losses,
-    figure_of,
-    read_csv,
-    to_svg,
-)
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import TokenFile, entropy_per_token
 from tools.common import paths
-from tools.common.parameters import flatten, selected_presets
+from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
-from tools.common.revisions import recorded_params
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
 
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
@@ -61,8 +50,10 @@ class Workspace:
 
     def notes(self, *needed: tuple[Path, str]) -> list[str]:
         """Return a line for each (record, what is made from it) that is left out."""
-        missing = [(path, what) for path, what in needed if path not in self.records]
-        return [f"Left out: {what}; {path} {self.left_out.get(path, 'does not exist yet')}." for path, what in missing]
+        return [
+            f"Left out: {what}; {path} {self.left_out.get(path, 'does not exist yet')}."
+            for path, what in needed if path not in self.records
+        ]  # fmt: skip
 
 
 def read_workspace() -> Workspace:
@@ -94,12 +85,12 @@ def gather() -> dict:
 def curve(name: str) -> dict[str, list[float]]:
     """Return the columns of a file of plots/, {} if it is missing or has no rows."""
     path = paths.PLOTS / name
-    return read_csv(path) if path.exists() else {}
+    return plots.read_csv(path) if path.exists() else {}
 
 
 def picture(title: str, height: float, *draw_functions: Callable) -> dict:
     """Draw the panels of a picture, `height` inches in all."""
-    svg = to_svg(figure_of(*draw_functions, size=(WIDTH, height)))
+    svg = plots.to_svg(plots.figure_of(*draw_functions, size=(WIDTH, height)))
     return {"title": title, "base64": base64.b64encode(svg).decode("ascii")}
 
 
@@ -118,29 +109,28 @@ def verdict(workspace: Workspace) -> dict:
 
 def curves(workspace: Workspace) -> dict:
     """Draw losses by tokens and by time, learning rate and gradient norm, and loss by context."""
-    train, validation, timing = (curve(f"{name}.csv") for name in ("training", "validation", "timing"))
-    position, meta = curve("loss_by_position.csv"), workspace.get(paths.VALIDATION_SIDECAR)
+    names = ("training", "validation", "timing", "loss_by_position")
+    train, validation, timing, position = (curve(f"{name}.csv") for name in names)
+    meta, pictures = workspace.get(paths.VALIDATION_SIDECAR), []
     floor = entropy_per_token(TokenFile(paths.VALIDATION, np.empty(0), meta)) if meta else None
-    losses = partial(draw_losses, train=train, validation=validation, floor=floor)
-    pictures = []
+    losses = partial(plots.draw_losses, train=train, validation=validation, floor=floor)
     if validation:
         pictures.append(picture("Loss by tokens", 3.5, losses))
     if validation and timing:
         pictures.append(picture("Loss by time", 3.5, partial(losses, timing=timing)))
     if train:
-        panels = (partial(draw, train=train) for draw in (draw_learning_rate, draw_gradient_norm))
+        panels = (partial(draw, train=train) for draw in (plots.draw_learning_rate, plots.draw_gradient_norm))
         pictures.append(picture("Learning rate and gradient norm", 3.8, *panels))
     notes = [] if pictures else [f"Left out: curves of training; {paths.PLOTS} has none yet."]
     if position and workspace.get(paths.EVALUATION_DETAILS):
-        pictures.append(picture("Loss by context", 3.2, partial(draw_loss_by_position, curve=position)))
+        pictures.append(picture("Loss by context", 3.2, partial(plots.draw_loss_by_position, curve=position)))
     return {"pictures": pictures, "notes": notes + workspace.notes((paths.EVALUATION_DETAILS, "loss by context"))}
 
 
 def metrics(workspace: Workspace) -> dict:
     """Return the metrics first, then every figure of the evaluation and of the training."""
-    chosen = {name: value for path in METRICS for name, value in workspace.get(path).items()}
     tables = {
-        "metrics": chosen,
+        "metrics": {name: value for path in METRICS for name, value in workspace.get(path).items()},
         str(paths.EVALUATION_DETAILS): workspace.get(paths.EVALUATION_DETAILS),
         f"{paths.MODEL}, training": workspace.get(paths.MODEL).get("training", {}),
     }
@@ -206,19 +196,17 @@ def text_pictures(workspace: Workspace) -> list[dict]:
     pictures, lengths = [], {}
     for split, sidecar in SPLITS.items():
         meta = workspace.get(sidecar)
-        if not (meta and sidecar.with_suffix(".bin").exists()):
-            continue
-        counts, lengths[split] = scan(sidecar.with_suffix(".bin"), meta)
-        if split == "train":
-            sizes = load_tokenizer(paths.TOKENIZER).token_bytes
-            draw = partial(draw_token_lengths, text_counts=counts, token_bytes=sizes)
-            pictures.append(picture("Token length", 3.2, draw))
+        if meta and sidecar.with_suffix(".bin").exists():
+            counts, lengths[split] = scan(sidecar.with_suffix(".bin"), meta)
+            if split == "train":
+                sizes = load_tokenizer(paths.TOKENIZER).token_bytes
+                draw = partial(draw_token_lengths, text_counts=counts, token_bytes=sizes)
+                pictures.append(picture("Token length", 3.2, draw))
     if lengths:
         pictures.append(picture("Document length", 3.2, partial(draw_document_lengths, lengths=lengths)))
     if workspace.get(paths.EVALUATION_DETAILS) and paths.DOCUMENT_LOSSES.exists():
         table = pq.read_table(paths.DOCUMENT_LOSSES, columns=["leaked_fraction", "nats", "utf8_bytes"])
-        documents = {name: table[name].to_numpy() for name in table.column_names}
-        draw = partial(draw_documents, documents=documents)
+        draw = partial(plots.draw_documents, documents={name: table[name].to_numpy() for name in table.column_names})
         pictures.append(picture("Loss and contamination by document", 3.2, draw))
     return pictures
 
@@ -226,15 +214,13 @@ def text_pictures(workspace: Workspace) -> list[dict]:
 def parameters(workspace: Workspace) -> dict:
     """Return the chosen parameters, and which of them differ from those recorded with the last results."""
     recorded = recorded_params(read_yaml(paths.LOCK)) if paths.LOCK.exists() else {}
-    tables, num_changed = [], 0
-    for section in (workspace.params, selected_presets(workspace.params, workspace.presets)):
-        rows = []
-        for name, value in flatten(section).items():
-            changed = recorded.get(name, value) != value
-            rows.append((name, json.dumps(value, ensure_ascii=False) + (f", was {recorded[name]}" if changed else "")))
-            num_changed += changed
-        tables.append(rows)
-    return {"tables": tables, "num_changed": num_changed}
+    sections = [flatten(workspace.params), flatten(selected_presets(workspace.params, workspace.presets))]
+    was = {
+        name: f", was {recorded[name]}"
+        for section in sections for name, value in section.items() if recorded.get(name, value) != value
+    }  # fmt: skip
+    tables = [[(n, json.dumps(v, ensure_ascii=False) + was.get(n, "")) for n, v in each.items()] for each in sections]
+    return {"tables": tables, "num_changed": len(was)}
 
 
 def provenance(workspace: Workspace) -> dict:

@@ -106,16 +106,16 @@ def analyse(revisions: list[Revision], args: argparse.Namespace) -> Scaling:
 
 @command
 def main(argv: list[str]) -> None:
-    """Fit the law to the named runs; print and write the report."""
+    """Fit the law to the named runs; write and print the report."""
     args = parse(argv)
     revisions = [Revision(name) for name in matching(args.names)]
     for other in revisions[1:]:
         refuse_other_text(revisions[0], other)
     scaling = analyse(revisions, args)
     lines = report(scaling)
-    print("\n".join(lines))
     markdown, data, picture = (args.out.with_name(args.out.name + suffix) for suffix in (".md", ".json", ".png"))
     draw_scaling(picture, scaling)
     write_json(data, as_json(scaling))
     write_text(markdown, "\n".join([*lines, f"![Loss against compute]({picture.name})", ""]))
+    print("\n".join(lines))
     print(f"written: {markdown}, {data.name}, {picture.name}")

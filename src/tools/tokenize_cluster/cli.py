@@ -3,15 +3,16 @@
     python src tokenize_cluster train --ranks 64 --workers 8
     python src tokenize_cluster train --ranks 64 --executor slurm --option time=1:00:00 --option partition=cpu
 
-Replaces the stages tokenize_train and tokenize_val; the ids are the same, byte for byte. The same command
-again runs only the ranks that are missing or whose text, tokenizer or code changed, and joins them when all
-are finished; under Slurm that is the second call. Then `dvc commit -f tokenize_train` records the result,
-and `dvc repro` continues from there. Ranks share --folder, --raw and the code, so these must be on a disk
-that all machines can read. Needs `pip install -r requirements-cluster.txt`.
+Replaces the stages tokenize_train and tokenize_val; the ids are the same, byte for byte. The same command again
+runs only the ranks that are missing or whose text, tokenizer or code changed, and joins them when all are finished;
+under Slurm that is the second call. Then `dvc commit -f tokenize_train` records the result, and `dvc repro`
+continues from there. --folder, --raw and the code must be on a disk that all machines can read.
+Needs `pip install -r requirements-cluster.txt`.
 """
 
 import argparse
 import dataclasses
+import importlib
 import os
 import shlex
 import sys
@@ -22,6 +23,7 @@ from lm.core.errors import EnvironmentFailure, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.text.documents import Slice, refuse_overlap
+from tools.common.arguments import tool_parser
 from tools.tokenize_cluster.ranks import SRC, RankJob, join_ranks, plan_ranks
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
@@ -30,10 +32,7 @@ STAGES = {"train": "tokenize_train", "validation": "tokenize_val"}
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Return the arguments; exit with status 2 if one is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python src tokenize_cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )  # fmt: skip
+    parser = tool_parser("tokenize_cluster", __doc__)
     add = parser.add_argument
     add("split", choices=tuple(STAGES), help="which slice of the selected source")
     add("--ranks", type=int, required=True, help="number of ranks; more than one per parquet file is useless")
@@ -47,8 +46,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--out", type=Path, help="token file to write (data/processed_datasets/SPLIT.bin)")
     args = parser.parse_args(argv)
     for name in ("ranks", "workers"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ParamsError(f"--{name} is {getattr(args, name)}, needed: at least 1")
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ParamsError(f"--{name} is {value}, needed: at least 1")
     args.folder = args.folder or Path("ranks", args.split)
     args.out = args.out or Path("data/processed_datasets", f"{args.split}.bin")
     return args
@@ -79,27 +78,18 @@ def read_options(pairs: list[str]) -> dict:
 def executor_class(kind: str) -> type:
     """Return datatrove's executor class."""
     try:
-        if kind == "local":
-            from datatrove.executor.local import LocalPipelineExecutor as Executor
-        elif kind == "slurm":
-            from datatrove.executor.slurm import SlurmPipelineExecutor as Executor
-        else:
-            import ray  # noqa: F401 - the executor would notice a missing ray only in run()
-            from datatrove.executor.ray import RayPipelineExecutor as Executor
+        if kind == "ray":
+            importlib.import_module("ray")  # the executor would notice a missing ray only in run()
+        return getattr(importlib.import_module(f"datatrove.executor.{kind}"), f"{kind.title()}PipelineExecutor")
     except ImportError as error:
         raise EnvironmentFailure(
-            f"{error.name.partition('.')[0]} is not installed; run `pip install -r requirements-cluster.txt` "
-            f"({STAGES['train']} and {STAGES['validation']} work without it)"
+            f"{(error.name or 'datatrove').partition('.')[0]} is not installed; run `pip install -r "
+            f"requirements-cluster.txt` ({STAGES['train']} and {STAGES['validation']} work without it)"
         ) from None
-    return Executor
 
 
 def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
-    """Return the executor that runs every rank of a job; raise ParamsError for an unknown or missing option.
-
-    RankJob.unfinished decides what must run. datatrove knows a finished rank only by its number, so it
-    skips nothing, and writes its logs into a new folder each time.
-    """
+    """Return the executor that runs every rank of a job; raise ParamsError for an unknown or missing option."""
     num_ranks = len(job.ranks)
     if kind == "local":
         options = {"workers": min(workers or os.cpu_count() or 1, num_ranks), **options}
@@ -112,23 +102,13 @@ def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
     if kind == "ray":
         paths = os.pathsep.join([str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])])
         options = {"ray_remote_kwargs": {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}}, **options}
+    # datatrove knows a finished rank only by its number, so it skips nothing and gets a new folder for its logs.
     logs = str(job.folder / "logs" / time.strftime("%Y%m%d-%H%M%S"))
     executor = executor_class(kind)
     try:
         return executor(pipeline=[job], tasks=num_ranks, logging_dir=logs, skip_completed=False, **options)
     except TypeError as error:
         raise ParamsError(f"--executor {kind}: {error}; give what is missing as --option NAME=VALUE") from None
-
-
-def run_ranks(job: RankJob, args: argparse.Namespace) -> int:
-    """Run or submit the unfinished ranks; return how many are unfinished afterwards."""
-    unfinished = job.unfinished()
-    print(f"{len(unfinished)} of {len(job.ranks)} ranks to tokenize", flush=True)
-    if not unfinished:
-        return 0
-    remaining = dataclasses.replace(job, ranks=unfinished)
-    make_executor(remaining, args.executor, args.workers, read_options(args.option)).run()
-    return len(job.unfinished())
 
 
 @command
@@ -141,18 +121,19 @@ def main(argv: list[str]) -> None:
     with output_lock(args.out):
         # Divide the files among the ranks and run those that are not finished.
         job = plan_ranks(args.raw, args.tokenizer, text_slice, args.folder, chunk_chars, args.ranks)
-        num_left = run_ranks(job, args)
+        unfinished = job.unfinished()
+        print(f"{len(unfinished)} of {len(job.ranks)} ranks to tokenize", flush=True)
+        if unfinished:
+            remaining = dataclasses.replace(job, ranks=unfinished)
+            make_executor(remaining, args.executor, args.workers, read_options(args.option)).run()
+        num_left = len(job.unfinished()) if unfinished else 0
         if num_left and args.executor == "slurm":
             print(f"{num_left} ranks are submitted; when they have finished, the same command joins them")
             return
         if num_left:
-            raise EnvironmentFailure(
-                f"{num_left} of {len(job.ranks)} ranks failed, see {args.folder}/logs; "
-                "the same command again runs only those"
-            )
+            failed = f"{num_left} of {len(job.ranks)} ranks failed, see {args.folder}/logs"
+            raise EnvironmentFailure(f"{failed}; the same command again runs only those")
         # Join the ranks' files as shards of one token file.
         meta = join_ranks(job, args.out)
-    print(
-        f"{args.out}: {meta['tokens']:,} tokens in {len(meta['shards'])} shards; "
-        f"`dvc commit -f {STAGES[args.split]}` records it"
-    )
+    size = f"{meta['tokens']:,} tokens in {len(meta['shards'])} shards"
+    print(f"{args.out}: {size}; `dvc commit -f {STAGES[args.split]}` records it")

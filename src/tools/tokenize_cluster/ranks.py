@@ -6,8 +6,7 @@
     join_ranks(job, Path("train.bin"))
 
 Ranks take the files in order and never cut one, so that the ranks' ids one after the other equal those of
-one process. A finished rank is recognised by the origin in its sidecar: the files' hashes, its range of
-characters, the tokenizer and the code.
+one process. A finished rank is recognised by the origin in its sidecar.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +25,8 @@ from lm.core.errors import IntegrityError, NoDocument
 from lm.core.files import read_json, sha256_file, sha256_json
 from lm.text.documents import MANIFEST, Chunk, Slice, check_files, check_slice, describe_source, iter_chunks
 from lm.text.parquet import iter_batches
-from lm.tokenizer.encoding import Encoded, encode_here, encode_in_thread
-from lm.tokenizer.engine import EngineDifference, open_engine
+from lm.tokenizer.encoding import encode_here, encode_in_thread, write_fast
+from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
 from lm.tokens.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_tokens
@@ -90,7 +89,6 @@ def plan_ranks(
 ) -> RankJob:
     """Divide the files of a slice among at most `num_ranks` ranks of about the same number of bytes.
 
-    If the slice is not a whole split, the characters of the files before its end are counted in one pass.
     Raises DataError if the split does not contain the slice.
     """
     manifest = read_json(raw / MANIFEST)
@@ -101,21 +99,19 @@ def plan_ranks(
     ranks = []
     for number, group in enumerate(_groups(placed, num_ranks)):
         begin, end = group[0].begin, group[-1].end
-        is_to_end = text_slice.end_char >= end
-        num_chars = None if is_to_end else text_slice.end_char - max(begin, text_slice.start_char)
-        local = Slice(text_slice.split, max(0, text_slice.start_char - begin), num_chars)
+        first = max(begin, text_slice.start_char)
+        num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
+        local = Slice(text_slice.split, first - begin, num_chars)
         ranks.append(Rank(number, [file.entry for file in group], local))
     return RankJob(raw.resolve(), tokenizer.resolve(), folder.resolve(), text_slice, chunk_chars, manifest, ranks)
 
 
 def _place(raw: Path, column: str, files: list[dict], text_slice: Slice) -> list[Placed]:
-    """Return the files with characters of the slice, and where they are in the split."""
+    """Return the files with characters of the slice, and where they are in the split, after one pass over them."""
     placed, position = [], 0
     for entry in files:
-        counts = (
-            pc.sum(pc.utf8_length(batch.column(0))).as_py() for batch in iter_batches(raw / entry["path"], [column])
-        )
-        begin, position = position, position + sum(count or 0 for count in counts)
+        texts = (batch.column(0) for batch in iter_batches(raw / entry["path"], [column]))
+        begin, position = position, position + sum(pc.sum(pc.utf8_length(text)).as_py() or 0 for text in texts)
         if position > text_slice.start_char:
             placed.append(Placed(entry, begin, position))
         if position >= text_slice.end_char:
@@ -134,15 +130,8 @@ def _groups(placed: list[Placed], num_groups: int) -> list[list[Placed]]:
 def describe_encoder(tokenizer: Tokenizer) -> dict:
     """Return what decides a rank's ids besides its text: the tokenizer, the code and the packages."""
     code = sha256_json([sha256_file(SRC / name) for name in CODE])
-    return {"tokenizer": tokenizer.sha256, "code": code, **{name: _version(name) for name in PACKAGES}}
-
-
-def _version(package: str) -> str | None:
-    """Return the installed version, or None."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    packages = {name: next((found.version for found in distributions(name=name)), None) for name in PACKAGES}
+    return {"tokenizer": tokenizer.sha256, "code": code, **packages}
 
 
 def origin_of(job: RankJob, rank: Rank, encoder: dict) -> dict:
@@ -151,10 +140,7 @@ def origin_of(job: RankJob, rank: Rank, encoder: dict) -> dict:
 
 
 def is_finished(path: Path, origin: dict) -> bool:
-    """Return whether a rank's token file has the length that its sidecar says, and this origin.
-
-    Its bytes are not read here; join_ranks checks them.
-    """
+    """Return whether a rank's token file has its sidecar's length and this origin; join_ranks reads its bytes."""
     try:
         record = read_json(sidecar_path(path))
         is_whole = path.stat().st_size == record["tokens"] * DTYPES[record["dtype"]].itemsize
@@ -164,35 +150,26 @@ def is_finished(path: Path, origin: dict) -> bool:
 
 
 def tokenize_rank(job: RankJob, rank: Rank) -> None:
-    """Tokenize a rank's files unless that is done: with gigatoken if possible, else with the tokenizer itself.
-
-    Raises IntegrityError if a file differs from the manifest.
-    """
+    """Tokenize a rank's files unless that is done; raise IntegrityError if a file differs from the manifest."""
     tokenizer = load_tokenizer(job.tokenizer)
     path, origin = job.path(rank), origin_of(job, rank, describe_encoder(tokenizer))
     if is_finished(path, origin):
         return
     check_files(job.raw, rank.files)
     path.unlink(missing_ok=True)  # an old file would not match the new sidecar
-    engine = open_engine(tokenizer)
-    if engine is not None:
-        try:
-            return _write_rank(path, tokenizer, origin, encode_in_thread(_chunks(job, rank), engine))
-        except EngineDifference as difference:
-            print(f"warning: {difference}; tokenizing rank {rank.number} again with tiktoken alone", file=sys.stderr)
-    _write_rank(path, tokenizer, origin, encode_here(_chunks(job, rank), tokenizer))
 
+    def write(engine: Engine | None) -> dict:
+        chunks, tally, dtype = _chunks(job, rank), Tally(), tokenizer.meta["dtype"]
+        encoded = encode_in_thread(chunks, engine) if engine else encode_here(chunks, tokenizer)
+        return write_tokens(path, tally.ids_of(encoded), dtype, lambda: vars(tally) | {"origin": origin})
 
-def _write_rank(path: Path, tokenizer: Tokenizer, origin: dict, encoded: Encoded) -> None:
-    """Write the rank's token file."""
-    tally, dtype = Tally(), tokenizer.meta["dtype"]
-    write_tokens(path, tally.ids_of(encoded), dtype, lambda: {**dataclasses.asdict(tally), "origin": origin})
+    write_fast(write, open_engine(tokenizer), path)
 
 
 def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
     """Yield the rank's documents; nothing if no document of the slice begins in its files."""
-    no_limit = sys.maxsize  # plan_ranks has checked that the slice is inside the split
-    manifest = {**job.manifest, "splits": {rank.slice.split: {"files": rank.files, "characters": no_limit}}}
+    split = {"files": rank.files, "characters": sys.maxsize}  # plan_ranks has checked that the split holds the slice
+    manifest = {**job.manifest, "splits": {rank.slice.split: split}}
     with contextlib.suppress(NoDocument):
         yield from iter_chunks(job.raw, manifest, rank.slice, job.chunk_chars)
 
@@ -212,6 +189,6 @@ def join_ranks(job: RankJob, out: Path) -> dict:
         )
     tally = Tally()
     for record in records:
-        tally.add(Tally(**{field.name: record[field.name] for field in dataclasses.fields(Tally)}))
+        tally.add(Tally(**{name: record[name] for name in vars(tally)}))
     described = tally.describe(tokenizer, job.slice, describe_source(job.raw, job.manifest))
     return join_shards(out, shards, tokenizer.meta["dtype"], described)

@@ -1,15 +1,14 @@
-"""Check every file of the workspace against its record, dvc.lock and, with --cache, DVC's cache.
+"""Check every file of the workspace against its record and dvc.lock; with --cache also objects of DVC's cache.
 
     python src verify
     python src verify --cache exported
 
-Every byte is read, because DVC trusts the modification times of files and never reads its cache again. Each
-check prints one line: `ok`; `WRONG` with the command that repairs it (run these commands from the top, then
-verify again); or `note` for a file that is not made yet or that has changed since. Exit status 4 if anything
-is wrong.
+Every byte is read, because DVC trusts the modification times of files and never reads its cache again. Of the
+cache only the objects that dvc.lock or a .dvc file refers to are read; those of other runs are counted. Each check
+prints one line: `ok`; `WRONG` with the command that repairs it (run these commands from the top, then verify
+again); or `note` for a file that is not made yet or that has changed since. Exit status 4 if anything is wrong.
 """
 
-import argparse
 import itertools
 import shlex
 import tempfile
@@ -20,27 +19,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, ParamsError, UserError, command
+from lm.core.files import sha256_file
+from tools.common import records
 from tools.common.arguments import tool_parser
-from tools.common.paths import MODEL, PIPELINE
-from tools.common.records import (
-    FILE_CHECKS,
-    LINK_CHECKS,
-    Digests,
-    Finding,
-    Record,
-    run_checks,
-    tokenizer_files,
-    tokenizer_of_model,
-    weights,
-)
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; a wrong one ends the program with status 2."""
-    parser = tool_parser("verify", __doc__)
-    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="output of `python src export_hf`")
-    parser.add_argument("--cache", action="store_true", help="also read every cache object that dvc.lock refers to")
-    return parser.parse_args(argv)
+from tools.common.paths import MODEL, PIPELINE, TOKENIZER, TOKENIZER_META
+from tools.common.records import Digests, Finding, Record, run_checks
 
 
 def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[Finding]:
@@ -56,38 +39,52 @@ def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[F
             bar.total = outputs.num_bytes(with_cache)
             yield from check_runs(digests)
             yield from outputs.check_stages()
-            for finding in run_checks(FILE_CHECKS + LINK_CHECKS, digests):
+            for finding in run_checks(records.FILE_CHECKS + records.LINK_CHECKS, digests):
                 yield finding._replace(advice=outputs.mend(finding.blamed)) if finding.fault else finding
             if with_cache:
                 yield from outputs.check_cache()
     except DvcException as error:
-        reason = " ".join(str(error).split())
-        raise IntegrityError(
-            f"{PIPELINE}: DVC cannot read the pipeline: {reason}; repair the file or restore it with git"
-        ) from None
+        reason = f"DVC cannot read the pipeline: {' '.join(str(error).split())}"
+        raise IntegrityError(f"{PIPELINE}: {reason}; repair the file or restore it with git") from None
 
 
 def check_runs(digests: Digests) -> Iterator[Finding]:
     """Check finished runs, which the stage train publishes again instead of training again."""
     for done in sorted(Path(".runs").glob("*/done")):
-        for finding in run_checks([(weights, done / "models" / MODEL.name)], digests):
+        for finding in run_checks([(records.weights, done / "models" / MODEL.name)], digests):
             yield finding._replace(advice=f"run `rm -rf {done}`" if finding.fault else "")
 
 
 def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
-    """Check the tokenizer and the weights of an exported folder, and compare it with the workspace's model."""
-    record, meta = folder / MODEL.name, folder / "meta.json"
+    """Check the tokenizers and the weights of an exported folder, and compare it with the workspace's model."""
+    record, meta = folder / MODEL.name, folder / TOKENIZER.name / TOKENIZER_META.name
     if not record.exists():
         raise ParamsError(f"{folder}: has no {record.name}; name a folder that `python src export_hf` wrote")
     checks = [
-        (tokenizer_files, meta),
-        (tokenizer_of_model, record, meta),
+        (exported_tokenizer, meta),
+        (records.link(records.tokenizer_of_model), record, meta),
         (exported_weights, record),
         (model_of_export, record, MODEL),
     ]
     findings = run_checks(checks, digests) if meta.exists() else [Finding(str(meta), "is missing")]
     for finding in findings:
         yield finding._replace(advice=f"run `python src export_hf {shlex.quote(str(folder))}`" if finding.fault else "")
+
+
+def exported_tokenizer(digests: Digests, meta: Record) -> Iterator[Finding]:
+    """Check the tokenizer of the training, and that the one which transformers opens is made from it."""
+    from lm.tokenizer.build import write_for_generation
+
+    folder, findings = meta.path.parent, list(records.tokenizer_files(digests, meta))
+    yield from findings
+    if any(finding.fault for finding in findings):
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        write_for_generation(Path(temporary), folder, meta.content["eot_id"])
+        for path in sorted(Path(temporary).iterdir()):
+            opened = folder.with_name(path.name)
+            fault = records.differences({"sha256": digests.of(opened).sha256}, {"sha256": sha256_file(path)})
+            yield Finding(f"{opened} (from {folder})", fault)
 
 
 def exported_weights(digests: Digests, record: Record) -> Iterator[Finding]:
@@ -116,15 +113,18 @@ def model_of_export(digests: Digests, exported: Record, model: Record) -> Iterat
 def show(finding: Finding) -> str:
     """Print a finding on its own line above the progress bar; return "ok", "note" or "WRONG"."""
     result = "WRONG" if finding.fault else "note" if finding.advice else "ok"
-    clauses = [clause for clause in (finding.fault, finding.advice) if clause]
-    tqdm.write(f"{result:5}  {finding.subject}" + (f": {'; '.join(clauses)}" if clauses else ""))
+    clauses = "; ".join(filter(None, (finding.fault, finding.advice)))
+    tqdm.write(f"{result:5}  {finding.subject}" + (f": {clauses}" if clauses else ""))
     return result
 
 
 @command
 def main(argv: list[str]) -> None:
     """Check the workspace, if there is one, and each folder that is named."""
-    args = parse(argv)
+    parser = tool_parser("verify", __doc__)
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="output of `python src export_hf`")
+    parser.add_argument("--cache", action="store_true", help="also read the cache objects that dvc.lock refers to")
+    args = parser.parse_args(argv)
     if not PIPELINE.exists() and not args.folders:
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root, or name an exported folder")
     with tqdm(unit="B", unit_scale=True, desc="verify", leave=False, disable=None) as bar:
@@ -134,7 +134,6 @@ def main(argv: list[str]) -> None:
         results = Counter(show(finding) for finding in itertools.chain(workspace, exports))
     checked = f"{results.total()} checks, {digests.num_bytes:,} bytes read"
     if results["WRONG"]:
-        raise IntegrityError(
-            f"{checked}, {results['WRONG']} wrong; run the commands above from the top, then verify again"
-        )
+        advice = "run the commands above from the top, then verify again"
+        raise IntegrityError(f"{checked}, {results['WRONG']} wrong; {advice}")
     print(f"{checked}, all ok" + (f" except {results['note']} notes" if results["note"] else ""))

@@ -31,12 +31,6 @@ def name_changes(files: dict[str, str], recorded: dict[str, str], limit: int = 3
     return ", ".join(sorted(changes)[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def changed_params(dep: ParamsDependency) -> list[str]:
-    """Return the names of a stage's parameters that have changed since it ran."""
-    status = dep.workspace_status().get(str(dep), {})  # a word if the whole file is new
-    return [f"{name} in {dep}" for name in status] if isinstance(status, dict) else [str(dep)]
-
-
 def recorded_hash(out: Output) -> str:
     """Return the recorded hash of an output or a dependency, "" if there is none."""
     return (out.hash_info.value or "") if out.hash_info else ""
@@ -48,24 +42,19 @@ def shown(path: str) -> str:
 
 
 class Outputs:
-    """Check everything that a repository's stages record.
-
-    `wrong` (outputs that differ from dvc.lock) and `stale` (stages whose inputs have changed since they ran) fill
-    while the stages are checked. The advice for a fault depends on both.
-    """
+    """Check what a repository's stages record; `check_stages` fills `wrong` (outputs) and `stale` (stages)."""
 
     def __init__(self, repo: Repo, digests: Digests):
         self.repo, self.digests = repo, digests
         self.outs: dict[str, Output] = {out.fs_path: out for stage in repo.index.stages for out in stage.outs}
         self.recorded = [out for out in self.outs.values() if out.hash_info]
-        self.wrong: set[str] = set()
-        self.stale: set[str] = set()
+        self.wrong: set[str] = set()  # outputs that differ from dvc.lock
+        self.stale: set[str] = set()  # stages whose inputs have changed since they ran
 
     def num_bytes(self, with_cache: bool) -> int:
         """Return how many bytes will be read; hard links count once."""
         files = [file for out in self.recorded for file in self._files(out.fs_path)]
-        if with_cache:
-            files += [object_path for out in self.recorded for object_path in self._objects(out)]
+        files += [path for out in self.recorded for path in self._objects(out) if with_cache]
         stats = map(os.stat, filter(os.path.exists, files))
         return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}.values())
 
@@ -85,9 +74,8 @@ class Outputs:
                 objects = {path: md5 for path, md5 in objects.items() if os.path.exists(path)}
             known |= objects.keys()
             damaged = self._damaged(objects)
-            for path in damaged:
-                fault = f"md5 is {self.digests.of(Path(path)).md5}, needed for {shown(out.fs_path)}"
-                yield Finding(shown(path), fault, advice=self._mend_object(out, path))
+            for path, md5 in damaged.items():
+                yield Finding(shown(path), f"md5 is {md5}, needed for {shown(out.fs_path)}", (), self._mend(out, path))
             if objects and not damaged:
                 yield Finding(f"cache of {shown(out.fs_path)}")
         others = [path for path in Path(self.repo.cache.local.path).glob("??/*") if str(path) not in known]
@@ -96,30 +84,25 @@ class Outputs:
 
     def mend(self, blamed: tuple[Path, ...]) -> str:
         """Return advice for files that do not fit each other; the file that was made from the others is last."""
-        outs = [self._out_of(path) for path in blamed]
-        for out in filter(None, outs):
-            if out.fs_path in self.wrong:
-                return self._restore(out)
-        stage = outs[-1].stage.addressing if outs and outs[-1] else ""
+        files = [f"{os.path.abspath(path)}/" for path in blamed]
+        outs = [out for file in files for name, out in self.outs.items() if file.startswith(f"{name}/")]
+        if wrong := [out for out in outs if out.fs_path in self.wrong]:
+            return self._restore(wrong[0])
+        stage = outs[-1].stage.addressing if outs else ""
         return "run `dvc repro`" if stage in self.stale or not stage else f"run `dvc repro -fs {stage}`"
-
-    def _out_of(self, path: Path) -> Output | None:
-        """Return the output that a file is or lies in."""
-        full = os.path.abspath(path)
-        return next((out for name, out in self.outs.items() if full == name or full.startswith(name + os.sep)), None)
 
     def _check_inputs(self, stage: Stage) -> Finding:
         """Report inputs that are not the recorded outputs of other stages; note code and parameters that changed."""
-        others, changed = [], ["its command"] if getattr(stage, "cmd_changed", False) else []
+        name, others, changed = stage.addressing, [], ["its command"] if getattr(stage, "cmd_changed", False) else []
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
-                changed += changed_params(dep)
+                status = dep.workspace_status().get(str(dep), {})  # a word if the whole file is new
+                changed += [f"{name} in {dep}" for name in status] if isinstance(status, dict) else [str(dep)]
                 continue
             maker = self.outs.get(dep.fs_path)
             md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)[0]
             if md5 != recorded_hash(dep):
                 (others if maker and not maker.stage.is_data_source else changed).append(shown(dep.fs_path))
-        name = stage.addressing
         if others or changed:
             self.stale.add(name)
         if others:
@@ -174,19 +157,18 @@ class Outputs:
         path, md5 = self._object(out)
         return {path: md5} | {out.cache.oid_to_path(md5): md5 for md5 in self._recorded_files(out).values()}
 
-    def _damaged(self, objects: dict[str, str]) -> list[str]:
-        """Return the paths of objects that are missing or have another MD5."""
-        return [path for path, md5 in objects.items() if self.digests.of(Path(path)).md5 != md5]
+    def _damaged(self, objects: dict[str, str]) -> dict[str, str]:
+        """Return {path: present MD5} of the objects that are missing or have another MD5 than the recorded one."""
+        present = {path: self.digests.of(Path(path)).md5 for path in objects}
+        return {path: md5 for path, md5 in present.items() if md5 != objects[path]}
 
     def _restore(self, out: Output) -> str:
         """Return the command that restores an output: from an intact cache, else a remote, else by its stage."""
         stage, damaged = out.stage, self._damaged(self._objects(out))
         unwanted = [shown(path) for path in (out.fs_path, *damaged) if os.path.lexists(path)]
         target = shlex.quote(shown(out.fs_path))
-        if out.use_cache and not damaged:
-            again = f"dvc checkout {target}"
-        elif out.use_cache and self.repo.config["core"].get("remote"):
-            again = f"dvc pull {target}"
+        if out.use_cache and (not damaged or self.repo.config["core"].get("remote")):
+            again = f"dvc {'pull' if damaged else 'checkout'} {target}"
         elif stage.is_data_source:
             again = f"dvc add {target}"
         else:
@@ -194,7 +176,7 @@ class Outputs:
         removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
         return f"run `{removal}{again}`"
 
-    def _mend_object(self, out: Output, path: str) -> str:
+    def _mend(self, out: Output, path: str) -> str:
         """Return the command that repairs a cache object, from the workspace if the output there is intact."""
         if out.fs_path in self.wrong:
             return self._restore(out)

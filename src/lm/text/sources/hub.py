@@ -81,14 +81,9 @@ def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
             cached = download(fetch.repo, commit, path, "dataset")
             open_parquet(cached, fetch.column, names[split][index])  # fail before the next download
             shutil.copyfile(cached, folder / split / f"{index:04d}-{PurePosixPath(path).name}")
-    return {
-        "kind": fetch.kind,
-        "repo": fetch.repo,
-        "revision": fetch.revision,
-        "commit": commit,
-        "column": fetch.column,
-        "splits": {split: describe_split(folder, split, fetch.column, names[split]) for split in fetch.files},
-    }
+    origin = {"kind": fetch.kind, "repo": fetch.repo, "revision": fetch.revision, "commit": commit}
+    splits = {split: describe_split(folder, split, fetch.column, names[split]) for split in fetch.files}
+    return {**origin, "column": fetch.column, "splits": splits}
 
 
 def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:

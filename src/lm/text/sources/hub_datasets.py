@@ -52,15 +52,9 @@ def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
         for split, source_split in fetch.splits.items():
             texts = _texts(builder.as_dataset(split=source_split), fetch)
             write_documents(folder / split / "0000.parquet", texts)
-    return {
-        "kind": fetch.kind,
-        "repo": fetch.repo,
-        "revision": fetch.revision,
-        "commit": commit,
-        "config": fetch.config,
-        "column": "text",
-        "splits": {split: describe_split(folder, split, "text", [fetch.repo]) for split in fetch.splits},
-    }
+    origin = {"kind": fetch.kind, "repo": fetch.repo, "revision": fetch.revision, "commit": commit}
+    splits = {split: describe_split(folder, split, "text", [fetch.repo]) for split in fetch.splits}
+    return {**origin, "config": fetch.config, "column": "text", "splits": splits}
 
 
 def _cached_builder(fetch: DatasetsFetch, commit: str) -> Any:

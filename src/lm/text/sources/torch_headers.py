@@ -8,6 +8,7 @@ so that all character ranges are alike. The licence is BSD-3; nothing is redistr
 import dataclasses
 import hashlib
 import importlib.metadata
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ FOLDERS = (
     "c10/core/", "c10/util/", "ATen/core/", "ATen/cpu/", "ATen/functorch/", "ATen/native/",
     "torch/csrc/", "torch/headeronly/",
 )  # fmt: skip
+GENERATED_NAME = re.compile(r"/generated/|^ATen/native/metal/|/TensorBody\.h$|_generated\.h$")  # differ between wheels
 GENERATED_HEAD_CHARS = 3000
 
 
@@ -44,14 +46,9 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
         )
     texts = sorted((text for _, text in headers), key=lambda text: hashlib.sha256(text.encode()).digest())
     write_documents(folder / "text" / "0000.parquet", texts)
-    return {
-        "kind": fetch.kind,
-        "package": f"torch=={fetch.torch_version}",
-        "licence": "BSD-3-Clause",
-        "sha256": fetch.sha256,
-        "column": "text",
-        "splits": {"text": describe_split(folder, "text", "text")},
-    }
+    origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}
+    splits = {"text": describe_split(folder, "text", "text")}
+    return {**origin, "sha256": fetch.sha256, "column": "text", "splits": splits}
 
 
 def _include_folder(version: str) -> Path:
@@ -69,19 +66,10 @@ def read_headers(include: Path) -> list[tuple[str, str]]:
     """Return (path, text) of the hand-written headers in path order; each text once, with LF line ends."""
     seen, headers = set(), []
     for name in sorted(path.relative_to(include).as_posix() for path in include.rglob("*.*")):
-        if not name.startswith(FOLDERS) or not name.endswith(SUFFIXES) or _is_generated_name(name):
+        if not name.startswith(FOLDERS) or not name.endswith(SUFFIXES) or GENERATED_NAME.search(name):
             continue
         text = (include / name).read_bytes().decode("utf-8").replace("\r\n", "\n")
         if text and text not in seen and "@generated" not in text[:GENERATED_HEAD_CHARS]:
             seen.add(text)
             headers.append((name, text))
     return headers
-
-
-def _is_generated_name(name: str) -> bool:
-    """Return True for the name of a header that differs between wheels."""
-    return (
-        "/generated/" in name
-        or name.startswith("ATen/native/metal/")
-        or name.endswith(("/TensorBody.h", "_generated.h"))
-    )

@@ -1,5 +1,6 @@
 """Local text: every type of file, a stable split, one policy for invalid UTF-8."""
 
+import codecs
 import gzip
 import json
 from collections import Counter
@@ -21,7 +22,7 @@ def fetch_params(**changes):
 def documents(path, **changes):
     replaced = Counter()
     fetch = fetch_params(**changes)
-    return list(read_documents(path, fetch.column, fetch.separator, replaced)), replaced["characters"]
+    return list(read_documents(path, fetch.column, fetch.separator, replaced)), replaced.total()
 
 
 def splits(folder):
@@ -51,6 +52,85 @@ def test_each_type_of_file_gives_its_documents(tmp_path):
 def test_a_separator_splits_a_file(tmp_path):
     (tmp_path / "a.txt").write_text("one<|endoftext|>two")
     assert documents(tmp_path / "a.txt", separator="<|endoftext|>")[0] == ["one", "two"]
+    (tmp_path / "b.txt").write_text("one\n\ntwo")
+    assert documents(tmp_path / "b.txt", separator=r"\n\n")[0] == ["one", "two"], "as a shell passes it"
+
+
+ROWS = ['é, "quoted"\nline 2', "", "two"]
+TABLE = 'id,text\r\n1,"é, ""quoted""\r\nline 2"\r\n2,\r\n3,two\r\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", TABLE.encode()),
+        ("a.csv", TABLE.encode("utf-16")),
+        ("a.CSV.gz", gzip.compress(codecs.BOM_UTF8 + TABLE.encode())),
+        ("a.tsv", b'text\tid\n"\xc3\xa9, ""quoted""\nline 2"\t1\n\t2\ntwo\t3\n'),
+        ("a.json", json.dumps(ROWS).encode()),
+        ("a.json", json.dumps([{"id": 1, "text": row} for row in ROWS], indent=1).encode("utf-16")),
+        ("a.JSONL", "".join(json.dumps({"text": row}) + "\n" for row in ROWS).encode()),
+        ("a.jsonl", codecs.BOM_UTF8 + "".join(json.dumps(row) + "\n" for row in ROWS).encode()),
+    ],
+)
+def test_tables_and_arrays_have_a_document_per_row(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert documents(tmp_path / name) == (ROWS, 0)
+
+
+def test_a_json_object_is_one_document(tmp_path):
+    for text in ('{"name": "package"}', "[section]\n", '{"a": 1} // not JSON'):
+        name = "a.json" if text[0] == "{" else "a.toml"
+        (tmp_path / name).write_text(text)
+        assert documents(tmp_path / name) == ([text], 0)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_byte_order_mark_gives_the_encoding_and_is_no_text(tmp_path, encoding):
+    mark = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE}.get(encoding, b"")
+    (tmp_path / "a.txt").write_bytes(mark + "Zoë\r\n\ufffd".encode(encoding))
+    assert documents(tmp_path / "a.txt") == (["Zoë\n\ufffd"], 0)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32"])
+def test_text_full_of_nul_is_refused(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes("ordinary words".encode(encoding))
+    with pytest.raises(DataError, match=r"a\.txt: .* are not UTF-8, or NUL; save the file as UTF-8"):
+        documents(tmp_path / "a.txt")
+
+
+def test_replaced_characters_are_said_with_the_first_file(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.txt").write_text("fine")
+    for name in ("b", "c"):
+        (tmp_path / f"in/{name}.txt").write_bytes("a café, and eleven more words of plain text".encode("cp1252"))
+    fetch_local(fetch_params(validation_fraction=None), tmp_path / "in", tmp_path / "out")
+    warning = f"warning: 2 characters in 2 of 3 files are not UTF-8 and became U+FFFD, first in {tmp_path}/in/b.txt"
+    assert warning in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "string_view", "large_dictionary"])
+def test_parquet_strings_of_every_type_are_read(tmp_path, kind):
+    texts = pa.array(["p", None, "q", "p"], pa.large_string() if kind == "large_dictionary" else pa.string())
+    texts = texts.cast(pa.string_view()) if kind == "string_view" else texts.dictionary_encode()
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    assert documents(tmp_path / "a.parquet")[0] == ["p", None, "q", "p"]
+
+
+def test_links_that_dvc_does_not_follow_are_refused(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/a.txt").write_text("a")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/file.txt").symlink_to(tmp_path / "real/a.txt")
+    assert find_files(tmp_path / "in", "**/*") == [tmp_path / "in/file.txt"]
+    link = tmp_path / "in/link"
+    link.symlink_to(tmp_path / "real")
+    with pytest.raises(DataError, match=f"{link}: links to the folder {tmp_path}/real; set local.path to that"):
+        find_files(tmp_path / "in", "*.txt")
+    link.unlink()
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=f"{link}: links to nothing; remove it"):
+        find_files(tmp_path / "in", "*.txt")
 
 
 def test_invalid_utf_8_is_replaced_and_counted(tmp_path):
@@ -63,7 +143,7 @@ def test_invalid_utf_8_is_replaced_and_counted(tmp_path):
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "a\ud800b \ud83d\ude00"}) + "\n")
     assert documents(tmp_path / "b.jsonl") == (["a\ufffdb \N{GRINNING FACE}"], 1)
     (tmp_path / "c.png").write_bytes(bytes(range(128, 256)) * 4)
-    with pytest.raises(DataError, match=r"c\.png: .* characters are not UTF-8; remove the file"):
+    with pytest.raises(DataError, match=r"c\.png: .* characters are not UTF-8, or NUL; save the file"):
         documents(tmp_path / "c.png")
 
 
@@ -101,6 +181,30 @@ def test_the_split_depends_on_content_and_has_about_the_wanted_fraction(tmp_path
     assert len(moved) <= 2
 
 
+@pytest.mark.parametrize(
+    ("lengths", "fraction", "share", "is_said"),
+    [
+        ([100_000, 30, 20, 40, 10], 0.05, (0, 0.002), True),  # one book and four short files
+        ([500, 500], 0.05, (0.5, 0.5), True),
+        ([900] + [10] * 100, 0.05, (0.05, 0.06), False),
+        ([100] * 1000, 0.05, (0.05, 0.0501), False),
+        ([100] * 10, 0.9, (0.9, 0.9), False),
+    ],
+)
+def test_validation_never_takes_far_too_much_and_a_distant_split_is_said(
+    tmp_path, capsys, lengths, fraction, share, is_said
+):
+    (tmp_path / "in").mkdir()
+    for number, length in enumerate(lengths):
+        (tmp_path / f"in/{number}.txt").write_text(f"{number:04d}" + "x" * (length - 4))
+    manifest = fetch_local(fetch_params(validation_fraction=fraction), tmp_path / "in", tmp_path / "out")
+    actual = manifest["splits"]["validation"]["characters"] / sum(lengths)
+    assert share[0] <= actual <= share[1]
+    said = capsys.readouterr().err
+    assert ("warning: validation has" in said) == is_said
+    assert not is_said or f"not {fraction:.2%} (validation_fraction)" in said
+
+
 def test_without_a_fraction_there_is_one_split_in_path_order(tmp_path):
     source = tmp_path / "in"
     source.mkdir()
@@ -114,7 +218,7 @@ def test_without_a_fraction_there_is_one_split_in_path_order(tmp_path):
 
 def test_one_document_cannot_be_split_and_the_separator_is_named(tmp_path):
     (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
-    with pytest.raises(DataError, match=r"found 1 distinct documents.*set sources\.local\.fetch\.separator"):
+    with pytest.raises(DataError, match=r"found 1 distinct documents.*sources\.local\.fetch\.separator="):
         fetch_local(fetch_params(), tmp_path / "book.txt", tmp_path / "out")
     fetch_local(fetch_params(separator="\n\n"), tmp_path / "book.txt", tmp_path / "out2")
     assert sum(map(len, splits(tmp_path / "out2").values())) == 2

@@ -15,7 +15,6 @@ from lm.text.sources.stories.grammar import (
     Plot,
     StoriesFetch,
     fetch_stories,
-    parse,
     plots,
     render,
     story,
@@ -54,6 +53,31 @@ def beginnings(row: list[str | tuple[str, ...]]) -> set[str]:
 def prefix_free(words: set[str]) -> bool:
     """Return True if no word begins with the whole of another; comparing neighbours in sorted order is enough."""
     return all(not longer.startswith(word) for word, longer in itertools.pairwise(sorted(words)))
+
+
+def parse(text: str) -> tuple[int, ...]:
+    """Return the derivation of a story's text. Raise DataError if the grammar cannot produce it."""
+    for plot_index, plot in enumerate(plots()):
+        choices = _match(plot, text)
+        if choices is not None:
+            return (plot_index, *choices)
+    raise DataError(f"not a story of the grammar: {text[:60]!r}…")
+
+
+def _match(plot: Plot, text: str) -> tuple[int, ...] | None:
+    """Return the options of `plot`'s slots in `text`, or None. Each field narrows its slot's candidates."""
+    candidates: list[collections.abc.Sequence] = [range(count) for count in plot.num_options]
+    position = 0
+    for literal, field in zip(plot.literals, plot.fields, strict=False):
+        if not text.startswith(literal, position):
+            return None
+        position += len(literal)
+        matching = [c for c in candidates[field.slot] if text.startswith(field.words[c], position)]
+        if not matching:
+            return None
+        candidates[field.slot] = matching
+        position += len(field.words[matching[0]])
+    return tuple(options[0] for options in candidates) if text[position:] == plot.literals[-1] else None
 
 
 # --- the same bytes everywhere ---

@@ -15,7 +15,7 @@ A story is a number: 128 random bits are read as digits, first the plot, then on
 appearance. Every list has a power of two options, so the digits are independent and exactly uniform, and a
 story's surprisal is the sum of log2(options) over its digits. No option of a list begins with the whole of
 another, and two plots differ in the first piece they do not share, whatever fills the fields. So a text has
-one derivation, which `parse` reads from left to right. Stories are one paragraph. Fields follow a space
+one derivation, read from left to right. Stories are one paragraph. Fields follow a space
 where possible, so that a word is the same token everywhere.
 """
 
@@ -29,7 +29,6 @@ from typing import Literal, NamedTuple
 
 from tqdm import tqdm
 
-from lm.core.errors import DataError
 from lm.core.params import needed
 from lm.text.parquet import describe_split, write_documents
 
@@ -176,31 +175,6 @@ def _splitmix64(state: int, step: int) -> int:
     return z ^ (z >> 31)
 
 
-def parse(text: str) -> tuple[int, ...]:
-    """Return the derivation of a story's text. Raise DataError if the grammar cannot produce it."""
-    for plot_index, plot in enumerate(plots()):
-        choices = _match(plot, text)
-        if choices is not None:
-            return (plot_index, *choices)
-    raise DataError(f"not a story of the grammar: {text[:60]!r}…; surprisal is known for its own stories only")
-
-
-def _match(plot: Plot, text: str) -> tuple[int, ...] | None:
-    """Return the options of `plot`'s slots in `text`, or None. Each field narrows its slot's candidates."""
-    candidates: list[Sequence[int]] = [range(count) for count in plot.num_options]
-    position = 0
-    for literal, field in zip(plot.literals, plot.fields, strict=False):
-        if not text.startswith(literal, position):
-            return None
-        position += len(literal)
-        matching = [c for c in candidates[field.slot] if text.startswith(field.words[c], position)]
-        if not matching:
-            return None
-        candidates[field.slot] = matching
-        position += len(field.words[matching[0]])
-    return tuple(options[0] for options in candidates) if text[position:] == plot.literals[-1] else None
-
-
 def entropy_bits_per_story() -> float:
     """Return the entropy of a story: plots are equally likely, and so are the options of each slot."""
     return sum(plot.surprisal_bits for plot in plots()) / len(plots())
@@ -222,17 +196,13 @@ def fetch_stories(fetch: StoriesFetch, folder: Path) -> dict:
         write_documents(folder / split / "0000.parquet", texts, surprisal_bits=bits)
         realised_bits[split] = sum(bits)
         first += count
-    return {
-        "kind": fetch.kind,
-        "seed": fetch.seed,
-        "licence": "MIT",
-        "column": "text",
-        "splits": {split: describe_split(folder, split, "text") for split in counts},
-        "entropy": {
-            "bits_per_story": entropy_bits_per_story(),
-            "utf8_bytes_per_story": mean_utf8_bytes_per_story(),
-            "bits_per_byte": entropy_bits_per_story() / mean_utf8_bytes_per_story(),
-            "stories_per_split": counts,
-            "realised_bits_per_split": realised_bits,
-        },
+    splits = {split: describe_split(folder, split, "text") for split in counts}
+    entropy = {
+        "bits_per_story": entropy_bits_per_story(),
+        "utf8_bytes_per_story": mean_utf8_bytes_per_story(),
+        "bits_per_byte": entropy_bits_per_story() / mean_utf8_bytes_per_story(),
+        "stories_per_split": counts,
+        "realised_bits_per_split": realised_bits,
     }
+    origin = {"kind": fetch.kind, "seed": fetch.seed, "licence": "MIT"}
+    return {**origin, "column": "text", "splits": splits, "entropy": entropy}
