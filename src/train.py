@@ -57,7 +57,6 @@ class Run:
     plan: preflight.Plan = dataclasses.field(init=False)
     windows: TokenWindows = dataclasses.field(init=False)
     state: TrainingState = dataclasses.field(init=False)
-    measured: float = 0.0  # time.monotonic() up to which state.seconds counts
     saved: float = 0.0  # time.monotonic() of the last checkpoint
 
 
@@ -103,7 +102,7 @@ def train(run: Run) -> None:
     state, rows = run.state, world.rows(params.batch_size)
     batches = prefetch(run.windows, range(state.step, params.max_steps), run.device, rows)
     peak_flops = machine.matmul_peak_flops(run.device, run.dtype) * world.world_size
-    run.saved = run.measured = time.monotonic()
+    run.saved = state.measured = time.monotonic()
     with (
         StopRequest(distributed.is_launched(world), world.is_main) as stop,
         Progress(run.plan, state, params, peak_flops) as progress,
@@ -253,33 +252,26 @@ def resume(run: Run) -> None:
 def validate(run: Run, progress: Progress) -> None:
     """Score the validation windows, keep the best weights, and bring curves, metrics and display up to date."""
     state = run.state
-    count_seconds(run, "training")
+    run.state.count_seconds("training")
     step.record_validation(state, step.validation_loss(state, run.validation, run.params, run.dtype), run.params)
-    count_seconds(run, "validation")
+    run.state.count_seconds("validation")
     state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
     if run.world.is_main:
         write_curves(run.paths.plots, state.history)
         write_metrics(run.paths.metrics, state, run.plan)
     progress.show_validation()
-    count_seconds(run, "saving")
-
-
-def count_seconds(run: Run, activity: str) -> None:
-    """Add the time since the last call to state.seconds[activity]."""
-    now = time.monotonic()
-    run.state.seconds[activity] += now - run.measured
-    run.measured = now
+    run.state.count_seconds("saving")
 
 
 def save_checkpoint(run: Run) -> None:
     """Save the state of this step; return on every rank once it is on the disk."""
-    count_seconds(run, "training")
+    run.state.count_seconds("training")
     saved = run.state.as_dict()
     if run.world.is_main:
         checkpoints.save_state(run.folder, run.state.step, saved)
     run.world.all_reduce_max(0)  # wait for the main rank
-    count_seconds(run, "saving")
-    run.saved = run.measured
+    run.state.count_seconds("saving")
+    run.saved = run.state.measured
 
 
 def finish(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 
 import torch
 
@@ -35,6 +36,7 @@ class TrainingState:
     interval_loss: float = 0.0  # sum of the losses since the last row of the training curve
     seconds: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(ACTIVITIES, 0.0))
     segments: list[dict] = dataclasses.field(default_factory=list)
+    measured: float = 0.0  # time.monotonic() up to which `seconds` counts
 
     PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "seconds", "segments")
 
@@ -62,3 +64,8 @@ class TrainingState:
         """Return a copy of the weights on the CPU, in model order. All ranks call it; the main rank's is whole."""
         weights = self.world.gather(self.model.state_dict())
         return {name: value.detach().cpu().clone() for name, value in weights.items()}
+
+    def count_seconds(self, activity: str) -> None:
+        """Add the time since the last call to seconds[activity]."""
+        self.seconds[activity] += time.monotonic() - self.measured
+        self.measured = time.monotonic()
