@@ -1,7 +1,9 @@
-"""Markdown tables that are also readable on a terminal."""
+"""Markdown reports and tables that are also readable on a terminal."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import jinja2
 import tabulate
 
 tabulate.MIN_PADDING = 0  # no extra spaces beside a header that is its column's widest cell
@@ -13,3 +15,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     align = ["left", *["right"] * (len(header) - 1)] if rows else None
     text = tabulate.tabulate(cells[1:], cells[0], tablefmt="pipe", disable_numparse=True, colalign=align)
     return [*text.splitlines(), ""]
+
+
+def render(template: Path, **values) -> list[str]:
+    """Return the lines of a Jinja2 template filled in; a list of lines becomes text. An unknown name is an error."""
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    text = {name: "\n".join(value) if isinstance(value, list) else value for name, value in values.items()}
+    return environment.from_string(template.read_text(encoding="utf-8")).render(text).splitlines()
