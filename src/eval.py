@@ -103,8 +103,7 @@ def sum_by_document(
 ) -> dict[str, np.ndarray]:
     """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens.
 
-    `utf8_bytes` (D,) are the bytes of the documents as they were read. A tokenizer that is not byte-level may change a
-    text first; the selection tokens then get the fraction of these bytes that they have of the bytes of all tokens.
+    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first; the selection has its part of them.
     """
     bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
     return {
@@ -154,13 +153,18 @@ def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarr
     return details | summarize_sections(documents)
 
 
+def parse_paths(argv: list[str]) -> argparse.Namespace:
+    """Return the paths of the inputs and outputs."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    for name in ("models", "train", "validation", "tokenizer", "audit", "evaluation", "metrics", "plots"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    return parser.parse_args(argv)
+
+
 @command
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
-    parser, start_s = argparse.ArgumentParser(description=__doc__, allow_abbrev=False), time.perf_counter()
-    for name in ("models", "train", "validation", "tokenizer", "audit", "evaluation", "metrics", "plots"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    paths = parser.parse_args(argv)
+    paths, start_s = parse_paths(argv), time.perf_counter()
 
     # Read the parameters.
     params = read_section(PARAMS, "eval", EvalParams)
@@ -172,7 +176,7 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(paths.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
-    utf8_bytes, leaked_fractions = read_audit(paths.audit / "contamination.parquet", validation)
+    utf8_bytes, leaked = read_audit(paths.audit / "contamination.parquet", validation)
     model, record = load_trained(paths.models, pick_device())
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
@@ -183,8 +187,7 @@ def main(argv: list[str]) -> None:
         losses, _ = score(model, validation, seq_len, stride)
         selected = mark_selection(len(losses), record["eval_tokens"], seq_len)
         token_bytes, spans = tokenizer.token_bytes[validation.ids], document_spans(validation)
-        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes)
-        documents["leaked_fraction"] = leaked_fractions
+        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | {"leaked_fraction": leaked}
 
         # Score again in windows side by side: they fill every position equally, and are what others report.
         losses_side_by_side, positions = score(model, validation, seq_len, seq_len)
@@ -204,13 +207,12 @@ def main(argv: list[str]) -> None:
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
         details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
         details["samples"] = summarize_samples(measures)
-        metrics = {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"]}
-        if "clean" in details:
-            metrics["clean_bpb"] = details["clean"]["bits_per_byte"]
+        clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
+        metrics = {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
 
         # Write the tables, the samples, the details and the metrics.
-        losses_path = evaluation / "document_losses.parquet"
-        pq.write_table(pa.table(documents), losses_path, compression="none", write_page_checksum=True)
+        table, path = pa.table(documents), evaluation / "document_losses.parquet"
+        pq.write_table(table, path, compression="none", write_page_checksum=True)
         write_text(evaluation / "samples.md", to_markdown(samples, measures, settings))
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)

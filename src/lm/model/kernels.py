@@ -1,7 +1,6 @@
-"""Norm, attention and cross-entropy, which take most of a training step.
+"""Norm, attention and cross-entropy, which take most of a training step. Legend as in lm.model.gemma3.
 
-Their gradients are written by hand where that is much faster on a CPU than autograd; tests compare them to those of
-plain torch. Legend as in lm.model.gemma3.
+Their gradients are written by hand where autograd is much slower on a CPU; tests compare them to those of plain torch.
 """
 
 import torch

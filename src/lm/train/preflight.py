@@ -16,7 +16,7 @@ from lm.train.batches import to_device
 from lm.train.config import TrainParams
 from lm.train.optimizers import NEWTON_SCHULZ_STEPS
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, validation_batch_size, validation_loss
+from lm.train.step import compute_gradients, validation_loss
 from lm.train.world import World
 
 GIB = 1 << 30
@@ -155,7 +155,7 @@ def validation_seconds(state: TrainingState, tokens, params: TrainParams, dtype:
     """Return the time of one validation, extrapolated from one batch per rank."""
     ranks = state.world.world_size
     one_batch = functools.partial(validation_loss, state, tokens, params, dtype, max_batches=ranks)
-    batches = min(params.eval_tokens, len(tokens.ids)) / (params.seq_len * validation_batch_size(params))
+    batches = min(params.eval_tokens, len(tokens.ids)) / params.micro_batch_tokens
     return second_call_seconds(one_batch, state.model.device) * max(1.0, batches / ranks)
 
 

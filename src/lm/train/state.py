@@ -67,5 +67,5 @@ class TrainingState:
 
     def count_seconds(self, activity: str) -> None:
         """Add the time since the last call to seconds[activity]."""
-        self.seconds[activity] += time.monotonic() - self.measured
-        self.measured = time.monotonic()
+        before, self.measured = self.measured, time.monotonic()
+        self.seconds[activity] += self.measured - before

@@ -96,7 +96,7 @@ def validation_loss(
     Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
-    world, batch_size = state.world, validation_batch_size(params)
+    world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
     starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
     starts = starts[: max_batches and max_batches * batch_size]
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
@@ -106,11 +106,6 @@ def validation_loss(
         batch = slice(first, first + batch_size)
         losses[batch] = score_windows(state.model, tokens, starts[batch], params.seq_len, dtype)
     return float(world.all_gather_losses(losses).mean(dtype="float64"))
-
-
-def validation_batch_size(params: TrainParams) -> int:
-    """Return the number of windows that are validated at a time."""
-    return max(1, params.micro_batch_tokens // params.seq_len)
 
 
 def record_validation(state: TrainingState, loss: float, params: TrainParams) -> None:
