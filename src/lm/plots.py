@@ -1,7 +1,6 @@
 """Draw every picture of a run; equal data give equal bytes, and each is readable in grey.
 
-A `draw_*` function draws onto the axes that it is given; `figure_of` arranges the axes and applies the style.
-Curves are columns by name as `read_csv` returns them; {} means no rows yet.
+`figure_of` arranges and styles the axes of the `draw_*` functions. Curves are columns by name, {} if they have no rows.
 """
 
 import csv
@@ -104,7 +103,14 @@ def draw_losses(
 
     `floor` is the entropy of the validation text in nats per token, where it is known.
     """
-    x_label, to_x = ("tokens seen", np.asarray) if timing is None else _time_axis(timing)
+    if timing is None:
+        x_label, to_x = "tokens seen", np.asarray
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    else:
+        end_s = timing["seconds"][-1]
+        unit, unit_s = ("hours", 3600) if end_s >= 4 * 3600 else ("minutes", 60) if end_s >= 600 else ("seconds", 1)
+        x_label = f"{unit} of training"
+        to_x = lambda tokens: np.interp(tokens, timing["tokens"], timing["seconds"]) / unit_s  # noqa: E731
     ends = []
     if train:
         ends.append((to_x(train["tokens"]), train["train_loss"], "training", BLUE))
@@ -122,8 +128,6 @@ def draw_losses(
     scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
     _label_losses(axes, ends)
     axes.set(xlabel=x_label, ylabel="nats per token (log scale)")
-    if timing is None:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
@@ -139,14 +143,6 @@ def _label_losses(axes: Axes, ends: list[tuple]) -> None:
     missing = max(0, 28 - (heights[-1] - heights[0])) / 2 if len(ends) == 2 else 0
     for (x, y, name, color), shift in zip(ends, (-missing, missing), strict=False):
         label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
-
-
-def _time_axis(timing: dict) -> tuple[str, Callable]:
-    """Return the label of a time axis and the function that maps tokens seen to it."""
-    longest_s = timing["seconds"][-1]
-    unit, unit_s = ("hours", 3600) if longest_s >= 4 * 3600 else ("minutes", 60) if longest_s >= 600 else ("seconds", 1)
-    to_time = lambda tokens: np.interp(tokens, timing["tokens"], timing["seconds"]) / unit_s  # noqa: E731
-    return f"{unit} of training", to_time
 
 
 def draw_learning_rate(axes: Axes, train: dict) -> None:
@@ -191,10 +187,8 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
     bits_per_byte = nats / math.log(2) / utf8_bytes
     areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
-    axes.scatter(
-        leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8,
-        rasterized=len(areas) > MANY_MARKS,
-    )  # fmt: skip
+    marks = axes.scatter(leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8)
+    marks.set_rasterized(len(areas) > MANY_MARKS)
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
         axes.annotate(
@@ -202,7 +196,5 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
             ha="right", va="top", color=GREY, fontweight="bold", fontsize=9,
         )  # fmt: skip
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set(
-        xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte",
-        xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()),
-    )  # fmt: skip
+    axes.set(xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte")
+    axes.set(xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()))
