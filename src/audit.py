@@ -4,8 +4,8 @@
         --train data/processed_datasets/train.bin --validation data/processed_datasets/validation.bin \
         --audit data/audit --metrics metrics
 
-Duplicates (exact, and equal after folding white space) and contamination (runs of 13 validation tokens that are
-in the training text too) are counted and marked. Nothing is removed.
+Duplicates (exact, and with white space folded) and contamination (runs of 13 validation tokens that are in the
+training text too) are counted and marked. Nothing is removed.
 """
 
 import argparse
@@ -34,11 +34,9 @@ def digest(text: str) -> int:
 
 def describe_documents(raw: Path, text_slice: Slice) -> np.ndarray:
     """Return of each document the digest, that with white space folded, and the UTF-8 bytes: (D, 3) uint64."""
-    batches = [
-        np.array([(digest(text), digest(" ".join(text.split())), len(text.encode())) for text in texts], np.uint64)
-        for texts in iter_texts(raw, text_slice)
-    ]  # arrays batch by batch: Python integers would take nine times the memory
-    return np.concatenate(batches)
+    row_of = lambda text: (digest(text), digest(" ".join(text.split())), len(text.encode()))  # noqa: E731
+    # Make arrays batch by batch: Python integers would take nine times the memory.
+    return np.concatenate([np.array([*map(row_of, texts)], np.uint64) for texts in iter_texts(raw, text_slice)])
 
 
 def is_repeat(digests: np.ndarray) -> np.ndarray:
@@ -49,10 +47,7 @@ def is_repeat(digests: np.ndarray) -> np.ndarray:
 
 
 def flag_duplicates(train: np.ndarray, validation: np.ndarray) -> pa.Table:
-    """Return one row per document: split, document, and exact and folded duplicates within and across splits.
-
-    The first two columns of train and validation are the digests.
-    """
+    """Return each document's split, number, and duplicates within and across splits; columns 0 and 1 are digests."""
     tables = []
     for split, own, other in (("train", train, validation), ("validation", validation, train)):
         columns = {"split": np.full(len(own), split), "document": np.arange(len(own))}
@@ -65,12 +60,9 @@ def flag_duplicates(train: np.ndarray, validation: np.ndarray) -> pa.Table:
 
 def count_duplicates(flags: pa.Table) -> dict:
     """Return the number of marked documents by split and kind."""
-    split = flags["split"].to_numpy(zero_copy_only=False)
-    kinds = [name for name in flags.column_names if name not in ("split", "document")]
-    return {
-        name: {kind: int(flags[kind].to_numpy()[split == name].sum()) for kind in kinds}
-        for name in ("train", "validation")
-    }
+    split, kinds = flags["split"].to_numpy(zero_copy_only=False), flags.column_names[2:]
+    count = lambda name: {kind: int(flags[kind].to_numpy()[split == name].sum()) for kind in kinds}  # noqa: E731
+    return {name: count(name) for name in ("train", "validation")}
 
 
 def measure_contamination(train: TokenFile, validation: TokenFile) -> pa.Table:
@@ -128,11 +120,10 @@ def main(argv: list[str]) -> None:
     train, validation = (open_current(path, args.raw) for path in (args.train, args.validation))
 
     # Compare the documents of both splits as text, then as tokens.
-    slices = (Slice(**tokens.meta["slice"]) for tokens in (train, validation))
-    train_documents, validation_documents = (describe_documents(args.raw, text_slice) for text_slice in slices)
-    flags = flag_duplicates(train_documents, validation_documents)
+    documents = [describe_documents(args.raw, Slice(**tokens.meta["slice"])) for tokens in (train, validation)]
+    flags = flag_duplicates(*documents)
     contamination = measure_contamination(train, validation)
-    contamination = contamination.append_column("utf8_bytes", [validation_documents[:, 2].astype(np.int64)])
+    contamination = contamination.append_column("utf8_bytes", [documents[1][:, 2].astype(np.int64)])
 
     # Write the tables and the data card.
     card = {
@@ -153,11 +144,9 @@ def main(argv: list[str]) -> None:
     leaked_fraction = card["contamination"]["leaked_fraction"]
     metrics = {"bytes_per_token": card["train"]["bytes_per_token"], "leaked_fraction": leaked_fraction}
     write_json(args.metrics / "data.json", metrics)
-    repeated, documents = card["duplicates"]["validation"]["folded_across"], card["validation"]["documents"]
-    print(
-        f"{repeated} of {documents} validation documents are also in train; "
-        f"{leaked_fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
-    )
+    repeated = f"{card['duplicates']['validation']['folded_across']} of {card['validation']['documents']}"
+    leaked = f"{leaked_fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
+    print(f"{repeated} validation documents are also in train; {leaked}")
 
 
 if __name__ == "__main__":

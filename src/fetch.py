@@ -45,11 +45,7 @@ def fetch_source(name: str, local_path: Path, folder: Path) -> dict:
 
 
 def refuse_text_git_would_take(path: Path) -> None:
-    """Raise ParamsError if `path` holds files that Git neither tracks nor ignores.
-
-    `dvc exp run` adds such files of a dependency to the experiment's commit, and `dvc exp push` would publish
-    them. Git lists nothing for folders outside the repository, which are safe.
-    """
+    """Raise ParamsError if `path` holds files that Git neither tracks nor ignores; `dvc exp push` would publish it."""
     git = ["git", "--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--directory", "--", str(path)]
     listed = subprocess.run(git, capture_output=True, text=True)
     if listed.returncode == 0 and listed.stdout:

@@ -1,7 +1,6 @@
 """Draw every picture of a run; equal data give equal bytes, and each is readable in grey.
 
-A `draw_*` function draws onto the axes that it is given; `figure_of` arranges the axes and applies the style.
-Curves are columns by name as `read_csv` returns them; {} means no rows yet.
+`figure_of` arranges and styles the axes of the `draw_*` functions. Curves are columns by name, {} if they have no rows.
 """
 
 import csv
@@ -104,7 +103,14 @@ def draw_losses(
 
     `floor` is the entropy of the validation text in nats per token, where it is known.
     """
-    x_label, to_x = ("tokens seen", np.asarray) if timing is None else _time_axis(timing)
+    if timing is None:
+        x_label, to_x = "tokens seen", np.asarray
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    else:
+        end_s = timing["seconds"][-1]
+        unit, unit_s = ("hours", 3600) if end_s >= 4 * 3600 else ("minutes", 60) if end_s >= 600 else ("seconds", 1)
+        x_label = f"{unit} of training"
+        to_x = lambda tokens: np.interp(tokens, timing["tokens"], timing["seconds"]) / unit_s  # noqa: E731
     ends = []
     if train:
         ends.append((to_x(train["tokens"]), train["train_loss"], "training", BLUE))
@@ -122,8 +128,6 @@ def draw_losses(
     scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
     _label_losses(axes, ends)
     axes.set(xlabel=x_label, ylabel="nats per token (log scale)")
-    if timing is None:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
@@ -139,14 +143,6 @@ def _label_losses(axes: Axes, ends: list[tuple]) -> None:
     missing = max(0, 28 - (heights[-1] - heights[0])) / 2 if len(ends) == 2 else 0
     for (x, y, name, color), shift in zip(ends, (-missing, missing), strict=False):
         label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
-
-
-def _time_axis(timing: dict) -> tuple[str, Callable]:
-    """Return the label of a time axis and the function that maps tokens seen to it."""
-    longest_s = timing["seconds"][-1]
-    unit, unit_s = ("hours", 3600) if longest_s >= 4 * 3600 else ("minutes", 60) if longest_s >= 600 else ("seconds", 1)
-    to_time = lambda tokens: np.interp(tokens, timing["tokens"], timing["seconds"]) / unit_s  # noqa: E731
-    return f"{unit} of training", to_time
 
 
 def draw_learning_rate(axes: Axes, train: dict) -> None:

@@ -1,8 +1,4 @@
-"""Errors that a user can act on: one sentence and one exit code each.
-
-`command` wraps the `main` of a stage: the last line on stderr is the sentence, the exit status is the code
-below. Every other exception is a bug and keeps its traceback.
-"""
+"""Errors that a user can act on: one sentence and one exit code each. Other exceptions are bugs, with a traceback."""
 
 import functools
 import os
@@ -70,16 +66,15 @@ class Interrupted(UserError):
 
 
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
-    """Wrap `main(argv)`: return an exit status, and print a `UserError` as one line.
+    """Wrap `main(argv)`: return an exit status; print a `UserError` as one line, with `--debug` its traceback too.
 
-    With `--debug` among the arguments the traceback is printed too. If the reader of a pipe ends first, as
-    `head` does, end quietly with the status of SIGPIPE.
+    If the reader of a pipe ends first, as `head` does, end quietly with the status of SIGPIPE.
     """
 
     @functools.wraps(main)
     def wrapped(argv: list[str] | None = None) -> int:
         argv = list(sys.argv[1:] if argv is None else argv)
-        debug = "--debug" in argv
+        cause = error = None
         try:
             main([argument for argument in argv if argument != "--debug"])
         except KeyboardInterrupt as raised:
@@ -91,14 +86,12 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
         except OSError as raised:
             cause = raised
             error = EnvironmentFailure(f"{raised.filename or 'input/output'}: {raised.strerror or raised}")
-        else:
-            cause = error = None
         is_broken_pipe = isinstance(cause, BrokenPipeError)
         if _output_is_closed("\n" if is_broken_pipe else "") and (error is None or is_broken_pipe):
             return 128 + signal.SIGPIPE
         if error is None:
             return 0
-        if debug:
+        if "--debug" in argv:
             traceback.print_exception(cause)
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -20,10 +20,9 @@ from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
 
 @contextlib.contextmanager
 def atomic_write(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` for binary writing; sync and rename it on success.
+    """Open a temporary file beside `path` for binary writing; sync and rename it on success, remove it on an error.
 
-    So `path` has either its old content or all of the new content. After an error the temporary file is
-    removed. A read-only hard link into DVC's cache is replaced, never written.
+    So `path` has its old content or all of the new. A read-only hard link into DVC's cache is replaced, never written.
     """
     path = Path(path)
     with _temporary_beside(path) as temporary:
@@ -51,10 +50,7 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path` for this process, and remove what has that name at the end.
-
-    Temporary files of killed processes are removed first. Raise EnvironmentFailure if the disk is full.
-    """
+    """Remove temporary files of killed processes; yield the name of one. Raise EnvironmentFailure on a full disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.iterdir():
         writer = re.fullmatch(rf"\.{re.escape(path.name)}\.(\d+)\.tmp", left.name)
@@ -144,10 +140,7 @@ def write_csv(path: Path | str, columns: list[str], rows: list) -> None:
 
 @contextlib.contextmanager
 def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
-    """Hold the writer's lock of an output; the lock ends with the process.
-
-    If another process holds it, wait if `wait` is set, else raise BusyError with the id of that process.
-    """
+    """Hold the writer's lock of an output. If another process holds it, wait if `wait` is set, else raise BusyError."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f".{path.name}.lock"), "a+") as file:
@@ -161,6 +154,5 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
             print(f"{path}: waiting for process {holder}", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        print(os.getpid(), end="", file=file, flush=True)
         yield

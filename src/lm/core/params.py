@@ -1,9 +1,8 @@
 """YAML sections as frozen dataclasses: typed, complete, without unknown keys.
 
-`params.yaml`, `presets.yaml` and `runtime.yaml` are read with the YAML 1.2 reader that DVC uses, so that
-`1e-05` is a number for both. A section's dataclass gives the type of each key (int, float, str, bool,
-`X | None`, `Literal`, `tuple[X, ...]`, `dict[str, X]` or another dataclass) and checks the ranges in
-`__post_init__`, which raises ValueError("name is …, needed: …").
+The reader is DVC's (YAML 1.2), so that `1e-05` is a number for both. A dataclass gives the type of each key (int,
+float, str, bool, `X | None`, `Literal`, `tuple[X, ...]`, `dict[str, X]` or another dataclass) and checks the ranges
+in `__post_init__` with `needed`.
 """
 
 import dataclasses
@@ -84,9 +83,8 @@ def _dataclass(value, wanted, name: str, where: str):
         if key not in fields:
             nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
             raise ParamsError(f"{where}: {name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
-    for key in fields:
-        if key not in value:
-            raise ParamsError(f"{where}: {name}.{key} is missing; give it a value")
+    if missing := [key for key in fields if key not in value]:
+        raise ParamsError(f"{where}: {name}.{missing[0]} is missing; give it a value")
     typed = {key: coerce(value[key], field_type, f"{name}.{key}", where) for key, field_type in fields.items()}
     try:
         return wanted(**typed)

@@ -1,7 +1,4 @@
-"""Sample from a model: the ids of a prompt in, the ids that continue it out, one by one.
-
-Legend as in lm.model.gemma3: B batch, K key/value heads, T new tokens, S tokens with those cached, D head_dim.
-"""
+"""Sample from a model: the ids of a prompt in, the ids that continue it out; legend as in lm.model.gemma3."""
 
 import dataclasses
 import functools
@@ -86,8 +83,7 @@ def generate(
 ) -> Iterator[int]:  # fmt: skip
     """Yield the ids that follow `prompt_ids`, each as soon as it is drawn; stop after `eot_id`.
 
-    `generator` is on model.device; the settings are those of `Sampling`. The cache saves computing the whole text for
-    each id. Raises ValueError for a setting out of range, an empty prompt, or a text longer than max_seq_len.
+    `generator` is on model.device. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:

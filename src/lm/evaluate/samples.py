@@ -54,15 +54,13 @@ def repeated_fraction(ids: np.ndarray) -> float | None:
 
 def summarize_samples(measures: list[dict]) -> dict:
     """Return the longest copy of all samples and the means of the fractions."""
-
-    def mean(name: str) -> float | None:
-        values = [entry[name] for entry in measures if entry[name] is not None]
-        return float(np.mean(values)) if values else None
+    columns = {name: [entry[name] for entry in measures if entry[name] is not None] for name in measures[0]}
+    mean = lambda name: float(np.mean(columns[name])) if columns[name] else None  # noqa: E731
 
     return {
         "samples": len(measures),
         "ended_fraction": mean("ended"),
-        "longest_copy_tokens": max(entry["longest_copy_tokens"] for entry in measures),
+        "longest_copy_tokens": max(columns["longest_copy_tokens"]),
         "new_8gram_fraction": mean("new_fraction"),
         "repeated_4gram_fraction": mean("repeated_fraction"),
     }

@@ -1,7 +1,7 @@
 """Read the documents of a slice of data/raw in order, as a stream.
 
-A slice is a range of characters of all documents of a split, concatenated. A document belongs to the slice
-that holds its first character, so no document is cut and none is in two slices.
+A slice is a range of the characters of a split. A document belongs to the slice that holds its first character, so
+no document is cut and none is in two slices.
 """
 
 import dataclasses
@@ -46,10 +46,8 @@ def refuse_overlap(train: Slice, validation: Slice, where: str) -> None:
     """Raise ParamsError if the two slices have a character in common."""
     start, end = max(train.start_char, validation.start_char), min(train.end_char, validation.end_char)
     if train.split == validation.split and start < end:
-        raise ParamsError(
-            f"{where}: train and validation share characters {start} to {end} of split {train.split!r}; "
-            "move validation.start_char"
-        )
+        overlap = f"characters {start} to {end} of split {train.split!r}"
+        raise ParamsError(f"{where}: train and validation share {overlap}; move validation.start_char")
 
 
 def read_manifest(raw: Path) -> dict:
@@ -83,15 +81,13 @@ def check_slice(manifest: dict, part: Slice) -> None:
     splits, source = manifest["splits"], f"sources.{manifest['source']}"
     if part.split not in splits:
         raise DataError(f"{source} has no split {part.split!r}; its splits are {', '.join(splits)}")
-    total = splits[part.split]["characters"]
-    if part.start_char >= total:
-        raise DataError(
-            f"{source}: start_char is {part.start_char}, but split {part.split!r} has {total} characters; lower it"
-        )
+    total, start = splits[part.split]["characters"], part.start_char
+    if start >= total:
+        raise DataError(f"{source}: start_char is {start}, but split {part.split!r} has {total} characters; lower it")
     if part.num_chars is not None and part.end_char > total:
         raise DataError(
-            f"{source}: split {part.split!r} has {total} characters; the slice from {part.start_char} asks for "
-            f"{part.num_chars}, {part.end_char - total} too many: lower num_chars, or set it to null for the rest"
+            f"{source}: split {part.split!r} has {total} characters; the slice from {start} asks for {part.num_chars}, "
+            f"{part.end_char - total} too many: lower num_chars, or set it to null for the rest"
         )
 
 
@@ -99,10 +95,9 @@ Rows = tuple[pa.RecordBatch, np.ndarray]  # documents with the text in column 0;
 
 
 def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None = None) -> Iterator[Rows]:
-    """Yield the rows of the slice in order, in small batches, without null and empty rows.
+    """Yield the rows of the slice in order, in small batches, without null and empty rows; `columns` follow the text.
 
-    The text column comes first, then `columns`. Memory does not grow with the corpus. Raise NoDocument if
-    no document begins inside the slice.
+    Raise NoDocument if no document begins inside the slice.
     """
     check_slice(manifest, part)
     paths = (raw / entry["path"] for entry in manifest["splits"][part.split]["files"])
@@ -116,29 +111,22 @@ def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None 
         if position >= part.end_char:
             break
     if is_empty:
-        raise NoDocument(
-            f"sources.{manifest['source']}: no document of split {part.split!r} begins in characters "
-            f"{part.start_char} to {part.end_char}; widen the range"
-        )
+        where = f"in characters {part.start_char} to {part.end_char}; widen the range"
+        raise NoDocument(f"sources.{manifest['source']}: no document of split {part.split!r} begins {where}")
 
 
 def _select(batch: pa.RecordBatch, position: int, part: Slice) -> tuple[pa.RecordBatch, np.ndarray, int]:
-    """Return the rows that begin inside `part`, their lengths, and the position after the batch."""
-    lengths = _characters(batch.column(0))
+    """Return the rows that begin inside `part`, their lengths in characters, and the position after the batch."""
+    texts, content = batch.column(0), batch.column(0).buffers()[2]
+    is_ascii = content is None or np.frombuffer(content, np.int8).min(initial=0) >= 0
+    lengths = (pc.binary_length if is_ascii else pc.utf8_length)(texts)  # the first is a hundred times faster
+    lengths = lengths.fill_null(0) if lengths.null_count else lengths
+    lengths = np.from_dlpack(lengths).astype(np.int64)  # to_numpy() would import pandas, which is slow
     ends = position + np.cumsum(lengths)
     starts = ends - lengths
     keep = (starts >= part.start_char) & (starts < part.end_char) & (lengths > 0)
     kept = batch if keep.all() else batch.filter(pa.array(keep))
     return kept, lengths[keep], int(ends[-1]) if len(ends) else position
-
-
-def _characters(texts: pa.Array) -> np.ndarray:
-    """Return the number of characters of each text, (n,) int64, 0 for null."""
-    content = texts.buffers()[2]
-    is_ascii = content is None or np.frombuffer(content, np.int8).min(initial=0) >= 0
-    lengths = (pc.binary_length if is_ascii else pc.utf8_length)(texts)  # the first is a hundred times faster
-    lengths = lengths.fill_null(0) if lengths.null_count else lengths
-    return np.from_dlpack(lengths).astype(np.int64)  # to_numpy() would import pandas, a quarter of a small run's time
 
 
 def iter_texts(raw: Path, part: Slice) -> Iterator[list[str]]:
@@ -185,10 +173,5 @@ def _chunk(pending: list[Rows], first_document: int) -> Chunk:
     """Join the rows of several batches into one chunk."""
     texts = pa.concat_arrays([rows.column(0).cast(pa.large_string()) for rows, _ in pending])  # one type for all files
     bits = [pc.sum(rows.column("surprisal_bits")).as_py() for rows, _ in pending if rows.num_columns > 1]
-    return Chunk(
-        texts,
-        first_document,
-        characters=int(sum(lengths.sum() for _, lengths in pending)),
-        utf8_bytes=pc.sum(pc.binary_length(texts)).as_py(),
-        surprisal_bits=sum(bits) if bits else None,
-    )
+    characters, utf8_bytes = int(sum(lengths.sum() for _, lengths in pending)), pc.sum(pc.binary_length(texts)).as_py()
+    return Chunk(texts, first_document, characters, utf8_bytes, surprisal_bits=sum(bits) if bits else None)

@@ -1,7 +1,6 @@
 """Write documents to parquet with page checksums; check and describe parquet files.
 
-Files are written without compression and dictionaries, so that their bytes depend only on the documents and
-the version of pyarrow, not on the build of a compressor.
+Without compression and dictionaries the bytes depend only on the documents and the version of pyarrow.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,10 +23,7 @@ STRINGS = (pa.string(), pa.large_string())
 def write_documents(
     path: Path, texts: Iterable[str | None], column: str = "text", surprisal_bits: Iterable[float] | None = None
 ) -> None:
-    """Write the documents in order, one per row, to a new parquet file.
-
-    `surprisal_bits`, the information of each document, becomes a second column if given.
-    """
+    """Write the documents, one per row, to a new parquet file; `surprisal_bits` becomes a second column if given."""
     fields = [(column, pa.string()), ("surprisal_bits", pa.float64())]
     schema = pa.schema(fields[:1] if surprisal_bits is None else fields)
     rows = zip(texts, repeat(None) if surprisal_bits is None else surprisal_bits, strict=False)
@@ -53,10 +49,7 @@ def _row_groups(rows: Iterable[tuple]) -> Iterator[list[tuple]]:
 
 
 def open_parquet(path: Path, column: str, name: str | None = None) -> pq.ParquetFile:
-    """Open a parquet file with a string column `column`; page checksums are verified on reading.
-
-    Raise DataError if that fails; it names the file `name` if the path means nothing to a person.
-    """
+    """Open a parquet file with a string column `column`. Raise DataError, with the file as `name`, if that fails."""
     name = name or str(path)
     try:
         file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
@@ -75,10 +68,7 @@ def open_parquet(path: Path, column: str, name: str | None = None) -> pq.Parquet
 
 
 def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield a whole file in batches of about BATCH_BYTES; the first of `columns` has the text, as plain strings.
-
-    Raise DataError for damage and invalid UTF-8, and as open_parquet does.
-    """
+    """Yield a file in batches; the first of `columns` has the text. Raise DataError for damage and invalid UTF-8."""
     file = open_parquet(path, columns[0], name)
     for group in range(file.num_row_groups):
         meta = file.metadata.row_group(group)
@@ -95,11 +85,9 @@ def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Ite
 
 
 def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:
-    """Read every document of a split once and return the split's entry in the manifest.
+    """Read every document of a split and return the split's entry in the manifest; null and empty rows are dropped.
 
-    Null and empty rows are counted as dropped, the others in documents, characters (code points) and UTF-8
-    bytes. Raise DataError if no document remains or a file is unusable. `names` are the names of the files
-    in such an error, because `folder` may be temporary.
+    Raise DataError, which calls the files `names`, if no document remains or a file is unusable.
     """
     files, kept, dropped = [], {"documents": 0, "characters": 0, "utf8_bytes": 0}, {"null": 0, "empty": 0}
     paths = sorted((folder / split).glob("*.parquet"))
@@ -107,22 +95,14 @@ def describe_split(folder: Path, split: str, column: str, names: Sequence[str] =
     for path, name in zip(paths, names, strict=True):
         files.append({"path": f"{split}/{path.name}", "sha256": sha256_file(path), "bytes": path.stat().st_size})
         for batch in iter_batches(path, [column], name):
-            _count(batch.column(0), kept, dropped)
+            texts, lengths = batch.column(0), pc.fill_null(pc.binary_length(batch.column(0)), 0)
+            num_empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0  # the sum of no rows is null
+            dropped["null"] += texts.null_count
+            dropped["empty"] += num_empty - texts.null_count
+            kept["documents"] += len(texts) - num_empty
+            kept["characters"] += pc.sum(pc.utf8_length(texts)).as_py() or 0
+            kept["utf8_bytes"] += pc.sum(lengths).as_py() or 0
     if not kept["documents"]:
-        raise DataError(
-            f"{', '.join(names)}: split {split!r} has no document, only {dropped['null']} null and {dropped['empty']} "
-            "empty rows; at least one is needed"
-        )
+        rows = f"only {dropped['null']} null and {dropped['empty']} empty rows"
+        raise DataError(f"{', '.join(names)}: split {split!r} has no document, {rows}; at least one is needed")
     return {"files": files, **kept, "dropped_rows": dropped}
-
-
-def _count(texts: pa.Array, kept: dict, dropped: dict) -> None:
-    """Add the counts of one batch to `kept` and `dropped`."""
-    lengths = pc.fill_null(pc.binary_length(texts), 0)
-    num_bytes = pc.sum(lengths).as_py() or 0
-    num_empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0
-    dropped["null"] += texts.null_count
-    dropped["empty"] += num_empty - texts.null_count
-    kept["documents"] += len(texts) - num_empty
-    kept["characters"] += pc.sum(pc.utf8_length(texts)).as_py() or 0
-    kept["utf8_bytes"] += num_bytes

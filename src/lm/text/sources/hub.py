@@ -1,9 +1,7 @@
 """Download files of a Hugging Face repository at one commit: resumed, verified and cached.
 
-A branch or tag is first resolved to its commit. The files of a commit never change, so a file in the Hugging
-Face cache is used without a network call. A missing file is downloaded over plain HTTP (Xet hangs for minutes
-if it is announced but out of reach) into the cache, under the digest by which the hub addresses it. An
-interrupted download continues where it stopped.
+The files of a commit never change, so a file in the Hugging Face cache is used without a network call. A missing file
+is downloaded over plain HTTP (Xet hangs for minutes if it is announced but out of reach), under its digest.
 """
 
 import contextlib
@@ -87,10 +85,7 @@ def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
 
 
 def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
-    """Return the 40-digit commit of a branch or tag; a commit is returned unchanged, without a network call.
-
-    Raise EnvironmentFailure if the hub is out of reach, refuses, or does not have the revision.
-    """
+    """Return the commit of a branch, tag or commit. Raise EnvironmentFailure without an answer from the hub."""
     if COMMIT.fullmatch(revision):
         return revision
     asked = {"repo_type": repo_type, "revision": revision, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
@@ -101,8 +96,7 @@ def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
 def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path:
     """Return the path of a file in the Hugging Face cache; download it if it is not there.
 
-    Raise IntegrityError if the bytes do not have the SHA-256 (LFS) or git SHA-1 by which the hub addresses
-    them, EnvironmentFailure if the hub is out of reach, refuses, or does not have the file.
+    Raise IntegrityError for another SHA-256 (LFS) or git SHA-1, EnvironmentFailure without the file from the hub.
     """
     with explained(repo, repo_type, f"{filename} at commit {commit}"):
         cached = hf.try_to_load_from_cache(repo, filename, revision=commit, repo_type=repo_type)
@@ -116,10 +110,7 @@ def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path
 
 
 def _receive_into_cache(repo: str, commit: str, filename: str, repo_type: RepoType) -> None:
-    """Download a file to blobs/<digest> in the cache, where hf_hub_download looks for it.
-
-    A partial file stays there for the next run. A lock lets one process at a time download it.
-    """
+    """Download a file to blobs/<digest>, where hf_hub_download looks; a partial file stays there for the next run."""
     url = hf.hf_hub_url(repo, filename, repo_type=repo_type, revision=commit)
     metadata = patiently(lambda: hf.get_hf_file_metadata(url))
     if not metadata.etag or metadata.size is None:
@@ -145,18 +136,14 @@ def _receive(url: str, partial: BinaryIO, num_bytes: int, name: str) -> None:
     start = partial.seek(0, os.SEEK_END)
     free_bytes = shutil.disk_usage(partial.name).free
     if free_bytes < num_bytes - start:
-        raise EnvironmentFailure(
-            f"{name}: {num_bytes - start} bytes are missing, {free_bytes} are free at {constants.HF_HUB_CACHE}; "
-            "free some space, or set HF_HOME to another disk"
-        )
+        found = f"{num_bytes - start} bytes are missing, {free_bytes} are free at {constants.HF_HUB_CACHE}"
+        raise EnvironmentFailure(f"{name}: {found}; free some space, or set HF_HOME to another disk")
     with tqdm(total=num_bytes, initial=start, desc=name, unit="B", unit_scale=True, disable=None) as bar:
         try:
             patiently(lambda: _receive_rest(url, partial, num_bytes, bar), progress=partial.tell)
         except httpx2.TransportError as error:
-            raise EnvironmentFailure(
-                f"{name}: received {partial.tell()} of {num_bytes} bytes, then {constants.ENDPOINT} was lost "
-                f"({_reason(error)}); run again to continue from there"
-            ) from None
+            problem = f"then {constants.ENDPOINT} was lost ({_reason(error)}); run again to continue from there"
+            raise EnvironmentFailure(f"{name}: received {partial.tell()} of {num_bytes} bytes, {problem}") from None
 
 
 def _receive_rest(url: str, partial: BinaryIO, num_bytes: int, bar: tqdm) -> None:
@@ -165,8 +152,7 @@ def _receive_rest(url: str, partial: BinaryIO, num_bytes: int, bar: tqdm) -> Non
     if start >= num_bytes:
         return
     headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # httpx2 sends the token to the hub only
-    if start:
-        headers["Range"] = f"bytes={start}-"
+    headers |= {"Range": f"bytes={start}-"} if start else {}
     timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
     with hf.get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response:
         hf_raise_for_status(response)
@@ -180,10 +166,7 @@ def _receive_rest(url: str, partial: BinaryIO, num_bytes: int, bar: tqdm) -> Non
 
 
 def patiently(call: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
-    """Return call(); repeat it after each of RETRY_WAITS_S while the network or the hub fails.
-
-    The waits start again from the first whenever `progress()` has grown.
-    """
+    """Return call(); repeat it after each of RETRY_WAITS_S if the hub fails, from the first if `progress()` grew."""
     waits_s, before = list(RETRY_WAITS_S), progress()
     while True:
         try:

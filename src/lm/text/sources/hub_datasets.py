@@ -1,11 +1,11 @@
 """Read dataset repositories in other formats than parquet (JSON lines, CSV, text, …) with `datasets`.
 
-The files are downloaded and verified as in lm.text.sources.hub. `datasets` prepares their rows in its own
-cache at the resolved commit, and the text column is written to parquet. Code in a repository is never run.
+The files are downloaded and verified as in lm.text.sources.hub. Code in a repository is never run.
 """
 
 import contextlib
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,8 +43,7 @@ class DatasetsFetch:
 def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
     """Write the text column of each split below `folder` and return the manifest.
 
-    Raise DataError if the config, a split or the column does not exist, and EnvironmentFailure and
-    IntegrityError as lm.text.sources.hub.download does.
+    Raise DataError if the config, a split or the column does not exist, and errors as lm.text.sources.hub.download.
     """
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
     with _one_sentence(fetch, commit):
@@ -82,10 +81,9 @@ def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
     if builder.hash != commit:  # without the hub, `datasets` takes any cached commit
         raise EnvironmentFailure(f"{fetch.repo}: found commit {builder.hash}, needed: {commit}; run again")
     prefix = f"hf://datasets/{fetch.repo}@{commit}/"
-    for urls in (builder.config.data_files or {}).values():
-        for url in urls:
-            if url.startswith(prefix):
-                download(fetch.repo, commit, url.removeprefix(prefix), "dataset")
+    for url in itertools.chain.from_iterable((builder.config.data_files or {}).values()):
+        if url.startswith(prefix):
+            download(fetch.repo, commit, url.removeprefix(prefix), "dataset")
     builder.download_and_prepare()
     return builder
 
@@ -115,5 +113,4 @@ def _one_sentence(fetch: DatasetsFetch, commit: str) -> Iterator[None]:
         with explained(fetch.repo, "dataset", f"its files at commit {commit}"):
             yield
     except (DatasetsError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error.__cause__ or error).split())
-        raise DataError(f"{fetch.repo}: {reason}") from None
+        raise DataError(f"{fetch.repo}: {' '.join(str(error.__cause__ or error).split())}") from None

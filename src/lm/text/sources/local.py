@@ -1,10 +1,8 @@
 """The user's own text: a file or a folder, plain or compressed, becomes a train and a validation split.
 
-.parquet, .csv, .tsv and .jsonl files have one document per row (`column`), and a .json array one per item. Any
-other file is one document, or several if `separator` is set. `.gz` and `.zst` files are decompressed. Text is
-UTF-8, or UTF-16 with a byte-order mark. Invalid bytes and lone surrogates become U+FFFD and are counted (in parquet
-files they are refused). Null and empty rows go into the split train or text, where they are
-counted as dropped.
+.parquet, .csv, .tsv and .jsonl files have one document per row (`column`), and a .json array one per item. Any other
+file is one document, or several if `separator` is set. Text is UTF-8, or UTF-16 with a byte-order mark. Invalid bytes
+and lone surrogates become U+FFFD and are counted (in parquet files they are refused).
 """
 
 import codecs
@@ -63,10 +61,7 @@ class LocalFetch:
 
 
 def link_into_copy(path: Path) -> None:
-    """Link the files below a relative `path` of the repository into a copy of it, which lacks what Git ignores.
-
-    DVC runs `--queue` and `--temp` in such a copy. It hashes `path` again after the run, so the record is right.
-    """
+    """Link the files below a relative `path` into the repository's copy of `--queue`, which lacks what Git ignores."""
     root = Path(os.environ.get("DVC_ROOT", ".")).resolve()
     if path.is_absolute() or root == Path.cwd():
         return
@@ -80,9 +75,8 @@ def link_into_copy(path: Path) -> None:
 def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     """Write the documents below `folder` in path order and return the manifest.
 
-    With a validation_fraction the splits are train and validation. Documents are chosen for validation by the
-    SHA-256 of their text. So the split is the same on every machine, does not depend on file names, and keeps
-    equal documents together. Without a fraction the only split is `text`, cut by the slices.
+    With a validation_fraction, documents are chosen for validation by the SHA-256 of their text: alike on every machine
+    and for all file names, equal documents together. Without a fraction the only split is `text`, cut by the slices.
     """
     files, replaced = find_files(path, fetch.include), Counter()
     if fetch.validation_fraction is None:
@@ -105,10 +99,8 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
 
 
 def find_files(path: Path, include: str) -> list[Path]:
-    """Return the files to read in path order, without hidden ones. Raise DataError if there are none.
-
-    Links to folders are refused, because DVC does not follow them: it would miss changes of the text.
-    """
+    """Return the files to read in path order, without hidden ones. Raise DataError without files and for links to
+    folders, which DVC does not follow: it would miss changes of the text."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -125,10 +117,7 @@ def find_files(path: Path, include: str) -> list[Path]:
 
 
 def _choose_validation(files: list[Path], fetch: LocalFetch, fraction: float) -> set[bytes]:
-    """Return the digests of the documents for validation: the highest that give the wanted characters.
-
-    A document that would give far too many is passed over. Print a warning if the result is far off.
-    """
+    """Return the highest digests that give the wanted characters, without far too long documents; warn if far off."""
     lengths = Counter()
     for text in filter(None, _documents(files, fetch, Counter())):
         lengths[_digest(text)] += len(text)
@@ -189,14 +178,13 @@ def read_documents(path: Path, column: str, separator: str | None, replaced: Cou
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file for reading bytes, decompressed by its suffix. Raise DataError if it is truncated or damaged."""
+    codec = CODECS.get(path.suffix.lower())
     with open(path, "rb") as file:
-        codec = CODECS.get(path.suffix.lower())
-        if not codec:
-            yield file
-            return
         try:
-            yield io.BufferedReader(pa.input_stream(file, compression=codec))
+            yield io.BufferedReader(pa.input_stream(file, compression=codec)) if codec else file
         except OSError as error:
+            if not codec:
+                raise
             raise DataError(f"{path}: not a whole {path.suffix} file ({error}); replace or remove it") from None
 
 
@@ -206,10 +194,8 @@ def _plain_text(path: Path, content: bytes, replaced: Counter) -> str:
     text = _decode(path, content, _encoding(content), own).replace("\r\n", "\n")
     unreadable = own.total() + text.count("\0")
     if unreadable > MAX_UNREADABLE_FRACTION * len(text):
-        raise DataError(
-            f"{path}: {unreadable} of {len(text)} characters are not UTF-8, or NUL; save the file as UTF-8, or remove "
-            "it from local.path"
-        )
+        problem = f"{unreadable} of {len(text)} characters are not UTF-8, or NUL"
+        raise DataError(f"{path}: {problem}; save the file as UTF-8, or remove it from local.path")
     replaced.update(own)
     return text
 

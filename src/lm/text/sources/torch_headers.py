@@ -1,8 +1,7 @@
 """PyTorch's C++ and CUDA headers: real code that the pinned torch wheel installs on every machine.
 
-The subset read here is the same in every wheel of that version (Linux with and without CUDA, aarch64,
-macOS, Windows); a SHA-256 in presets.yaml checks that. Documents are ordered by the hash of their content,
-so that all character ranges are alike. The licence is BSD-3; nothing is redistributed.
+The subset is the same in all wheels of a version; a SHA-256 in presets.yaml checks that. Documents are ordered by the
+hash of their content, so that all character ranges are alike. The licence is BSD-3; nothing is redistributed.
 """
 
 import dataclasses

@@ -12,13 +12,12 @@ fields repeat it.
     {He} {A bird} a capital in the field is a capital in the text
 
 A story is a number: 128 random bits are read as digits, first the plot, then one digit per slot in order of
-appearance. Every list has a power of two options, so the digits are independent and exactly uniform, and a
-story's surprisal is the sum of log2(options) over its digits. No option of a list begins with the whole of
-another, and two plots differ in the first piece they do not share, whatever fills the fields. So a text has
-one derivation, read from left to right. Stories are one paragraph. Fields follow a space
-where possible, so that a word is the same token everywhere.
+appearance. Every list has a power of two options, so the digits are independent and exactly uniform, and a story's
+surprisal is the sum of log2(options) over its digits. No option of a list begins with the whole of another, and two
+plots differ in the first piece they do not share, whatever fills the fields. So a text has one derivation.
 """
 
+import collections
 import functools
 import math
 import re
@@ -101,12 +100,12 @@ def _read_blocks(name: str) -> list[str]:
 @functools.cache
 def word_lists() -> dict[str, list[tuple[str, str]]]:
     """Return slot → its options in order, each as (word, "he" | "she" | "")."""
-    lists: dict[str, list[tuple[str, str]]] = {}
+    lists = collections.defaultdict(list)
     for block in _read_blocks("words.txt"):
         head, _, words = block.partition(":")
         slot, _, gender = head.partition(" ")
-        lists.setdefault(slot, []).extend((word.strip(), gender.strip("()")) for word in words.split(","))
-    return lists
+        lists[slot] += [(word.strip(), gender.strip("()")) for word in words.split(",")]
+    return dict(lists)
 
 
 @functools.cache
@@ -131,21 +130,19 @@ def _compile(text: str) -> Plot:
 @functools.cache
 def _field_words(form: str, name: str) -> tuple[str, ...]:
     """Return the text of each option in a field: form "A" and name "toy" give "An umbrella", …"""
-    words = tuple(_inflect(form.lower(), *option) for option in word_lists()[name.lower()])
+    options = word_lists()[name.lower()]
+    if form.lower() == "a":
+        words = tuple(f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}" for word, _ in options)
+    else:
+        words = tuple(PRONOUNS[gender][form.lower()] if form else word for word, gender in options)
     return tuple(word[0].upper() + word[1:] for word in words) if (form + name)[0].isupper() else words
-
-
-def _inflect(form: str, word: str, gender: str) -> str:
-    if not form:
-        return word
-    if form == "a":
-        return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
-    return PRONOUNS[gender][form]
 
 
 def story(seed: int, index: int) -> Story:
     """Return story `index` (from 0) of the corpus `seed`; it is the same on every machine."""
-    digits, plot_index = divmod(_random_128_bits(seed, index), len(plots()))
+    start = _splitmix64(seed, 0)
+    bits = _splitmix64(start, 2 * index) << 64 | _splitmix64(start, 2 * index + 1)
+    digits, plot_index = divmod(bits, len(plots()))
     plot = plots()[plot_index]
     choices = [plot_index]
     for count in plot.num_options:
@@ -159,12 +156,6 @@ def render(choices: Sequence[int]) -> str:
     plot = plots()[choices[0]]
     words = [field.words[choices[1 + field.slot]] for field in plot.fields]
     return "".join(literal + word for literal, word in zip(plot.literals, [*words, ""], strict=True))
-
-
-def _random_128_bits(seed: int, index: int) -> int:
-    """Return outputs 2·index and 2·index + 1 of splitmix64, whose state starts at the hash of `seed`."""
-    start = _splitmix64(seed, 0)
-    return _splitmix64(start, 2 * index) << 64 | _splitmix64(start, 2 * index + 1)
 
 
 def _splitmix64(state: int, step: int) -> int:
