@@ -6,15 +6,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "tools"
-TOOLS = {path.stem: path for path in FOLDER.glob("[!_]*.py")} | {
-    path.parent.name: path for path in FOLDER.glob("*/cli.py")
-}
-
-
-def summary(path: Path) -> str:
-    """Return the first line of a tool's docstring without importing the tool."""
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return docstring.partition("\n")[0]
+TOOLS = {p.stem: p for p in FOLDER.glob("[!_]*.py")} | {p.parent.name: p for p in FOLDER.glob("*/cli.py")}
 
 
 def main(argv: list[str]) -> int:
@@ -22,7 +14,9 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["-h"], ["--help"]):
         width = max(map(len, TOOLS))
         print("usage: python src TOOL …\n")
-        print("\n".join(f"{name:{width}}  {summary(path)}" for name, path in sorted(TOOLS.items())))
+        for name, path in sorted(TOOLS.items()):
+            docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""  # imports no tool
+            print(f"{name:{width}}", docstring.partition("\n")[0], sep="  ")
         return 0
     if not argv or argv[0] not in TOOLS:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"

@@ -24,16 +24,12 @@ NAMES_IN_DETAILS = {
 
 
 class Finding(NamedTuple):
-    """The result of one check.
-
-    `fault` is a clause that says what is wrong, or None. `blamed` are the files that can be at fault, the one that
-    was made from the others last. `advice` is a clause that says what to do; without a fault it is a note.
-    """
+    """The result of one check."""
 
     subject: str
-    fault: str | None = None
-    blamed: tuple[Path, ...] = ()
-    advice: str = ""
+    fault: str | None = None  # a clause that says what is wrong
+    blamed: tuple[Path, ...] = ()  # files that can be at fault; the one that was made from the others is last
+    advice: str = ""  # a clause that says what to do; without a fault it is a note
 
 
 class Record(NamedTuple):
@@ -201,8 +197,7 @@ def tokenizer_of_model(digests: Digests, model: Record, meta: Record):
 
 def tokens_of_model(digests: Digests, model: Record, train: Record, validation: Record):
     """Compare the token files that the model was trained on."""
-    found = {"train": train.content["sha256"], "validation": validation.content["sha256"]}
-    return found, model.content["data_sha256"]
+    return {"train": train.content["sha256"], "validation": validation.content["sha256"]}, model.content["data_sha256"]
 
 
 def score_of_model(digests: Digests, score: Record, model: Record, validation: Record):
@@ -234,13 +229,8 @@ def link(compare: Callable) -> Callable[..., Iterator[Finding]]:
 
 
 # (check, record, *origins) as `run_checks` takes them.
-FILE_CHECKS = [
-    (manifest_files, paths.MANIFEST),
-    (tokenizer_files, paths.TOKENIZER_META),
-    (token_file, paths.TRAIN_SIDECAR),
-    (token_file, paths.VALIDATION_SIDECAR),
-    (weights, paths.MODEL),
-]
+FILE_CHECKS = [(manifest_files, paths.MANIFEST), (tokenizer_files, paths.TOKENIZER_META)]
+FILE_CHECKS += [(token_file, paths.TRAIN_SIDECAR), (token_file, paths.VALIDATION_SIDECAR), (weights, paths.MODEL)]
 LINK_CHECKS = [
     (link(compare), *needed)
     for compare, *needed in (

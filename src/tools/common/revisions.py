@@ -24,10 +24,7 @@ NO_REPOSITORY = "this folder is not in a DVC repository; run the command in the 
 
 
 class Revision:
-    """Files of one recorded state; `stages` holds the stages of its dvc.lock.
-
-    Parameters and hashes come from dvc.lock, because params.yaml may have been edited since.
-    """
+    """Files of one recorded state. Parameters and hashes come from dvc.lock: params.yaml may have been edited since."""
 
     def __init__(self, name: str):
         """Open revision `name` of the repository around the working folder; ParamsError if it does not exist."""
@@ -44,10 +41,7 @@ class Revision:
             raise ParamsError(NO_REPOSITORY) from None
 
     def _content(self, path: Path | str) -> tuple[bytes, str | None]:
-        """Return the bytes of a file, and its md5 in DVC's index if it has one.
-
-        The bytes come from git, the workspace, DVC's cache or its remote.
-        """
+        """Return a file's bytes (from git, the workspace, DVC's cache or its remote) and its md5 in DVC's index."""
         try:
             known = self._files.info(str(path)).get("dvc_info") or {}
             return cast(bytes, self._files.read_bytes(str(path))), known.get("md5")
@@ -96,10 +90,7 @@ class Revision:
         return recorded_params({"stages": self.stages})
 
     def results(self) -> dict[str, dict]:
-        """Return `training`, `best` and `last` of model.json, and `evaluation`, the details of eval.
-
-        IntegrityError if an older version of the project wrote them.
-        """
+        """Return model.json and, as `evaluation`, the details of eval; IntegrityError if an older version wrote it."""
         model = self.read_json(MODEL)
         if "training" not in model:
             raise IntegrityError(

@@ -50,10 +50,8 @@ class Workspace:
 
     def notes(self, *needed: tuple[Path, str]) -> list[str]:
         """Return a line for each (record, what is made from it) that is left out."""
-        return [
-            f"Left out: {what}; {path} {self.left_out.get(path, 'does not exist yet')}."
-            for path, what in needed if path not in self.records
-        ]  # fmt: skip
+        missing = [(path, what, self.left_out.get(path, "does not exist yet")) for path, what in needed]
+        return [f"Left out: {what}; {path} {why}." for path, what, why in missing if path not in self.records]
 
 
 def read_workspace() -> Workspace:
@@ -177,17 +175,15 @@ def data_card(workspace: Workspace) -> dict:
     splits = [{**card[split], "duplicates": card["duplicates"][split]} for split in SPLITS] if card else []
     counts = [flatten(split) for split in splits]
     names = dict.fromkeys(name for each in counts for name in each)
+    needed = [(paths.MANIFEST, "the origin of the text"), (paths.AUDIT_DETAILS, "counts and duplicates")]
+    needed += [(sidecar, f"lengths in {split}") for split, sidecar in SPLITS.items()]
+    needed += [(paths.EVALUATION_DETAILS, "losses of documents")]
     return {
         "origin": list(flatten(origin).items()),
         "counts": [(name, *(each.get(name) for each in counts)) for name in names],
         "both": list(flatten(both).items()),
         "pictures": text_pictures(workspace),
-        "notes": workspace.notes(
-            (paths.MANIFEST, "the origin of the text"),
-            (paths.AUDIT_DETAILS, "counts and duplicates"),
-            *((sidecar, f"lengths in {split}") for split, sidecar in SPLITS.items()),
-            (paths.EVALUATION_DETAILS, "losses of documents"),
-        ),
+        "notes": workspace.notes(*needed),
     }
 
 
@@ -215,10 +211,8 @@ def parameters(workspace: Workspace) -> dict:
     """Return the chosen parameters, and which of them differ from those recorded with the last results."""
     recorded = recorded_params(read_yaml(paths.LOCK)) if paths.LOCK.exists() else {}
     sections = [flatten(workspace.params), flatten(selected_presets(workspace.params, workspace.presets))]
-    was = {
-        name: f", was {recorded[name]}"
-        for section in sections for name, value in section.items() if recorded.get(name, value) != value
-    }  # fmt: skip
+    chosen = (sections[0] | sections[1]).items()
+    was = {name: f", was {recorded[name]}" for name, value in chosen if recorded.get(name, value) != value}
     tables = [[(n, json.dumps(v, ensure_ascii=False) + was.get(n, "")) for n, v in each.items()] for each in sections]
     return {"tables": tables, "num_changed": len(was)}
 

@@ -87,10 +87,7 @@ class RankJob:
 def plan_ranks(
     raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
 ) -> RankJob:
-    """Divide the files of a slice among at most `num_ranks` ranks of about the same number of bytes.
-
-    Raises DataError if the split does not contain the slice.
-    """
+    """Divide a slice's files among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
     manifest = read_json(raw / MANIFEST)
     check_slice(manifest, text_slice)
     files = manifest.pop("splits")[text_slice.split]["files"]

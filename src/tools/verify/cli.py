@@ -60,14 +60,9 @@ def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
     record, meta = folder / MODEL.name, folder / TOKENIZER.name / TOKENIZER_META.name
     if not record.exists():
         raise ParamsError(f"{folder}: has no {record.name}; name a folder that `python src export_hf` wrote")
-    checks = [
-        (exported_tokenizer, meta),
-        (records.link(records.tokenizer_of_model), record, meta),
-        (exported_weights, record),
-        (model_of_export, record, MODEL),
-    ]
-    findings = run_checks(checks, digests) if meta.exists() else [Finding(str(meta), "is missing")]
-    for finding in findings:
+    checks = [(exported_tokenizer, meta), (records.link(records.tokenizer_of_model), record, meta)]
+    checks += [(exported_weights, record), (model_of_export, record, MODEL)]
+    for finding in run_checks(checks, digests) if meta.exists() else [Finding(str(meta), "is missing")]:
         yield finding._replace(advice=f"run `python src export_hf {shlex.quote(str(folder))}`" if finding.fault else "")
 
 

@@ -1,8 +1,7 @@
 """Check the outputs that DVC records, in the workspace and in DVC's cache, byte by byte.
 
-DVC hashes a file again only if its time, size or inode has changed, and never hashes a cache object again. So a
-damaged object comes back into the workspace with `dvc checkout` and counts as up to date. Here every byte is
-read. The hashes are DVC's: the MD5 of a file, and for a folder the MD5 of the list of its files.
+DVC hashes a file again only if its time, size or inode has changed, and a cache object never, so that `dvc checkout`
+restores a damaged object. The hashes are DVC's: the MD5 of a file, and for a folder the MD5 of the list of its files.
 """
 
 import json
@@ -180,8 +179,6 @@ class Outputs:
         """Return the command that repairs a cache object, from the workspace if the output there is intact."""
         if out.fs_path in self.wrong:
             return self._restore(out)
-        removal = shlex.join(["rm", "-f", shown(path)])
-        if not out.use_cache:
-            return f"run `{removal}`"
         again = "repro" if out.stage.addressing in self.stale else "commit"
-        return f"run `{removal} && dvc {again} {out.stage.addressing}`"
+        commands = f" && dvc {again} {out.stage.addressing}" if out.use_cache else ""
+        return f"run `{shlex.join(['rm', '-f', shown(path)])}{commands}`"
