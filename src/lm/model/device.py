@@ -62,7 +62,7 @@ def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -
     elif name == "auto":
         speedup = math.inf if device.type == "cuda" else bfloat16_speedup()
         name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
-        reason = "as on every GPU" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
+        reason = "this GPU has it" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
     print(f"dtype        {name} ({reason})", flush=True)
     return COMPUTE_DTYPES[name]
 
