@@ -50,10 +50,9 @@ def refuse_text_git_would_take(path: Path) -> None:
     listed = subprocess.run(git, capture_output=True, text=True)
     if listed.returncode == 0 and listed.stdout:
         pattern = shlex.quote("/" + re.sub(r"([*?[]| $)", r"\\\1", os.path.relpath(path)))
-        raise ParamsError(
-            f"{PARAMS}: local.path is {path}, inside the repository, and Git does not ignore it: an experiment would "
-            f"copy your text into Git; run `echo {pattern} >> .gitignore`, or move the text elsewhere"
-        )
+        problem = f"local.path is {path}, inside the repository, and Git does not ignore it"
+        remedy = f"run `echo {pattern} >> .gitignore`, or move the text elsewhere"
+        raise ParamsError(f"{PARAMS}: {problem}: an experiment would copy your text into Git; {remedy}")
 
 
 @command

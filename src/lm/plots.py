@@ -90,19 +90,14 @@ def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
 
 def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str, shift: float = 0) -> None:
     """Write a curve's name beside its last point, moved up by `shift` points; it replaces a legend."""
-    axes.annotate(
-        text, (x[-1], y[-1]), xytext=(6, shift), textcoords="offset points", va="center", color=color,
-        annotation_clip=False, fontweight="bold", fontsize=9,
-    )  # fmt: skip
+    style = {"color": color, "va": "center", "annotation_clip": False, "fontweight": "bold", "fontsize": 9}
+    axes.annotate(text, (x[-1], y[-1]), (6, shift), textcoords="offset points", **style)
 
 
 def draw_losses(
     axes: Axes, train: dict, validation: dict, floor: float | None = None, timing: dict | None = None
 ) -> None:
-    """Draw the training loss, raw and smoothed, and the validation loss against tokens, or time if `timing` is given.
-
-    `floor` is the entropy of the validation text in nats per token, where it is known.
-    """
+    """Draw both losses against tokens, or time if `timing` is given; `floor` is the entropy in nats per token."""
     if timing is None:
         x_label, to_x = "tokens seen", np.asarray
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -120,13 +115,16 @@ def draw_losses(
         axes.plot(*ends[-1][:2], color=ORANGE, linestyle="--", marker="o", markersize=4)
     if floor is not None:
         axes.axhline(floor, color=GREY, linestyle=":")
-        axes.annotate(
-            f"entropy of the text {floor:.3f}", (0.02, floor), xycoords=("axes fraction", "data"), xytext=(0, 4),
-            textcoords="offset points", color=GREY, fontsize=9,
-        )  # fmt: skip
+        text, place = f"entropy of the text {floor:.3f}", ("axes fraction", "data")
+        axes.annotate(text, (0.02, floor), (0, 4), place, "offset points", color=GREY, fontsize=9)
     axes.margins(y=0.1)
     scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
-    _label_losses(axes, ends)
+    # Write name and value beside the last point of each curve, two labels at least 28 points apart.
+    ends.sort(key=lambda end: end[1][-1])
+    heights = [72 / axes.figure.dpi * axes.transData.transform((x[-1], y[-1]))[1] for x, y, *_ in ends]
+    missing = max(0, 28 - (heights[-1] - heights[0])) / 2 if len(ends) == 2 else 0
+    for (x, y, name, color), shift in zip(ends, (-missing, missing), strict=False):
+        label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
     axes.set(xlabel=x_label, ylabel="nats per token (log scale)")
 
 
@@ -134,15 +132,6 @@ def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
     """Draw a curve of many points, faint, and its running mean."""
     axes.plot(x, y, color=color, alpha=0.4, linewidth=0.9)
     axes.plot(x, smooth(y), color=color)
-
-
-def _label_losses(axes: Axes, ends: list[tuple]) -> None:
-    """Write name and value beside the last point of each curve; two labels are at least 28 points apart."""
-    ends = sorted(ends, key=lambda end: end[1][-1])
-    heights = [72 / axes.figure.dpi * axes.transData.transform((x[-1], y[-1]))[1] for x, y, *_ in ends]
-    missing = max(0, 28 - (heights[-1] - heights[0])) / 2 if len(ends) == 2 else 0
-    for (x, y, name, color), shift in zip(ends, (-missing, missing), strict=False):
-        label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
 
 
 def draw_learning_rate(axes: Axes, train: dict) -> None:
@@ -191,10 +180,8 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     axes.scatter(leaked, bits_per_byte, areas, BLUE, **marks)
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
-        axes.annotate(
-            "clean", (clean_below, 1), xycoords=("data", "axes fraction"), xytext=(-5, -4), textcoords="offset points",
-            ha="right", va="top", color=GREY, fontweight="bold", fontsize=9,
-        )  # fmt: skip
+        style = {"ha": "right", "va": "top", "color": GREY, "fontweight": "bold", "fontsize": 9}
+        axes.annotate("clean", (clean_below, 1), (-5, -4), ("data", "axes fraction"), "offset points", **style)
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set(xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte")
     axes.set(xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()))

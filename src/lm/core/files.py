@@ -62,10 +62,8 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise EnvironmentFailure(
-            f"{path}: {os.strerror(error.errno)}; the previous content is unchanged; free some space on that disk and "
-            "run the same command again"
-        ) from None
+        advice = "the previous content is unchanged; free some space on that disk and run the same command again"
+        raise EnvironmentFailure(f"{path}: {os.strerror(error.errno)}; {advice}") from None
     finally:
         _remove(temporary)
 

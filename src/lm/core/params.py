@@ -79,10 +79,9 @@ def _dataclass(value, wanted, name: str, where: str):
     if not isinstance(value, dict):
         raise ParamsError(f"{where}: {name} is {value!r}, not a mapping")
     fields = typing.get_type_hints(wanted)
-    for key in value:
-        if key not in fields:
-            nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
-            raise ParamsError(f"{where}: {name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
+    if unknown := [key for key in value if key not in fields]:
+        nearest = difflib.get_close_matches(str(unknown[0]), fields, n=1, cutoff=0.0)[0]
+        raise ParamsError(f"{where}: {name}.{unknown[0]} is unknown; the nearest valid name is {name}.{nearest}")
     if missing := [key for key in fields if key not in value]:
         raise ParamsError(f"{where}: {name}.{missing[0]} is missing; give it a value")
     typed = {key: coerce(value[key], field_type, f"{name}.{key}", where) for key, field_type in fields.items()}

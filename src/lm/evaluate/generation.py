@@ -1,9 +1,8 @@
 """Sample from a model: the ids of a prompt in, the ids that continue it out; legend as in lm.model.gemma3."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -90,20 +89,16 @@ def generate(
         raise ValueError("prompt_ids is empty, needed: at least one id; begin a text with the end-of-text id")
     total, limit = len(prompt_ids) + max_new_tokens, model.config.max_seq_len
     needed(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
-    draw = functools.partial(sampling.draw, generator=generator)
-    return _stream(model, list(prompt_ids), max_new_tokens, draw, eot_id, KVCache() if use_cache else None)
+    ids, cache = list(prompt_ids), KVCache() if use_cache else None
 
+    @torch.inference_mode()
+    def stream() -> Iterator[int]:  # inside, so that `generate` raises its errors when it is called
+        for _ in range(max_new_tokens):
+            new_ids = ids[cache.num_tokens :] if cache else ids
+            h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[0, -1]  # (C,)
+            ids.append(sampling.draw(F.linear(h, model.embed_tokens.weight).float(), generator))
+            yield ids[-1]
+            if ids[-1] == eot_id:
+                return
 
-@torch.inference_mode()
-def _stream(
-    model: Gemma3Model, ids: list[int], max_new_tokens: int, draw: Callable[[Tensor], int], eot_id: int | None,
-    cache: KVCache | None,
-) -> Iterator[int]:  # fmt: skip
-    """Append to `ids` what `draw` returns for the logits (V,) of the next id, and yield it."""
-    for _ in range(max_new_tokens):
-        new_ids = ids[cache.num_tokens :] if cache else ids
-        h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[0, -1]  # (C,)
-        ids.append(draw(F.linear(h, model.embed_tokens.weight).float()))
-        yield ids[-1]
-        if ids[-1] == eot_id:
-            return
+    return stream()

@@ -85,20 +85,16 @@ def check_slice(manifest: dict, part: Slice) -> None:
     if start >= total:
         raise DataError(f"{source}: start_char is {start}, but split {part.split!r} has {total} characters; lower it")
     if part.num_chars is not None and part.end_char > total:
-        raise DataError(
-            f"{source}: split {part.split!r} has {total} characters; the slice from {start} asks for {part.num_chars}, "
-            f"{part.end_char - total} too many: lower num_chars, or set it to null for the rest"
-        )
+        excess = f"the slice from {start} asks for {part.num_chars}, {part.end_char - total} too many"
+        remedy = "lower num_chars, or set it to null for the rest"
+        raise DataError(f"{source}: split {part.split!r} has {total} characters; {excess}: {remedy}")
 
 
 Rows = tuple[pa.RecordBatch, np.ndarray]  # documents with the text in column 0; characters of each, (n,) int64
 
 
 def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None = None) -> Iterator[Rows]:
-    """Yield the rows of the slice in order, in small batches, without null and empty rows; `columns` follow the text.
-
-    Raise NoDocument if no document begins inside the slice.
-    """
+    """Yield the slice's rows in order, without null and empty texts. Raise NoDocument if no document begins inside."""
     check_slice(manifest, part)
     paths = (raw / entry["path"] for entry in manifest["splits"][part.split]["files"])
     batches = (batch for path in paths for batch in iter_batches(path, [manifest["column"], *(columns or [])]))

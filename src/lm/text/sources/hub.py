@@ -29,7 +29,7 @@ from lm.text.parquet import describe_split, open_parquet
 
 T = TypeVar("T")
 RepoType = Literal["dataset", "model"]
-COMMIT = re.compile(r"[0-9a-f]{40}")
+
 RETRY_WAITS_S = (1, 2, 4)
 RETRIED_STATUS = (408, 429, 500, 502, 503, 504)
 
@@ -86,7 +86,7 @@ def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
 
 def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
     """Return the commit of a branch, tag or commit. Raise EnvironmentFailure without an answer from the hub."""
-    if COMMIT.fullmatch(revision):
+    if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     asked = {"repo_type": repo_type, "revision": revision, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
     with explained(repo, repo_type, f"revision {revision!r}"):
@@ -153,8 +153,7 @@ def _receive_rest(url: str, partial: BinaryIO, num_bytes: int, bar: tqdm) -> Non
         return
     headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # httpx2 sends the token to the hub only
     headers |= {"Range": f"bytes={start}-"} if start else {}
-    timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
-    with hf.get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response:
+    with hf.get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
         hf_raise_for_status(response)
         if start and response.status_code != httpx2.codes.PARTIAL_CONTENT:
             partial.truncate(partial.seek(0))

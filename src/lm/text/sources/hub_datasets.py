@@ -1,7 +1,4 @@
-"""Read dataset repositories in other formats than parquet (JSON lines, CSV, text, …) with `datasets`.
-
-The files are downloaded and verified as in lm.text.sources.hub. Code in a repository is never run.
-"""
+"""Read dataset repositories in other formats than parquet with `datasets`, verified as in hub; never run their code."""
 
 import contextlib
 import dataclasses
@@ -23,15 +20,12 @@ ROWS_PER_READ = 1000
 
 @dataclasses.dataclass(frozen=True)
 class DatasetsFetch:
-    """A dataset repository at `revision`; `config` null is the default configuration.
-
-    `splits` maps a split's name to a split of the dataset, or to a slice of one such as "train[:95%]".
-    """
+    """A dataset repository; `splits` maps names to its splits or their slices such as "train[:95%]"."""
 
     kind: Literal["datasets"]
     repo: str
     revision: str
-    config: str | None
+    config: str | None  # null is the default configuration
     splits: dict[str, str]
     column: str
 
@@ -49,8 +43,7 @@ def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
     with _one_sentence(fetch, commit):
         builder = _cached_builder(fetch, commit) or _prepared_builder(fetch, commit)
         for split, source_split in fetch.splits.items():
-            texts = _texts(builder.as_dataset(split=source_split), fetch)
-            write_documents(folder / split / "0000.parquet", texts)
+            write_documents(folder / split / "0000.parquet", _texts(builder.as_dataset(split=source_split), fetch))
     origin = {"kind": fetch.kind, "repo": fetch.repo, "revision": fetch.revision, "commit": commit}
     splits = {split: describe_split(folder, split, "text", [fetch.repo]) for split in fetch.splits}
     return {**origin, "config": fetch.config, "column": "text", "splits": splits}
@@ -91,8 +84,8 @@ def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
 def _texts(rows, fetch: DatasetsFetch) -> Iterator[str | None]:
     """Yield the text column of a datasets.Dataset row by row. Raise DataError if it is missing or has no strings."""
     if fetch.column not in rows.column_names:
-        columns = ", ".join(rows.column_names)
-        raise DataError(f"{fetch.repo}: has no column {fetch.column!r}; its columns are {columns}")
+        problem = f"has no column {fetch.column!r}; its columns are {', '.join(rows.column_names)}"
+        raise DataError(f"{fetch.repo}: {problem}")
     dtype = getattr(rows.features[fetch.column], "dtype", "a list or structure")
     if dtype not in ("string", "large_string"):
         raise DataError(f"{fetch.repo}: column {fetch.column!r} holds {dtype}, not strings")

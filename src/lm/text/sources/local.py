@@ -99,8 +99,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
 
 
 def find_files(path: Path, include: str) -> list[Path]:
-    """Return the files to read in path order, without hidden ones. Raise DataError without files and for links to
-    folders, which DVC does not follow: it would miss changes of the text."""
+    """Return the visible files in path order. Raise DataError if there are none, or a link that DVC does not follow."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -122,13 +121,11 @@ def _choose_validation(files: list[Path], fetch: LocalFetch, fraction: float) ->
     for text in filter(None, _documents(files, fetch, Counter())):
         lengths[_digest(text)] += len(text)
     if len(lengths) < 2:
-        raise DataError(
-            f"local.path: found {len(lengths)} distinct documents in {len(files)} files, needed: at least 2, one for "
-            f"validation; add files, or make each paragraph a document with {SPLIT_AT_BLANK_LINES}"
-        )
+        found = f"found {len(lengths)} distinct documents in {len(files)} files, needed: at least 2, one for validation"
+        remedy = f"add files, or make each paragraph a document with {SPLIT_AT_BLANK_LINES}"
+        raise DataError(f"local.path: {found}; {remedy}")
     wanted_chars, num_chars, chosen = fraction * lengths.total(), 0, set()
-    *candidates, _ = sorted(lengths, reverse=True)  # the last document is always for training
-    for digest in candidates:
+    for digest in sorted(lengths, reverse=True)[:-1]:  # the last document is always for training
         if num_chars < wanted_chars and num_chars + lengths[digest] <= MAX_OVERSHOOT * wanted_chars:
             num_chars += lengths[digest]
             chosen.add(digest)

@@ -35,14 +35,10 @@ class TorchHeadersFetch:
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
     """Write the headers as one split `text` and return the manifest; torch is not imported."""
     headers = read_headers(_include_folder(fetch.torch_version))
-    digest = hashlib.sha256()
-    for name, text in headers:
-        digest.update(f"{name}\0{text}\0".encode())
-    if digest.hexdigest() != fetch.sha256:
-        raise IntegrityError(
-            f"headers of torch {fetch.torch_version}: sha256 is {digest.hexdigest()}, "
-            f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; reinstall torch with `make clean-venv && make`"
-        )
+    actual = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in headers).encode()).hexdigest()
+    if actual != fetch.sha256:
+        needed = f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; reinstall torch with `make clean-venv && make`"
+        raise IntegrityError(f"headers of torch {fetch.torch_version}: sha256 is {actual}, {needed}")
     texts = sorted((text for _, text in headers), key=lambda text: hashlib.sha256(text.encode()).digest())
     write_documents(folder / "text" / "0000.parquet", texts)
     origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}

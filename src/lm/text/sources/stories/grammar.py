@@ -195,5 +195,5 @@ def fetch_stories(fetch: StoriesFetch, folder: Path) -> dict:
         "stories_per_split": counts,
         "realised_bits_per_split": realised_bits,
     }
-    origin = {"kind": fetch.kind, "seed": fetch.seed, "licence": "MIT"}
-    return {**origin, "column": "text", "splits": splits, "entropy": entropy}
+    origin = {"kind": fetch.kind, "seed": fetch.seed, "licence": "MIT", "column": "text"}
+    return {**origin, "splits": splits, "entropy": entropy}
