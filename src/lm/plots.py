@@ -109,7 +109,7 @@ def draw_losses(
     ends = []
     if train:
         ends.append((to_x(train["tokens"]), train["train_loss"], "training", BLUE))
-        _draw_smoothed(axes, *ends[-1][:2], BLUE)
+        _draw_smoothed(axes, to_x(train["tokens"]), train["train_loss"], BLUE)
     if validation:
         ends.append((to_x(validation["tokens"]), validation["val_loss"], "validation", ORANGE))
         axes.plot(*ends[-1][:2], color=ORANGE, linestyle="--", marker="o", markersize=4)

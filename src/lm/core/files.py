@@ -50,7 +50,10 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """Remove temporary files of killed processes; yield the name of one. Raise EnvironmentFailure on a full disk."""
+    """Yield a temporary name beside `path`; remove it at the end, and those of killed processes before.
+
+    Raise EnvironmentFailure if the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.iterdir():
         writer = re.fullmatch(rf"\.{re.escape(path.name)}\.(\d+)\.tmp", left.name)
@@ -138,7 +141,7 @@ def write_csv(path: Path | str, columns: list[str], rows: list) -> None:
 
 @contextlib.contextmanager
 def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
-    """Hold the writer's lock of an output. If another process holds it, wait if `wait` is set, else raise BusyError."""
+    """Hold the writer's lock of an output until the process ends; if another holds it, wait or raise BusyError."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f".{path.name}.lock"), "a+") as file:

@@ -85,7 +85,7 @@ def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
 
 
 def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
-    """Return the commit of a branch, tag or commit. Raise EnvironmentFailure without an answer from the hub."""
+    """Return the commit of a revision; ask the hub unless it is one. Raise EnvironmentFailure if the hub fails."""
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     asked = {"repo_type": repo_type, "revision": revision, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
