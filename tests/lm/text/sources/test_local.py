@@ -36,7 +36,7 @@ def test_each_type_of_file_gives_its_documents(tmp_path):
     (tmp_path / "b.py").write_text("x = 1\n")
     (tmp_path / "c.jsonl").write_text('{"text": "one"}\n\n{"text": null}\n{"text": "two"}\n')
     pq.write_table(pa.table({"text": ["p", None, "q"]}), tmp_path / "d.parquet")
-    (tmp_path / "e.txt.gz").write_bytes(gzip.compress(b"zipped"))
+    (tmp_path / "e.txt.gz").write_bytes(gzip.compress(b"zipped", mtime=0))
     (tmp_path / "f.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "three"}\n'))
     found = {path.name: documents(path)[0] for path in find_files(tmp_path, "**/*")}
     assert found == {
