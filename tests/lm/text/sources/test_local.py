@@ -65,7 +65,7 @@ TABLE = 'id,text\r\n1,"é, ""quoted""\r\nline 2"\r\n2,\r\n3,two\r\n'
     [
         ("a.csv", TABLE.encode()),
         ("a.csv", TABLE.encode("utf-16")),
-        ("a.CSV.gz", gzip.compress(codecs.BOM_UTF8 + TABLE.encode())),
+        ("a.CSV.gz", gzip.compress(codecs.BOM_UTF8 + TABLE.encode(), mtime=0)),
         ("a.tsv", b'text\tid\n"\xc3\xa9, ""quoted""\nline 2"\t1\n\t2\ntwo\t3\n'),
         ("a.json", json.dumps(ROWS).encode()),
         ("a.json", json.dumps([{"id": 1, "text": row} for row in ROWS], indent=1).encode("utf-16")),
