@@ -16,7 +16,7 @@ from support.loss_cases import LN2, corpus
 from tools.common.parameters import flatten
 from tools.common.revisions import Revision
 from tools.common.tables import table
-from tools.compare.cli import refuse_other_text, with_common_bytes
+from tools.compare.cli import refuse_other_bytes, refuse_other_text
 from tools.compare.figure import _draw_documents
 from tools.compare.report import report
 from tools.compare.runs import Run, compare_groups, group_by_seed, most_changed, unseen_bytes, what_differs
@@ -195,17 +195,12 @@ def test_runs_of_an_older_version_are_refused():
         Revision.results(old)
 
 
-def test_bytes_come_from_a_run_that_knows_them():
-    exact, other = run("exact"), run("other")
+def test_runs_that_count_other_bytes_are_refused():
+    one, other = run("one"), run("other")
+    refuse_other_bytes([one, other])
     other = dataclasses.replace(other, utf8_bytes=other.utf8_bytes + 1)
-    sidecar = {"utf8_bytes": int(exact.utf8_bytes.sum())}
-    knows = SimpleNamespace(read_json=lambda path: sidecar)
-    for runs in ([exact, other], [other, exact]):
-        for found in with_common_bytes(runs, [knows, knows]):
-            assert np.array_equal(found.utf8_bytes, exact.utf8_bytes)
-    sidecar["utf8_bytes"] += 7
-    with pytest.raises(IntegrityError, match="none of their tokenizers is byte-level"):
-        with_common_bytes([exact, other], [knows, knows])
+    with pytest.raises(IntegrityError, match="different bytes per document"):
+        refuse_other_bytes([one, other])
 
 
 def test_documents_with_equal_losses_are_drawn():

@@ -11,7 +11,6 @@ written as Markdown, with a picture and a CSV file of all documents beside it.
 """
 
 import argparse
-import dataclasses
 import re
 import tempfile
 from pathlib import Path
@@ -75,25 +74,10 @@ def read_run(revision: Revision) -> Run:
     )  # fmt: skip
 
 
-def with_common_bytes(runs: list[Run], revisions: list[Revision]) -> list[Run]:
-    """Return the runs, all with the true bytes of the documents; IntegrityError if no run knows them.
-
-    A tokenizer that is not byte-level may change a text before encoding it, so that its tokens do not
-    decode to exactly the text's bytes. A run knows the true bytes if they add up to the bytes that were read.
-    """
-    counts = [run.utf8_bytes for run in runs]
-    if len({len(sizes) for sizes in counts}) > 1:
-        rows = ", ".join(str(len(sizes)) for sizes in counts)
-        raise IntegrityError(f"{DOCUMENT_LOSSES} has {rows} rows for the same documents")
-    if all(np.array_equal(counts[0], sizes) for sizes in counts):
-        return runs
-    for run, revision in zip(runs, revisions, strict=True):
-        if run.utf8_bytes.sum() == revision.read_json(VALIDATION_SIDECAR)["utf8_bytes"]:
-            return [dataclasses.replace(other, utf8_bytes=run.utf8_bytes) for other in runs]
-    raise IntegrityError(
-        f"{DOCUMENT_LOSSES}: the runs count different bytes for the same documents, and none of their tokenizers is "
-        "byte-level; add a run that has one (bpe, gpt2)"
-    )
+def refuse_other_bytes(runs: list[Run]) -> None:
+    """Raise IntegrityError unless all runs count the same bytes for the same documents."""
+    if not all(np.array_equal(runs[0].utf8_bytes, run.utf8_bytes) for run in runs):
+        raise IntegrityError(f"{DOCUMENT_LOSSES}: the runs count different bytes per document; run `dvc repro -f eval`")
 
 
 def beginnings(revision: Revision, documents: list[int]) -> dict[int, str]:
@@ -114,7 +98,8 @@ def main(argv: list[str]) -> None:
     revisions = [Revision(name) for name in args.names]
     for other in revisions[1:]:
         refuse_other_text(revisions[0], other)
-    runs = with_common_bytes([read_run(revision) for revision in revisions], revisions)
+    runs = [read_run(revision) for revision in revisions]
+    refuse_other_bytes(runs)
     # Compare each group with the first one; the runs of a single group with its first run.
     groups = group_by_seed(runs)
     sides = groups if len(groups) > 1 else [Group([run]) for run in runs]
