@@ -36,10 +36,7 @@ def to_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict of a Gemma3ForCausalLM under our names, in float32.
-
-    Raises ValueError if the head is not tied to the embedding.
-    """
+    """Return the state dict of a Gemma3ForCausalLM under our names, in float32. ValueError if its head is not tied."""
     state = dict(state)
     head = state.pop("lm_head.weight", None)
     if head is not None and not torch.equal(head, state["model.embed_tokens.weight"]):
@@ -79,10 +76,7 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
 
 
 def read_pretrained(folder: Path) -> Gemma3Model:
-    """Return the text-only Gemma 3 of a folder, in float32.
-
-    Raises DataError if the folder holds another architecture, IntegrityError if a file is damaged or missing.
-    """
+    """Return the Gemma 3 of a folder, in float32. DataError for another model, IntegrityError for a damaged file."""
     model = Gemma3Model(read_config(folder / CONFIG))
     try:
         model.load_state_dict(read_weights(folder))

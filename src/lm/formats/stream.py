@@ -20,10 +20,7 @@ SIDECAR_KEYS = {"format_version", "dtype", "tokens", "tokenizer", "sha256"}
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A stream to convert: each call of `blocks()` yields the ids from the first on, in 1-D integer arrays.
-
-    `meta` is the sidecar, None if the input has none.
-    """
+    """A stream: each `blocks()` yields the ids from the first on, in 1-D arrays; `meta` is its sidecar, if any."""
 
     path: Path
     blocks: Callable[[], Iterator[np.ndarray]]
@@ -81,10 +78,7 @@ def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Pa
 
 
 def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
-    """Yield the stream's ids in the sidecar's dtype.
-
-    Raises IntegrityError after the last id if the ids are not those that the sidecar describes.
-    """
+    """Yield the stream's ids in the sidecar's dtype; raise IntegrityError after the last if it describes others."""
     digest, num_tokens = hashlib.sha256(), 0
     for ids in narrowed(stream.blocks(), meta["dtype"], meta["tokenizer"]["vocab_size"], stream.path):
         digest.update(ids.data)

@@ -52,10 +52,7 @@ def write_from_hub(folder: Path, repo: str, revision: str) -> dict:
 
 
 def download_ranks(encoding_name: str) -> dict[bytes, int]:
-    """Return the ranks of one of tiktoken's encodings, from its cache or the network.
-
-    Raises IntegrityError for a wrong file, EnvironmentFailure if a missing one cannot be downloaded.
-    """
+    """Return the ranks of a tiktoken encoding. IntegrityError for a wrong file, EnvironmentFailure for no file."""
     import requests
     import tiktoken
 
@@ -94,10 +91,7 @@ def _check_cache(encoding_name: str) -> list[tuple[Path, str, str]]:
 
 
 def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
-    """Copy a Hugging Face repository's fast tokenizer, verified, into a folder; return its commit.
-
-    Raises EnvironmentFailure without a network or a licence.
-    """
+    """Copy a fast tokenizer, verified, from the hub into a folder; return its commit. Raises EnvironmentFailure."""
     from lm.text.sources.hub import download, resolve_commit
 
     # Not by transformers: it continues silently without a tokenizer_config.json if the network fails.

@@ -17,7 +17,6 @@ END_OF_TEXT = "<|endoftext|>"
 LONG_WORD_CHARS = 1000
 _LONG_WORD = re.compile(rf"(?<!\S)\S{{{LONG_WORD_CHARS},}}|(?<!\s)\s{{{LONG_WORD_CHARS},}}")
 
-
 # The character that stands for each byte in GPT-2's vocabulary files: itself if it is visible.
 _HIDDEN = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
 BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(byte) for byte in range(256)]

@@ -78,10 +78,7 @@ class Engine:
         return f"gigatoken, {exact:,} documents by tiktoken instead, {both:,} by both for comparison"
 
     def encode(self, chunk: Chunk) -> np.ndarray:
-        """Return the ids (N,) of a chunk's documents, each followed by eot_id.
-
-        Raises EngineDifference if gigatoken fails, or if the ids do not have the text's documents and bytes.
-        """
+        """Return the ids (N,) of a chunk's documents, each followed by eot_id. Raises EngineDifference."""
         try:
             ids = self._encode_mixed(chunk)
             check_ids(ids, chunk, self.tokenizer)
@@ -92,10 +89,7 @@ class Engine:
         return ids
 
     def compare_sample(self, chunk: Chunk, ids: np.ndarray) -> None:
-        """Encode some of a chunk's documents with tiktoken; raise EngineDifference if `ids` (N,) differ.
-
-        May run in another thread than `encode`.
-        """
+        """Encode some documents again, with tiktoken, in any thread; raise EngineDifference if `ids` (N,) differ."""
         numbers = chunk.first_document + np.arange(chunk.documents)
         sample = np.flatnonzero((numbers < SAMPLE_FIRST) | (numbers % SAMPLE_EVERY == 0))
         expected, lengths = self.tokenizer.encode_documents([chunk.texts[int(index)].as_py() for index in sample])

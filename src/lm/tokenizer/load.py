@@ -42,10 +42,7 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def load_tokenizer(folder: Path | str) -> "Tokenizer":
-    """Load the tokenizer of a folder that `make_tokenizer` wrote.
-
-    Raises IntegrityError with both digests if a file differs from what meta.json records.
-    """
+    """Load the tokenizer of a folder that `make_tokenizer` wrote. Raises IntegrityError if a file was changed."""
     folder, path = Path(folder), Path(folder, META)
     meta = read_json(path)
     if missing := sorted(META_KEYS - meta.keys()):
@@ -70,10 +67,7 @@ def well_formed(text: str) -> str:
 
 
 def cut_long_runs(text: str) -> list[str]:
-    """Cut a text before the last character of each long run of white space that is followed by text.
-
-    GPT-2's pattern ends a piece there, so the pieces give the ids of the text.
-    """
+    """Cut a text inside each long run of white space, before its last character, where GPT-2's pattern cuts too."""
     runs = _LONG_RUN.finditer(text) if len(text) > LONG_RUN_CHARS else ()
     cuts = [run.end() - 1 for run in runs if run.end() < len(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
@@ -95,7 +89,8 @@ class Tokenizer:
         self.dtype = np.dtype(meta["dtype"]).newbyteorder("<")
         self.is_byte_level = RANKS in meta["files"]
         if self.is_byte_level:
-            self.ranks = parse_ranks((folder / RANKS).read_bytes())
+            lines = (line.split() for line in (folder / RANKS).read_bytes().splitlines())
+            self.ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
             options = {"pat_str": meta["pattern"], "special_tokens": meta["special_tokens"]}
             self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
         else:
@@ -154,26 +149,17 @@ class Tokenizer:
         sizes[list(known)] = list(known.values())
         return sizes
 
-    @functools.cached_property
-    def _narrow_token_bytes(self) -> np.ndarray:
-        """Return token_bytes in the narrowest dtype, so that the table stays in the processor's cache."""
-        return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
-
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return how many bytes of text the ids (N,) stand for."""
-        blocks, sizes = range(0, len(ids), BLOCK_TOKENS), self._narrow_token_bytes
-        return sum(int(sizes.take(ids[start : start + BLOCK_TOKENS]).sum(dtype=np.int64)) for start in blocks)
+        # In the narrowest dtype, so that the table stays in the processor's cache.
+        sizes = self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
+        blocks = (ids[start : start + BLOCK_TOKENS] for start in range(0, len(ids), BLOCK_TOKENS))
+        return sum(int(sizes.take(block).sum(dtype=np.int64)) for block in blocks)
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
     """Return the sidecar's entry that names the tokenizer."""
     return {key: tokenizer.meta[key] for key in ("kind", "vocab_size", "eot_id")} | {"sha256": tokenizer.sha256}
-
-
-def parse_ranks(content: bytes) -> dict[bytes, int]:
-    """Read ranks (token → rank) in tiktoken's format; byte_level.format_ranks writes it."""
-    pairs = (line.split() for line in content.splitlines())
-    return {base64.b64decode(token): int(rank) for token, rank in pairs}
 
 
 def open_backend(path: Path) -> tokenizers.Tokenizer:

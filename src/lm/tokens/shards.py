@@ -29,10 +29,7 @@ class ShardedIds:
         return int(self._ends[-1])
 
     def __getitem__(self, index):
-        """Return the id at a position, the ids (n,) of a slice without a step, or those at positions (n,) from 0 on.
-
-        Raises IndexError for a position outside the stream.
-        """
+        """Return the id at a position, the ids (n,) of a slice without a step, or those at positions (n,) from 0 on."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:

@@ -60,10 +60,7 @@ def sidecar_path(path: Path) -> Path:
 
 
 def files_of(path: Path, meta: dict) -> list[Shard]:
-    """Return the files of a stream in order: X.bin itself, or the shards in it.
-
-    Raises IntegrityError for a malformed list of shards.
-    """
+    """Return the files of a stream in order: X.bin or the shards in it. Raises IntegrityError for a malformed list."""
     if "shards" not in meta:
         return [Shard(path, meta["tokens"], meta["sha256"])]
     try:
@@ -152,10 +149,7 @@ def check_hash(path: Path, sha256: str, recorded: str, advice: str = MEND) -> No
 
 
 def open_tokens(path: Path | str) -> TokenFile:
-    """Open a token file after checking the length and the hash of each of its files against the sidecar.
-
-    Raises IntegrityError (exit 4) if a file differs, DataError (3) if it has no token.
-    """
+    """Open a token file. Raises IntegrityError if a length or hash is not its sidecar's, DataError if it is empty."""
     path, sidecar = Path(path), sidecar_path(Path(path))
     meta = read_json(sidecar)
     version, dtype = meta.get("format_version"), meta.get("dtype")
@@ -164,9 +158,7 @@ def open_tokens(path: Path | str) -> TokenFile:
         raise IntegrityError(f"{sidecar}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
     for key, wanted in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
         if not isinstance(meta.get(key), wanted):
-            raise IntegrityError(
-                f"{sidecar}: {key} is {meta.get(key)!r}; run `dvc repro -f` on the stage that writes it"
-            )
+            raise IntegrityError(f"{sidecar}: {key} is {meta.get(key)!r}; {REMAKE}")
     files = files_of(path, meta)
     for file in files:
         _check_size(file, dtype)

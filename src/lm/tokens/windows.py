@@ -81,13 +81,6 @@ class TokenWindows:
         """Return the number of windows between r_e and the end; the last may end on the last token."""
         return (len(self.ids) - 1 - self._offset(epoch)) // self.seq_len
 
-    def _epoch_of(self, number: int) -> int:
-        """Return the epoch of the window with this number, counted over all epochs."""
-        while self._epoch_begins[-1] <= number:
-            epoch = len(self._epoch_begins) - 1
-            self._epoch_begins.append(self._epoch_begins[-1] + self.windows_per_epoch(epoch))
-        return int(np.searchsorted(self._epoch_begins, number, side="right")) - 1
-
     def starts(self, step: int) -> np.ndarray:
         """Return the token position at which each window of a step begins: (B,) int64, read-only."""
         block, row = divmod(step, self._block_steps)
@@ -99,10 +92,13 @@ class TokenWindows:
         return self._block_starts[row]
 
     def _starts_between(self, number: int, end: int) -> np.ndarray:
-        """Return where the windows number … end - 1 begin, (end - number,) int64."""
+        """Return where the windows number … end - 1, counted over all epochs, begin: (end - number,) int64."""
+        while self._epoch_begins[-1] < end:
+            epoch = len(self._epoch_begins) - 1
+            self._epoch_begins.append(self._epoch_begins[-1] + self.windows_per_epoch(epoch))
         starts = []
         while number < end:
-            epoch = self._epoch_of(number)
+            epoch = int(np.searchsorted(self._epoch_begins, number, side="right")) - 1
             epoch_begin, epoch_end = self._epoch_begins[epoch], self._epoch_begins[epoch + 1]
             index = np.arange(number, min(end, epoch_end)) - epoch_begin
             order = permute(index, epoch_end - epoch_begin, hash_of(self.seed, epoch, 1))
