@@ -86,26 +86,6 @@ def make_tokenizer(base: str, revision: str, folder: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def lay_out(data_file: Path, column: str, raw: Path) -> dict:
-    """Make `raw` a data/raw of this one file for the pipeline's reader; return its manifest entry."""
-    open_parquet(data_file, column)
-    link = raw / SPLIT / f"{data_file.stem}.parquet"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(data_file.resolve())
-    entry = describe_split(raw, SPLIT, column)
-    write_json(raw / MANIFEST, {"source": data_file.name, "column": column, "splits": {SPLIT: entry}})
-    return entry
-
-
-def range_of(args: argparse.Namespace, num_chars: int) -> Slice:
-    """Return the range that is asked for, cut at the end of the file's `num_chars` characters."""
-    missing = args.starting_character + args.chars_to_tokenize - num_chars
-    if missing > 0:
-        short = f"the range ends there, {missing:,} short of --chars_to_tokenize"
-        print(f"{args.data_file}: has {num_chars:,} characters; {short}", file=sys.stderr)
-    return Slice(SPLIT, args.starting_character, args.chars_to_tokenize if missing <= 0 else None)
-
-
 def refuse_overlap(text_slice: Slice, file_sha256: str, folder: Path) -> None:
     """Raise ParamsError if `folder` holds a character of the range already."""
     provenance = open_dumps(folder).provenance
@@ -121,10 +101,21 @@ def refuse_overlap(text_slice: Slice, file_sha256: str, folder: Path) -> None:
 
 def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     """Fill the empty `folder` with dumps and the tokenizer; return the provenance."""
-    # Describe the file and choose the range.
-    entry = lay_out(args.data_file, args.column, raw)
-    file_sha256 = entry["files"][0]["sha256"]
-    text_slice = range_of(args, entry["characters"])
+    # Make `raw` a data/raw of this one file for the pipeline's reader.
+    open_parquet(args.data_file, args.column)
+    link = raw / SPLIT / f"{args.data_file.stem}.parquet"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(args.data_file.resolve())
+    entry = describe_split(raw, SPLIT, args.column)
+    write_json(raw / MANIFEST, {"source": args.data_file.name, "column": args.column, "splits": {SPLIT: entry}})
+
+    # Choose the range, which ends with the file at the latest.
+    file_sha256, num_chars = entry["files"][0]["sha256"], entry["characters"]
+    missing = args.starting_character + args.chars_to_tokenize - num_chars
+    if missing > 0:
+        short = f"the range ends there, {missing:,} short of --chars_to_tokenize"
+        print(f"{args.data_file}: has {num_chars:,} characters; {short}", file=sys.stderr)
+    text_slice = Slice(SPLIT, args.starting_character, args.chars_to_tokenize if missing <= 0 else None)
     for other in args.disjoint_from:
         refuse_overlap(text_slice, file_sha256, other)
 
@@ -132,13 +123,12 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     tokenizer = make_tokenizer(args.tokenizer_base, args.tokenizer_revision, folder / TOKENIZER)
     pad_token = tokenizer.eot_id if args.pad_token is None else args.pad_token
     if not 0 <= pad_token < tokenizer.vocab_size and pad_token not in tokenizer.meta["special_tokens"].values():
-        wanted = f"needed: an id of the tokenizer's {tokenizer.vocab_size}"
-        advice = f"leave it out for the end-of-text id {tokenizer.eot_id}"
-        raise ParamsError(f"--pad_token is {pad_token}, {wanted}; {advice}")
+        wanted = f"an id of the tokenizer's {tokenizer.vocab_size}; leave it out for the end-of-text id"
+        raise ParamsError(f"--pad_token is {pad_token}, needed: {wanted} {tokenizer.eot_id}")
 
     # Encode the documents and write the dumps.
     chunks, tally = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), Tally()
-    total = int(min(text_slice.end_char, entry["characters"])) - text_slice.start_char
+    total = int(min(text_slice.end_char, num_chars)) - text_slice.start_char
     source = {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256}
     return write_dumps(
         folder, tally.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],

@@ -135,10 +135,7 @@ def write_output(args: argparse.Namespace, stream: Stream, meta: dict) -> int:
 
 
 def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
-    """Read a stream once and return its sidecar; without a byte-level vocabulary, characters and bytes are None.
-
-    Raises DataError if the stream has no token, IntegrityError if an id is outside the vocabulary.
-    """
+    """Read a stream once and return its sidecar; without a byte-level vocabulary, characters and bytes are None."""
     dtype, eot_id = tokenizer.meta["dtype"], tokenizer.eot_id
     digest, counts, last_id = hashlib.sha256(), np.zeros(tokenizer.vocab_size, np.int64), None
     for ids in narrowed(stream.blocks(), dtype, tokenizer.vocab_size, stream.path):

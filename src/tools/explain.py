@@ -38,24 +38,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def epoch_of(windows: TokenWindows, step: int, row: int) -> int:
-    """Return the epoch, from 0, that a sequence of a batch belongs to."""
-    sequence, epoch = step * windows.batch_size + row, 0
-    while sequence >= (count := windows.windows_per_epoch(epoch)):
-        sequence, epoch = sequence - count, epoch + 1
-    return epoch
-
-
-def documents_in(tokens: TokenFile, tokenizer: Tokenizer, spans: np.ndarray, start: int, end: int) -> list[str]:
-    """Return a line for each document that has tokens in start … end - 1; spans (D, 2)."""
-    first, last = np.searchsorted(spans[:, 1], start, side="right"), np.searchsorted(spans[:, 0], end)
-    return [
-        f"  document {document}, its tokens {max(start, begin) - begin:,} to {min(end, stop) - begin - 1:,} of "
-        f"{stop - begin:,}: {beginning(tokens, tokenizer, spans[document])}"
-        for document, (begin, stop) in enumerate(spans[first:last].tolist(), int(first))
-    ]
-
-
 def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenFile, tokenizer: Tokenizer) -> list[str]:
     """Return lines on each window: position, documents, text, and the last target, which is not an input."""
     rows = range(windows.batch_size) if args.row is None else [args.row]
@@ -63,9 +45,16 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
     lines = []
     for row in rows:
         start, end = int(starts[row]), int(starts[row]) + windows.seq_len
-        epoch = epoch_of(windows, args.step, row)
+        sequence, epoch = args.step * windows.batch_size + row, 0
+        while sequence >= (count := windows.windows_per_epoch(epoch)):
+            sequence, epoch = sequence - count, epoch + 1
         lines += [f"row {row}, epoch {epoch}, tokens {start:,} to {end - 1:,} of {len(tokens.ids):,}"]
-        lines += documents_in(tokens, tokenizer, spans, start, end)
+        first, last = np.searchsorted(spans[:, 1], start, side="right"), np.searchsorted(spans[:, 0], end)
+        lines += [
+            f"  document {document}, its tokens {max(start, begin) - begin:,} to {min(end, stop) - begin - 1:,} of "
+            f"{stop - begin:,}: {beginning(tokens, tokenizer, spans[document])}"
+            for document, (begin, stop) in enumerate(spans[first:last].tolist(), int(first))
+        ]
         text = tokenizer.decode(inputs[row])
         if args.chars is not None and len(text) > args.chars:
             text = f"{text[: args.chars]}… ({len(text) - args.chars:,} characters more)"

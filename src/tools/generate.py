@@ -59,11 +59,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def stream_text(tokenizer: Tokenizer, prompt_ids: list[int], ids: Iterable[int]) -> Iterator[str]:
-    """Yield the text of ids that follow a prompt, each character as soon as it is complete.
-
-    A character can take several tokens, and the text of a token can depend on the token before it, so the
-    tokens that were shown last are decoded again with the new ones.
-    """
+    """Yield the text of ids that follow a prompt, each character, of one or more tokens, as soon as it is complete."""
+    # The text of a token can depend on the one before it, so those that were shown last are decoded again.
     shown, waiting = prompt_ids, []
     for token_id in ids:
         waiting.append(token_id)

@@ -36,14 +36,6 @@ def run(*arguments: str | Path, folder: Path) -> str:
     return done.stdout
 
 
-def run_pipeline(repository: Path, clone: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Clone HEAD, run the pipeline and return the hash of every output, committed and of this run."""
-    run("git", "clone", "-q", repository, clone, folder=repository)
-    committed = output_hashes(clone / LOCK)  # the run overwrites dvc.lock
-    run("dvc", "repro", "--no-run-cache", folder=clone)
-    return committed, output_hashes(clone / LOCK)
-
-
 def output_hashes(lock: Path) -> dict[str, str]:
     """Return {path: DVC's MD5} of all outputs except wall-clock times."""
     outs = [out for stage in read_yaml(lock)["stages"].values() for out in stage["outs"]]
@@ -73,8 +65,13 @@ def main(argv: list[str]) -> None:
     repository = Path(run("git", "rev-parse", "--show-toplevel", folder=Path.cwd()).strip())
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
         clones = [Path(folder) / name for name in ("first", "second")]
-        runs = [run_pipeline(repository, clone) for clone in tqdm(clones, desc="run", disable=None)]
-        (committed, first), (_, second) = runs
+        hashes = []
+        for clone in tqdm(clones, desc="run", disable=None):
+            run("git", "clone", "-q", repository, clone, folder=repository)
+            hashes.append(output_hashes(clone / LOCK))  # the run overwrites dvc.lock
+            run("dvc", "repro", "--no-run-cache", folder=clone)
+            hashes.append(output_hashes(clone / LOCK))
+        committed, first, _, second = hashes
         segments = read_json(clones[0] / MODEL)["segments"]
     result, head = compare(first, second, committed), run("git", "rev-parse", "HEAD", folder=repository).strip()
     made_with = {"python": sys.version.split()[0], "packages": {name: version(name) for name in PACKAGES}}

@@ -1,13 +1,10 @@
 """Files of an experiment, a git revision or the workspace, read through DVC and checked against dvc.lock."""
 
 import hashlib
-import io
 import json
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 from dvc.api import DVCFileSystem
 from dvc.exceptions import DvcException, NotDvcRepoError
@@ -69,10 +66,6 @@ class Revision:
         """Return the content of a JSON output."""
         return json.loads(self.read(path))
 
-    def read_parquet(self, path: Path | str) -> pa.Table:
-        """Return the content of a Parquet output."""
-        return pq.read_table(io.BytesIO(self.read(path)))
-
     def copy(self, path: Path | str, to: str) -> None:
         """Copy a file or a folder to the local path `to`."""
         try:
@@ -93,9 +86,8 @@ class Revision:
         """Return model.json and, as `evaluation`, the details of eval; IntegrityError if an older version wrote it."""
         model = self.read_json(MODEL)
         if "training" not in model:
-            raise IntegrityError(
-                f"{self.name}: {MODEL} has no `training`: it was made by an older version; run the experiment again"
-            )
+            reason = "it was made by an older version; run the experiment again"
+            raise IntegrityError(f"{self.name}: {MODEL} has no `training`: {reason}")
         return {**model, "evaluation": self.read_json(EVALUATION_DETAILS)}
 
 
@@ -110,11 +102,8 @@ def experiments() -> list[str]:
 
 
 def refuse_other_text(first: Revision, other: Revision) -> None:
-    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer.
-
-    They do if the same range of characters comes from the same files: from an equal data/raw, or, if that
-    differs (more training text), from files with equal hashes in its manifest.
-    """
+    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer."""
+    # The same range of characters of the same files, even if data/raw differs otherwise (more training text).
     sidecars = [revision.read_json(VALIDATION_SIDECAR) for revision in (first, other)]
     raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
     if raw[0] != raw[1] and _validation_text(first, sidecars[0]) != _validation_text(other, sidecars[1]):

@@ -11,11 +11,13 @@ written as Markdown, with a picture and a CSV file of all documents beside it.
 """
 
 import argparse
+import io
 import re
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import write_csv, write_text
@@ -58,7 +60,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def read_run(revision: Revision) -> Run:
     """Read the losses and figures of a run; IntegrityError if a loss is not finite or the run is too old."""
     results, timing = revision.results(), revision.read_json(TIMING_METRICS)
-    table = revision.read_parquet(DOCUMENT_LOSSES)
+    table = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
     columns = {name: table[name].to_numpy() for name in table.column_names}
     if not np.isfinite(columns["nats"]).all():
         raise IntegrityError(

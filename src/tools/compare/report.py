@@ -19,10 +19,7 @@ CORRELATED = 0.3  # with the log of the length, from which the report warns
 def report(
     groups: list[Group], comparisons: list[Comparison], begins: dict[int, str], num_listed: int, percent: str
 ) -> list[str]:
-    """Return the lines of the report, report.md.j2 filled in.
-
-    `begins`: document → its first characters; `percent`: confidence of the intervals.
-    """
+    """Return the lines of report.md.j2 filled in; `begins`: document → its first characters."""
     run_rows = [
         [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
          *(f"{value:,.0f}" for value in run.figures)]

@@ -112,16 +112,12 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: 
     hashes |= {"tokenizer": record["tokenizer_sha256"], WEIGHTS: record["best"]["sha256"]}
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), keep_trailing_newline=True)
     return environment.get_template("card.md.j2").render(
-        model_name=params["model.name"],
-        source=params["data.source"],
-        config=config,
-        parameters=count_parameters(config)["total"],
-        best=record["best"],
-        eot_id=tokenizer.eot_id,
+        model_name=params["model.name"], source=params["data.source"], config=config, best=record["best"],
+        parameters=count_parameters(config)["total"], eot_id=tokenizer.eot_id,
         tables=[two_columns(name, "value", values) for name, values in figures.items()],
         hashes=two_columns("file", "SHA-256", hashes),
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True),
-    )
+    )  # fmt: skip
 
 
 def two_columns(left: str, right: str, rows: dict) -> str:
@@ -154,16 +150,12 @@ def foreign_record(args: argparse.Namespace, model: Gemma3Model, sha256: str) ->
         sizes = f"{model.config.vocab_size}, needed: at least the tokenizer's {tokenizer.vocab_size}"
         raise DataError(f"{args.source}: vocab_size is {sizes}")
     return {
-        "config": dataclasses.asdict(model.config),
-        "seq_len": args.seq_len,
-        "seed": None,
+        "config": dataclasses.asdict(model.config), "seq_len": args.seq_len, "seed": None,
         "eval_tokens": 0,  # no validation tokens selected this model
-        "tokenizer_sha256": tokenizer.sha256,
-        "data_sha256": {"train": None, "validation": None},
-        "segments": [],
+        "tokenizer_sha256": tokenizer.sha256, "data_sha256": {"train": None, "validation": None}, "segments": [],
         "imported": {path.name: sha256_file(path) for path in sorted(args.source.glob("*.safetensors"))},
         "best": {"step": 0, "tokens_seen": 0, "val_loss": None, "sha256": sha256},
-    }
+    }  # fmt: skip
 
 
 def check_same_tokenizer(source: Path, tokenizer: Tokenizer) -> None:

@@ -89,11 +89,9 @@ def named(laws: np.ndarray) -> dict[str, np.ndarray]:
 
 def _starts(losses: np.ndarray) -> np.ndarray:
     """Return the starting points (S, 5) of the searches, for N and D in units of their geometric means."""
-    starts = []
-    for alpha, beta, floor in itertools.product(EXPONENTS, EXPONENTS, losses.min() * np.array(FLOOR_FRACTIONS)):
-        half = math.log((losses.mean() - floor) / 2)
-        starts.append([half, alpha, half, beta, math.log(floor)])
-    return np.array(starts)
+    floors = [(floor, math.log((losses.mean() - floor) / 2)) for floor in losses.min() * np.array(FLOOR_FRACTIONS)]
+    grid = itertools.product(EXPONENTS, EXPONENTS, floors)
+    return np.array([[half, alpha, half, beta, math.log(floor)] for alpha, beta, (floor, half) in grid])
 
 
 def _misfit(residuals: np.ndarray) -> np.ndarray:
@@ -134,10 +132,8 @@ def _step(laws, log_n, log_d, log_loss, damping) -> np.ndarray:
 
 
 def _search(runs: Runs, log_loss: np.ndarray, law: np.ndarray | None = None) -> np.ndarray:
-    """Return the laws (S, 5) that fit log_loss (n,) from all starting points, or log_loss (S, n) from a law.
-
-    The searches count N and D in units of their geometric means.
-    """
+    """Return the laws (S, 5) that fit log_loss (n,) from all starting points, or log_loss (S, n) from a law."""
+    # The searches count N and D in units of their geometric means.
     log_n, log_d = np.log(runs.parameters), np.log(runs.tokens)
     shift = np.zeros((NUM_PARAMETERS, NUM_PARAMETERS))
     shift[1, 0], shift[3, 2] = log_n.mean(), log_d.mean()
@@ -206,10 +202,8 @@ def work_law(runs: Runs) -> tuple[float, float]:
 
 
 def best_split(laws: np.ndarray, flops: np.ndarray | float, work: tuple[float, float]) -> tuple:
-    """Return (N, D), each (…, n), of least loss at compute (n,) under laws (…, 5).
-
-    Along C = k N^γ D the loss is least where α A N^-α = γ β B D^-β; for γ = 1 this is equation 4 of Hoffmann et al.
-    """
+    """Return (N, D), each (…, n), of least loss at compute (n,) under laws (…, 5)."""
+    # Along C = k N^γ D the loss is least where α A N^-α = γ β B D^-β; for γ = 1 this is equation 4 of Hoffmann et al.
     k, gamma = work
     a, alpha, b, beta, _ = (laws[..., i, None] for i in range(NUM_PARAMETERS))
     log_work = np.log(np.atleast_1d(flops) / k)
@@ -257,10 +251,7 @@ def fit_frontier(runs: Runs) -> Frontier | None:
 
 
 def predict_held_back(runs: Runs, resamples: int, confidence: float, seed: int) -> dict[int, Interval]:
-    """Return run → its loss predicted from the runs of less compute; empty if these are too few.
-
-    Held back is the sixth of the runs of most compute, at least two.
-    """
+    """Return run → predicted loss of the sixth of most compute (at least two); {} if the others are too few."""
     order = np.argsort(runs.flops, kind="stable")
     held = np.sort(order[-max(2, round(HELD_BACK_FRACTION * len(order))) :])
     smaller = runs.only(~np.isin(np.arange(len(order)), held))

@@ -23,22 +23,17 @@ class Wanted(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """Everything that is reported.
-
-    work: (k, γ) of the training FLOP k N^γ D; held_back: run → its prediction from smaller runs; entropy: of the
-    text, where it is known; standard_error: of the largest run's loss over documents, None for a single one; both in
-    bits per byte; varies: names of the parameters in which the runs differ.
-    """
+    """Everything that is reported; entropy and standard error are in bits per byte."""
 
     runs: Runs
     fit: Fit
-    work: tuple[float, float]
+    work: tuple[float, float]  # (k, γ) of the training FLOP k N^γ D
     frontier: Frontier | None
-    held_back: dict[int, Interval]
+    held_back: dict[int, Interval]  # run → its prediction from smaller runs
     wanted: list[Wanted]
-    entropy: float | None
-    standard_error: float | None
-    varies: list[str]
+    entropy: float | None  # of the text, where it is known
+    standard_error: float | None  # of the largest run's loss over documents, None for a single one
+    varies: list[str]  # names of the parameters in which the runs differ
     confidence: float
 
     @property

@@ -172,18 +172,14 @@ def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:
-    """Join the ranks' files as shards of one token file; return its sidecar, that of one process plus `shards`.
-
-    Raises IntegrityError if the bytes of a rank's file have changed, NoDocument if no rank has a token.
-    """
+    """Join the ranks' files, if their bytes are unchanged, as shards of one token file; return its sidecar."""
     tokenizer, paths = load_tokenizer(job.tokenizer), [job.path(rank) for rank in job.ranks]
     records = [read_json(sidecar_path(path)) for path in paths]
     shards = [Shard(path, r["tokens"], r["sha256"]) for path, r in zip(paths, records, strict=True) if r["tokens"]]
     if not shards:
-        raise NoDocument(
-            f"sources.{job.manifest['source']}: no document of split {job.slice.split!r} begins in characters "
-            f"{job.slice.start_char} to {job.slice.end_char}; widen the range"
-        )
+        lacking = f"no document of split {job.slice.split!r} begins in characters"
+        place = f"{job.slice.start_char} to {job.slice.end_char}"
+        raise NoDocument(f"sources.{job.manifest['source']}: {lacking} {place}; widen the range")
     tally = Tally()
     for record in records:
         tally.add(Tally(**{name: record[name] for name in vars(tally)}))

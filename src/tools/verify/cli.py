@@ -37,7 +37,9 @@ def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[F
         with Repo(".") as repo:
             outputs = Outputs(repo, digests)
             bar.total = outputs.num_bytes(with_cache)
-            yield from check_runs(digests)
+            for done in sorted(Path(".runs").glob("*/done")):  # train publishes them instead of training again
+                for finding in run_checks([(records.weights, done / "models" / MODEL.name)], digests):
+                    yield finding._replace(advice=f"run `rm -rf {done}`" if finding.fault else "")
             yield from outputs.check_stages()
             for finding in run_checks(records.FILE_CHECKS + records.LINK_CHECKS, digests):
                 yield finding._replace(advice=outputs.mend(finding.blamed)) if finding.fault else finding
@@ -46,13 +48,6 @@ def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[F
     except DvcException as error:
         reason = f"DVC cannot read the pipeline: {' '.join(str(error).split())}"
         raise IntegrityError(f"{PIPELINE}: {reason}; repair the file or restore it with git") from None
-
-
-def check_runs(digests: Digests) -> Iterator[Finding]:
-    """Check finished runs, which the stage train publishes again instead of training again."""
-    for done in sorted(Path(".runs").glob("*/done")):
-        for finding in run_checks([(records.weights, done / "models" / MODEL.name)], digests):
-            yield finding._replace(advice=f"run `rm -rf {done}`" if finding.fault else "")
 
 
 def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
