@@ -20,17 +20,14 @@ from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
 
 @contextlib.contextmanager
 def atomic_write(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` for binary writing; sync and rename it on success, remove it on an error.
-
-    So `path` has its old content or all of the new. A read-only hard link into DVC's cache is replaced, never written.
-    """
+    """Open a temporary file beside `path` for binary writing; sync and rename it on success, remove it on an error."""
     path = Path(path)
     with _temporary_beside(path) as temporary:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, path)  # a read-only hard link into DVC's cache is replaced, never written
         sync_folder(path.parent)
 
 
@@ -50,15 +47,16 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; remove it at the end, and those of killed processes before.
-
-    Raise EnvironmentFailure if the disk is full.
-    """
+    """Yield a temporary name beside `path` and remove it at the end; raise EnvironmentFailure if the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.iterdir():
+    for left in path.parent.iterdir():  # remove those of killed processes; a zombie does not run
         writer = re.fullmatch(rf"\.{re.escape(path.name)}\.(\d+)\.tmp", left.name)
-        if writer and (int(writer[1]) == os.getpid() or not _is_running(int(writer[1]))):
-            _remove(left)
+        if not writer:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if int(writer[1]) != os.getpid() and psutil.Process(int(writer[1])).status() != psutil.STATUS_ZOMBIE:
+                continue
+        _remove(left)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -69,14 +67,6 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         raise EnvironmentFailure(f"{path}: {os.strerror(error.errno)}; {advice}") from None
     finally:
         _remove(temporary)
-
-
-def _is_running(process_id: int) -> bool:
-    """Return True if the process runs; a zombie does not."""
-    try:
-        return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _remove(path: Path) -> None:
@@ -134,9 +124,8 @@ def sha256_json(value) -> str:
 
 def write_csv(path: Path | str, columns: list[str], rows: list) -> None:
     """Write rows of numbers atomically; floats keep 8 significant digits."""
-    lines = [",".join(columns)]
-    lines += [",".join(f"{v:.8g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
-    write_text(path, "\n".join(lines) + "\n")
+    lines = [",".join(f"{v:.8g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
+    write_text(path, "\n".join([",".join(columns), *lines]) + "\n")
 
 
 @contextlib.contextmanager

@@ -26,10 +26,9 @@ def pick_device(index: int | None = None) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if index is not None and index >= torch.cuda.device_count():
-        raise EnvironmentFailure(
-            f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible; start "
-            "at most as many processes per host (train.num_processes in runtime.yaml); each must see all GPUs"
-        )
+        problem = f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible"
+        remedy = "start at most as many processes per host (train.num_processes in runtime.yaml)"
+        raise EnvironmentFailure(f"{problem}; {remedy}; each must see all GPUs")
     return torch.device("cuda") if index is None else torch.device("cuda", index)
 
 
@@ -49,11 +48,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -> torch.dtype:
-    """Return the dtype to compute in, and print why.
-
-    "auto" is `earlier`, the dtype of the run so far, if there is one, else the one that the device computes faster
-    in. Without instructions for bfloat16 it is float32.
-    """
+    """Return the dtype to compute in, and print why; "auto" is `earlier`, that of the run so far, or the faster one."""
     reason = "train.dtype"
     if name == "auto" and not has_bfloat16(device):
         name, reason = "float32", f"this {device.type} has no instructions for bfloat16"
@@ -68,13 +63,10 @@ def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -
 
 
 def bfloat16_speedup() -> float:
-    """Return the time of float32 matrix products divided by that of bfloat16 ones on this CPU, measured in 0.2 s.
-
-    The two alternate and the shortest time of each counts, so that other processes disturb them alike.
-    """
+    """Return the time of float32 matrix products divided by that of bfloat16 ones on this CPU, measured in 0.2 s."""
     best = dict.fromkeys(((dtype, shape) for shape in PROBED_SHAPES for dtype in COMPUTE_DTYPES.values()), math.inf)
     operands = {key: [torch.ones(size, dtype=key[0]) for size in (key[1][:2], key[1][1:])] for key in best}
-    for _ in range(4):
+    for _ in range(4):  # they alternate and the shortest time counts, so that other processes disturb them alike
         for key, (a, b) in operands.items():
             started = time.perf_counter()
             a @ b
@@ -125,11 +117,8 @@ def keep_freed_memory() -> bool:
 
 
 def warn_of_busy_cores(seconds: float, measure) -> list[str]:
-    """Return a warning if measure() takes less with one thread than its `seconds` with all, or an empty list.
-
-    Threads wait for each other by spinning: one busy process on the machine made a step 15 times slower.
-    """
-    threads = torch.get_num_threads()
+    """Return a warning if measure() takes less with one thread than its `seconds` with all, or an empty list."""
+    threads = torch.get_num_threads()  # they wait by spinning: one busy process made a step 15 times slower
     torch.set_num_threads(1)
     try:
         single = measure() if threads > 1 else seconds
@@ -137,10 +126,8 @@ def warn_of_busy_cores(seconds: float, measure) -> list[str]:
         torch.set_num_threads(threads)
     if single >= seconds:
         return []
-    return [
-        f"a step takes {single:.2f} s with one thread and {seconds:.2f} s with {threads}: other processes keep the "
-        "cores busy; stop them, or set OMP_NUM_THREADS=1"
-    ]
+    times = f"a step takes {single:.2f} s with one thread and {seconds:.2f} s with {threads}"
+    return [f"{times}: other processes keep the cores busy; stop them, or set OMP_NUM_THREADS=1"]
 
 
 def synchronize(device: torch.device) -> None:
@@ -150,12 +137,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:
-    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add).
-
-    Products of 8192 fill a large GPU. As many are queued at a time as take MEASURED_S, so that launching and waiting
-    do not count.
-    """
-    size = size or (8192 if device.type == "cuda" else 1024)
+    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
+    size = size or (8192 if device.type == "cuda" else 1024)  # 8192 fill a large GPU
     a = torch.ones(size, size, dtype=dtype, device=device)
     products = torch.empty_like(a)
     best, count, end = math.inf, 1, time.perf_counter() + seconds
@@ -166,5 +149,5 @@ def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None
         synchronize(device)
         elapsed = time.perf_counter() - started
         best = min(best, elapsed / count)
-        count *= 2 if elapsed < MEASURED_S else 1
+        count *= 2 if elapsed < MEASURED_S else 1  # so many that launching and waiting do not count
     return 2 * size**3 / best

@@ -74,10 +74,7 @@ def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]
 def load_initial(
     folder: Path, config: ModelConfig, tokenizer_sha256: str
 ) -> tuple[Gemma3Model, str] | tuple[None, None]:
-    """Return the model that a run starts from and the SHA-256 of its weights; (None, None) if the folder is empty.
-
-    Raises IntegrityError if it was trained with another tokenizer or has another shape than `config`.
-    """
+    """Return the model that a run starts from, after checks, and its weights' SHA-256; (None, None) without one."""
     if folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir()):
         return None, None
     model, record = load_trained(folder, torch.device("cpu"))
@@ -94,7 +91,5 @@ def check_trained_with(tokenizer_sha256: str, where: Path | str, models: Path, r
     """Raise IntegrityError if the model of a record was trained with another tokenizer than `where` has."""
     recorded = record.get("tokenizer_sha256")
     if recorded != tokenizer_sha256:
-        raise IntegrityError(
-            f"{models / RECORD}: trained with tokenizer {str(recorded)[:12]}…, {where} is "
-            f"{tokenizer_sha256[:12]}…; name the folder of that tokenizer, or run `dvc repro`"
-        )
+        problem = f"trained with tokenizer {str(recorded)[:12]}…, {where} is {tokenizer_sha256[:12]}…"
+        raise IntegrityError(f"{models / RECORD}: {problem}; name the folder of that tokenizer, or run `dvc repro`")

@@ -85,10 +85,7 @@ def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Ite
 
 
 def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:
-    """Read every document of a split and return the split's entry in the manifest; null and empty rows are dropped.
-
-    Raise DataError, which calls the files `names`, if no document remains or a file is unusable.
-    """
+    """Read a split, whose files errors call `names`; return its entry in the manifest, without null and empty rows."""
     files, kept, dropped = [], {"documents": 0, "characters": 0, "utf8_bytes": 0}, {"null": 0, "empty": 0}
     paths = sorted((folder / split).glob("*.parquet"))
     names = names or [str(path) for path in paths]

@@ -100,12 +100,9 @@ def load_state(record: Path) -> dict:
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
-    """Keep the `keep` most recently used run folders; `current` and folders in use are never deleted.
-
-    A folder is renamed before it is deleted, so that a kill never leaves half of a finished run.
-    """
+    """Keep the `keep` most recently used run folders; `current` and folders in use are never deleted."""
     current.mkdir(parents=True, exist_ok=True)
-    for leftover in runs.glob(".*.tmp"):
+    for leftover in runs.glob(".*.tmp"):  # renamed before it is deleted: a kill never leaves half of a finished run
         shutil.rmtree(leftover, ignore_errors=True)
     os.utime(current, (time.time(), time.time()))
     folders = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)

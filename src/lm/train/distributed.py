@@ -51,10 +51,8 @@ def join(sharded: bool, timeout_s: float) -> Iterator[World]:
     rank, world_size = numbers[:2]
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if name not in os.environ:
-            raise EnvironmentFailure(
-                f"{name} is not set, so rank {rank} of {world_size} does not know where rank 0 listens; export it as "
-                "described in docs/distributed.md"
-            )
+            problem = f"{name} is not set, so rank {rank} of {world_size} does not know where rank 0 listens"
+            raise EnvironmentFailure(f"{problem}; export it as described in docs/distributed.md")
     try:
         rendezvous = dist.rendezvous(  # pyright: ignore[reportPrivateImportUsage] - torch documents it
             f"env://?rank={rank}&world_size={world_size}", timeout=timedelta(seconds=timeout_s)

@@ -49,9 +49,8 @@ def start(world_size: int, arguments: list[str]) -> None:
                 raise Interrupted(received[-1], f"stopped at once ({name}); {CONTINUES}") from None
             # A rank that ended by SIGTERM was ended by the launcher and is not the cause.
             rank, failure = min(error.failures.items(), key=lambda item: item[1].exitcode == -signal.SIGTERM)
-            raise EnvironmentFailure(
-                f"rank {rank} of {world_size} was ended by {failure.signal_name()}, and then all others; {CONTINUES}"
-            ) from None
+            problem = f"rank {rank} of {world_size} was ended by {failure.signal_name()}"
+            raise EnvironmentFailure(f"{problem}, and then all others; {CONTINUES}") from None
 
 
 @contextlib.contextmanager

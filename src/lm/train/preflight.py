@@ -87,16 +87,13 @@ def estimate_memory_bytes(num_parameters: int, config: ModelConfig, tokens: int,
 def refuse_unequal_rows(params: TrainParams, world: World) -> None:
     """Raise ParamsError if the ranks cannot take equally many rows of a batch, or the optimizer cannot be sharded."""
     if params.batch_size % world.world_size:
-        raise ParamsError(
-            f"train.batch_tokens {params.batch_tokens} are {params.batch_size} sequences of train.seq_len "
-            f"{params.seq_len}, which {world.world_size} processes cannot divide equally: set train.num_processes of "
-            f"runtime.yaml to a divisor of {params.batch_size}, or change the batch; micro-batches follow"
-        )
+        batch = f"{params.batch_tokens} are {params.batch_size} sequences of train.seq_len {params.seq_len}"
+        problem = f"train.batch_tokens {batch}, which {world.world_size} processes cannot divide equally"
+        remedy = f"set train.num_processes of runtime.yaml to a divisor of {params.batch_size}, or change the batch"
+        raise ParamsError(f"{problem}: {remedy}; micro-batches follow")
     if world.sharded and params.optimizer == "muon":
-        raise ParamsError(
-            "train.optimizer is muon, which needs whole matrices, but train.shard of runtime.yaml splits them; set "
-            "train.optimizer to adamw or train.shard to false"
-        )
+        problem = "train.optimizer is muon, which needs whole matrices, but train.shard of runtime.yaml splits them"
+        raise ParamsError(f"{problem}; set train.optimizer to adamw or train.shard to false")
 
 
 def check_evaluation(file: str, max_seq_len: int) -> None:
@@ -163,15 +160,12 @@ def warnings(plan: Plan, seq_len: int, config: ModelConfig, hours: float) -> lis
     """Return warnings about valid but suspicious settings, and about a run of more than a day."""
     messages = []
     if hours > 24:
-        messages.append(
-            f"the whole run will take about {hours / 24:.1f} days on this machine; Ctrl-C stops it at any time and "
-            "`dvc repro` continues it; for a shorter run lower train.max_tokens or choose a smaller model.name"
-        )
+        days = f"the whole run will take about {hours / 24:.1f} days on this machine"
+        remedy = "for a shorter run lower train.max_tokens or choose a smaller model.name"
+        messages.append(f"{days}; Ctrl-C stops it at any time and `dvc repro` continues it; {remedy}")
     if config.sliding_window >= seq_len and config.full_attention_every > 1:
-        messages.append(
-            f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}: sliding "
-            "attention is never active, every layer sees the whole context"
-        )
+        wide = f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}"
+        messages.append(f"{wide}: sliding attention is never active, every layer sees the whole context")
     if plan.epochs > 8:
         messages.append(f"train.max_tokens is {plan.epochs:.1f} epochs of the training file: expect overfitting")
     return messages

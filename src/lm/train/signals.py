@@ -48,9 +48,8 @@ class StopRequest:
     @staticmethod
     def interrupted(step: int, signal_number: int) -> Interrupted:
         """Return the error to raise after the state of `step` is saved."""
-        orphaned = signal_number == ORPHANED
-        reason = "the process that started it is gone" if orphaned else signal.Signals(signal_number).name
-        return Interrupted(
-            signal.SIGTERM if orphaned else signal_number,
-            f"training stopped at step {step} ({reason}); its state is saved, `dvc repro` continues from there",
-        )
+        number, reason = signal_number, signal.Signals(signal_number).name
+        if signal_number == ORPHANED:
+            number, reason = signal.SIGTERM, "the process that started it is gone"
+        stopped = f"training stopped at step {step} ({reason})"
+        return Interrupted(number, f"{stopped}; its state is saved, `dvc repro` continues from there")

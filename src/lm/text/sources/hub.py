@@ -94,10 +94,7 @@ def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
 
 
 def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path:
-    """Return the path of a file in the Hugging Face cache; download it if it is not there.
-
-    Raise IntegrityError for another SHA-256 (LFS) or git SHA-1, EnvironmentFailure without the file from the hub.
-    """
+    """Return the path of a file in the Hugging Face cache, verified by its digest; download it if it is not there."""
     with explained(repo, repo_type, f"{filename} at commit {commit}"):
         cached = hf.try_to_load_from_cache(repo, filename, revision=commit, repo_type=repo_type)
         if not isinstance(cached, str):

@@ -35,10 +35,7 @@ class DatasetsFetch:
 
 
 def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
-    """Write the text column of each split below `folder` and return the manifest.
-
-    Raise DataError if the config, a split or the column does not exist, and errors as lm.text.sources.hub.download.
-    """
+    """Write the text column of each split below `folder` and return the manifest; a missing one raises DataError."""
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
     with _one_sentence(fetch, commit):
         builder = _cached_builder(fetch, commit) or _prepared_builder(fetch, commit)

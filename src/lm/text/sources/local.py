@@ -162,7 +162,14 @@ def read_documents(path: Path, column: str, separator: str | None, replaced: Cou
             rows = ((f"line {i}", _parse_json(path, f"line {i}", line)) for i, line in lines if line.strip())
             yield from (_json_text(path, place, row, column, replaced) for place, row in rows)
         elif suffix in (".csv", ".tsv"):
-            yield from _table_rows(path, _lines(path, file, replaced), column, "\t" if suffix == ".tsv" else ",")
+            lines = (line.replace("\r\n", "\n") for line in _lines(path, file, replaced))
+            table = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
+            try:
+                if column not in (table.fieldnames or ()):
+                    raise DataError(_no_column(path, "the first line", column, table.fieldnames or ()))
+                yield from (row[column] for row in table)
+            except csv.Error as error:
+                raise DataError(f"{path}: line {table.reader.line_num}: {error}; correct or remove the file") from None
         else:
             text = _plain_text(path, file.read(), replaced)
             if suffix == ".json" and text.lstrip().startswith("["):
@@ -217,17 +224,6 @@ def _lines(path: Path, file: io.BufferedReader, replaced: Counter) -> Iterator[s
     if encoding == "utf-16":
         return io.StringIO(_decode(path, file.read(), encoding, replaced))
     return (_decode(path, line, encoding, replaced) for line in file)
-
-
-def _table_rows(path: Path, lines: Iterator[str], column: str, delimiter: str) -> Iterator[str | None]:
-    """Yield the field `column` of each row of a .csv or .tsv file, whose first row names the columns."""
-    rows = csv.DictReader((line.replace("\r\n", "\n") for line in lines), delimiter=delimiter, strict=True)
-    try:
-        if column not in (rows.fieldnames or ()):
-            raise DataError(_no_column(path, "the first line", column, rows.fieldnames or ()))
-        yield from (row[column] for row in rows)
-    except csv.Error as error:
-        raise DataError(f"{path}: line {rows.reader.line_num}: {error}; correct or remove the file") from None
 
 
 def _parse_json(path: Path, place: str, text: str) -> Any:
