@@ -240,5 +240,5 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
     weights, scores = count_parameters(config), 12 * config.n_head * config.head_dim * context
     attention, mlp, head = (6.0 * weights[name] for name in ("attention", "mlp", "embedding"))
-    flops = {"attention": attention, "scores": scores, "mlp": mlp, "head": head}
+    flops: dict[str, float] = {"attention": attention, "scores": scores, "mlp": mlp, "head": head}
     return flops | {"total": sum(flops.values())}

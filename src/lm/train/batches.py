@@ -18,11 +18,10 @@ def prefetch(
     """
     batches = (to_device(windows.buffer(step)[rows], device) for step in steps)
     ready = next(batches, None)
-    for following in batches:
+    while ready is not None:
+        following = next(batches, None)
         yield ready
         ready = following
-    if ready is not None:
-        yield ready
 
 
 def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:

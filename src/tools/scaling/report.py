@@ -60,12 +60,12 @@ def report(scaling: Scaling) -> list[str]:
     errors, held_back, percent = 100 * np.abs(fitted / losses - 1), scaling.held_back, f"{scaling.percent} interval"
     run_rows = [
         [runs.names[i], f"{runs.parameters[i]:,.0f}", f"{runs.tokens[i]:,.0f}", f"{runs.flops[i]:.3g}",
-         f"{losses[i]:.4f}", f"{fitted[i]:.4f}", error(fitted[i], losses[i]), "yes" if best[i] else ""]
+         f"{losses[i]:.4f}", f"{fitted[i]:.4f}", error(float(fitted[i]), float(losses[i])), "yes" if best[i] else ""]
         for i in np.lexsort((runs.tokens, runs.parameters))
     ]  # fmt: skip
     law_rows = [[SYMBOLS[name], f"{one.value:.4g}", between(one, ".4g")] for name, one in intervals.items()]
     held_rows = [
-        [runs.names[i], f"{losses[i]:.4f}", f"{one.value:.4f}", between(one), error(one.value, losses[i])]
+        [runs.names[i], f"{losses[i]:.4f}", f"{one.value:.4f}", between(one), error(one.value, float(losses[i]))]
         for i, one in held_back.items()
     ]
     wanted_rows = [
