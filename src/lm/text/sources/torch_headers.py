@@ -34,13 +34,7 @@ class TorchHeadersFetch:
 
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
     """Write the headers as one split `text` and return the manifest; torch is not imported."""
-    try:
-        torch = importlib.metadata.distribution("torch")
-    except importlib.metadata.PackageNotFoundError:
-        raise EnvironmentFailure(f"torch is not installed, needed: {fetch.torch_version}; run `make`") from None
-    if torch.version.split("+")[0] != fetch.torch_version:
-        raise EnvironmentFailure(f"torch {torch.version} is installed, needed: {fetch.torch_version}; run `make`")
-    headers = read_headers(Path(str(torch.locate_file("torch"))) / "include")
+    headers = read_headers(_include_folder(fetch.torch_version))
     actual = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in headers).encode()).hexdigest()
     if actual != fetch.sha256:
         needed = f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; reinstall torch with `make clean-venv && make`"
@@ -50,6 +44,17 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
     origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}
     splits = {"text": describe_split(folder, "text", "text")}
     return {**origin, "sha256": fetch.sha256, "column": "text", "splits": splits}
+
+
+def _include_folder(version: str) -> Path:
+    """Return the folder of headers of the installed torch, whose version must be `version`; a +suffix is ignored."""
+    try:
+        torch = importlib.metadata.distribution("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise EnvironmentFailure(f"torch is not installed, needed: {version}; run `make`") from None
+    if torch.version.split("+")[0] != version:
+        raise EnvironmentFailure(f"torch {torch.version} is installed, needed: {version}; run `make`")
+    return Path(str(torch.locate_file("torch"))) / "include"
 
 
 def read_headers(include: Path) -> list[tuple[str, str]]:
