@@ -33,6 +33,7 @@ def workspace(tmp_path_factory):
     return workspace
 
 
+@pytest.mark.slow
 def test_a_sweep_fits_the_terminal_without_further_options(workspace):
     table = workspace.run("dvc", "exp", "show", "--only-changed", "--no-pager", COLUMNS=str(COLUMNS)).stdout
     lines = table.splitlines()
@@ -45,17 +46,20 @@ def test_a_sweep_fits_the_terminal_without_further_options(workspace):
     assert len(cells) == 3 and all(line.count("…") == 1 for line in cells), table
 
 
+@pytest.mark.slow
 def test_metrics_diff_shows_what_a_person_decides_by(workspace):
     rows = workspace.run("dvc", "metrics", "diff").stdout.splitlines()[1:]
     assert 1 <= len(rows) <= 10
     assert {"val_loss", "bits_per_byte"} <= {row.split()[1] for row in rows}
 
 
+@pytest.mark.slow
 def test_params_diff_shows_only_what_changed(workspace):
     rows = workspace.run("dvc", "params", "diff").stdout.splitlines()[1:]
     assert [row.split()[1] for row in rows] == ["train.seq_len"]
 
 
+@pytest.mark.slow
 def test_a_preset_is_changed_by_its_file_and_name(workspace):
     workspace.run("git", "restore", ".")
     change = "presets.yaml:models.micro.d_ff=48"

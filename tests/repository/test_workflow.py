@@ -53,6 +53,7 @@ def section(report: str, title: str) -> str:
     return report.split(f"### {title}\n")[1].split("\n### ")[0]
 
 
+@pytest.mark.slow
 def test_the_report_says_what_changed_and_what_it_does(measured):
     report, _ = measured
     assert re.search(r"\| params\.yaml +\| train\.peak_lr +\| 0\.01 +\| 0\.02 +\|", section(report, "Parameters"))

@@ -95,6 +95,7 @@ def test_own_text_runs_with_temp_as_it_is_now_and_is_recorded_as_in_the_workspac
     assert "up to date" in workspace.run("dvc", "status").stdout
 
 
+@pytest.mark.slow
 def test_own_text_runs_from_the_queue(workspace, tmp_path_factory):
     write_diary(workspace.folder / "data/local", "first", "second")
     elsewhere = tmp_path_factory.mktemp("else") / "my, texts"
