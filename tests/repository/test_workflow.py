@@ -64,12 +64,14 @@ def test_the_report_says_what_changed_and_what_it_does(measured):
     assert "metrics/data.json" not in small and "timing" not in small
 
 
+@pytest.mark.slow
 def test_the_report_says_that_committed_results_are_out_of_date(measured):
     committed = section(measured[0], "Committed results")
     assert "No differences." in committed
     assert re.search(r"`dvc\.lock` was not made with .*: changed since: .*\btrain\b", committed)
 
 
+@pytest.mark.slow
 def test_the_repository_stays_unchanged(pull_request, measured):
     status = pull_request.run("git", "status", "--porcelain").stdout.splitlines()
     assert status == ["?? report.md"]
@@ -93,6 +95,7 @@ def test_a_change_of_words_after_committed_results_reruns_nothing(pull_request):
     assert "The change reruns no stage." in report
 
 
+@pytest.mark.slow
 def test_the_comment_is_the_report(pull_request, measured, tmp_path):
     """The body of the comment is the step's output as GitHub reads it."""
     summary, output = measured
