@@ -1,8 +1,8 @@
-# make: set up and run the pipeline.  make test: set up and run the tests.  Nothing else is needed.
+# make: set up and run the pipeline.  make test: set up and run the tests.  Nothing else needs to be installed.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce report figures record first-experiment stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -14,34 +14,48 @@ test: .venv/ready-dev
 test-slow: .venv/ready-dev
 	python -m pytest -q -m slow -n logical --dist loadfile --no-loadscope-reorder tests
 
-# Takes out one safeguard at a time and sees a test go red.
+# Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev
 	PYTHONPATH=benchmarks:src:tests python tests/mutants.py
 
-# Two runs of the committed pipeline from nothing, compared byte by byte: metrics/repro.json.
+# Run the committed pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json.
 reproduce: .venv/ready
 	python src reproduce
 
-# One page with all curves, figures, samples and where they come from, also of a run that goes on: report.html.
+# Write one page with the curves, metrics, samples and their provenance, also during a run: report.html.
 report: .venv/ready
 	python src report
 
-# All metrics of an experiment, by its name.
-METRICS = python -c 'import json, sys, dvc.api; print(json.dumps(dvc.api.metrics_show(rev=sys.argv[1]), indent=1))'
+# Write every figure of README.md, docs/ and data/README.md from committed results.
+FIGURES = PYTHONPATH=src:benchmarks python benchmarks/figures.py
+figures: .venv/ready
+	python benchmarks/house.py > /dev/null
+	$(FIGURES)
 
-# The stories of README's "Reading the figures": an experiment of its own, its metrics in one file.
-STORIES = -S data.source=stories -S tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
+# Record the default run of the workspace, then write the pages.
+record: .venv/ready
+	python benchmarks/record_run.py workspace benchmarks/results/default.json
+	$(MAKE) figures
+
+# Run the README's first experiment: benchmarks/results/first_experiment.txt.
+first-experiment: .venv/ready
+	dvc exp run --temp --force -n first -S train.seq_len=256
+	dvc metrics diff HEAD first > benchmarks/results/first_experiment.txt
+	$(MAKE) figures
+
+# Train on stories of known entropy, as an experiment: benchmarks/results/stories.json.
+STORIES = -S data.source=stories -S presets.yaml:tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
 	-S train.batch_tokens=2048 -S train.micro_batch_tokens=2048 -S train.peak_lr=0.014 \
-	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride=32
+	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride_fraction=0.125
 stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
-	$(METRICS) stories > benchmarks/results/stories.json
+	python benchmarks/record_run.py stories benchmarks/results/stories.json
 
-# Six sizes, three budgets: benchmarks/results/scaling.md, .json and .png.
+# Fit a scaling law to six sizes and three budgets: benchmarks/results/scaling.md, .json and .png.
 scaling: .venv/ready
 	benchmarks/scaling_sweep.sh 2
 
-# Ours beside others, about an hour on a machine that does nothing else; then the table and the picture of it all.
+# Measure against named peers, about an hour on an idle machine; then write the table and the figure.
 bench: .venv/bench/ready
 	set -e; for name in tokenizing batches train_step time_to_loss dvc_overhead generate; do \
 		PYTHONPATH=src .venv/bench/bin/python benchmarks/$$name.py; done
@@ -51,30 +65,33 @@ bench: .venv/bench/ready
 		--out benchmarks/results/train_step_without_amx.json
 	PYTHONPATH=src python benchmarks/large_corpus.py
 	PYTHONPATH=src python benchmarks/summarize.py
+	$(FIGURES)
 
-# How far rounding moves the loss: benchmarks/results/tolerance.json and float32.json, a quarter of an hour.
+# Measure how far rounding moves the loss, about 15 minutes: benchmarks/results/tolerance.json and float32.json.
 rounding: .venv/ready
 	PYTHONPATH=src python benchmarks/tolerance.py --tokens 153600
 	OMP_NUM_THREADS=1 dvc exp run --temp --force -n float32 -S train.dtype=float32
-	$(METRICS) float32 > benchmarks/results/float32.json
+	python benchmarks/record_run.py float32 benchmarks/results/float32.json
 
-# What asks for a CUDA device: benchmarks/results/gpu_step.json and gpu_batches.json.
+# Measure on a CUDA device: benchmarks/results/gpu_step.json and gpu_batches.json.
 bench-gpu: .venv/ready
 	PYTHONPATH=src python benchmarks/gpu_step.py
 	PYTHONPATH=src python benchmarks/batches.py --out benchmarks/results/gpu_batches.json
 
-# What HEAD changes against BASE, as Markdown, with a small run of both: what a pull request is shown.
+# Report in Markdown what HEAD changes against BASE, with a small run of both, as for a pull request.
 BASE = origin/main
-SMALL = -S data.source=stories -S sources.stories.fetch.num_documents=300 \
-	-S sources.stories.fetch.num_validation_documents=30 -S tokenizer.name=bpe -S tokenizers.bpe.vocab_size=400 \
+SMALL = -S data.source=stories -S presets.yaml:sources.stories.fetch.num_documents=300 \
+	-S presets.yaml:sources.stories.fetch.num_validation_documents=30 -S tokenizer.name=bpe -S presets.yaml:tokenizers.bpe.vocab_size=400 \
 	-S model.name=tiny -S train.init_from=data/init -S train.max_tokens=20480 -S train.warmup_steps=2 \
 	-S train.eval_every_tokens=10240 -S train.eval_tokens=4096 -S eval.sample_tokens=16
 measure: .venv/ready
 	@bash .github/measure.sh "$(BASE)" $(SMALL)
 
+# Style, formatting, and types in src/.
 lint: .venv/ready-dev
 	ruff check .
 	ruff format --check .
+	basedpyright
 
 clean-runs:
 	rm -rf .runs
@@ -84,7 +101,7 @@ clean-venv:
 
 .venv/ready: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python %d.%d found, 3.11 or newer needed; try make PYTHON=python3.12" % sys.version_info[:2])'
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
@@ -92,9 +109,9 @@ clean-venv:
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	touch $@
 
-# Packages that are compared with, in an environment of their own that sees the pipeline's (requirements-bench.txt).
+# The peers of the benchmarks, in a separate environment that also sees the packages of the pipeline.
 .venv/bench/ready: .venv/ready requirements-bench.txt requirements-cluster.txt
-	test -x .venv/bench/bin/python || .venv/bin/python -m venv .venv/bench
+	.venv/bench/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m venv --clear .venv/bench
 	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> $$(.venv/bench/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pipeline.pth
 	.venv/bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.txt

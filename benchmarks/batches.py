@@ -5,7 +5,7 @@
 The limit is to widen the same ids, lying side by side, to int64. All draw the windows that TokenWindows
 gives a step, and each is checked to give the same x and y first; litdata, which reads its blocks one
 after the other, is checked on those. On CUDA, also: how much longer a step on prefetched batches takes
-than the same step on a batch that lies there already. Writes benchmarks/results/batches.json.
+than the same step on a batch that is ready. Writes benchmarks/results/batches.json.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def write_tokens(path: Path, num_tokens: int) -> np.ndarray:
 
 
 def nanogpt_get_batch(path: Path, offset: int, starts: torch.Tensor, seq_len: int) -> Batch:
-    """karpathy/nanoGPT's get_batch for given starts: the map opened anew (as it does against a leak), row by row."""
+    """karpathy/nanoGPT's get_batch for given starts: it opens the map again for each batch, and reads row by row."""
     data = np.memmap(path, dtype=np.uint16, mode="r", offset=offset)
     x = torch.stack([torch.from_numpy((data[i : i + seq_len]).astype(np.int64)) for i in starts])
     y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + seq_len]).astype(np.int64)) for i in starts])
@@ -128,7 +128,7 @@ def make_cases(
 ) -> dict[str, Callable[[], Iterable]]:
     """By name, what makes an iterable of the batches of a round.
 
-    Ours begins each round anew, so that it pays for the order of its windows every time.
+    Ours starts again in each round, so that it pays for the order of its windows every time.
     """
     path = folder / "tokens.npy"
     windows = TokenWindows(ids, seq_len, batch_size, seed=1)

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 from harness import hardware, versions
 from lm.core.files import write_json
 from lm.text.documents import Chunk
-from lm.tokenizer.build import download_ranks, train_ranks, write_byte_level
+from lm.tokenizer.build import download_ranks, write_byte_level
+from lm.tokenizer.byte_level import train_ranks
 from lm.tokenizer.engine import END, NEW_CHARACTERS, ONLY_EXACT, Engine, open_engine
 from lm.tokenizer.load import BACKEND, Tokenizer, load_tokenizer, open_backend, well_formed
 

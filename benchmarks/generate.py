@@ -27,14 +27,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Cached against uncached sampling.")
     parser.add_argument("--new_tokens", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--model", default="tiny", help="a key of `models` in params.yaml")
+    parser.add_argument("--model", default="tiny", help="a key of `models` in presets.yaml")
     parser.add_argument("--vocab_size", type=int, default=2048)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "generate.json")
     return parser.parse_args()
 
 
 def sample(model: Gemma3Model, new_tokens: int, use_cache: bool) -> list[int]:
-    """Draw so many ids."""
+    """Generate a number of ids."""
     generator = torch.Generator(model.device).manual_seed(1)
     return list(generate(model, PROMPT_IDS, new_tokens, generator=generator, use_cache=use_cache))
 
@@ -42,7 +42,7 @@ def sample(model: Gemma3Model, new_tokens: int, use_cache: bool) -> list[int]:
 def main() -> None:
     """Measure and write the results."""
     args, device = parse(), machine.pick_device()
-    config = read_section(ROOT / "params.yaml", f"models.{args.model}", ModelParams).config(args.vocab_size)
+    config = read_section(ROOT / "presets.yaml", f"models.{args.model}", ModelParams).config(args.vocab_size)
     model = Gemma3Model(config)
     model.init_weights(torch.Generator().manual_seed(1))
     model.to(device)

@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/gpu_step.py [--rounds 5] [--batch_size 32 --seq_len 1024]
     PYTHONPATH=src python benchmarks/gpu_step.py --device cpu --quick    # to see that it runs
 
-Two presets of params.yaml, gpt2_size with GPT-2's vocabulary and gemma3_270m with its own of 262,144, each
+Two presets of presets.yaml, gpt2_size with GPT-2's vocabulary and gemma3_270m with its own of 262,144, each
 in bfloat16 with the fused AdamW. MFU is the share of the bfloat16 matmul peak, measured in the same rounds;
 FLOP are those of lm.model.flops_per_token. All begin with the same weights, and the losses of their first
 step are checked to be equal. The loader's share is in benchmarks/batches.py, which measures prefetching
@@ -50,7 +50,7 @@ def parse() -> argparse.Namespace:
 
 def shape_of(preset: str, quick: bool) -> dict:
     """The preset with its vocabulary; shrunk if quick."""
-    shape = vars(read_section(ROOT / "params.yaml", f"models.{preset}", ModelParams)) | {"vocab_size": PRESETS[preset]}
+    shape = vars(read_section(ROOT / "presets.yaml", f"models.{preset}", ModelParams)) | {"vocab_size": PRESETS[preset]}
     small = {"n_layer": 2, "n_head": 4, "n_kv_head": 2, "head_dim": 16, "d_model": 64, "d_ff": 128, "vocab_size": 2000}
     return shape | small if quick else shape
 
@@ -90,7 +90,7 @@ def make_step(case: str, variant: Variant, device: torch.device) -> Callable[[],
 
 
 def timed(step: Callable[[], Tensor], steps: int) -> None:
-    """So many steps, to the end of the last one."""
+    """Run a number of steps and wait until the last one has ended."""
     for _ in range(steps):
         loss = step()
     loss.item()

@@ -91,7 +91,7 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Time each case once a round, the cases in turned order every other round; return the seconds.
 
-    `fewer` names slow cases that take part in the first so many rounds only. What a case has left for
+    `fewer` names slow cases that run in the first rounds only, and the number of these rounds. What a case has left for
     the kernel to write is written before the next one begins, whose time it would lengthen.
     """
     seconds = {name: [] for name in cases}

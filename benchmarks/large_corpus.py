@@ -5,7 +5,7 @@
 The token files here are sparse: as long as real ones, without their disk. So the time of a batch is that
 of finding, mapping and copying its windows; what a disk adds to a first read is its own. The rate of
 tokenizing and the memory of a process are those of results/tokenizing.json. Writes
-benchmarks/results/large_corpus.json and prints the README's table.
+benchmarks/results/large_corpus.json and prints the table of docs/distributed.md.
 """
 
 import argparse
@@ -35,7 +35,7 @@ HASHED_BYTES = 1 << 28
 
 
 def bytes_per_s(name: str) -> float:
-    """How fast one core hashes what lies in memory, the median of five times."""
+    """Return how many bytes in memory one core hashes per second, the median of five times."""
     content, seconds = bytes(HASHED_BYTES), []
     for _ in range(5):
         start = time.perf_counter()
@@ -102,7 +102,7 @@ def seconds_of(work: Callable[[int], object], indices: Iterable[int]) -> list[fl
 
 
 def table(estimates: dict[str, list[dict]]) -> str:
-    """The README's rows."""
+    """Return the rows of docs/distributed.md."""
     lines = []
     for name, rows in estimates.items():
         for row in rows:

@@ -47,6 +47,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """ids (B, T) → logits (B, T, V)."""
 
+    device = torch.device("cpu")
+
     def __init__(self, vocab_size: int):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab_size, WIDTH), nn.Embedding(BLOCK, WIDTH)
@@ -63,7 +65,7 @@ class GPT(nn.Module):
         return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
 
     def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Nats (B, T), as lm.score wants them."""
+        """Nats (B, T), as lm.model.score wants them."""
         return F.cross_entropy(self(ids).transpose(1, 2), targets, reduction="none")
 
 
@@ -83,14 +85,13 @@ def learning_rate(step: int, progress: float) -> float:
 
 
 def bits_per_byte(model: GPT, validation: TokenFile) -> float:
-    """Over the whole file, in blocks side by side, with the evaluation of lm.score."""
-    device = torch.device("cpu")
-    losses, _ = score_tokens(model, validation.ids, validation.eot_id, BLOCK, BLOCK, 64, device, torch.float32)
+    """Over the whole file, in blocks side by side, with the evaluation of lm.model.score."""
+    losses, _ = score_tokens(model, validation, BLOCK, BLOCK, 64, torch.float32)
     return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
 
 
 def train(train_file: TokenFile, validation: TokenFile, seconds: float, eval_every_s: float, seed: int) -> None:
-    """Train for so many seconds, printing the curve; evaluations stop the clock."""
+    """Train for a number of seconds and print the curve; evaluations stop the clock."""
     torch.manual_seed(seed)
     model = GPT(train_file.vocab_size)
     decayed = [p for p in model.parameters() if p.ndim >= 2]

@@ -4,7 +4,7 @@
     change_params(folder, {"train.seq_len": 64})
     run_stage(folder, "fetch")
 
-The folder holds links to the code and copies of params.yaml and runtime.yaml; nothing of the repository changes.
+The folder holds links to the code and copies of the parameter files; nothing of the repository changes.
 """
 
 import os
@@ -21,7 +21,8 @@ from harness import run_measured
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKED = ("src", "dvc.yaml", "requirements.txt")
-COPIED = ("params.yaml", "runtime.yaml")
+COPIED = ("params.yaml", "presets.yaml", "runtime.yaml")
+PRESETS = ("sources", "tokenizers", "models")  # sections of presets.yaml
 EMPTY = ("data/init", "data/local", "data/processed_datasets")
 
 
@@ -36,21 +37,29 @@ def stage_folder(folder: Path) -> Path:
     return folder
 
 
-def change_params(folder: Path, values: dict, name: str = "params.yaml") -> None:
-    """Set parameters by dotted name; a name without parents of its own makes them."""
-    path = folder / name
-    params = yaml.safe_load(path.read_text())
+def change_params(folder: Path, values: dict, name: str | None = None) -> None:
+    """Set parameters by dotted name in the file `name`, or else in presets.yaml or params.yaml, whichever holds them.
+
+    A missing section is created.
+    """
     for key, value in values.items():
         *parents, last = key.split(".")
+        path = folder / name if name else params_file(folder, key)
+        params = yaml.safe_load(path.read_text())
         section = params
         for parent in parents:
             section = section.setdefault(parent, {})
         section[last] = value
-    path.write_text(yaml.safe_dump(params, sort_keys=False))
+        path.write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def params_file(folder: Path, key: str) -> Path:
+    """Return the file that holds a dotted name."""
+    return folder / ("presets.yaml" if key.split(".")[0] in PRESETS else "params.yaml")
 
 
 def run_stage(folder: Path, stage: str) -> dict[str, float]:
-    """Run the stage's command of dvc.yaml in `folder`: its seconds and its peak of resident memory.
+    """Run the stage's command of dvc.yaml in `folder`; return its seconds and its peak of resident memory.
 
     Raises RuntimeError with the last lines of what it printed if it fails.
     """

@@ -1,10 +1,10 @@
-"""What benchmarks/results/ says, as the table in README.md and as a picture.
+"""Compare ours with each baseline: the rows of the benchmark tables and the picture of them.
 
     PYTHONPATH=src python benchmarks/summarize.py
 
-Each row sets another way against ours: how many times longer it takes, the median over the rounds and
-the smallest and largest ratio within one. Rewrites README.md between its two marks and draws
-benchmarks/results/summary.png.
+Each row names a task, our result, a baseline and its result, and the speed-up: the median over the rounds with the
+smallest and largest ratio within one round. This draws benchmarks/results/summary.png; benchmarks/figures.py writes
+the tables into the documentation.
 """
 
 from pathlib import Path
@@ -14,40 +14,38 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
 from harness import summary
-from lm.core.files import atomic_write, read_json, write_text
+from lm.core.files import atomic_write, read_json
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- benchmarks: written by `make bench` -->\n", "<!-- benchmarks: end -->\n"
-HEAD = "| what | ours | the other way | its figure | times longer |\n|---|---|---|---|---|\n"
+RESULTS = Path(__file__).resolve().parent / "results"
+HEAD = "| task | ours | baseline | its result | speed-up |\n|---|---|---|---|---|\n"
 
 
 class Row(NamedTuple):
-    """One comparison: what is done, our figure, the other way and its figure, how many times longer it takes."""
+    """Hold one comparison: the task, our result, the baseline, its result, and the speed-up."""
 
     task: str
     ours: str
-    other: str
+    baseline: str
     theirs: str
-    times: dict[str, float]  # median, min, max
+    speed_up: dict[str, float]  # median, min, max
 
 
 def read(name: str) -> dict:
-    """The results of a benchmark."""
+    """Read the results of a benchmark."""
     return read_json(RESULTS / f"{name}.json")
 
 
 PEERS = {
     "datasets_batched": "`datasets.map` batched, `encode_to_numpy`",
-    "datasets_joined": "the same, a row a batch",
+    "datasets_joined": "the same, ids joined into one row per batch",
     "litdata": "litdata `optimize`",
     "datatrove": "datatrove",
-    "nanogpt": "nanoGPT's way: `datasets.map`, 1,024 shards into a memmap",
+    "nanogpt": "nanoGPT's `prepare.py` (`datasets.map`, 1,024 shards into a memmap)",
 }
 
 
 def tokenizing() -> list[Row]:
-    """MB of text a second by the whole stage, for two sizes."""
+    """Return MB of text per second of the whole stage, for two sizes."""
     rows = []
     for found in (read("tokenizing"), read("tokenizing_large")):
         rates = {name: f"{rate['median']:.3g} MB/s" for name, rate in found["mb_per_s"].items()}
@@ -60,14 +58,14 @@ def tokenizing() -> list[Row]:
 LOADERS = {
     "nanoGPT get_batch": "nanoGPT's `get_batch`, row by row",
     "seed dataset, 0 workers": "a `Dataset` of windows in a `DataLoader`",
-    "seed dataset, 2 workers": "the same with 2 workers",
+    "seed dataset, 2 workers": "a `Dataset` of windows, 2 workers",
     "litdata, 0 workers": "litdata's loader",
-    "litdata, 2 workers": "the same with 2 workers",
+    "litdata, 2 workers": "litdata's loader, 2 workers",
 }
 
 
 def batches() -> list[Row]:
-    """Microseconds a batch."""
+    """Return microseconds per batch."""
     rows = []
     for shape, found in read("batches")["shapes"].items():
         took = {name: f"{value['median']:,.0f} µs" for name, value in found["microseconds_per_batch"].items()}
@@ -78,18 +76,24 @@ def batches() -> list[Row]:
     return rows
 
 
+CASES = {
+    "ours, allocator as it is": "ours, default allocator",
+    "the matrix products of ours alone": "upper bound: its matrix products alone",
+}
+
+
 def steps() -> list[Row]:
-    """Tokens a second of training steps."""
+    """Return tokens per second of training steps."""
     rows, found = [], read("train_step")["questions"]
     for name, task in (("30m", "a training step, 30 M parameters"), ("270m", "a training step, shape of Gemma 3 270M")):
         rates = {case: f"{rate:,.0f} tokens/s" for case, rate in found[name]["tokens_per_s"].items()}
         times = found[name]["times_longer_than_ours"]
-        rows += [Row(task, rates["ours"], case, rates[case], times[case]) for case in times]
+        rows += [Row(task, rates["ours"], CASES.get(case, case), rates[case], times[case]) for case in times]
     return rows
 
 
 def time_to_loss() -> list[Row]:
-    """Seconds of training to a number of bits per byte, over the seeds."""
+    """Return seconds of training to a target in bits per byte, over the seeds."""
     found = read("time_to_loss")
     seconds = [run["seconds_to_target"] for run in found["runs"]]
     ours, theirs = (summary([run[name] for run in seconds])["median"] for name in ("ours", "reference"))
@@ -99,7 +103,7 @@ def time_to_loss() -> list[Row]:
 
 
 def generation() -> list[Row]:
-    """Seconds for so many ids."""
+    """Return seconds to generate a number of tokens."""
     found = read("generate")
     cached, uncached = (f"{summary(found['seconds'][name])['median']:.2f} s" for name in ("cached", "not"))
     times = found["times_longer_than_ours"]["not"]
@@ -107,45 +111,38 @@ def generation() -> list[Row]:
 
 
 def all_rows() -> list[Row]:
-    """Every comparison, in the table's order."""
+    """Return every comparison in the order of the table."""
     return [*tokenizing(), *batches(), *steps(), *time_to_loss(), *generation()]
 
 
 def ratio_in_words(times: dict[str, float]) -> str:
-    """3.9 (3.5 to 4.3)."""
+    """Return the median and the range: `3.9 (3.5 to 4.3)`."""
     median, least, most = (rounded(times[name], times) for name in ("median", "min", "max"))
     return median if least == most else f"{median} ({least} to {most})"
 
 
 def rounded(ratio: float, times: dict[str, float]) -> str:
-    """With as many digits as suit the median."""
+    """Round a ratio to as many digits as suit the median."""
     return f"{ratio:.{2 if times['median'] < 3 else 1 if times['median'] < 30 else 0}f}"
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown; a task and our figure stand in the first of their rows."""
+    """Return the rows as Markdown; a task and our result appear in the first of its rows only."""
     lines, previous = [], None
     for row in rows:
         first = (row.task, row.ours) if row.task != previous else ("", "")
-        lines.append(f"| {' | '.join([*first, row.other, row.theirs, ratio_in_words(row.times)])} |\n")
+        lines.append(f"| {' | '.join([*first, row.baseline, row.theirs, ratio_in_words(row.speed_up)])} |\n")
         previous = row.task
     return HEAD + "".join(lines)
 
 
-def with_table(readme: str, rows: list[Row]) -> str:
-    """The README with the table between its marks."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(rows)}\n{END}{after}"
-
-
 def draw(rows: list[Row]) -> Figure:
-    """A line a comparison, under its task: the ratio's median as a dot, its range as a bar; ours is 1."""
-    lines = []  # of text and row; a task has no row
+    """Draw one line per comparison under its task: the median ratio as a dot, the range as a bar; ours is 1."""
+    lines = []  # (text, row); row is None for the title of a task
     for index, row in enumerate(rows):
         if index == 0 or rows[index - 1].task != row.task:
             lines.append((row.task, None))
-        lines.append((row.other.replace("`", ""), row))
+        lines.append((row.baseline.replace("`", ""), row))
     figure = Figure(figsize=(9, 0.26 * len(lines) + 0.8), layout="constrained")
     axes = figure.add_subplot()
     axes.set_yticks(range(len(lines)), [text for text, _ in lines], fontsize=9)
@@ -155,10 +152,10 @@ def draw(rows: list[Row]) -> Figure:
             label.set_fontweight("bold")
             axes.axhline(y - 0.5, color="0.85", linewidth=0.8)
         else:
-            draw_ratio(axes, y, row.times)
+            draw_ratio(axes, y, row.speed_up)
     axes.axvline(1, color="0.1", linewidth=1)
-    least, most = min(row.times["min"] for row in rows), max(row.times["max"] for row in rows)
-    axes.set(xscale="log", xlabel="times longer than ours", xlim=(0.5 * least if least < 1 else 0.8, 3 * most))
+    least, most = min(row.speed_up["min"] for row in rows), max(row.speed_up["max"] for row in rows)
+    axes.set(xscale="log", xlabel="speed-up over the baseline", xlim=(0.4 * least if least < 1 else 0.8, 3 * most))
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -166,7 +163,7 @@ def draw(rows: list[Row]) -> Figure:
 
 
 def draw_ratio(axes, y: int, times: dict[str, float]) -> None:
-    """Median, range, and the median in figures."""
+    """Draw the median and the range, and write the median beside them."""
     axes.plot([times["min"], times["max"]], [y, y], color="0.6", linewidth=5, solid_capstyle="round")
     axes.plot(times["median"], y, "o", color="0.1", markersize=5)
     text = rounded(times["median"], times)
@@ -175,9 +172,8 @@ def draw_ratio(axes, y: int, times: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Write both."""
-    rows, readme = all_rows(), ROOT / "README.md"
-    write_text(readme, with_table(readme.read_text(encoding="utf-8"), rows))
+    """Draw the picture and print the table."""
+    rows = all_rows()
     with atomic_write(RESULTS / "summary.png") as file:
         draw(rows).savefig(file, format="png", dpi=150)
     print(table(rows))

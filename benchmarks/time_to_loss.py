@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/time_to_loss.py [--quick] [--seeds 1 2 3] [--set train.peak_lr=0.01]
 
 Both train on the same slice of text, tokenized by the pipeline's own stages (the reference with 4,096
-entries, ours with those of params.yaml), and both are scored by lm.score over the whole validation file
+entries, ours with those of params.yaml), and both are scored by lm.model.score over the whole validation file
 in windows side by side, in bits per byte. Seconds are those of training: evaluation is not counted. The
 reference runs once for the longest budget and is read along its way. Ours runs once for each budget,
 since its schedule ends with its tokens, whose number is chosen by the speed measured before; it is the
@@ -75,7 +75,7 @@ def run_reference(folder: Path, seconds: float, eval_every_s: float, seed: int) 
 
 
 def run_ours(folder: Path, tokens: int, seed: int) -> dict:
-    """Train so many tokens by the stage: seconds, tokens, the stage's peak of memory in GiB.
+    """Train a number of tokens with the stage; return seconds, tokens and its peak of memory in GiB.
 
     The stage's clock includes its validations; they are reduced to one window before the first step,
     which is subtracted, and one after the last, which is not.
@@ -98,7 +98,7 @@ def bits_per_byte(folder: Path) -> float:
     validation = open_tokens(folder / "data" / "processed_datasets" / "validation.bin")
     seq_len = record["seq_len"]
     dtype = machine.resolve_dtype(read_section(folder / "params.yaml", "train.dtype", str), device)
-    losses, _ = score_tokens(model, validation.ids, validation.eot_id, seq_len, seq_len, 32, device, dtype)
+    losses, _ = score_tokens(model, validation, seq_len, seq_len, 32, dtype)
     return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
 
 
@@ -150,7 +150,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="time-to-loss-") as name:
         reference = prepare(Path(name) / "reference", {"tokenizers.bpe.vocab_size": REFERENCE_VOCAB_SIZE})
         ours = prepare(Path(name) / "ours", values)
-        params = yaml.safe_load((ours / "params.yaml").read_text())
+        params, presets = (yaml.safe_load((ours / name).read_text()) for name in ("params.yaml", "presets.yaml"))
         for seed in args.seeds:
             runs.append(run_seed(reference, ours, args, seed))
             busy.append(busy_share())
@@ -158,7 +158,7 @@ def main() -> None:
     write_results(
         args.out, "time_to_loss", seconds={name: [run[name] for run in reached] for name in ("ours", "reference")} if
         reached else {"ours": []}, ours="ours", busy=busy, target_bits_per_byte=TARGET, budgets_s=args.budgets,
-        runs=runs, train=params["train"], model=params["models"][params["model"]["name"]],
+        runs=runs, train=params["train"], model=presets["models"][params["model"]["name"]],
         threads=torch.get_num_threads(), versions=versions("torch", "numpy"),
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ import numpy as np
 from harness import busy_share, interleave, ratios, run_measured, summary, versions, write_results
 from lm.core.errors import command
 from lm.core.files import read_json, write_json
+from lm.core.params import read_yaml
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.stories.grammar import mean_utf8_bytes_per_story, story
 from lm.tokenizer.build import download_ranks, write_byte_level
@@ -95,8 +97,8 @@ class Cases:
     def ours(self) -> None:
         """The stage's own command."""
         self.bin.unlink(missing_ok=True)
-        arguments = ["train", "data/raw", "data/tokenizer", "data/processed_datasets/train.bin"]
-        self._run("ours", "src/tokenize_split.py", *arguments)
+        command = read_yaml(BENCHMARKS.parent / "dvc.yaml")["stages"]["tokenize_train"]["cmd"]
+        self._run("ours", *shlex.split(command)[1:])
 
     def peer(self, name: str) -> None:
         """A peer of tokenizing_peers.py, without what it left behind before."""

@@ -35,6 +35,7 @@ from bare_products import bare_products
 from harness import busy_share, interleave, ratios, summary, versions, write_results
 from large_vocabulary import memory_of_large_vocabulary
 from lm.core.params import read_section
+from lm.formats.hugging_face import hugging_face_config, to_hugging_face
 from lm.model import device as machine
 from lm.model.gemma3 import (
     Gemma3Model,
@@ -42,15 +43,13 @@ from lm.model.gemma3 import (
     ModelParams,
     count_parameters,
     flops_per_token,
-    hugging_face_config,
-    to_hugging_face,
 )
 from stages import peak_gib
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144
 SMALL_SHAPE = {  # nanoGPT's 6 layers of width 384, as Gemma 3: 29.9 M parameters
-    "n_layer": 6, "n_head": 6, "n_kv_head": 6, "head_dim": 64, "d_model": 384, "d_ff": 1024, "window": 1024,
+    "n_layer": 6, "n_head": 6, "n_kv_head": 6, "head_dim": 64, "d_model": 384, "d_ff": 1024, "sliding_window": 1024,
     "full_attention_every": 1, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_scale": 64,
     "norm_eps": 1e-6, "max_seq_len": 1024,
 }  # fmt: skip
@@ -123,7 +122,7 @@ def work(variant: Variant) -> None:
     """Take two steps and say the loss of the first; then, for each line read, one step and the memory so far."""
     if variant.keep_freed_memory:
         machine.keep_freed_memory()
-    model, dtype = build(variant), machine.DTYPES[variant.dtype]
+    model, dtype = build(variant), machine.COMPUTE_DTYPES[variant.dtype]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     ids = np.random.default_rng(1).integers(variant.config.vocab_size, size=(variant.batch_size, variant.seq_len + 1))
     x, y = torch.from_numpy(ids[:, :-1].copy()), torch.from_numpy(ids[:, 1:].copy())  # transformers views y
@@ -171,7 +170,7 @@ class Worker:
 def compare(cases: dict[str, Variant], rounds: int) -> dict:
     """Rounds of one step of each case and one look at the peak; the first case is ours."""
     workers, peaks, ours = {}, [], next(iter(cases.values()))
-    products = bare_products(ours.config, ours.batch_size, ours.seq_len, machine.DTYPES[ours.dtype])
+    products = bare_products(ours.config, ours.batch_size, ours.seq_len, machine.COMPUTE_DTYPES[ours.dtype])
     try:
         for name, variant in cases.items():
             workers[name] = Worker(variant)
@@ -234,7 +233,7 @@ def parse() -> argparse.Namespace:
 
 def questions(quick: bool) -> dict[str, tuple[dict, int, int]]:
     """Shape, sequences and tokens of a sequence by question; shrunk if quick."""
-    large = vars(read_section(ROOT / "params.yaml", "models.gemma3_270m", ModelParams))
+    large = vars(read_section(ROOT / "presets.yaml", "models.gemma3_270m", ModelParams))
     found = {
         "30m": (SMALL_SHAPE | {"vocab_size": GPT2_VOCAB_SIZE}, 16, 256),
         "270m": (large | {"vocab_size": GPT2_VOCAB_SIZE}, 2, 256),

@@ -1,12 +1,14 @@
-"""Stage audit: both splits → metrics/data.json (a data card) and flags of duplicate documents.
+"""Stage audit: both splits → data/audit (duplicates, contamination, a data card) and metrics/data.json.
 
-    python src/audit.py data/raw data/processed_datasets/train.bin data/processed_datasets/validation.bin \
-        data/audit/duplicates.parquet data/audit/overlap.parquet metrics/data.json
+    python src/audit.py --raw data/raw \
+        --train data/processed_datasets/train.bin --validation data/processed_datasets/validation.bin \
+        --audit data/audit --metrics metrics
 
-Duplicates, exact and after folding white space, and what validation documents share with the training
-text in runs of 13 tokens are counted and flagged, and never removed.
+Duplicates (exact, and with white space folded) and contamination (runs of 13 validation tokens that are in the
+training text too) are counted and marked. Nothing is removed.
 """
 
+import argparse
 import hashlib
 import sys
 from pathlib import Path
@@ -16,91 +18,77 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm.core.errors import IntegrityError, command
-from lm.core.files import atomic_write, output_lock, sha256_file, write_json
+from lm.core.files import atomic_folder, output_lock, sha256_file, write_json
 from lm.text.documents import Slice, iter_texts, read_manifest
-from lm.tokens.ngrams import shared_tokens
+from lm.tokens.ngrams import CLEAN_BELOW, shared_tokens
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 
-SHARED_NGRAM = 13  # tokens (Brown et al. 2020, C)
-CLEAN_BELOW, LEAKED_FROM = 0.2, 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
+NGRAM_TOKENS = 13  # Brown et al. 2020, appendix C
+LEAKED_FROM = 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
 
 
 def digest(text: str) -> int:
-    """64 bits of a text's BLAKE2b; among a million documents equal digests are equal texts but for 1 in 10⁷."""
+    """Return 64 bits of the text's BLAKE2b. Among a million documents, two texts collide with probability 10⁻⁷."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
 
 
-def document_digests(raw: Path, part: Slice) -> np.ndarray:
-    """(D, 2) uint64: each document's digest as it stands and with runs of white space as one blank."""
-    batches = [
-        np.array([(digest(text), digest(" ".join(text.split()))) for text in texts], np.uint64)
-        for texts in iter_texts(raw, part)
-    ]  # a batch at a time: as Python numbers they would take nine times the memory
-    return np.concatenate(batches)
+def describe_documents(raw: Path, text_slice: Slice) -> np.ndarray:
+    """Return of each document the digest, that with white space folded, and the UTF-8 bytes: (D, 3) uint64."""
+    row_of = lambda text: (digest(text), digest(" ".join(text.split())), len(text.encode()))  # noqa: E731
+    # Make arrays batch by batch: Python integers would take nine times the memory.
+    return np.concatenate([np.array([*map(row_of, texts)], np.uint64) for texts in iter_texts(raw, text_slice)])
 
 
 def is_repeat(digests: np.ndarray) -> np.ndarray:
-    """(D,) bool: whether an equal document stands before this one."""
-    first = np.unique(digests, return_index=True)[1]
+    """Return for each document, (D,) bool, if an equal one comes before it."""
     repeat = np.ones(len(digests), bool)
-    repeat[first] = False
+    repeat[np.unique(digests, return_index=True)[1]] = False
     return repeat
 
 
 def flag_duplicates(train: np.ndarray, validation: np.ndarray) -> pa.Table:
-    """One row a document of either split: split, index, repeated within, present in the other; exact and folded."""
-    columns = {"split": [], "document": []}
-    names = ("exact", "folded")
-    columns |= {f"{name}_{where}": [] for name in names for where in ("within", "across")}
+    """Return each document's split, number, and duplicates within and across splits; columns 0 and 1 are digests."""
+    tables = []
     for split, own, other in (("train", train, validation), ("validation", validation, train)):
-        columns["split"].append(np.full(len(own), split))
-        columns["document"].append(np.arange(len(own)))
-        for i, name in enumerate(names):
-            columns[f"{name}_within"].append(is_repeat(own[:, i]))
-            columns[f"{name}_across"].append(np.isin(own[:, i], other[:, i]))
-    return pa.table({name: np.concatenate(parts) for name, parts in columns.items()})
+        columns = {"split": np.full(len(own), split), "document": np.arange(len(own))}
+        for i, kind in enumerate(("exact", "folded")):
+            columns[f"{kind}_within"] = is_repeat(own[:, i])
+            columns[f"{kind}_across"] = np.isin(own[:, i], other[:, i])
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables)
 
 
-def count_flags(flags: pa.Table) -> dict:
-    """Flagged documents by split and kind."""
-    split = flags["split"].to_numpy(zero_copy_only=False)
-    kinds = [name for name in flags.column_names if name not in ("split", "document")]
-    return {
-        name: {kind: int(flags[kind].to_numpy()[split == name].sum()) for kind in kinds}
-        for name in ("train", "validation")
-    }
+def count_duplicates(flags: pa.Table) -> dict:
+    """Return the number of marked documents by split and kind."""
+    split, kinds = flags["split"].to_numpy(zero_copy_only=False), flags.column_names[2:]
+    count = lambda name: {kind: int(flags[kind].to_numpy()[split == name].sum()) for kind in kinds}  # noqa: E731
+    return {name: count(name) for name in ("train", "validation")}
 
 
-def measure_overlap(train: TokenFile, validation: TokenFile) -> pa.Table:
-    """One row a validation document: its tokens, and the share of them in n-grams of the training text."""
-    shared = shared_tokens(validation.ids, train.ids, validation.eot_id, SHARED_NGRAM)
+def measure_contamination(train: TokenFile, validation: TokenFile) -> pa.Table:
+    """Return one row per validation document: its tokens, and the fraction in n-grams that train has too."""
+    leaked = shared_tokens(validation.ids, train.ids, validation.eot_id, NGRAM_TOKENS)
     spans = document_spans(validation)
-    counts = spans[:, 1] - spans[:, 0] - 1  # the end-of-text id is not text
-    sums = np.concatenate([[0], np.cumsum(shared)])
-    share = (sums[spans[:, 1]] - sums[spans[:, 0]]) / np.maximum(counts, 1)
-    table = pa.table({"document": np.arange(len(spans)), "tokens": counts, "shared_share": share})
+    tokens = spans[:, 1] - spans[:, 0] - 1  # without the end-of-text id
+    sums = np.concatenate([[0], np.cumsum(leaked)])
+    fraction = (sums[spans[:, 1]] - sums[spans[:, 0]]) / np.maximum(tokens, 1)
+    table = pa.table({"document": np.arange(len(spans)), "tokens": tokens, "leaked_fraction": fraction})
     return table.replace_schema_metadata({"validation_sha256": validation.meta["sha256"]})
 
 
-def describe_overlap(overlap: pa.Table) -> dict:
-    """The shares over all documents: of tokens, and of documents that are clean or leaked."""
-    tokens, share = (overlap[name].to_numpy() for name in ("tokens", "shared_share"))
+def describe_contamination(contamination: pa.Table) -> dict:
+    """Return the leaked fraction of all tokens, and the number of documents that are clean or leaked."""
+    tokens, fraction = (contamination[name].to_numpy() for name in ("tokens", "leaked_fraction"))
     return {
-        "ngram_tokens": SHARED_NGRAM,
-        "shared_token_share": float((tokens * share).sum() / max(1, tokens.sum())),
-        "clean_documents": int((share < CLEAN_BELOW).sum()),
-        "leaked_documents": int((share >= LEAKED_FROM).sum()),
+        "ngram_tokens": NGRAM_TOKENS,
+        "leaked_fraction": float((tokens * fraction).sum() / max(1, tokens.sum())),
+        "clean_documents": int((fraction < CLEAN_BELOW).sum()),
+        "leaked_documents": int((fraction >= LEAKED_FROM).sum()),
     }
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write parquet with page checksums, whole or not at all."""
-    with output_lock(path), atomic_write(path) as file:
-        pq.write_table(table, file, compression="none", write_page_checksum=True)
-
-
-def describe(tokens: TokenFile) -> dict:
-    """The figures of a split that its sidecar holds."""
+def describe_tokens(tokens: TokenFile) -> dict:
+    """Return the counts of a token file, from its sidecar."""
     meta = tokens.meta
     counts = {name: meta[name] for name in ("documents", "characters", "utf8_bytes", "tokens")}
     counts["bytes_per_token"] = meta["utf8_bytes"] / meta["tokens"]
@@ -111,34 +99,54 @@ def describe(tokens: TokenFile) -> dict:
     return counts
 
 
+def open_current(path: Path, raw: Path) -> TokenFile:
+    """Open a token file. Raise IntegrityError if it was made from another data/raw."""
+    tokens = open_tokens(path)
+    if tokens.meta["source"]["manifest_sha256"] != sha256_file(raw / "manifest.json"):
+        raise IntegrityError(f"{path}: made from another version of {raw}; run `dvc repro`")
+    return tokens
+
+
 @command
 def main(argv: list[str]) -> None:
-    """Audit the slices that argv[1] and argv[2] were made of from argv[0]; tables to argv[3:5], card to argv[5]."""
-    raw, train_path, validation_path, flags_path, overlap_path, metrics_path = map(Path, argv)
-    manifest, files = read_manifest(raw), [open_tokens(path) for path in (train_path, validation_path)]
-    manifest_sha256 = sha256_file(raw / "manifest.json")
-    for tokens in files:
-        if tokens.meta["source"]["manifest_sha256"] != manifest_sha256:
-            raise IntegrityError(f"{tokens.path}: made from another data/raw than the present one; run `dvc repro`")
-    flags = flag_duplicates(*(document_digests(raw, Slice(**tokens.meta["slice"])) for tokens in files))
-    overlap = measure_overlap(*files)
+    """Audit the slices of --raw that --train and --validation were made from."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    for name in ("raw", "train", "validation", "audit", "metrics"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    args = parser.parse_args(argv)
+
+    # Check that the text and both token files belong together.
+    manifest = read_manifest(args.raw)
+    train, validation = (open_current(path, args.raw) for path in (args.train, args.validation))
+
+    # Compare the documents of both splits as text, then as tokens.
+    documents = [describe_documents(args.raw, Slice(**tokens.meta["slice"])) for tokens in (train, validation)]
+    flags = flag_duplicates(*documents)
+    contamination = measure_contamination(train, validation)
+    contamination = contamination.append_column("utf8_bytes", [documents[1][:, 2].astype(np.int64)])
+
+    # Write the tables and the data card.
     card = {
         "source": manifest["source"],
-        "train": describe(files[0]),
-        "validation": describe(files[1]),
-        "duplicates": count_flags(flags),
-        "overlap": describe_overlap(overlap),
+        "train": describe_tokens(train),
+        "validation": describe_tokens(validation),
+        "duplicates": count_duplicates(flags),
+        "contamination": describe_contamination(contamination),
         "dropped_rows": {name: split["dropped_rows"] for name, split in manifest["splits"].items()},
         "replaced_characters": manifest.get("replaced_characters", 0),
     }
-    write_table(flags_path, flags)
-    write_table(overlap_path, overlap)
-    write_json(metrics_path, card)
-    across = card["duplicates"]["validation"]["folded_across"]
-    print(
-        f"{across} of {card['validation']['documents']} validation documents also stand in train; "
-        f"{card['overlap']['shared_token_share']:.1%} of their tokens are part of {SHARED_NGRAM} that do"
-    )
+    with output_lock(args.audit), atomic_folder(args.audit) as folder:
+        for name, table in (("duplicates", flags), ("contamination", contamination)):
+            pq.write_table(table, folder / f"{name}.parquet", compression="none", write_page_checksum=True)
+        write_json(folder / "details.json", card)
+
+    # Write the two figures that a person decides by, and print a summary.
+    leaked_fraction = card["contamination"]["leaked_fraction"]
+    metrics = {"bytes_per_token": card["train"]["bytes_per_token"], "leaked_fraction": leaked_fraction}
+    write_json(args.metrics / "data.json", metrics)
+    repeated = f"{card['duplicates']['validation']['folded_across']} of {card['validation']['documents']}"
+    leaked = f"{leaked_fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
+    print(f"{repeated} validation documents are also in train; {leaked}")
 
 
 if __name__ == "__main__":

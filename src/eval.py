@@ -1,17 +1,18 @@
-"""Stage eval: model, validation file and tokenizer → metrics, loss by context, samples.
+"""Stage eval: model, validation file and tokenizer → metrics, losses by document and position, samples.
 
-    python src/eval.py data/models data/processed_datasets/train.bin data/processed_datasets/validation.bin \
-        data/tokenizer data/audit/overlap.parquet data/evaluation/document_losses.parquet metrics plots
+    python src/eval.py --models data/models --train data/processed_datasets/train.bin \
+        --validation data/processed_datasets/validation.bin --tokenizer data/tokenizer --audit data/audit \
+        --evaluation data/evaluation --metrics metrics --plots plots
 
-Every token of the validation file is scored once, the first one after an end-of-text id, in windows
-of the training length that move by eval.stride, in float32 whatever training computed in. The
-documents among the first `eval_tokens`, which chose the best model, are reported apart from the rest,
-and so are those of which little stands in the training text.
+Every token of the validation file is scored once, in float32, in windows of the training length that move by
+`eval.stride_fraction` of it. The tokens that selected the best model and the clean documents are reported apart.
 """
 
+import argparse
 import dataclasses
 import math
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,29 +20,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
-from lm.core.files import atomic_write, output_lock, write_csv, write_json, write_text
-from lm.core.params import read_section
-from lm.evaluate.samples import draw, judge, to_markdown
-from lm.evaluate.samples import summarize as summarize_samples
-from lm.model import device as machine
+from lm.core.errors import DataError, IntegrityError, command
+from lm.core.files import atomic_folder, output_lock, write_csv, write_json, write_text
+from lm.core.params import needed, read_section
+from lm.evaluate.intervals import ratio_interval
+from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
+from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
-from lm.plots import draw_loss_by_position, draw_overlap
 from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.ngrams import CLEAN_BELOW
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
+from lm.tokens.windows import selection_starts
 
-PARAMS = "params.yaml"
+PARAMS, PRESETS = "params.yaml", "presets.yaml"
 SCORE_BATCH_TOKENS = 8192
-CLEAN_BELOW = 0.2  # of a document's tokens shared with the training text (Touvron et al. 2023, A.6)
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalParams:
     """The section `eval` of params.yaml."""
 
-    stride: int
+    stride_fraction: float
     num_samples: int
     sample_tokens: int
     temperature: float
@@ -49,134 +50,177 @@ class EvalParams:
     seed: int
 
     def __post_init__(self):
-        for name in ("stride", "num_samples", "sample_tokens", "top_k"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needed: at least 1")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed is {self.seed}, needed: from 0 to below 2^63")
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}, needed: 0 or more")
+        needed(0 < self.stride_fraction <= 1, "stride_fraction", self.stride_fraction, "above 0, at most 1")
+        for name in ("num_samples", "sample_tokens", "top_k"):
+            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        needed(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
 
 
-def score(model: Gemma3Model, record: dict, tokens: TokenFile, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each token's nats (N,) and position (N,) in windows of the training length that move by `stride`."""
-    seq_len = record["seq_len"]
-    if stride > seq_len:
-        raise ParamsError(f"{PARAMS}: eval.stride is {stride}, needed: at most train.seq_len {seq_len}")
-    losses, positions = score_tokens(
-        model, tokens.ids, tokens.eot_id, seq_len, stride, max(1, SCORE_BATCH_TOKENS // seq_len), model.device,
-        torch.float32, "evaluate",
-    )  # fmt: skip
+def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, np.ndarray]:
+    """Return each validation document's UTF-8 bytes (D,) and its fraction (D,) that is in the training text too."""
+    table = pq.read_table(path)
+    if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
+        raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
+    return table["utf8_bytes"].to_numpy(), table["leaked_fraction"].to_numpy()
+
+
+def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenizer: Tokenizer) -> None:
+    """Raise IntegrityError if the model belongs to other files, DataError if there is too little text to score."""
+    check_trained_with(tokenizer.sha256, tokenizer.folder, model_json.parent, record)
+    if record["data_sha256"]["validation"] not in (None, validation.meta["sha256"]):  # None: an imported model
+        raise IntegrityError(f"{model_json}: trained with another {validation.path}; run `dvc repro`")
+    num_tokens, needed = len(validation.ids), record["seq_len"] + 1
+    if num_tokens < needed:
+        raise DataError(f"{validation.path}: {num_tokens} tokens, one window of train.seq_len needs {needed}")
+    check_id_range(validation)
+    if not tokenizer.token_bytes[validation.ids].any():
+        raise DataError(f"{validation.path}: holds no text, only ends of documents; use another slice")
+
+
+def score(model: Gemma3Model, validation: TokenFile, seq_len: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return each token's nats (N,) and its position (N,) in the window of `seq_len` tokens that scored it."""
+    num_tokens = len(validation.ids)
+    num_windows = 1 + math.ceil((num_tokens - seq_len) / stride)
+    print(f"scoring {num_tokens:,} tokens in {num_windows:,} windows of {seq_len:,}, moved by {stride:,}", flush=True)
+    batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
+    losses, positions = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32)
     if not np.isfinite(losses).all():
-        raise DataError(f"{tokens.path}: {np.isnan(losses).sum()} of {len(losses)} losses are not finite")
+        raise DataError(f"{validation.path}: {np.isnan(losses).sum()} of {num_tokens} losses are not finite")
     return losses, positions
 
 
-def by_document(losses: np.ndarray, tokens: TokenFile, tokenizer: Tokenizer, eval_tokens: int) -> dict:
-    """Columns (D,): what each document's nats, tokens and bytes are, and whether it chose the model."""
-    spans = document_spans(tokens)
+def mark_selection(num_tokens: int, eval_tokens: int, seq_len: int) -> np.ndarray:
+    """Return (N,) bool: the tokens that selected the best model; none where `eval_tokens` is 0, as for an import."""
+    selected = np.zeros(num_tokens, bool)
+    if eval_tokens:
+        selected[selection_starts(num_tokens, eval_tokens, seq_len)[:, None] + np.arange(seq_len)] = True
+    return selected
+
+
+def sum_by_document(
+    losses: np.ndarray, selected: np.ndarray, token_bytes: np.ndarray, spans: np.ndarray, utf8_bytes: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens.
+
+    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first; the selection has its part of them.
+    """
+    bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
     return {
         "document": np.arange(len(spans)),
         "tokens": spans[:, 1] - spans[:, 0],
-        "utf8_bytes": sum_by_span(tokenizer.token_bytes[tokens.ids], spans).astype(np.int64),
+        "utf8_bytes": utf8_bytes,
         "nats": sum_by_span(losses, spans),
-        "chose_the_model": spans[:, 0] < eval_tokens,
+        "selection_nats": sum_by_span(losses * selected, spans),
+        "selection_bytes": np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte).astype(np.int64),
     }
 
 
-def make_metrics(columns: dict, record: dict, tokens: TokenFile, stride: int) -> dict:
-    """The figures of metrics/eval.json: the whole file, its two parts, the excess over a known entropy."""
-    chose = columns["chose_the_model"]
-
-    def figures(keep: np.ndarray) -> dict:
-        return summarize(*(columns[name][keep] for name in ("nats", "tokens", "utf8_bytes")))
-
-    metrics = figures(np.ones_like(chose)) | {
-        "window_tokens": record["seq_len"],
-        "stride_tokens": stride,
-        "weights_sha256": record["best"]["sha256"][:WEIGHTS_DIGITS],
+def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
+    """Return bits per byte of the tokens that selected the model, of all others, and of the clean documents."""
+    nats, utf8_bytes = documents["nats"], documents["utf8_bytes"]
+    selection_nats, selection_bytes = documents["selection_nats"], documents["selection_bytes"]
+    clean = documents["leaked_fraction"] < CLEAN_BELOW
+    sections = {
+        "selection": (selection_nats, selection_bytes),
+        "unseen": (nats - selection_nats, utf8_bytes - selection_bytes),
+        "clean": (nats[clean], utf8_bytes[clean]),
     }
-    clean = columns["shared_share"] < CLEAN_BELOW
-    for name, part in (("selection", chose), ("unseen", ~chose), ("clean", clean)):
-        if part.any():
-            metrics[name] = {key: figures(part)[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
-    floor = tokens.meta["surprisal_bits"]
-    if floor is not None:
-        bits = metrics["nats_per_token"] * metrics["tokens"] / math.log(2)
-        metrics["entropy"] = {
-            "floor_bits_per_byte": floor / metrics["utf8_bytes"],
-            "excess_bits_per_byte": (bits - floor) / metrics["utf8_bytes"],
-            "floor_bits_per_document": floor / metrics["documents"],
-            "excess_bits_per_document": (bits - floor) / metrics["documents"],
-            "excess_share": bits / floor - 1,
-        }
-    return metrics
+    summaries = {}
+    for name, (section_nats, section_bytes) in sections.items():
+        kept = section_bytes > 0  # a document may have no text in a section
+        if kept.any():
+            summary = summarize(section_nats[kept], section_bytes[kept], section_bytes[kept])
+            summaries[name] = {key: summary[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
+    return summaries
 
 
-def write_samples(
-    path: Path, model: Gemma3Model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams, train: TokenFile
-) -> dict:
-    """Continue each prompt num_samples times, write Markdown, return how much is copied and repeated."""
-    drawn = [
-        draw(model, tokenizer, prompt, params.sample_tokens, params.temperature, params.top_k, params.seed + number)
-        for prompt in prompts for number in range(params.num_samples)
-    ]  # fmt: skip
-    judged = judge(drawn, train.ids)
-    settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
-    write_text(path, to_markdown(drawn, judged, settings))
-    return summarize_samples(judged)
+def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarray, entropy_bits: float | None) -> dict:
+    """Return the figures of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
+    details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
+    utf8_bytes, num_documents = details["utf8_bytes"], details["documents"]
+    estimate = ratio_interval(documents["nats"] / math.log(2), documents["utf8_bytes"], np.random.default_rng(1))
+    details["bits_per_byte_interval"] = [estimate.low, estimate.high]  # 95 %
+    if entropy_bits is not None:
+        bits = details["nats_per_token"] * details["tokens"] / math.log(2)
+        details["entropy"] = {
+            f"{name}_bits_per_{unit}": value / count
+            for unit, count in (("byte", utf8_bytes), ("document", num_documents))
+            for name, value in (("floor", entropy_bits), ("excess", bits - entropy_bits))
+        } | {"excess_fraction": bits / entropy_bits - 1}
+    nats_side_by_side = float(losses_side_by_side.sum(dtype="float64"))
+    details["bits_per_byte_side_by_side"] = nats_side_by_side / math.log(2) / utf8_bytes
+    return details | summarize_sections(documents)
 
 
-def read_overlap(path: Path, tokens: TokenFile) -> np.ndarray:
-    """(D,) the share of each validation document that stands in the training text too, as audit found it."""
-    table = pq.read_table(path)
-    if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != tokens.meta["sha256"]:
-        raise IntegrityError(f"{path}: is of another validation file than {tokens.path}; run `dvc repro`")
-    return table["shared_share"].to_numpy()
+def parse_paths(argv: list[str]) -> argparse.Namespace:
+    """Return the paths of the inputs and outputs."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    for name in ("models", "train", "validation", "tokenizer", "audit", "evaluation", "metrics", "plots"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    return parser.parse_args(argv)
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Evaluate argv[0], trained on argv[1], on argv[2] with argv[3] and argv[4] (overlap); write the others."""
-    models, train_path, validation, tokenizer_folder, overlap, losses_path, metrics, plots = map(Path, argv)
+    """Evaluate the best model of a training run."""
+    paths, start_s = parse_paths(argv), time.perf_counter()
+
+    # Read the parameters.
     params = read_section(PARAMS, "eval", EvalParams)
     source = read_section(PARAMS, "data.source", str)
-    prompts = read_section(PARAMS, f"sources.{source}.prompts", tuple[str, ...])
-    train, tokens, tokenizer = open_tokens(train_path), open_tokens(validation), load_tokenizer(tokenizer_folder)
-    for file in (train, tokens):
-        check_tokenizer(file, tokenizer.sha256)
-    check_id_range(tokens)
-    shared = read_overlap(overlap, tokens)
-    model, record = load_trained(models, machine.pick_device())
-    check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
-    if record["data_sha256"]["validation"] not in (None, tokens.meta["sha256"]):  # None: trained elsewhere
-        raise IntegrityError(f"{models}/model.json: trained beside another {validation}; run `dvc repro`")
-    if len(tokens.ids) <= record["seq_len"]:
-        raise DataError(
-            f"{validation}: {len(tokens.ids)} tokens, one window of train.seq_len needs {record['seq_len'] + 1}"
-        )
-    if not tokenizer.token_bytes[tokens.ids].any():
-        raise DataError(f"{validation}: holds no text, only ends of documents; take another slice")
-    with output_lock(losses_path):
-        columns = by_document(score(model, record, tokens, params.stride)[0], tokens, tokenizer, record["eval_tokens"])
-        columns["shared_share"] = shared
-        with atomic_write(losses_path) as file:
-            pq.write_table(pa.table(columns), file, compression="none", write_page_checksum=True)
-        # Windows side by side fill every position alike, and are what others report.
-        side_by_side, positions = score(model, record, tokens, record["seq_len"])
-        figures = make_metrics(columns, record, tokens, params.stride)
-        figures["bits_per_byte_side_by_side"] = (
-            float(side_by_side.sum(dtype="float64")) / math.log(2) / figures["utf8_bytes"]
-        )
-        by_position = loss_by_position(side_by_side, positions)
-        write_csv(plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
-        draw_loss_by_position(plots / "loss_by_position.png", by_position)
-        draw_overlap(plots / "overlap.png", columns)
-        figures["samples"] = write_samples(metrics / "samples.md", model, tokenizer, prompts, params, train)
-        write_json(metrics / "eval.json", figures)
+    prompts = read_section(PRESETS, f"sources.{source}.prompts", tuple[str, ...])
+
+    # Open the inputs and check that they belong together.
+    train, validation = open_tokens(paths.train), open_tokens(paths.validation)
+    tokenizer = load_tokenizer(paths.tokenizer)
+    for tokens in (train, validation):
+        check_tokenizer(tokens, tokenizer.sha256)
+    utf8_bytes, leaked = read_audit(paths.audit / "contamination.parquet", validation)
+    model, record = load_trained(paths.models, pick_device())
+    check_inputs(paths.models / "model.json", record, validation, tokenizer)
+    seq_len = record["seq_len"]
+    stride = max(1, round(params.stride_fraction * seq_len))
+
+    with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
+        # Score every token in overlapping windows, and sum the losses by document.
+        losses, _ = score(model, validation, seq_len, stride)
+        selected = mark_selection(len(losses), record["eval_tokens"], seq_len)
+        token_bytes, spans = tokenizer.token_bytes[validation.ids], document_spans(validation)
+        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | {"leaked_fraction": leaked}
+
+        # Score again in windows side by side: they fill every position equally, and are what others report.
+        losses_side_by_side, positions = score(model, validation, seq_len, seq_len)
+        by_position = loss_by_position(losses_side_by_side, positions)
+
+        # Draw samples, and measure how much of them is copied or repeated.
+        sampling = {"temperature": params.temperature, "top_k": params.top_k}
+        samples = [
+            draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling)
+            for prompt in prompts for seed in range(params.seed, params.seed + params.num_samples)
+        ]  # fmt: skip
+        measures = measure(samples, train.ids)
+        settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
+
+        # Summarize; the metrics are what a person decides by, the details are all figures.
+        weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
+        details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
+        details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
+        details["samples"] = summarize_samples(measures)
+        clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
+        metrics = {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
+
+        # Write the tables, the samples, the details and the metrics.
+        table, path = pa.table(documents), evaluation / "document_losses.parquet"
+        pq.write_table(table, path, compression="none", write_page_checksum=True)
+        write_text(evaluation / "samples.md", to_markdown(samples, measures, settings))
+        write_json(evaluation / "details.json", details)
+        write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
+        write_json(paths.metrics / "eval.json", metrics)
     print(
-        f"validation: {figures['nats_per_token']:.4f} nats/token, {figures['bits_per_byte']:.4f} bits per byte "
-        f"(standard error {figures['bits_per_byte_se'] or math.nan:.4f} over {figures['documents']} documents)"
+        f"validation: {details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte "
+        f"(standard error {details['bits_per_byte_se'] or math.nan:.4f} over {details['documents']} documents); "
+        f"evaluation took {time.perf_counter() - start_s:.0f} s"
     )
 
 

@@ -1,15 +1,16 @@
-"""A parquet file of code or text → a folder of dump-*.pkl: the original script's command line.
+"""Tokenize a parquet file of code or text into a folder of dump-*.pkl: the original script's command line.
 
     python src/tokenize_data.py --data_file train-00000-of-00257.parquet --tokenization_folder tokenized_data
     python src/tokenize_data.py --data_file train-00000-of-00257.parquet --tokenization_folder validation_512 \\
         --seq_length 512 --starting_character 100000000 --chars_to_tokenize 2000000 --disjoint_from tokenized_data
 
-Documents that begin in the range of characters are encoded whole, each followed by the end-of-text
-id, and their stream is cut into samples; only the very last one is padded. The folder also gets
-dump-provenance.yaml and the tokenizer, and `python src convert` makes an X.bin of it.
+Documents that begin in the range of characters are encoded whole, each followed by the end-of-text id. The stream is
+cut into samples, and only the last one is padded. The folder also gets dump-provenance.yaml and the tokenizer.
+`python src convert` turns it into an X.bin.
 """
 
 import argparse
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -18,9 +19,9 @@ from tempfile import TemporaryDirectory
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import output_lock, write_json
 from lm.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
-from lm.text.documents import Slice, iter_chunks, read_manifest
+from lm.text.documents import MANIFEST, Slice, iter_chunks, read_manifest
 from lm.text.parquet import describe_split, open_parquet
-from lm.tokenizer.build import download_ranks, download_tokenizer, write_byte_level, write_huggingface
+from lm.tokenizer.build import write_from_hub, write_huggingface, write_tiktoken
 from lm.tokenizer.encoding import encode_here, show_progress
 from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
@@ -29,45 +30,44 @@ SPLIT = "train"
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The arguments of the original script and those that its defects called for."""
+    """Return the arguments: those of the original script, and those that fix its defects."""
     parser = argparse.ArgumentParser(
         prog="python src/tokenize_data.py", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
     add("--data_file", type=Path, required=True, help="parquet file")
-    add("--tokenization_folder", type=Path, required=True, help="where the dumps go, in place of older ones")
+    add("--tokenization_folder", type=Path, required=True, help="folder for the dumps; older dumps are replaced")
     add("--tokenizer_base", default="deepseek-ai/deepseek-coder-33b-base",
         help="Hugging Face repository, gpt2, or a folder such as data/tokenizer (default: %(default)s)")  # fmt: skip
     add("--tokenizer_revision", default="main", help="of a Hugging Face repository (default: %(default)s)")
     add("--column", default="content", help="text column (default: %(default)s)")
-    add("--seq_length", type=int, default=3 * 512, help="tokens in a sample (default: %(default)s)")
-    add("--starting_character", type=int, default=0, help="where the range begins (default: %(default)s)")
-    add("--chars_to_tokenize", type=int, default=100_000_000, help="its length at most (default: %(default)s)")
+    add("--seq_length", type=int, default=3 * 512, help="tokens per sample (default: %(default)s)")
+    add("--starting_character", type=int, default=0, help="start of the range (default: %(default)s)")
+    add("--chars_to_tokenize", type=int, default=100_000_000, help="its maximal length (default: %(default)s)")
     add("--chunk_size", type=int, default=10_000_000,
-        help="characters encoded at a time: memory, not the result (default: %(default)s)")  # fmt: skip
-    add("--max_dump_size", type=int, default=10_000, help="samples in a dump (default: %(default)s)")
+        help="characters encoded at a time; changes memory, not the result (default: %(default)s)")  # fmt: skip
+    add("--max_dump_size", type=int, default=10_000, help="samples per dump (default: %(default)s)")
     add("--min_sample_length", type=int, default=1,
-        help="tokens the last sample needs to be padded and kept, not left out (default: keep)")  # fmt: skip
+        help="a last sample with fewer tokens is left out instead of padded (default: %(default)s)")  # fmt: skip
     add("--pad_token", type=int, help="id that fills up the last sample (default: the end-of-text id)")
     add("--disjoint_from", type=Path, nargs="+", default=[], metavar="DIR",
-        help="refuse a range that shares a character with what is tokenized there")  # fmt: skip
+        help="refuse a range that overlaps with what these folders tokenized")  # fmt: skip
     return parser.parse_args(argv)
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raise ParamsError for what is out of range, before any text is read."""
-    for name in ("seq_length", "chars_to_tokenize", "chunk_size", "max_dump_size", "min_sample_length"):
-        if getattr(args, name) < 1:
-            raise ParamsError(f"--{name} is {getattr(args, name)}, needed: at least 1")
-    if args.starting_character < 0:
-        raise ParamsError(f"--starting_character is {args.starting_character}, needed: 0 or more")
+    """Raise ParamsError for an argument out of range, before any text is read."""
+    positive = ("seq_length", "chars_to_tokenize", "chunk_size", "max_dump_size", "min_sample_length")
+    for name, minimum in {"starting_character": 0, **dict.fromkeys(positive, 1)}.items():
+        if (value := getattr(args, name)) < minimum:
+            raise ParamsError(f"--{name} is {value}, needed: at least {minimum}")
     if not args.data_file.is_file():
         raise ParamsError(f"--data_file {args.data_file}: there is no such file")
 
 
 def make_tokenizer(base: str, revision: str, folder: Path) -> Tokenizer:
-    """Put the tokenizer that `base` names into a new folder and load it from there."""
+    """Write the tokenizer that `base` names into a new folder and load it from there."""
     source = Path(base)
     folder.mkdir()
     if (source / META).is_file():
@@ -78,85 +78,67 @@ def make_tokenizer(base: str, revision: str, folder: Path) -> Tokenizer:
     elif source.is_dir():
         raise ParamsError(f"--tokenizer_base {base}: a folder without {META} or {BACKEND} holds no tokenizer")
     elif base == "gpt2":
-        write_byte_level(folder, download_ranks(base), "tiktoken", encoding=base)
+        write_tiktoken(folder, base)
+    elif base.count("/") == 1:
+        write_from_hub(folder, base, revision)
     else:
-        if base.count("/") != 1:
-            raise ParamsError(f"--tokenizer_base is {base!r}, needed: owner/name on the hub, gpt2, or a folder")
-        with TemporaryDirectory() as temporary:
-            commit = download_tokenizer(base, revision, Path(temporary))
-            write_huggingface(folder, Path(temporary), repo=base, revision=revision, commit=commit)
+        raise ParamsError(f"--tokenizer_base is {base!r}, needed: owner/name on the hub, gpt2, or a folder")
     return load_tokenizer(folder)
 
 
-def check_pad_token(pad_token: int, tokenizer: Tokenizer) -> None:
-    """Raise ParamsError unless a model with this tokenizer has a row for the id."""
-    if not 0 <= pad_token < tokenizer.vocab_size and pad_token not in tokenizer.meta["special_tokens"].values():
-        raise ParamsError(
-            f"--pad_token is {pad_token}, needed: an id of the tokenizer's {tokenizer.vocab_size}; "
-            f"leave it out for the end-of-text id {tokenizer.eot_id}"
-        )
-
-
-def lay_out(data_file: Path, column: str, raw: Path) -> dict:
-    """Make `raw` a data/raw that holds the one file, for the pipeline's reader; return its manifest entry."""
-    open_parquet(data_file, column)
-    link = raw / SPLIT / f"{data_file.stem}.parquet"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(data_file.resolve())
-    entry = describe_split(raw, SPLIT, column)
-    write_json(raw / "manifest.json", {"source": data_file.name, "column": column, "splits": {SPLIT: entry}})
-    return entry
-
-
-def range_of(args: argparse.Namespace, num_chars: int) -> Slice:
-    """The range of characters that is asked for, cut where the file's `num_chars` end."""
-    missing = args.starting_character + args.chars_to_tokenize - num_chars
-    if missing > 0:
-        print(
-            f"{args.data_file}: has {num_chars:,} characters; the range ends there, {missing:,} short of "
-            "--chars_to_tokenize",
-            file=sys.stderr,
-        )
-    return Slice(SPLIT, args.starting_character, args.chars_to_tokenize if missing <= 0 else None)
-
-
-def refuse_overlap(part: Slice, file_sha256: str, folder: Path) -> None:
-    """Raise ParamsError if a character of the range is tokenized in `folder` already."""
+def refuse_overlap(text_slice: Slice, file_sha256: str, folder: Path) -> None:
+    """Raise ParamsError if `folder` holds a character of the range already."""
     provenance = open_dumps(folder).provenance
     stream = provenance["stream"] if provenance else {}
     if not stream.get("slice"):
         raise IntegrityError(f"--disjoint_from {folder}: names no range of characters; tokenize it again")
     other = Slice(**stream["slice"])
-    first, end = max(part.start_char, other.start_char), min(part.end_char, other.end_char)
+    first, end = max(text_slice.start_char, other.start_char), min(text_slice.end_char, other.end_char)
     if stream["source"]["sha256"] == file_sha256 and first < end:
-        raise ParamsError(
-            f"--disjoint_from {folder}: holds character {first} of the same file too, and on to "
-            f"{'the end' if end == float('inf') else end}; move --starting_character or make a range shorter"
-        )
+        held = f"characters {first} to {'the end' if end == math.inf else end} of the same file"
+        raise ParamsError(f"--disjoint_from {folder}: holds {held} too; move --starting_character or shorten a range")
 
 
 def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     """Fill the empty `folder` with dumps and the tokenizer; return the provenance."""
-    entry = lay_out(args.data_file, args.column, raw)
-    file_sha256 = entry["files"][0]["sha256"]
-    part = range_of(args, entry["characters"])
+    # Make `raw` a data/raw of this one file for the pipeline's reader.
+    open_parquet(args.data_file, args.column)
+    link = raw / SPLIT / f"{args.data_file.stem}.parquet"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(args.data_file.resolve())
+    entry = describe_split(raw, SPLIT, args.column)
+    write_json(raw / MANIFEST, {"source": args.data_file.name, "column": args.column, "splits": {SPLIT: entry}})
+
+    # Choose the range, which ends with the file at the latest.
+    file_sha256, num_chars = entry["files"][0]["sha256"], entry["characters"]
+    missing = args.starting_character + args.chars_to_tokenize - num_chars
+    if missing > 0:
+        short = f"the range ends there, {missing:,} short of --chars_to_tokenize"
+        print(f"{args.data_file}: has {num_chars:,} characters; {short}", file=sys.stderr)
+    text_slice = Slice(SPLIT, args.starting_character, args.chars_to_tokenize if missing <= 0 else None)
     for other in args.disjoint_from:
-        refuse_overlap(part, file_sha256, other)
+        refuse_overlap(text_slice, file_sha256, other)
+
+    # Write the tokenizer into the folder.
     tokenizer = make_tokenizer(args.tokenizer_base, args.tokenizer_revision, folder / TOKENIZER)
     pad_token = tokenizer.eot_id if args.pad_token is None else args.pad_token
-    check_pad_token(pad_token, tokenizer)
-    chunks, tally = iter_chunks(raw, read_manifest(raw), part, args.chunk_size), Tally()
-    total = min(part.end_char, entry["characters"]) - part.start_char
+    if not 0 <= pad_token < tokenizer.vocab_size and pad_token not in tokenizer.meta["special_tokens"].values():
+        wanted = f"an id of the tokenizer's {tokenizer.vocab_size}; leave it out for the end-of-text id"
+        raise ParamsError(f"--pad_token is {pad_token}, needed: {wanted} {tokenizer.eot_id}")
+
+    # Encode the documents and write the dumps.
+    chunks, tally = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), Tally()
+    total = int(min(text_slice.end_char, num_chars)) - text_slice.start_char
     source = {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256}
     return write_dumps(
         folder, tally.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],
-        lambda: tally.describe(tokenizer, part, source), seq_len=args.seq_length, pad_token=pad_token,
+        lambda: tally.describe(tokenizer, text_slice, source), seq_len=args.seq_length, pad_token=pad_token,
         max_dump_size=args.max_dump_size, min_sample_length=args.min_sample_length,
     )  # fmt: skip
 
 
 def report(provenance: dict, folder: Path) -> None:
-    """Print what is in the folder, and what is not."""
+    """Print what the folder contains and what was left out."""
     stream, padding = provenance["stream"], provenance["padding_tokens"]
     print(f"{folder}: {stream['documents']:,} documents, {stream['characters']:,} characters")
     print(f"Total number of files: {len(provenance['files'])}")
@@ -168,7 +150,7 @@ def report(provenance: dict, folder: Path) -> None:
 
 @command
 def main(argv: list[str]) -> None:
-    """Tokenize a range of a parquet file into a folder of dumps, which appears whole or not at all."""
+    """Tokenize a range of a parquet file into a folder of dumps, which appears complete or not at all."""
     args = parse(argv)
     check_arguments(args)
     out = args.tokenization_folder

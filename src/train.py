@@ -1,292 +1,299 @@
 """Stage train: token files → data/models, metrics, curves.
 
-    python src/train.py data/processed_datasets/train.bin data/processed_datasets/validation.bin \
-        data/models metrics plots
+    python src/train.py --train data/processed_datasets/train.bin \
+        --validation data/processed_datasets/validation.bin --models data/models --metrics metrics --plots plots
 
-Work in progress lives in .runs/<fingerprint>/, so a killed run goes on where it stopped and a
-changed parameter, input or line of code begins a run of its own (README, "Stop and go on"). Of several
-processes the first one locks, prints and writes (lm.ranks).
+`train` is the whole run from top to bottom. A killed run continues from its states in .runs/<fingerprint>/
+(lm.train.checkpoints). Every rank of several runs this file.
 """
 
+import argparse
 import dataclasses
 import os
+import shlex
 import sys
+import time
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from lm.core.errors import DataError, DivergedError, IntegrityError, ParamsError, command
-from lm.core.files import atomic_folder, output_lock, sha256_file
-from lm.core.params import needed, read_section, read_yaml
+from lm.core.files import output_lock, sha256_file
+from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams
 from lm.model.weights import load_initial
-from lm.plots import draw_training
-from lm.tokens.tokenfile import TokenFile, check_id_range, entropy_per_token, open_tokens, sidecar_path
+from lm.tokens.tokenfile import TokenFile, check_id_range, open_tokens, sidecar_path
 from lm.tokens.windows import TokenWindows
-from lm.train import checkpoints, launcher, preflight
-from lm.train import distributed as ranks
-from lm.train import loop as training
-from lm.train.config import TrainParams
-from lm.train.loop import Clock, TrainingState, seconds_per_step, share, train_steps, validate
+from lm.train import checkpoints, distributed, launcher, preflight, step
+from lm.train.batches import prefetch
+from lm.train.config import TrainParams, TrainRuntime
 from lm.train.optimizers import build_optimizers
-from lm.train.outputs import publish, write_curves, write_metrics, write_models
+from lm.train.outputs import Progress, publish, write_curves, write_metrics, write_results
+from lm.train.schedule import learning_rate
 from lm.train.signals import StopRequest
+from lm.train.state import TrainingState
+from lm.train.world import World
 
-PARAMS, RUNTIME, PIPELINE = "params.yaml", "runtime.yaml", "dvc.yaml"
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainRuntime:
-    """How often states are saved, how many runs are kept, whether the allocator keeps freed memory; how many
-    processes train, whether each keeps a part of the weights alone, how long they wait for each other."""
-
-    checkpoint_every_s: float
-    keep_fingerprints: int
-    keep_freed_memory: bool
-    num_processes: int
-    shard: bool
-    timeout_s: float
-
-    def __post_init__(self):
-        needed(self.num_processes >= 1, "num_processes", self.num_processes, "at least 1")
-        needed(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")
+PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
 
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """Everything a run reads: parameters, checked token files, the model it begins with (None: drawn
-    from train.seed) and the SHA-256 of its weights, where and in what format it computes, with whom."""
+@dataclasses.dataclass
+class Run:
+    """One training run: what it reads, what computes it, and, once it has started, its state."""
 
+    paths: argparse.Namespace
     params: TrainParams
+    runtime: TrainRuntime
     config: ModelConfig
     train: TokenFile
     validation: TokenFile
-    initial: Gemma3Model | None
+    initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
     device: torch.device
-    dtype: torch.dtype
-    team: ranks.Team
-
-
-def read_setup(train_path: Path, validation_path: Path, team: ranks.Team) -> Setup:
-    """Read and check parameters before any data is touched, then the data."""
-    params = read_section(PARAMS, "train", TrainParams)
-    name = read_section(PARAMS, "model.name", str)
-    model_params = read_section(PARAMS, f"models.{name}", ModelParams)
-    if params.seq_len > model_params.max_seq_len:
-        raise ParamsError(
-            f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
-            f"{model_params.max_seq_len}"
-        )
-    training.refuse_unequal_shares(params, team)
-    device = machine.pick_device(team.local_rank if team.count > 1 else None)
-    dtype = machine.resolve_dtype(params.dtype, device)
-    train, validation = open_tokens(train_path), open_tokens(validation_path)
-    if train.meta["tokenizer"] != validation.meta["tokenizer"]:
-        raise IntegrityError(f"{train_path} and {validation_path} were made with different tokenizers; run `dvc repro`")
-    for tokens in (train, validation):
-        check_id_range(tokens)
-    if len(validation.ids) < params.seq_len + 1:
-        raise DataError(
-            f"{validation_path}: {len(validation.ids)} tokens, one window of train.seq_len needs {params.seq_len + 1}"
-        )
-    config = model_params.config(train.vocab_size)
-    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
-    return Setup(params, config, train, validation, initial, sha256, device, dtype, team)
-
-
-def run_folder(setup: Setup) -> Path:
-    """.runs/<fingerprint> below the main repository, also when run in a copy for a queued experiment."""
-    deps = read_yaml(PIPELINE)["stages"]["train"]["deps"]
-    listed = [Path(dep) for dep in deps if not dep.startswith(("data/", "${"))]
-    code = [file for path in listed for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
-    params = {"train": dataclasses.asdict(setup.params), "model": dataclasses.asdict(setup.config)}
-    inputs = {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (setup.train, setup.validation)}
-    inputs["initial"] = setup.initial_sha256
-    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoints.fingerprint(params, code, inputs)
-
-
-def build_state(setup: Setup) -> TrainingState:
-    """The model that the run begins with, drawn from train.seed if none is given, and fresh optimizers."""
-    params, model = setup.params, setup.initial
-    if model is None:
-        model = Gemma3Model(setup.config)
-        model.init_weights(torch.Generator().manual_seed(params.seed))
-    if params.compile:
-        model.compile()
-    setup.team.place_model(model, setup.device)
-    betas, factor = (params.beta1, params.beta2), params.embedding_lr_factor
-    optimizers = build_optimizers(model, params.optimizer, params.weight_decay, betas, factor, setup.dtype)
-    return TrainingState(model, optimizers, setup.team)
-
-
-def resume(state: TrainingState, run: Path, setup: Setup) -> None:
-    """Go on from the newest state, if there is one; a segment is added where what computes has changed."""
-    team = setup.team
-    saved = checkpoints.load_newest_state(run) if team.first else None
-    (step,) = team.highest(-1 if saved is None else saved["step"])
-    if not team.first and step >= 0:
-        saved = checkpoints.load_state(checkpoints.record_of(run, step))
-    if saved is not None:
-        try:
-            state.restore(saved)
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise IntegrityError(
-                f"{run}: its newest state does not fit: {reason}; delete the folder to train from scratch"
-            ) from None
-        if team.first:
-            print(f"resumed at step {state.step} from {run}")
-    here = machine.describe(setup.device, setup.dtype, team.count)
-    former = dict(state.segments[-1]) if state.segments else {}
-    former.pop("from_step", None)
-    if former and former != here and team.first:
-        print(f"warning: begun on {former}, going on with {here}: the bits may differ", file=sys.stderr)
-    if former != here:
-        state.segments.append({"from_step": state.step, **here})
-
-
-def introduce(setup: Setup, state: TrainingState, plan: preflight.Plan, windows: TokenWindows) -> None:
-    """Print the pre-flight summary with the time that one step takes now, and what is unwise."""
-    team, share_of_batch = setup.team, share(setup.params, setup.team)
-    measure = lambda: seconds_per_step(state.model, windows, *share_of_batch, setup.device, setup.dtype)  # noqa: E731
-    seconds = measure()
-    if not team.first:
-        return
-    print("\n".join(plan.lines(seconds)), flush=True)
-    if team.count > 1:
-        print(f"processes    {team.count}, {team.local_count} on this host; their talk is not in the time above")
-    found = preflight.warnings(plan, setup.params.seq_len, setup.config.window, setup.config.full_attention_every)
-    if setup.device.type == "cpu" and team.count == 1:
-        found += machine.warn_of_busy_cores(seconds, measure)
-    for warning in found:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
-
-
-def train(
-    setup: Setup, state: TrainingState, plan: preflight.Plan, windows: TokenWindows, run: Path, every_s: float,
-    metrics: Path, plots: Path,
-) -> None:  # fmt: skip
-    """Train to the end, validating at intervals, saving states every `every_s`; Interrupted if asked to stop.
-
-    Metrics and curves so far are current after each validation, for whoever looks on.
-    """
-    params, team = setup.params, setup.team
-    peak_flops = machine.matmul_peak_flops(setup.device, setup.dtype) * team.count
-    clock = Clock(state.elapsed_s)
-
-    def keep_state() -> None:
-        """Save the state of this step; every rank has it then, or none."""
-        state.elapsed_s = clock.elapsed_s()
-        saved = state.as_dict()
-        if team.first:
-            checkpoints.save_state(run, state.step, saved)
-        team.highest(0)  # no rank goes on, or leaves, before the state is there
-        clock.restart_interval()
-
-    def validate_now() -> None:
-        """Validate and have curves and metrics show it."""
-        tokens = state.step * params.batch_tokens
-        loss = training.validation_loss(state.model, setup.validation, params, team, setup.device, setup.dtype)
-        validate(state, loss, tokens)
-        state.elapsed_s = clock.elapsed_s()
-        state.history.timing.append([tokens, state.elapsed_s])
-        if not team.first:
-            return
-        write_curves(plots, state.history)
-        write_metrics(metrics, state, plan)
-        mfu = tokens * plan.flops_per_token / state.elapsed_s / peak_flops
-        bar.set_postfix(val_loss=f"{loss:.3f}", mfu=f"{mfu:.0%}")
-
-    with (
-        StopRequest(team.launched, team.first) as stop,
-        tqdm(total=plan.max_tokens, unit="tok", unit_scale=True, desc="train", disable=not team.first or None) as bar,
-    ):
-        bar.update(state.step * params.batch_tokens)
-        if not state.history.validation:
-            validate_now()
-        try:
-            for step in train_steps(state, windows, params, setup.device, setup.dtype):
-                bar.update(params.batch_tokens)
-                if step % params.eval_every_steps == 0 or step == params.max_steps:
-                    validate_now()
-                asked_by, due = team.highest(stop.asked_by, int(clock.interval_s() > every_s))
-                if asked_by or due:
-                    keep_state()
-                if asked_by:
-                    raise stop.interrupted(step, asked_by)
-        except DivergedError:
-            keep_state()  # it holds the best weights so far
-            raise
-    state.elapsed_s = clock.elapsed_s()
-
-
-def provenance(setup: Setup) -> dict:
-    """What model.json says of where a model comes from: its shape and the hashes of all that made it."""
-    return {
-        "config": dataclasses.asdict(setup.config),
-        "seq_len": setup.params.seq_len,
-        "seed": setup.params.seed,
-        "eval_tokens": setup.params.eval_tokens,
-        "tokenizer_sha256": setup.train.meta["tokenizer"]["sha256"],
-        "data_sha256": {"train": setup.train.meta["sha256"], "validation": setup.validation.meta["sha256"]},
-        "init_sha256": setup.initial_sha256,
-    }
-
-
-def run_to_end(setup: Setup, run: Path, every_s: float, metrics: Path, plots: Path) -> None:
-    """Train what is left of the run and leave its results in run/done."""
-    params, team = setup.params, setup.team
-    micro_batch_tokens = params.batch_tokens // team.count // share(params, team)[1]
-    plan = preflight.make_plan(params, setup.config, len(setup.train.ids), micro_batch_tokens, team.shards)
-    if team.first:
-        sharers = team.local_count if setup.device.type == "cpu" else 1
-        preflight.refuse_too_large(plan, machine.available_memory_bytes(setup.device) // sharers)
-    team.begin(setup.device)
-    windows = TokenWindows(setup.train.ids, params.seq_len, params.batch_size, params.seed)
-    state = build_state(setup)
-    introduce(setup, state, plan, windows)
-    resume(state, run, setup)
-    train(setup, state, plan, windows, run, every_s, metrics, plots)
-    if not team.first:
-        state.weights()  # as the first one does for its record
-        return
-    with atomic_folder(run / "done") as folder:
-        write_models(folder / "models", state, params.batch_tokens, provenance(setup))
-        write_metrics(folder / "metrics", state, plan)
-        write_curves(folder / "plots", state.history)
-        draw_training(folder / "plots", entropy_per_token(setup.validation))
-    checkpoints.drop_states(run)
-    if state.step < plan.max_steps:
-        print(
-            f"ended at step {state.step}: train.patience_evals {params.patience_evals} validations without a better one"
-        )
-    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
+    world: World
+    folder: Path = dataclasses.field(init=False)  # .runs/<fingerprint>
+    dtype: torch.dtype = dataclasses.field(init=False)
+    plan: preflight.Plan = dataclasses.field(init=False)
+    windows: TokenWindows = dataclasses.field(init=False)
+    state: TrainingState = dataclasses.field(init=False)
+    saved: float = 0.0  # time.monotonic() of the last checkpoint
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Train on argv[0], validate on argv[1]; write argv[2] (models), argv[3] (metrics), argv[4] (plots)."""
-    train_path, validation_path, models, metrics, plots = map(Path, argv)
-    runtime = read_section(RUNTIME, "train", TrainRuntime)
-    if runtime.num_processes > 1 and ranks.place() is None:
+    """Train as the flags say, or publish the results of a run that is already done."""
+    parser = argparse.ArgumentParser("train.py", description="Train a model on token files.", allow_abbrev=False)
+    for name in ("train", "validation", "models", "metrics", "plots"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    paths, runtime = parser.parse_args(argv), read_section(RUNTIME, "train", TrainRuntime)
+    # Start the ranks of this machine, each with the same flags, unless this process is a rank.
+    if runtime.num_processes > 1 and distributed.ranks_from_environment() is None:
         return launcher.start(runtime.num_processes, [__file__, *argv])
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
-    with ranks.join(runtime.shard, runtime.timeout_s) as team, preflight.out_of_memory_in_words():
-        if not team.first and not team.await_first():
+    with distributed.join(runtime.shard, runtime.timeout_s) as world, preflight.out_of_memory_in_words():
+        # The other ranks wait until the main rank has its locks.
+        if not world.is_main and not distributed.wait_for_main(world):
             return
-        setup = read_setup(train_path, validation_path, team)
-        run = run_folder(setup)
-        if not team.first:
-            return run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
-        with output_lock(models), output_lock(run, wait=True):
-            checkpoints.prune_runs(run.parent, run, runtime.keep_fingerprints)
-            if not (run / "done").exists():
-                run_to_end(setup, run, runtime.checkpoint_every_s, metrics, plots)
-            publish(run / "done", models, metrics, plots)
+        run = read_run(paths, runtime, world)
+        if not world.is_main:
+            return train(run)
+        # One process at a time writes an output or a run folder.
+        with output_lock(paths.models), output_lock(run.folder, wait=True):
+            checkpoints.prune_runs(run.folder.parent, run.folder, runtime.keep_fingerprints)
+            if not (run.folder / "done").exists():
+                train(run)
+            else:
+                print(
+                    f"this run is already finished: its results are copied from {run.folder}, nothing is trained; "
+                    f"to train it again: rm -r {shlex.quote(str(run.folder))} && dvc repro -f train"
+                )
+            publish(run.folder / "done", paths.models, paths.metrics, paths.plots)
+
+
+def train(run: Run) -> None:
+    """Train to the end of the run and write its results to <folder>/done; raise Interrupted if asked to stop."""
+    params, world = run.params, run.world
+
+    # Build the model, print the size and the time of the run, and resume from the newest intact checkpoint.
+    start(run)
+    resume(run)
+    state, rows = run.state, world.rows(params.batch_size)
+    batches = prefetch(run.windows, range(state.step, params.max_steps), run.device, rows)
+    peak_flops = machine.matmul_peak_flops(run.device, run.dtype) * world.world_size
+    run.saved = state.measured = time.monotonic()
+    with (
+        StopRequest(distributed.is_launched(world), world.is_main) as stop,
+        Progress(run.plan, state, params, peak_flops) as progress,
+    ):
+        # Validate the initial weights.
+        if not state.history.validation:
+            validate(run, progress)
+        try:
+            # A run that diverged does not continue.
+            step.check_divergence(state, params)
+            while not step.is_finished(state, params):
+                # Compute the gradients over all micro-batches and ranks, and clip them.
+                loss, grad_norm = step.compute_gradients(state, next(batches), params, run.dtype)
+                step.check_finite(loss, grad_norm, state, run.windows, params)
+
+                # Update the weights at the learning rate of this step.
+                lr = learning_rate(state.step, params)
+                step.update_weights(state, lr)
+
+                # Log the loss.
+                progress.update(params.batch_tokens)
+                step.log_step(state, loss, grad_norm, lr, params)
+
+                # Validate, and keep the weights if they are the best so far.
+                if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
+                    validate(run, progress)
+
+                # Save a checkpoint if one is due, or if any rank is asked to stop.
+                due = time.monotonic() - run.saved > run.runtime.checkpoint_every_s
+                stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
+                if stop_signal or due:
+                    save_checkpoint(run)
+                if stop_signal:
+                    raise stop.interrupted(state.step, stop_signal)
+        except DivergedError:
+            save_checkpoint(run)  # it holds the best weights
+            raise
+
+    # Finish: write the results, and delete the checkpoints.
+    finish(run)
+
+
+def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> Run:
+    """Read and check the parameters, then the data; find the folder of the run."""
+    params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
+    model_params = read_section(PRESETS, f"models.{name}", ModelParams)
+    if params.seq_len > model_params.max_seq_len:
+        raise ParamsError(
+            f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
+            f"{model_params.max_seq_len} of {PRESETS}"
+        )
+    preflight.refuse_unequal_rows(params, world)
+    preflight.check_evaluation(PARAMS, model_params.max_seq_len)
+    device = machine.pick_device(world.local_rank if world.world_size > 1 else None)
+    machine.refuse_emulation(params.dtype, device)
+    train, validation = open_tokens(paths.train), open_tokens(paths.validation)
+    if train.meta["tokenizer"] != validation.meta["tokenizer"]:
+        both = f"{paths.train} and {paths.validation}"
+        raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
+    for tokens in (train, validation):
+        check_id_range(tokens)
+    num_tokens, least = len(validation.ids), params.seq_len + 1
+    if num_tokens < least:
+        raise DataError(f"{paths.validation}: {num_tokens} tokens, one window of train.seq_len needs {least}")
+    config = model_params.config(train.vocab_size)
+    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
+    run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, world)
+    run.folder = run_folder(run)
+    return run
+
+
+def run_folder(run: Run) -> Path:
+    """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
+    params = {"train": dataclasses.asdict(run.params), "model": dataclasses.asdict(run.config)}
+    inputs: dict[str, str | None] = {"initial": run.initial_sha256}
+    inputs |= {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
+    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoints.fingerprint(params, inputs)
+
+
+def start(run: Run) -> None:
+    """Build model, optimizers and batches; print the size of the run. Raise EnvironmentFailure if it does not fit."""
+    params, world = run.params, run.world
+    rows = params.batch_size // world.world_size
+    micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
+    num_shards = world.world_size if world.sharded else 1
+    run.plan = preflight.Plan(params, run.config, len(run.train.ids), micro_batch_tokens, num_shards)
+    if world.is_main:
+        ranks = world.local_world_size if run.device.type == "cpu" else 1
+        preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // ranks)
+    distributed.start_group(world, run.device)
+    # The main rank chooses the dtype for all; a run that continues keeps its own.
+    earlier = checkpoints.newest_dtype(run.folder)
+    narrow = world.is_main and machine.resolve_dtype(params.dtype, run.device, earlier) == torch.bfloat16
+    run.dtype = torch.bfloat16 if world.all_reduce_max(int(narrow))[0] else torch.float32
+    model = run.initial
+    if model is None:
+        model = Gemma3Model(run.config)
+        model.init_weights(torch.Generator().manual_seed(params.seed))
+    if params.compile:
+        model.compile()
+    world.place_model(model, run.device)
+    run.state = TrainingState(model, build_optimizers(model, params, run.dtype), world)
+    run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
+    print_plan(run)
+
+
+def print_plan(run: Run) -> None:
+    """Measure a step and a validation on all ranks; print the size of the run, its time, and warnings."""
+    world, measured = run.world, (run.state, run.windows, run.params, run.dtype)
+    seconds = preflight.step_seconds(*measured)
+    validation_s = preflight.validation_seconds(run.state, run.validation, run.params, run.dtype)
+    if not world.is_main:
+        return
+    print("\n".join(run.plan.lines(seconds, validation_s)), flush=True)
+    if world.world_size > 1:
+        print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
+    messages = preflight.warnings(run.plan, run.params.seq_len, run.config, run.plan.hours(seconds, validation_s))
+    if run.device.type == "cpu" and world.world_size == 1:
+        messages += machine.warn_of_busy_cores(seconds, lambda: preflight.step_seconds(*measured))
+    for message in messages:
+        print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def resume(run: Run) -> None:
+    """Load the newest state of the run's folder, if there is one; record a segment if what computes has changed."""
+    state, world, folder = run.state, run.world, run.folder
+    saved = checkpoints.load_newest_state(folder) if world.is_main else None
+    (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
+    if not world.is_main and newest >= 0:
+        saved = checkpoints.load_state(checkpoints.record_of(folder, newest))
+    if saved is not None:
+        try:
+            state.restore(saved)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"its newest state does not fit: {' '.join(str(error).split())}"
+            raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
+        if world.is_main:
+            print(f"resumed at step {state.step} from {folder}", flush=True)
+    here = machine.describe(run.device, run.dtype, world.world_size)
+    before = {name: value for name, value in (state.segments or [{}])[-1].items() if name != "from_step"}
+    if before and before != here and world.is_main:
+        print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
+    if before != here:
+        state.segments.append({"from_step": state.step, **here})
+
+
+def validate(run: Run, progress: Progress) -> None:
+    """Score the validation windows, keep the best weights, and bring curves, metrics and display up to date."""
+    state = run.state
+    run.state.count_seconds("training")
+    step.record_validation(state, step.validation_loss(state, run.validation, run.params, run.dtype), run.params)
+    run.state.count_seconds("validation")
+    state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
+    if run.world.is_main:
+        write_curves(run.paths.plots, state.history)
+        write_metrics(run.paths.metrics, state, run.plan)
+    progress.show_validation()
+    run.state.count_seconds("saving")
+
+
+def save_checkpoint(run: Run) -> None:
+    """Save the state of this step; return on every rank once it is on the disk."""
+    run.state.count_seconds("training")
+    saved = run.state.as_dict()
+    if run.world.is_main:
+        checkpoints.save_state(run.folder, run.state.step, saved)
+    run.world.all_reduce_max(0)  # wait for the main rank
+    run.state.count_seconds("saving")
+    run.saved = run.state.measured
+
+
+def finish(run: Run) -> None:
+    """Write the results to <folder>/done, delete the checkpoints, and print the best validation loss."""
+    state, params = run.state, run.params
+    if not run.world.is_main:
+        state.weights()  # all ranks gather the weights together
+        return
+    provenance = {
+        "config": dataclasses.asdict(run.config),
+        **{name: getattr(params, name) for name in ("seq_len", "seed", "eval_tokens")},
+        "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
+        "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
+        "init_sha256": run.initial_sha256,
+    }
+    write_results(run.folder / "done", state, run.plan, provenance)
+    for state_file in run.folder.glob("*state-*"):
+        state_file.unlink()
+    if state.step < params.max_steps:
+        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
+    print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
+    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Take out one safeguard at a time and see that a test goes red: `make mutants`.
+"""Remove one safeguard at a time and check that a test fails: `make mutants`.
 
-Each mutant is a line of the code, what it becomes, and the tests that must notice. They are run on a
-copy of the repository; a mutant that no test notices, or tests that are red without it, end with 1.
+Each mutant names a line of the code, its replacement, and the tests that must fail. They run on a copy of the
+repository. Exit with 1 if a mutant survives, or if tests fail without any mutant.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from support.workspace import copy_repository
 
 
 class Mutant(NamedTuple):
-    """What is taken out, where, how, and the tests that must catch it."""
+    """A safeguard, its file and line, the replacement, and the tests that must fail."""
 
     safeguard: str
     file: str
@@ -31,43 +31,46 @@ MUTANTS = [
            "            pass\n", "lm/core/test_files.py"),
     Mutant("strict JSON", "src/lm/core/files.py", "ensure_ascii=False, allow_nan=False", "ensure_ascii=False",
            "lm/core/test_files.py"),
-    Mutant("RNG restore", "src/lm/train/loop.py", "        torch.set_rng_state(saved[\"rng\"])\n", "",
-           "lm/train/test_loop.py"),
-    Mutant("optimizer restore", "src/lm/train/loop.py",
-           "            optimizer.load_state_dict(self.team.split_state(state, optimizer))\n",
-           "            pass\n", "lm/train/test_loop.py"),
-    Mutant("position in the data", "src/lm/train/loop.py", "range(state.step, params.max_steps)",
-           "range(0, params.max_steps)", "lm/train/test_loop.py"),
-    Mutant("what is not finite", "src/lm/train/loop.py",
-           "        if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n", "        if False:\n",
-           "lm/train/test_loop.py"),
-    Mutant("hash check of a state", "src/lm/train/checkpoints.py", "    if sha256 is not None and found != sha256:\n",
-           "    if False:\n", "faults/test_25_30_train.py -k test_26_a_damaged_newest"),
-    Mutant("weights_only", "src/lm/train/checkpoints.py", "map_location=\"cpu\", weights_only=True",
-           "map_location=\"cpu\"", "faults/test_25_30_train.py -k test_27_a_hostile"),
-    Mutant("code in the fingerprint", "src/lm/train/checkpoints.py", "\"code\": code, ", "", "test_checkpoint.py"),
+    Mutant("RNG restore", "src/lm/train/state.py", "        torch.set_rng_state(saved[\"rng\"])\n", "",
+           "lm/train/test_step.py"),
+    Mutant("optimizer restore", "src/lm/train/state.py",
+           "            optimizer.load_state_dict(self.world.shard_optimizer_state(state, optimizer))\n",
+           "            pass\n", "lm/train/test_step.py"),
+    Mutant("position in the data", "src/train.py", "range(state.step, params.max_steps)",
+           "range(0, params.max_steps)", "faults/test_25_26_states.py -k test_26_a_damaged_newest"),
+    Mutant("non-finite values", "src/lm/train/step.py",
+           "    if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n", "    if False:\n",
+           "lm/train/test_step.py"),
+    Mutant("measuring leaves no trace", "src/lm/train/preflight.py", "        p.detach().copy_(weights)\n",
+           "        pass\n", "lm/train/test_step.py"),
+    Mutant("hash check of a state", "src/lm/model/weights.py", "    if sha256 != recorded:\n",
+           "    if False:\n", "faults/test_25_26_states.py -k test_26_a_damaged_newest"),
+    Mutant("weights_only", "src/lm/model/weights.py", "map_location=\"cpu\", weights_only=True",
+           "map_location=\"cpu\"", "faults/test_27_30_train.py -k test_27_a_hostile"),
+    Mutant("code in the fingerprint", "src/lm/train/checkpoints.py", "\"code\": code, ", "",
+           "lm/train/test_fingerprint.py"),
     Mutant("id-range check", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
            "faults/test_21_24_data_files.py -k test_22"),
-    Mutant("hash check of a token file", "src/lm/tokens/tokenfile.py", "    if found != recorded:\n",
+    Mutant("hash check of a token file", "src/lm/tokens/tokenfile.py", "    if sha256 != recorded:\n",
            "    if False:\n", "faults/test_21_24_data_files.py -k test_21_a_token_file"),
-    Mutant("int64 cast", "src/lm/tokens/windows.py", "windows.view(dtype).astype(np.int64)",
-           "windows.view(dtype).astype(dtype)", "lm/tokens/test_windows.py"),
+    Mutant("int64 cast", "src/lm/tokens/windows.py", "windows.view(ids.dtype).astype(np.int64)",
+           "windows.view(ids.dtype).astype(ids.dtype)", "lm/tokens/test_windows.py"),
     Mutant("the window's last position", "src/lm/tokens/windows.py", "(len(self.ids) - 1 - self._offset(epoch))",
            "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "lm/tokens/test_windows.py"),
-    Mutant("separator", "src/lm/tokenizer/load.py", "for part in (document, eot)] or",
-           "for part in (document,)] or", "lm/tokenizer/test_load.py"),
+    Mutant("separator", "src/lm/tokenizer/load.py", "for piece in (document, eot)] or",
+           "for piece in (document,)] or", "lm/tokenizer/test_load.py"),
     Mutant("hash check of the text", "src/tokenize_split.py",
-           "        checked.result()  # before anything is kept\n", "",
+           "            check.result()  # before anything is kept\n", "",
            "stages/test_tokenize_split.py -k manifest"),
-    Mutant("mean of the ranks' gradients", "src/lm/train/distributed.py", "            dist.all_reduce(flat)\n", "",
+    Mutant("mean of the ranks' gradients", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
            "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
-           "    str(f", "faults/test_12_20_tokenize.py -k test_19_slices"),
+           "    str(f", "faults/test_17_20_tokenize.py -k test_19_overlapping"),
 ]  # fmt: skip
 
 
 def tests_pass(folder: Path, tests: str) -> bool:
-    """Whether pytest is green on a file of a copy, or on those of its tests that -k chooses."""
+    """Return True if the tests of a file in the copy pass; -k after the file selects some of them."""
     file, _, chosen = tests.partition(" -k ")
     options = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *(["-k", chosen] if chosen else [])]
     command = [sys.executable, "-m", "pytest", *options, folder / "tests" / file]
@@ -75,12 +78,12 @@ def tests_pass(folder: Path, tests: str) -> bool:
 
 
 def caught(mutant: Mutant, folder: Path) -> bool:
-    """Whether the mutant's tests are red with it; the copy is left as it was."""
+    """Return True if the mutant's tests fail with it; restore the copy."""
     path = folder / mutant.file
     before = path.read_text()
     if before.count(mutant.line) != 1:
         raise SystemExit(
-            f"{mutant.file}: {mutant.line!r} stands {before.count(mutant.line)} times; update tests/mutants.py"
+            f"{mutant.file}: {mutant.line!r} occurs {before.count(mutant.line)} times; update tests/mutants.py"
         )
     path.write_text(before.replace(mutant.line, mutant.becomes))
     try:
@@ -90,20 +93,20 @@ def caught(mutant: Mutant, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Print a line for each mutant; 1 if one survives."""
+    """Print a line for each mutant; return 1 if one survives."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         copy_repository(folder)
         subprocess.run(["git", "init", "-q"], cwd=folder, check=True)  # the tests ask git for its files
         for tests in sorted({mutant.tests for mutant in MUTANTS}):
             if not tests_pass(folder, tests):
-                raise SystemExit(f"{tests}: red without any mutant")
+                raise SystemExit(f"{tests}: fails without any mutant")
         survivors = 0
         for mutant in MUTANTS:
-            found = caught(mutant, folder)
-            survivors += not found
+            is_caught = caught(mutant, folder)
+            survivors += not is_caught
             print(
-                f"{'caught by ' + mutant.tests if found else 'SURVIVED'}: {mutant.safeguard} ({mutant.file})",
+                f"{'caught by ' + mutant.tests if is_caught else 'SURVIVED'}: {mutant.safeguard} ({mutant.file})",
                 flush=True,
             )
     return int(survivors > 0)

@@ -1,139 +1,187 @@
-"""Pictures drawn from the CSV files that lie beside them: deterministic PNG, readable in grey."""
+"""Draw every picture of a run; equal data give equal bytes, and each is readable in grey.
+
+`figure_of` arranges and styles the axes of the `draw_*` functions. Curves are columns by name, {} if they have no rows.
+"""
 
 import csv
+import io
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from lm.core.files import atomic_write
 
-# Okabe and Ito's palette, told apart by lightness and line style as well.
+# The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
-STYLE = {
-    "figure.dpi": 110,
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.7,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "lines.linewidth": 1.8,
-}
+STYLE: dict[Any, Any] = {
+    "figure.dpi": 110, "font.size": 10, "lines.linewidth": 1.8, "hatch.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E3E3E3", "grid.linewidth": 0.7,
+    "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold",
+    "svg.hashsalt": "lm",  # SVG ids are random without it
+}  # fmt: skip
+SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
+MANY_MARKS = 2000  # a scatter plot with more marks is stored as pixels in an SVG
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
-    """Columns of numbers by name."""
+    """Return the columns of a CSV file of numbers by name, {} if it has no rows."""
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-        return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}
+    return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}
 
 
-def save(figure, path: Path) -> None:
-    """Write a PNG without date or version, so that equal data give equal bytes."""
+@rc_context(STYLE)
+def figure_of(
+    *draw_functions: Callable[[Axes], None], size: tuple[float, float], heights: tuple[float, ...] | None = None,
+    title: str = "",
+) -> Figure:  # fmt: skip
+    """Return a figure of `size` in inches: one panel per function on a common x axis, of relative `heights`."""
+    figure = Figure(size, layout="constrained")
+    panels = figure.subplots(len(draw_functions), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for draw, axes in zip(draw_functions, panels, strict=True):
+        draw(axes)
+        axes.label_outer()  # only the lowest panel keeps its x label
+    if title:
+        panels[0].set_title(title)
+    figure.align_ylabels()
+    return figure
+
+
+@rc_context(STYLE)
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG without date or version."""
     with atomic_write(path) as file:
-        figure.savefig(file, format="png", metadata={"Software": None}, bbox_inches="tight", facecolor="white")
-    plt.close(figure)
+        figure.savefig(file, format="png", metadata={"Software": None}, facecolor="white")
 
 
-def label_end(axes, x: list[float], y: list[float], text: str, color: str, shift: int = 0) -> None:
-    """Write a curve's name beside its last point, `shift` points above it, instead of into a legend."""
-    axes.annotate(
-        text, (x[-1], y[-1]), xytext=(6, shift), textcoords="offset points", va="center", color=color,
-        annotation_clip=False, fontweight="bold", fontsize=9,
-    )  # fmt: skip
+@rc_context(STYLE)
+def to_svg(figure: Figure) -> bytes:
+    """Return a figure as SVG without date."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None}, facecolor="white")
+    return file.getvalue()
 
 
-def scale_in_octaves(axes) -> None:
-    """A logarithmic y axis with plain numbers at 1, 2, 5 of each decade."""
+def smooth(values: list[float], fraction: float = SMOOTHED_FRACTION) -> np.ndarray:
+    """Return the mean around each of `values` (N,), over narrower windows towards both ends."""
+    i = np.arange(len(values))
+    half = np.minimum(np.minimum(i, i[::-1]), round(len(values) * fraction / 2))
+    sums = np.concatenate([[0], np.cumsum(values)])
+    return (sums[i + half + 1] - sums[i - half]) / (2 * half + 1)
+
+
+def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
+    """Make the y axis logarithmic with plain numbers; `ticks` of each decade where it spans less than one."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low >= 10 else ticks))
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="y", which="minor", length=0)
 
 
-def draw_training(plots: Path, floor: float | None = None) -> None:
-    """training.csv and validation.csv → training.png: losses, learning rate, gradient norm by tokens seen.
-
-    `floor`, in nats a token, is the entropy of the validation text where it is known.
-    """
-    train, validation = read_csv(plots / "training.csv"), read_csv(plots / "validation.csv")
-    with plt.rc_context(STYLE):
-        figure, (losses, rates, norms) = plt.subplots(
-            3, 1, figsize=(7.5, 7.5), sharex=True, height_ratios=(3, 1, 1), layout="constrained"
-        )
-        _draw_losses(losses, train, validation, floor)
-        if train:
-            rates.plot(train["tokens"], train["lr"], color=GREY)
-            norms.plot(train["tokens"], train["grad_norm"], color=GREY, linewidth=1.0)
-        scale_in_octaves(norms)
-        rates.set(ylabel="learning rate", ylim=(0, None))
-        norms.set(ylabel="gradient norm", xlabel="tokens seen")
-        norms.xaxis.set_major_formatter(EngFormatter(sep=""))
-        save(figure, plots / "training.png")
+def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str, shift: float = 0) -> None:
+    """Write a curve's name beside its last point, moved up by `shift` points; it replaces a legend."""
+    style = {"color": color, "va": "center", "annotation_clip": False, "fontweight": "bold", "fontsize": 9}
+    axes.annotate(text, (x[-1], y[-1]), (6, shift), textcoords="offset points", **style)
 
 
-def _draw_losses(axes, train: dict, validation: dict, floor: float | None) -> None:
-    """The two curves, named at their ends, the higher one above; and the floor where there is one."""
-    ends = [curve[name][-1] for curve, name in ((train, "train_loss"), (validation, "val_loss")) if curve]
-    for curve, name, color, look in (
-        (train, "train_loss", BLUE, {"linewidth": 1.2}),
-        (validation, "val_loss", ORANGE, {"linestyle": "--", "marker": "o", "markersize": 4}),
-    ):
-        if curve:
-            x, y = curve["tokens"], curve[name]
-            axes.plot(x, y, color=color, **look)
-            shift = 14 if y[-1] == max(ends) else -14
-            label_end(axes, x, y, f"{'training' if curve is train else 'validation'}\n{y[-1]:.3f}", color, shift)
+def draw_losses(
+    axes: Axes, train: dict, validation: dict, floor: float | None = None, timing: dict | None = None
+) -> None:
+    """Draw both losses against tokens, or time if `timing` is given; `floor` is the entropy in nats per token."""
+    if timing is None:
+        x_label, to_x = "tokens seen", np.asarray
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    else:
+        end_s = timing["seconds"][-1]
+        unit, unit_s = ("hours", 3600) if end_s >= 4 * 3600 else ("minutes", 60) if end_s >= 600 else ("seconds", 1)
+        x_label = f"{unit} of training"
+        to_x = lambda tokens: np.interp(tokens, timing["tokens"], timing["seconds"]) / unit_s  # noqa: E731
+    ends = []
+    if train:
+        ends.append((to_x(train["tokens"]), train["train_loss"], "training", BLUE))
+        _draw_smoothed(axes, to_x(train["tokens"]), train["train_loss"], BLUE)
+    if validation:
+        ends.append((to_x(validation["tokens"]), validation["val_loss"], "validation", ORANGE))
+        axes.plot(*ends[-1][:2], color=ORANGE, linestyle="--", marker="o", markersize=4)
     if floor is not None:
         axes.axhline(floor, color=GREY, linestyle=":")
-        axes.annotate(
-            f"entropy of the text {floor:.3f}", (0, floor), xytext=(2, 4), textcoords="offset points", color=GREY
-        )
-    scale_in_octaves(axes)
-    axes.set(title="Loss while training", ylabel="nats per token (logarithmic)")
+        text, place = f"entropy of the text {floor:.3f}", ("axes fraction", "data")
+        axes.annotate(text, (0.02, floor), (0, 4), place, "offset points", color=GREY, fontsize=9)
+    axes.margins(y=0.1)
+    scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
+    # Write name and value beside the last point of each curve, two labels at least 28 points apart.
+    ends.sort(key=lambda end: end[1][-1])
+    heights = [72 / axes.figure.dpi * axes.transData.transform((x[-1], y[-1]))[1] for x, y, *_ in ends]
+    missing = max(0, 28 - (heights[-1] - heights[0])) / 2 if len(ends) == 2 else 0
+    for (x, y, name, color), shift in zip(ends, (-missing, missing), strict=False):
+        label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
+    axes.set(xlabel=x_label, ylabel="nats per token (log scale)")
 
 
-def draw_overlap(path: Path, documents: dict) -> None:
-    """Each document's bits per byte against the share of it that stands in the training text; area by bytes."""
-    share, size = documents["shared_share"], documents["utf8_bytes"]
-    bits = documents["nats"] / np.log(2) / size
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
-        axes.scatter(share, bits, 8 + 400 * size / size.max(), BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8)
-        axes.set(
-            title="What validation documents share with the training text",
-            xlabel="share of a document's tokens that are part of 13 equal ones in training (area: its bytes)",
-            ylabel="bits per byte",
-            xlim=(-0.03, 1.03),
-            ylim=(0, 1.1 * bits.max()),
-        )
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
-        save(figure, path)
+def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
+    """Draw a curve of many points, faint, and its running mean."""
+    axes.plot(x, y, color=color, alpha=0.4, linewidth=0.9)
+    axes.plot(x, smooth(y), color=color)
 
 
-def draw_loss_by_position(path: Path, rows: list[tuple[int, float, int]]) -> None:
-    """Mean loss against the number of real tokens to the left; rows as `score.loss_by_position` gives them."""
-    x, y = [row[0] for row in rows], [row[1] for row in rows]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
-        axes.plot(x, y, color=BLUE, marker="o", markersize=5)
-        axes.set_xscale("symlog", base=2, linthresh=1)
-        axes.set_xticks(x, [str(value) for value in x])
-        axes.minorticks_off()
-        axes.set(
-            title="Loss by position in the window",
-            xlabel="tokens of context, up to",
-            ylabel="nats per token",
-            ylim=(0, 1.1 * max(y)),
-        )
-        label_end(axes, x, y, f"{y[-1]:.2f}", BLUE)
-        save(figure, path)
+def draw_learning_rate(axes: Axes, train: dict) -> None:
+    """Draw the learning rate against tokens seen."""
+    axes.plot(train.get("tokens", []), train.get("lr", []), color=GREY)
+    axes.set(xlabel="tokens seen", ylabel="learning rate", ylim=(0, 1.08 * max(train.get("lr", [1]))))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def draw_gradient_norm(axes: Axes, train: dict) -> None:
+    """Draw the gradient norm before clipping, raw and smoothed, against tokens seen."""
+    if train:
+        _draw_smoothed(axes, train["tokens"], train["grad_norm"], GREY)
+    scale_log(axes)
+    axes.set(xlabel="tokens seen", ylabel="gradient norm")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def draw_loss_by_position(axes: Axes, curve: dict) -> None:
+    """Draw the mean loss against the number of tokens of context; the last tick is the window's length."""
+    x, y = curve["context_tokens"], curve["nats_per_token"]
+    axes.plot(x, y, color=BLUE, marker="o", markersize=5)
+    axes.set_xscale("log", base=2)
+    # Label from the right and leave out what would overlap: a label is up to 0.45 inches wide.
+    room = math.log2(max(2, x[-1])) * 0.45 / (0.8 * cast(Figure, axes.figure).get_figwidth())
+    shown = [x[-1]]
+    for value in reversed(x[:-1]):
+        if math.log2(shown[-1] / value) >= room:
+            shown.append(value)
+    axes.set_xticks(shown, [f"{value:,.0f}" for value in shown])
+    axes.minorticks_off()
+    axes.set(xlabel="tokens of context, at most", ylabel="nats per token", ylim=(0, 1.08 * max(y)))
+    label_end(axes, x, y, f"{y[-1]:.2f}", BLUE)
+
+
+def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: float | None = None) -> None:
+    """Draw each document's bits per byte against its leaked fraction, with its bytes as area; skip those without text.
+
+    `documents` has the columns leaked_fraction, nats and utf8_bytes, each (D,); a line marks `clean_below`.
+    """
+    kept = documents["utf8_bytes"] > 0
+    leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
+    bits_per_byte = nats / math.log(2) / utf8_bytes
+    areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
+    marks = {"alpha": 0.45, "edgecolors": BLUE, "linewidths": 0.8, "rasterized": len(areas) > MANY_MARKS}
+    axes.scatter(leaked, bits_per_byte, areas, BLUE, **marks)
+    if clean_below is not None:
+        axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
+        style = {"ha": "right", "va": "top", "color": GREY, "fontweight": "bold", "fontsize": 9}
+        axes.annotate("clean", (clean_below, 1), (-5, -4), ("data", "axes fraction"), "offset points", **style)
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.set(xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte")
+    axes.set(xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()))

@@ -1,4 +1,4 @@
-"""A prompt → the text that a trained model puts behind it, printed while it is drawn.
+"""Generate text: continue a prompt with the trained model, printed token by token.
 
 python src generate "Once upon a time" --temperature 0.8 --seed 1 --num_samples 3
 """
@@ -9,6 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 
 import torch
@@ -19,19 +20,21 @@ from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer, well_formed
+from tools.common.arguments import tool_parser
+from tools.common.paths import MODELS, TOKENIZER
 
-UNFINISHED = "\ufffd"  # what a character decodes to while bytes of it are missing
+UNFINISHED = "\ufffd"  # decoded in place of a character whose bytes are incomplete
 
 
 def whole(text: str) -> int:
-    """A count or a seed on the command line."""
+    """Parse a count or a seed."""
     if not 0 <= (number := int(text)) < 2**62:
         raise argparse.ArgumentTypeError(f"is {text}, needed: a whole number from 0 on")
     return number
 
 
 def finite(text: str) -> float:
-    """A number on the command line."""
+    """Parse a finite number."""
     if not math.isfinite(number := float(text)):
         raise argparse.ArgumentTypeError(f"is {text}, needed: a finite number")
     return number
@@ -39,27 +42,25 @@ def finite(text: str) -> float:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the arguments; a wrong one ends the program with status 2."""
-    parser = argparse.ArgumentParser("python src generate", description="Continue a text, as it is drawn.")
-    parser.add_argument("prompt", nargs="?", default="", help="the text to continue; none begins a document")
-    parser.add_argument("--models", type=Path, default="data/models")
-    parser.add_argument("--tokenizer", type=Path, default="data/tokenizer")
-    parser.add_argument("--temperature", type=finite, default=0.8, help="0 takes the likeliest token (0.8)")
-    parser.add_argument("--top_k", type=whole, default=50, help="draw from the k likeliest; 0: from all (50)")
-    parser.add_argument("--top_p", type=finite, help="draw from the fewest that reach this probability")
-    parser.add_argument("--min_p", type=finite, help="drop what is less than min_p times the likeliest")
-    parser.add_argument("--seed", type=whole, default=1, help="of the first sample, then one more each (1)")
-    parser.add_argument("--num_samples", type=whole, default=1)
-    parser.add_argument("--max_new_tokens", type=whole, default=256)
-    parser.add_argument("--no_cache", action="store_true", help="compute the whole text anew for each token")
+    parser = tool_parser("generate", __doc__)
+    add = parser.add_argument
+    add("prompt", nargs="?", default="", help="the text to continue; without it, a new document")
+    add("--models", type=Path, default=MODELS, help=f"folder of the model ({MODELS})")
+    add("--tokenizer", type=Path, default=TOKENIZER, help=f"tokenizer folder ({TOKENIZER})")
+    add("--temperature", type=finite, default=0.8, help="0: always the likeliest token (0.8)")
+    add("--top_k", type=whole, default=50, help="sample from the k likeliest tokens; 0: from all (50)")
+    add("--top_p", type=finite, help="sample from the fewest tokens that reach this probability")
+    add("--min_p", type=finite, help="drop tokens below min_p times the highest probability")
+    add("--seed", type=whole, default=1, help="seed of the first sample; each next one adds 1 (1)")
+    add("--num_samples", type=whole, default=1, help="number of continuations (1)")
+    add("--max_new_tokens", type=whole, default=256, help="tokens to generate at most (256)")
+    add("--no_cache", action="store_true", help="recompute the whole text for each token")
     return parser.parse_args(argv)
 
 
 def stream_text(tokenizer: Tokenizer, prompt_ids: list[int], ids: Iterable[int]) -> Iterator[str]:
-    """Yield the text that ids put behind a prompt's, each character as soon as it is whole.
-
-    Tokens of one character can be several, and what a token stands for can depend on the one before
-    it; so the tokens that were last shown are decoded again with the new ones.
-    """
+    """Yield the text of ids that follow a prompt, each character, of one or more tokens, as soon as it is complete."""
+    # The text of a token can depend on the one before it, so those that were shown last are decoded again.
     shown, waiting = prompt_ids, []
     for token_id in ids:
         waiting.append(token_id)
@@ -72,62 +73,40 @@ def stream_text(tokenizer: Tokenizer, prompt_ids: list[int], ids: Iterable[int])
 
 
 def added_text(tokenizer: Tokenizer, shown: list[int], waiting: list[int]) -> str:
-    """What `waiting` adds to the text of `shown`."""
+    """Return the text that `waiting` adds to that of `shown`."""
     before, after = tokenizer.decode(shown), tokenizer.decode(shown + waiting)
     if after.startswith(before):
         return after[len(before) :]
-    return tokenizer.decode(waiting)  # bytes that are no UTF-8 took valid ones before them along
+    return tokenizer.decode(waiting)  # invalid UTF-8 changed how the bytes before it decode
 
 
-def room_for(prompt_ids: list[int], model: Gemma3Model) -> int:
-    """Tokens that fit behind a prompt; ParamsError if there is no room."""
+def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int, args) -> Iterator[int]:
+    """Return an iterator over generated ids, as many as fit; ParamsError if an option is out of range."""
     limit = model.config.max_seq_len
     if len(prompt_ids) >= limit:
         raise ParamsError(f"the prompt has {len(prompt_ids)} tokens, needed: below max_seq_len ({limit})")
-    return limit - len(prompt_ids)
-
-
-def draw_ids(model: Gemma3Model, prompt_ids: list[int], num_tokens: int, seed: int, eot_id: int, args) -> Iterator[int]:
-    """Stream ids with the settings of the command line; ParamsError if one is out of range."""
+    filters = {"top_k": args.top_k or None, "top_p": args.top_p, "min_p": args.min_p}
+    settings = {"temperature": args.temperature, **filters, "eot_id": eot_id, "use_cache": not args.no_cache}
+    settings["generator"] = torch.Generator(model.device).manual_seed(seed)
     try:
-        return generate(
-            model,
-            prompt_ids,
-            num_tokens,
-            generator=torch.Generator(model.device).manual_seed(seed),
-            temperature=args.temperature,
-            top_k=args.top_k or None,
-            top_p=args.top_p,
-            min_p=args.min_p,
-            eot_id=eot_id,
-            use_cache=not args.no_cache,
-        )
+        return generate(model, prompt_ids, min(args.max_new_tokens, limit - len(prompt_ids)), **settings)
     except ValueError as error:
         raise ParamsError(f"--{error}") from None
 
 
-def show(text: str) -> None:
-    """Put a piece of text on the screen now."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 def print_sample(model: Gemma3Model, tokenizer: Tokenizer, seed: int, args) -> None:
-    """Print the prompt and, token by token, what follows; a summary goes to stderr."""
-    prompt_ids = [tokenizer.eot_id, *tokenizer.encode(args.prompt)]
-    room, eot_id = room_for(prompt_ids, model), tokenizer.eot_id
-    ids = draw_ids(model, prompt_ids, min(args.max_new_tokens, room), seed, eot_id, args)
-    ids, drawn = itertools.tee(ids)
+    """Print the prompt and its continuation as it is generated, then a summary on stderr."""
+    prompt_ids, eot_id = [tokenizer.eot_id, *tokenizer.encode(args.prompt)], tokenizer.eot_id
+    ids, counted = itertools.tee(sample_ids(model, prompt_ids, seed, eot_id, args))
     start = time.perf_counter()
-    show(well_formed(args.prompt))
-    for text in stream_text(tokenizer, prompt_ids, itertools.takewhile(lambda i: i != eot_id, ids)):
-        show(text)
-    show("\n")
-    seconds, drawn = time.perf_counter() - start, list(drawn)
-    cut = "max_new_tokens" if args.max_new_tokens <= room else "the model's max_seq_len"
-    end = "ended by itself" if drawn[-1:] == [eot_id] else f"cut at {cut}"
-    rate = len(drawn) / seconds
-    print(f"seed {seed}: {len(drawn)} tokens, {rate:.0f} a second, {end}", file=sys.stderr, flush=True)
+    text = stream_text(tokenizer, prompt_ids, itertools.takewhile(lambda i: i != eot_id, ids))
+    for piece in itertools.chain([well_formed(args.prompt)], text, ["\n"]):
+        print(piece, end="", flush=True)
+    seconds, counted = time.perf_counter() - start, list(counted)
+    limit = "max_new_tokens" if len(counted) == args.max_new_tokens else "the model's max_seq_len"
+    end = "ended by itself" if counted[-1:] == [eot_id] else f"cut at {limit}"
+    rate = len(counted) / seconds
+    print(f"seed {seed}: {len(counted)} tokens, {rate:.0f} a second, {end}", file=sys.stderr, flush=True)
 
 
 @command
@@ -137,6 +116,7 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(args.tokenizer)
     model, record = load_trained(args.models, machine.pick_device())
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
-    sys.stdout.reconfigure(errors="replace")  # for a terminal that knows few characters
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
     for number in range(args.num_samples):
         print_sample(model, tokenizer, args.seed + number, args)

@@ -1,7 +1,7 @@
-"""Faults 1 to 5: parameters. Each is refused with 2 and one sentence, before any data is touched or written.
+"""Faults 1 to 5: parameters. A wrong one is refused with exit code 2 and one sentence, before data is read or written.
 
-The stages run in a small copy of the repository that holds no data at all: a stage that looked at data
-before it had checked its parameters would end with 4, for want of it.
+The stages run in a small copy of the repository without any data: a stage that read data before it checked
+its parameters would end with exit code 4.
 """
 
 import importlib
@@ -13,12 +13,13 @@ import pytest
 from dvc.utils.hydra import apply_overrides
 
 from lm.core.params import read_yaml
+from stages import params_file
 from support import ROOT
 from support.refusal import files_below, refused
 from support.workspace import Workspace
 
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
-# A section of each stage, the stage that reads it, and a key of it.
+# A stage, a section that it reads, and a key of that section.
 SECTIONS = [
     ("fetch", "sources.stories.fetch", "num_documents"),
     ("make_tokenizer", "tokenizers.bpe", "vocab_size"),
@@ -32,20 +33,26 @@ HUB = {"kind": "hub", "repo": "o/n", "revision": "a" * 40, "files": {"train": ["
 SET = {"kind": "datasets", "repo": "o/n", "revision": "main", "config": None, "splits": {"t": "t"}, "column": "t"}
 
 
+def file_of(name: str) -> str:
+    """Return the file that holds a parameter."""
+    return params_file(Path(), name).name
+
+
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("parameters") / "ws")
     workspace.make_small()
-    books = {"sources": ["stories", "local"], "tokenizers": ["bpe"], "models": ["micro"]}
-    for book, names in books.items():  # the rest would be read hundreds of times
-        workspace.change(**{book: {name: workspace.get(f"{book}.{name}") for name in names}})
+    presets = {"sources": ["stories", "local"], "tokenizers": ["bpe"], "models": ["micro"]}
+    for section, names in presets.items():  # the other presets would be read hundreds of times
+        workspace.change(**{section: {name: workspace.get(f"{section}.{name}") for name in names}})
     return workspace
 
 
 @pytest.fixture
 def workspace(template, monkeypatch):
-    """The copy as the working directory; its parameters and settings are put back afterwards."""
-    before = {name: (template.folder / name).read_text() for name in ("params.yaml", "runtime.yaml")}
+    """Make the copy the working directory; restore its parameters and settings afterwards."""
+    files = ("params.yaml", "presets.yaml", "runtime.yaml")
+    before = {name: (template.folder / name).read_text() for name in files}
     monkeypatch.chdir(template.folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     yield template
@@ -55,7 +62,7 @@ def workspace(template, monkeypatch):
 
 @pytest.fixture
 def ends_with_2(workspace, capsys):
-    """Call it with a stage and the parts of its sentence: the stage refuses, and no file has changed."""
+    """Return a function that checks: the stage refuses with a sentence that has all `parts`, and changes no file."""
 
     def check(stage: str, *parts: str) -> None:
         script, *arguments = STAGES[stage]["cmd"].split()[1:]
@@ -67,7 +74,7 @@ def ends_with_2(workspace, capsys):
 
 
 def test_01_every_spelling_of_a_number_is_the_value_that_dvc_records(tmp_path):
-    """In a real experiment: `-S swept=1e-5` makes DVC write 1e-05, which YAML 1.1 takes for a string."""
+    """In a real experiment: DVC writes `-S swept=1e-5` as 1e-05, which is a string in YAML 1.1."""
     workspace = Workspace(tmp_path)
     spellings = {"a": "3e-4", "b": "1e-05", "c": "1e3", "d": "1E-4", "e": ".5", "f": "5", "g": "2.", "swept": "0"}
     rows = [f"  {name}: {text}\n" for name, text in spellings.items()]
@@ -89,29 +96,30 @@ def test_01_every_spelling_of_a_number_is_the_value_that_dvc_records(tmp_path):
     assert all(type(value) is float for value in shown.values())
 
 
-def test_01_the_shipped_file_reads_as_dvc_reads_it():
-    assert read_yaml(ROOT / "params.yaml") == dvc.api.params_show("params.yaml", repo=str(ROOT))
+@pytest.mark.parametrize("name", ["params.yaml", "presets.yaml"])
+def test_01_the_shipped_files_are_read_as_dvc_reads_them(name):
+    assert read_yaml(ROOT / name) == dvc.api.params_show(name, repo=str(ROOT))
 
 
 NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize("value", ["abc", "", "1e", True, None, [0.1], {"a": 1}, NAN, INF, -INF])
-def test_02_what_is_no_finite_number_is_refused(workspace, ends_with_2, value):
+def test_02_a_value_that_is_not_a_finite_number_is_refused(workspace, ends_with_2, value):
     workspace.change(**{"train.peak_lr": value})
     ends_with_2("train", f"params.yaml: train.peak_lr is {value!r}, not a finite number")
 
 
 @pytest.mark.parametrize("value", ["abc", "512", False, None, NAN, INF])
-def test_02_what_is_no_integer_is_refused(workspace, ends_with_2, value):
+def test_02_a_value_that_is_not_an_integer_is_refused(workspace, ends_with_2, value):
     workspace.change(**{"train.seq_len": value})
     ends_with_2("train", f"params.yaml: train.seq_len is {value!r}, not an integer")
 
 
 @pytest.mark.parametrize(("stage", "section", "key"), SECTIONS)
-def test_02_a_decimal_point_makes_no_integer_in_any_stage(workspace, ends_with_2, stage, section, key):
+def test_02_a_number_with_a_decimal_point_is_not_an_integer_in_any_stage(workspace, ends_with_2, stage, section, key):
     workspace.change(**{f"{section}.{key}": 512.0})
-    ends_with_2(stage, f"params.yaml: {section}.{key} is 512.0, not an integer")
+    ends_with_2(stage, f"{file_of(section)}: {section}.{key} is 512.0, not an integer")
 
 
 def test_02_settings_of_the_machine_are_typed_too(workspace, ends_with_2):
@@ -122,22 +130,22 @@ def test_02_settings_of_the_machine_are_typed_too(workspace, ends_with_2):
 
 @pytest.mark.parametrize(("stage", "section", "key"), SECTIONS)
 def test_03_an_unknown_key_is_refused_with_the_nearest_name(workspace, ends_with_2, stage, section, key):
-    """As `-S +train.seq_lenn=1` writes it: DVC itself takes any new key."""
-    apply_overrides("params.yaml", [f"+{section}.{key}n=1"])
-    ends_with_2(stage, f"params.yaml: {section}.{key}n is unknown; the nearest valid name is {section}.{key}")
+    """`-S +train.seq_lenn=1` writes it: DVC itself accepts any new key."""
+    apply_overrides(file_of(section), [f"+{section}.{key}n=1"])
+    ends_with_2(stage, f"{file_of(section)}: {section}.{key}n is unknown; the nearest valid name is {section}.{key}")
 
 
 @pytest.mark.parametrize(("stage", "section", "key"), SECTIONS)
 def test_03_a_missing_key_is_refused(workspace, ends_with_2, stage, section, key):
-    apply_overrides("params.yaml", [f"~{section}.{key}"])
-    ends_with_2(stage, f"params.yaml: {section}.{key} is missing")
+    apply_overrides(file_of(section), [f"~{section}.{key}"])
+    ends_with_2(stage, f"{file_of(section)}: {section}.{key} is missing")
 
 
 @pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "train", "eval"])
-def test_03_a_key_that_stands_twice_is_refused(workspace, ends_with_2, stage):
+def test_03_a_duplicate_key_is_refused(workspace, ends_with_2, stage):
     path = workspace.folder / "params.yaml"
-    path.write_text(path.read_text().replace("  stride: 16\n", "  stride: 16\n  stride: 32\n"))
-    ends_with_2(stage, "params.yaml: stride stands twice; keep one of them")
+    path.write_text(path.read_text().replace("  top_k: 50\n", "  top_k: 50\n  top_k: 60\n"))
+    ends_with_2(stage, "params.yaml: line ", 'found duplicate key "top_k"; keep one of them')
 
 
 @pytest.mark.parametrize(
@@ -150,22 +158,22 @@ def test_03_a_key_that_stands_twice_is_refused(workspace, ends_with_2, stage):
         ("fetch", {"sources.stories.fetch.kind": "s3"}, "sources.stories.fetch.kind is 's3'; it must be one of"),
     ],
 )
-def test_03_a_name_that_is_in_no_book_is_refused_with_those_that_are(workspace, ends_with_2, stage, changes, sentence):
+def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_2, stage, changes, sentence):
     workspace.change(**changes)
-    ends_with_2(stage, f"params.yaml: {sentence}")
+    ends_with_2(stage, f"{file_of(sentence)}: {sentence}")
 
 
-def test_03_dvc_ends_with_the_sentence_and_records_nothing_until_the_name_is_right(tmp_path):
-    """The whole way: `dvc exp run -S +…`, refused; then one command with the right name."""
+def test_03_dvc_shows_the_sentence_and_records_nothing_until_the_name_is_right(tmp_path):
+    """`dvc exp run -S presets.yaml:+…` is refused; then the right name works."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
     workspace.commit()
     section = "sources.stories.fetch"
-    wrong = workspace.run("dvc", "exp", "run", "-s", "fetch", "-S", f"+{section}.num_docs=9", check=False)
+    wrong = workspace.run("dvc", "exp", "run", "-s", "fetch", "-S", f"presets.yaml:+{section}.num_docs=9", check=False)
     assert wrong.returncode
-    assert f"error: params.yaml: {section}.num_docs is unknown; the nearest valid name is" in wrong.stderr
+    assert f"error: presets.yaml: {section}.num_docs is unknown; the nearest valid name is" in wrong.stderr
     assert not (tmp_path / "dvc.lock").exists() and not list((tmp_path / "data").glob("*raw*/**/*.parquet"))
-    apply_overrides(str(tmp_path / "params.yaml"), [f"~{section}.num_docs", f"{section}.num_documents=9"])
+    apply_overrides(str(tmp_path / "presets.yaml"), [f"~{section}.num_docs", f"{section}.num_documents=9"])
     workspace.run("dvc", "repro", "-s", "fetch")
     assert json.loads((tmp_path / "data/raw/manifest.json").read_text())["splits"]["train"]["documents"] == 9
 
@@ -194,17 +202,17 @@ def test_03_dvc_ends_with_the_sentence_and_records_nothing_until_the_name_is_rig
         ("train", {"models.micro.n_head": 3}, "n_head is 3, needed: a multiple of n_kv_head"),
         ("train", {"models.micro.head_dim": 7}, "models.micro.head_dim is 7, needed: an even number"),
         ("train", {"models.micro.max_seq_len": 16}, "seq_len is 32, needed: at most models.micro.max_seq_len 16"),
-        ("eval", {"eval.stride": 0}, "eval.stride is 0, needed: at least 1"),
+        ("eval", {"eval.stride_fraction": 0.0}, "eval.stride_fraction is 0.0, needed: above 0"),
         ("eval", {"eval.temperature": -0.1}, "eval.temperature is -0.1, needed: 0 or more"),
     ],
 )
 def test_04_a_value_out_of_range_is_refused(workspace, ends_with_2, stage, changes, sentence):
     workspace.change(**{"models.micro.n_kv_head": 2} if "models.micro.n_head" in changes else {}, **changes)
-    ends_with_2(stage, "params.yaml: ", sentence)
+    ends_with_2(stage, file_of(next(iter(changes))), sentence)
 
 
 def test_05_outputs_are_literal():
-    """No parameter names a file that is written: dvc.yaml takes parameters in `params` and `deps` alone."""
+    """No parameter names an output: dvc.yaml uses parameters in `params` and `deps` only."""
     for stage in STAGES.values():
         written = [stage["cmd"], *(stage.get(kind, []) for kind in ("outs", "metrics", "plots"))]
         assert "${" not in json.dumps(written)
@@ -212,10 +220,10 @@ def test_05_outputs_are_literal():
 
 @pytest.mark.parametrize("kind", [HUB, SET], ids=lambda section: section["kind"])
 @pytest.mark.parametrize("name", ["..", "../out", "/tmp/out", "a/../../out", "", "$(touch pwned)"])
-def test_05_a_split_becomes_a_folder_and_is_nothing_else(workspace, ends_with_2, kind, name):
+def test_05_a_split_name_must_be_a_plain_folder_name(workspace, ends_with_2, kind, name):
     key = "files" if kind is HUB else "splits"
     workspace.change(**{"sources.stories.fetch": {**kind, key: {name: next(iter(kind[key].values()))}}})
-    ends_with_2("fetch", f"sources.stories.fetch.{key} has the splits {[name]!r}, needed: ")
+    ends_with_2("fetch", f"sources.stories.fetch.{key} is {[name]!r}, needed: ")
     assert not (workspace.folder.parent / "out").exists()
 
 
@@ -225,19 +233,19 @@ def test_05_a_split_becomes_a_folder_and_is_nothing_else(workspace, ends_with_2,
     + [("revision", ""), ("revision", " ")]
     + [("files", {"train": [name]}) for name in ["../x.parquet", "/x.parquet", "a/../../x.parquet", "a//x.parquet"]],
 )
-def test_05_no_path_leads_out_of_a_repository_of_the_hub(workspace, ends_with_2, key, value):
+def test_05_a_path_outside_the_hub_repository_is_refused(workspace, ends_with_2, key, value):
     workspace.change(**{"sources.stories.fetch": {**HUB, key: value}})
-    ends_with_2("fetch", f"params.yaml: sources.stories.fetch.{key}", ", needed: ")
+    ends_with_2("fetch", f"presets.yaml: sources.stories.fetch.{key}", ", needed: ")
     if key != "files":
         tokenizer = {"kind": "huggingface", "repo": "o/n", "revision": "main", key: value}
         workspace.change(**{"tokenizers.bpe": tokenizer})
-        ends_with_2("make_tokenizer", f"params.yaml: tokenizers.bpe.{key} is ")
+        ends_with_2("make_tokenizer", f"presets.yaml: tokenizers.bpe.{key} is ")
 
 
 @pytest.mark.parametrize("pattern", ["", "/etc/*", "../*", "a/../../*", "**x"])
-def test_05_text_of_ones_own_is_looked_for_below_its_folder(workspace, ends_with_2, pattern):
+def test_05_include_must_stay_below_the_local_folder(workspace, ends_with_2, pattern):
     workspace.change(**{"data.source": "local", "sources.local.fetch.include": pattern})
-    ends_with_2("fetch", f"params.yaml: sources.local.fetch.include is {pattern!r}, needed: a glob below local.path")
+    ends_with_2("fetch", f"presets.yaml: sources.local.fetch.include is {pattern!r}, needed: a glob below local.path")
 
 
 HOSTILE = [
@@ -251,7 +259,7 @@ HOSTILE = [
 
 
 def test_05_shell_characters_are_inert_everywhere(tmp_path):
-    """Real `dvc repro` with names, paths and values that a shell would run; the text they hold arrives."""
+    """Run the real `dvc repro` with names, paths and values that a shell would execute; the text arrives unchanged."""
     workspace = Workspace(tmp_path / "ws")
     source, tokenizer, folder, pattern, separator, column = HOSTILE
     text = tmp_path / folder
@@ -260,11 +268,10 @@ def test_05_shell_characters_are_inert_everywhere(tmp_path):
     (text / "a| touch pwned4").write_text(separator.join(f"text number {i} {HOSTILE}" for i in range(60)))
     fetch_section = workspace.get("sources.local.fetch") | {"column": column, "separator": separator}
     entry = {**workspace.get("sources.local"), "fetch": fetch_section | {"include": f"*{pattern}"}}
-    params = read_yaml(workspace.folder / "params.yaml")
-    params["sources"][source], params["data"]["source"] = entry, source
-    params["tokenizers"][tokenizer], params["tokenizer"]["name"] = {"kind": "bpe", "vocab_size": 300}, tokenizer
-    params["local"]["path"] = str(text)
-    (workspace.folder / "params.yaml").write_text(json.dumps(params))
+    workspace.change(**{"data.source": source, "tokenizer.name": tokenizer, "local.path": str(text)})
+    presets = read_yaml(workspace.folder / "presets.yaml")
+    presets["sources"][source], presets["tokenizers"][tokenizer] = entry, {"kind": "bpe", "vocab_size": 300}
+    (workspace.folder / "presets.yaml").write_text(json.dumps(presets))
     assert workspace.repro("tokenize_val") == {"fetch", "make_tokenizer", "tokenize_val"}
     sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
     assert sidecar["documents"] >= 1 and sidecar["source"]["name"] == source

@@ -1,7 +1,7 @@
-"""Faults 6 to 11: fetching. The real stages, each run a process of its own, against a hub on loopback.
+"""Faults 6 to 11: fetching. Each real stage runs in its own process against a hub on loopback.
 
-The hub hangs up or falls silent in mid-file, refuses, corrupts and dies (`loopback_hub`); own text is damaged
-where it lies. A refusal leaves nothing at the final path, and one more run of the same command is right.
+The hub disconnects or falls silent in mid-file, refuses, corrupts and stops (`loopback_hub`); local files are
+damaged. A refusal leaves nothing at the final path, and the same command succeeds afterwards.
 """
 
 import gzip
@@ -29,20 +29,28 @@ from support.tokenizer_cases import write_bpe
 
 A, B = "a" * 40, "b" * 40
 TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"
-# Waits between attempts are seconds in earnest; here the stage, argv[1], does not wait.
+# The waits between attempts are shortened; argv[1] is the stage.
 HURRIED = """
 import importlib, sys
 from lm.text.sources import hub
 hub.RETRY_WAITS_S = (0.02, 0.02, 0.02)
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
+FETCH = ["--raw", "raw"]
 TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
 STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
 RAW = {"raw/train/0000-x.parquet": STORIES}
 
 
+def write_parameters(folder, source: dict, tokenizer: dict) -> None:
+    """Write params.yaml and presets.yaml with the source `s` and the tokenizer `t`; own text is in `texts`."""
+    params = {"data": {"source": "s"}, "tokenizer": {"name": "t"}, "local": {"path": "texts"}}
+    (folder / "params.yaml").write_text(json.dumps(params))
+    (folder / "presets.yaml").write_text(json.dumps({"sources": {"s": source}, "tokenizers": {"t": tokenizer}}))
+
+
 class Project:
-    """A working directory with a params.yaml whose source and tokenizer come from the hub."""
+    """A working directory with parameters whose source and tokenizer come from the hub."""
 
     def __init__(self, folder, hub):
         self.folder, self.hub = folder, hub
@@ -50,36 +58,34 @@ class Project:
         self.write()
 
     def write(self, **changes):
-        """Write params.yaml; `changes` replace keys of the hub source."""
+        """Write the parameter files; `changes` replace keys of the hub source."""
         source = {"kind": "hub", "repo": "o/n", "revision": A, "files": {"train": ["data/x.parquet"]}, "column": "text"}
         tokenizer = {"kind": "huggingface", "repo": "google/gemma", "revision": A}
-        params = {"data": {"source": "s"}, "sources": {"s": {"fetch": {**source, **changes}}}}
-        params |= {"tokenizer": {"name": "t"}, "tokenizers": {"t": tokenizer}}
-        (self.folder / "params.yaml").write_text(json.dumps(params))
+        write_parameters(self.folder, {"fetch": {**source, **changes}}, tokenizer)
 
     def run(self, stage="fetch", *options, **variables) -> subprocess.CompletedProcess:
-        """Run a stage; its outputs are data/raw and data/tokenizer, its cache lies beside the folder."""
+        """Run a stage; its outputs are data/raw and data/tokenizer, its cache is beside the folder."""
         environment = self.hub.environment(self.folder.parent / "hf", PYTHONPATH=f"{ROOT}/src", **variables)
-        arguments = {"fetch": ["data/raw"], "make_tokenizer": ["data/raw", "data/tokenizer"]}[stage]
+        arguments = ["--raw", "data/raw"] + (["--tokenizer", "data/tokenizer"] if stage == "make_tokenizer" else [])
         command = [sys.executable, "-c", HURRIED, stage, *arguments, *options]
         return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=100, check=False
         )
 
     def data(self) -> dict[str, bytes]:
-        """What lies in data/, but for the manifest."""
+        """Return the files in data/ except the manifest."""
         found = files_below(self.folder / "data")
         return {name: content for name, content in found.items() if not name.endswith("manifest.json")}
 
     def refused(self, code, *parts, stage="fetch", **variables) -> str:
-        """Run a stage that must refuse and leave nothing; return all it said."""
+        """Run a stage that must refuse and leave nothing; return everything it printed."""
         done = self.run(stage, **variables)
         refused(done.returncode, done.stderr, code, *parts)
         assert self.data() == {} and not (self.folder / "data/raw").exists()
         return done.stdout + done.stderr
 
     def recovers(self) -> None:
-        """The same command again succeeds, with the right bytes."""
+        """Check that the same command now succeeds with the right bytes."""
         done = self.run()
         assert (done.returncode, done.stderr) == (0, "")
         assert self.data() == RAW
@@ -112,7 +118,7 @@ def test_06_a_network_lost_in_mid_file_ends_with_5_and_a_rerun_resumes(project, 
     assert hub.bytes_sent == len(STORIES) - 5000
 
 
-def test_06_what_passes_is_waited_for(project, hub):
+def test_06_a_temporary_failure_is_waited_for(project, hub):
     hub.fail("data/x.parquet", 503, times=2)  # its HEAD
     hub.fail(f"/lfs/datasets/o/n/resolve/{A}/data/x.parquet", 503, times=2)
     hub.cut("data/x.parquet", 5000, times=3)  # the first such request gets 5000 bytes, the next two none
@@ -120,7 +126,7 @@ def test_06_what_passes_is_waited_for(project, hub):
     assert hub.bytes_sent < 1.1 * len(STORIES)
 
 
-def test_06_a_partial_file_that_is_wrong_is_found_and_received_again(project, hub):
+def test_06_a_wrong_partial_file_is_detected_and_received_again(project, hub):
     hub.cut("data/x.parquet", 5000)
     project.refused(5)
     hub.cut("data/x.parquet", len(STORIES))
@@ -133,7 +139,7 @@ def test_06_a_partial_file_that_is_wrong_is_found_and_received_again(project, hu
 
 @pytest.fixture
 def gated(hub, tmp_path):
-    """A set and a tokenizer that one token opens."""
+    """A gated dataset and a gated tokenizer with one token."""
     hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES}, gated=TOKEN)
     (tmp_path / "bpe").mkdir()
     files = {path.name: path.read_bytes() for path in write_bpe(tmp_path / "bpe").iterdir()}
@@ -146,9 +152,9 @@ def test_07_a_gated_repository_names_licence_and_token_and_keeps_the_token_secre
     page = f"https://huggingface.co/{'datasets/' if stage == 'fetch' else ''}{repo}"
     todo = f"{repo} is gated; accept its licence at {page} and set HF_TOKEN to a token of that account"
     said = gated.refused(5, todo, stage=stage)  # 401
-    told_all = gated.run(stage, "--debug", HF_TOKEN=WRONG_TOKEN)  # 403
-    assert told_all.returncode == 5 and told_all.stderr.endswith(f"error: {todo}\n")
-    said += told_all.stdout + told_all.stderr
+    with_traceback = gated.run(stage, "--debug", HF_TOKEN=WRONG_TOKEN)  # 403
+    assert with_traceback.returncode == 5 and with_traceback.stderr.endswith(f"error: {todo}\n")
+    said += with_traceback.stdout + with_traceback.stderr
     opened = gated.run(stage, HF_TOKEN=TOKEN)
     assert opened.returncode == 0, opened.stderr
     written = b"".join(files_below(gated.folder).values()).decode("utf-8", errors="replace")
@@ -167,11 +173,11 @@ def test_08_a_branch_is_resolved_and_recorded(project, hub):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"revision": "v9"}, "o/n has no revision 'v9', for its revision does not exist; https://huggingface.co"),
-        ({"revision": B}, f"o/n has no data/x.parquet at commit {B}, for its revision does not exist"),
+        ({"revision": "v9"}, "o/n has no revision 'v9': the revision does not exist; https://huggingface.co"),
+        ({"revision": B}, f"o/n has no data/x.parquet at commit {B}: the revision does not exist"),
     ],
 )
-def test_08_what_does_not_exist_is_named(project, change, sentence):
+def test_08_a_missing_revision_is_named(project, change, sentence):
     project.write(**change)
     project.refused(5, sentence)
 
@@ -193,26 +199,24 @@ def test_08_a_wrong_checksum_ends_with_4_and_both_digests(project, hub):
     project.recovers()
 
 
-def test_08_headers_that_are_not_those_of_the_wheel_end_with_4_and_both_digests(tmp_path, monkeypatch, capsys):
+def test_08_changed_headers_end_with_4_and_both_digests(tmp_path, monkeypatch, capsys):
     (tmp_path / "include/c10/core").mkdir(parents=True)
     (tmp_path / "include/c10/core/a.h").write_text("int a;\n")
     found = hashlib.sha256(b"c10/core/a.h\0int a;\n\0").hexdigest()
     monkeypatch.setattr(torch_headers, "_include_folder", lambda version: tmp_path / "include")
     own_text(tmp_path, monkeypatch, kind="torch_headers", torch_version="2.13.0", sha256="0" * 64)
     both = f"sha256 is {found}, sources.torch_headers.fetch.sha256 is {'0' * 64}"
-    refused(fetch.main(["raw"]), capsys.readouterr().err, 4, "headers of torch 2.13.0", both, "reinstall torch")
+    refused(fetch.main(FETCH), capsys.readouterr().err, 4, "headers of torch 2.13.0", both, "reinstall torch")
     assert not (tmp_path / "raw").exists()
 
 
 def own_text(folder, monkeypatch, **section) -> None:
-    """Make `folder` the working directory, whose source is the text in its folder `texts`, or `section`."""
+    """Make `folder` the working directory; its source is its folder `texts`, or `section`."""
     local = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
     source = {"fetch": section or local}
     for split in ("train", "validation"):
         source[split] = {"split": "text", "start_char": 0 if split == "train" else 600, "num_chars": 600}
-    params = {"data": {"source": "s"}, "sources": {"s": source}, "local": {"path": "texts"}}
-    params |= {"tokenizer": {"name": "t"}, "tokenizers": {"t": {"kind": "bpe", "vocab_size": 300}}}
-    (folder / "params.yaml").write_text(json.dumps(params))
+    write_parameters(folder, source, {"kind": "bpe", "vocab_size": 300})
     (folder / "runtime.yaml").write_text(json.dumps({"tokenize": {"num_processes": 1, "chunk_chars": 1000}}))
     (folder / "texts").mkdir()
     monkeypatch.chdir(folder)
@@ -220,7 +224,7 @@ def own_text(folder, monkeypatch, **section) -> None:
 
 @pytest.fixture
 def texts(tmp_path, monkeypatch):
-    """The folder of own text; `fetch.main(["raw"])` reads it."""
+    """The folder of own text that `fetch.main(FETCH)` reads."""
     own_text(tmp_path, monkeypatch)
     return tmp_path / "texts"
 
@@ -228,7 +232,7 @@ def texts(tmp_path, monkeypatch):
 OTHER_COLUMNS = {"content": ["a"], "text": [5]}
 
 
-def test_09_a_column_that_cannot_serve_is_named_before_the_next_file_is_received(project, hub):
+def test_09_an_unusable_column_is_named_before_the_next_file_is_received(project, hub):
     hub.add("datasets", "o/n", A, {"data/x.parquet": parquet_bytes(**OTHER_COLUMNS), "data/y.parquet": STORIES})
     project.write(column="body", files={"train": ["data/x.parquet", "data/y.parquet"]})
     project.refused(3, "o/n: data/x.parquet: has no column 'body'; its columns are content, text")
@@ -242,40 +246,52 @@ def test_09_a_column_that_cannot_serve_is_named_before_the_next_file_is_received
     [
         ("x.parquet", parquet_bytes(content=["a"]), "has no column 'text'; its columns are content"),
         ("x.parquet", parquet_bytes(**OTHER_COLUMNS), "column 'text' holds int64, not strings"),
-        ("x.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "line 2 is no JSON object with the key 'text'"),
-        ("x.jsonl", b'{"text": "a"}\n[1]\n', "line 2 is no JSON object with the key 'text'"),
-        ("x.jsonl", b'{"text": "a"}\nnot JSON\n', "line 2 is no JSON object with the key 'text'"),
-        ("x.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2: 'text' is a int, not a string"),
-        ("x.jsonl", b"[" * 100_000, "line 1 is no JSON object with the key 'text'"),
+        (
+            "x.jsonl",
+            b'{"text": "a"}\n{"body": "b", "id": 1}\n',
+            "line 2 has no 'text' but body, id; set sources.local.fetch.column",
+        ),
+        ("x.jsonl", b'{"text": "a"}\n[1]\n', "line 2 holds list, needed: a string, or one in 'text'"),
+        ("x.jsonl", b'{"text": "a"}\nnot JSON\n', "line 2 is not JSON ("),
+        ("x.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 holds int, needed: a string, or one in 'text'"),
+        ("x.jsonl", b"[" * 100_000, "line 1 is not JSON ("),
+        ("x.json", b'[{"text": "a"}, {"body": "b"}]', "item 2 has no 'text' but body; set sources.local.fetch.column"),
+        ("x.json", b'["a", null]', "item 2 holds NoneType, needed: a string, or one in 'text'"),
+        ("x.json", b'["a", ', "the array is not JSON ("),
+        ("x.csv", b"id,body\n1,b\n", "the first line has no 'text' but id, body; set sources.local.fetch.column"),
+        ("x.csv", b'id,text\n1,"b\n', "line 2: unexpected end of data"),
     ],
 )
-def test_09_a_column_of_own_text_that_cannot_serve_is_named(texts, capsys, name, content, sentence):
+def test_09_an_unusable_column_of_own_text_is_named(texts, capsys, name, content, sentence):
     (texts / name).write_bytes(content)
-    refused(fetch.main(["raw"]), capsys.readouterr().err, 3, f"texts/{name}: {sentence}")
+    refused(fetch.main(FETCH), capsys.readouterr().err, 3, f"texts/{name}: {sentence}")
     assert files_below(texts.parent / "raw") == {}
-    (texts / name).write_bytes(parquet_bytes(text=["a"]) if name.endswith("parquet") else b'{"text": "a"}\n')
-    assert fetch.main(["raw"]) == 0
+    good = {"x.parquet": parquet_bytes(text=["a"]), "x.csv": b"text\na\n", "x.json": b'["a"]'}
+    (texts / name).write_bytes(good.get(name, b'{"text": "a"}\n'))
+    assert fetch.main(FETCH) == 0
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.jsonl"])
-def test_09_null_and_empty_rows_are_skipped_and_counted_up_to_the_metrics(texts, capsys, name):
+def test_09_null_and_empty_rows_are_skipped_and_counted_in_the_data_card(texts, capsys, name):
     rows = [None, "", *(f"a line of text, number {i}" for i in range(100)), None, None, ""]
     lines = b"".join(json.dumps({"text": row}).encode() + b"\n" for row in rows)
     (texts / name).write_bytes(lines if name == "x.jsonl" else parquet_bytes(text=rows))
-    assert fetch.main(["raw"]) == 0
-    assert make_tokenizer.main(["raw", "tokenizer"]) == 0
+    assert fetch.main(FETCH) == 0
+    assert make_tokenizer.main([*FETCH, "--tokenizer", "tokenizer"]) == 0
     for split in ("train", "validation"):
-        assert tokenize_split.main([split, "raw", "tokenizer", f"{split}.bin"]) == 0
-    tables = ["duplicates.parquet", "overlap.parquet"]
-    assert audit.main(["raw", "train.bin", "validation.bin", *tables, "data.json"]) == 0
-    card = json.loads((texts.parent / "data.json").read_text())
+        options = ["--split", split, "--tokenizer", "tokenizer", "--tokens", f"{split}.bin"]
+        assert tokenize_split.main([*FETCH, *options]) == 0
+    tokens = ["--train", "train.bin", "--validation", "validation.bin"]
+    assert audit.main([*FETCH, *tokens, "--audit", "audit", "--metrics", "metrics"]) == 0
+    card = json.loads((texts.parent / "audit/details.json").read_text())
     assert card["dropped_rows"] == {"text": {"null": 3, "empty": 2}}
     assert card["train"]["documents"] + card["validation"]["documents"] == 49
-    assert pq.read_table(texts.parent / "duplicates.parquet").num_rows == 49
+    assert pq.read_table(texts.parent / "audit/duplicates.parquet").num_rows == 49
+    assert set(json.loads((texts.parent / "metrics/data.json").read_text())) == {"bytes_per_token", "leaked_fraction"}
 
 
 def with_bad_row_group() -> bytes:
-    """300 rows in three groups, the second of which holds what is no UTF-8."""
+    """Return parquet with 300 rows in three groups; the second holds invalid UTF-8."""
     rows = [b"good %d" % i for i in range(300)]
     rows[150] = b"\xff\xfe"
     file = io.BytesIO()
@@ -303,19 +319,19 @@ PARQUET_DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", PARQUET_DAMAGE)
-def test_10_damaged_parquet_of_ones_own_is_named(texts, capsys, damage):
+def test_10_damaged_local_parquet_is_named(texts, capsys, damage):
     content, sentence = PARQUET_DAMAGE[damage]
     (texts / "x.parquet").write_bytes(content)
     name = "texts: split 'text'" if "rows" in damage else "texts/x.parquet:"
-    refused(fetch.main(["raw"]), capsys.readouterr().err, 3, f"{name} {sentence}")
+    refused(fetch.main(FETCH), capsys.readouterr().err, 3, f"{name} {sentence}")
     assert files_below(texts.parent / "raw") == {}
     (texts / "x.parquet").write_bytes(STORIES)
-    assert fetch.main(["raw"]) == 0
+    assert fetch.main(FETCH) == 0
     assert pq.read_table("raw/text")["text"].to_pylist() == TEXTS
 
 
 def test_10_damaged_parquet_of_the_hub_is_named(project, hub):
-    """Its bytes are the repository's own, so that only another commit or file helps."""
+    """The bytes are those of the repository, so only another commit or file helps."""
     content, sentence = PARQUET_DAMAGE["invalid UTF-8"]
     hub.add("datasets", "o/n", B, {"data/x.parquet": content})
     project.write(revision=B)
@@ -324,31 +340,31 @@ def test_10_damaged_parquet_of_the_hub_is_named(project, hub):
     project.recovers()
 
 
-def test_10_no_flipped_bit_or_cut_gives_more_than_a_sentence(texts, capsys):
+def test_10_flipped_bits_and_cuts_give_one_sentence(texts, capsys):
     good, draw, said = with_damaged_page(), random.Random(1), set()
     for _ in range(60):
         content = bytearray(good[: draw.randrange(len(good))] if draw.random() < 0.3 else good)
         if content:
             content[draw.randrange(max(0, len(content) - 600), len(content))] ^= 1 << draw.randrange(8)
         (texts / "x.parquet").write_bytes(content)
-        said.add(refused(fetch.main(["raw"]), capsys.readouterr().err, 3, "texts/x.parquet: "))
+        said.add(refused(fetch.main(FETCH), capsys.readouterr().err, 3, "texts/x.parquet: "))
     assert len(said) > 5
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
-def test_10_compressed_text_that_is_cut_or_damaged_is_named(texts, capsys, suffix, compress):
+def test_10_damaged_compressed_text_is_named(texts, capsys, suffix, compress):
     whole = compress("\n".join(TEXTS).encode())
     for content in (whole[:-9], whole[: len(whole) // 2], b"no such format", whole + b"more"):
         (texts / f"x.txt{suffix}").write_bytes(content)
-        refused(fetch.main(["raw"]), capsys.readouterr().err, 3, f"texts/x.txt{suffix}: not a whole {suffix} file (")
+        refused(fetch.main(FETCH), capsys.readouterr().err, 3, f"texts/x.txt{suffix}: not a whole {suffix} file (")
         assert files_below(texts.parent / "raw") == {}
     (texts / f"x.txt{suffix}").write_bytes(whole)
-    assert fetch.main(["raw"]) == 0
+    assert fetch.main(FETCH) == 0
     assert pq.read_table("raw/text")["text"].to_pylist() == ["\n".join(TEXTS)]
 
 
-def test_11_what_is_cached_needs_no_network(project, hub, tmp_path):
-    """Source and tokenizer at a commit: not one request, though the hub is there."""
+def test_11_cached_files_need_no_network(project, hub, tmp_path):
+    """A source and a tokenizer at a commit cause no request, although the hub is running."""
     (tmp_path / "bpe").mkdir()
     files = {path.name: path.read_bytes() for path in write_bpe(tmp_path / "bpe").iterdir()}
     hub.add("models", "google/gemma", A, files)

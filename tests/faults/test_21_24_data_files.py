@@ -1,4 +1,4 @@
-"""Files of tokens: what is not exactly what its record says is refused, and nothing in a file is ever run."""
+"""Faults 21 to 24: token files that differ from their record are refused, and no file is ever executed."""
 
 import copyreg
 import ctypes
@@ -41,7 +41,7 @@ def workspace(template, monkeypatch):
 
 
 def end_of(capsys, main, *arguments):
-    """The exit status of a command and the last line on stderr, with which it explains itself."""
+    """Return the exit status of a command and the last line on stderr."""
     status = main(list(arguments))
     err = capsys.readouterr().err
     assert "Traceback" not in err
@@ -49,7 +49,7 @@ def end_of(capsys, main, *arguments):
 
 
 def refusal(capsys, read, *arguments):
-    """The same of a command that does nothing but this."""
+    """Return the same for a command that only calls `read`."""
     return end_of(capsys, command(lambda _: read(*arguments)))
 
 
@@ -69,7 +69,7 @@ def flip_a_bit(path):
 
 
 def read_as_uint32(path):
-    """Length and hash agree with the sidecar; what the ids are does not."""
+    """Change the sidecar so that length and hash agree but the ids do not."""
     change_sidecar(path, dtype="uint32", tokens=350)
 
 
@@ -93,7 +93,7 @@ def read_as_uint32(path):
           for key in ("dtype", "tokens", "sha256", "tokenizer")],
     ],
 )  # fmt: skip
-def test_21_a_token_file_that_is_not_what_its_sidecar_says(workspace, capsys, damage, sentences):
+def test_21_a_token_file_that_differs_from_its_sidecar(workspace, capsys, damage, sentences):
     damage(Path("validation.bin"))
     status, last = end_of(capsys, train_stage.main, *ARGUMENTS)
     assert status == 4 and last.startswith("error: validation.")
@@ -101,8 +101,8 @@ def test_21_a_token_file_that_is_not_what_its_sidecar_says(workspace, capsys, da
     assert not Path("data/models").exists()
 
 
-def test_21_a_damaged_file_is_made_anew_by_one_command(workspace, capsys):
-    """Here by writing it again; the next test has the real stage."""
+def test_21_writing_a_damaged_file_again_repairs_it(workspace, capsys):
+    """The next test repairs it with the real stage."""
     flip_a_bit(Path("train.bin"))
     assert end_of(capsys, train_stage.main, *ARGUMENTS)[0] == 4
     write_ids("train.bin", 3000)
@@ -160,7 +160,7 @@ def test_22_exactly_one_window_is_enough(workspace, capsys):
     assert end_of(capsys, train_stage.main, *ARGUMENTS)[0] == 0
 
 
-def test_22_an_id_outside_is_found_in_whichever_block(workspace, capsys, monkeypatch):
+def test_22_an_id_outside_the_vocabulary_is_noticed_in_any_block(workspace, capsys, monkeypatch):
     monkeypatch.setattr("lm.tokens.tokenfile.check_id_range.__defaults__", (8,))
     write_ids("train.bin", 100, top=50)
     status, last = end_of(capsys, train_stage.main, *ARGUMENTS)
@@ -171,7 +171,7 @@ def test_22_an_id_outside_is_found_in_whichever_block(workspace, capsys, monkeyp
 
 
 class Payload:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -185,7 +185,7 @@ class Payload:
     [np.zeros((2, 3, 4), int), np.zeros(()), np.zeros(9), np.zeros(9, bool), np.array([{}, []], object),
      np.zeros(9, "datetime64[s]"), np.zeros(9, [("a", "i4")]), np.array(["1", "2"])],
 )  # fmt: skip
-def test_23_a_npy_of_anything_but_ids(tmp_path, capsys, array):
+def test_23_a_npy_of_anything_other_than_ids(tmp_path, capsys, array):
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
     status, last = refusal(capsys, NpyTokensDataset, tmp_path / "a.npy", T)
     assert status == 4 and last.startswith(f"error: {tmp_path}/a.npy: ")
@@ -201,12 +201,12 @@ def test_23_objects_in_a_npy_never_run(tmp_path, capsys):
     assert not [path for path in (ROOT / "src").rglob("*.py") if "allow_pickle=True" in path.read_text()]
 
 
-def test_23_a_npy_of_which_a_part_is_missing_or_changed(tmp_path, capsys):
+def test_23_a_truncated_or_changed_npy(tmp_path, capsys):
     path = tmp_path / "a.npy"
     np.save(path, np.arange(1000))
     content = path.read_bytes()
-    for part in (b"", content[:5], content[:60], content[:130], content[:-1], content + b"\0", b"junk" * 99):
-        path.write_bytes(part)
+    for damaged in (b"", content[:5], content[:60], content[:130], content[:-1], content + b"\0", b"junk" * 99):
+        path.write_bytes(damaged)
         status, last = refusal(capsys, NpyTokensDataset, path, T)
         assert status == 4 and last.startswith(f"error: {path}: ")
     for place in range(118):  # the header, of which spaces alone may change
@@ -218,7 +218,7 @@ def test_23_a_npy_of_which_a_part_is_missing_or_changed(tmp_path, capsys):
 
 
 def hostile_pickles(marker):
-    """Pickles that create `marker` when pickle.load reads them."""
+    """Yield pickles that create `marker` when pickle.load reads them."""
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         yield pickle.dumps([[1, 2, 3, Payload(marker)]], protocol)
     yield b"(S'%s'\nios\nmkdir\n." % str(marker).encode()  # INST
@@ -237,7 +237,7 @@ def test_23_a_hostile_pickle_never_runs(tmp_path, capsys):
     assert marker.exists()  # the payload works
 
 
-def test_23_the_extension_registry_names_nothing_either(tmp_path, capsys):
+def test_23_the_extension_registry_gives_no_names_either(tmp_path, capsys):
     folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
     copyreg.add_extension("os", "getpid", 77)
     try:
@@ -253,14 +253,14 @@ def test_23_the_extension_registry_names_nothing_either(tmp_path, capsys):
     [[[1, 2], [3]], [[1.5, 2.0]], [["1", "2"]], [[True, False]], [1, 2], [], [[]], [[-1, 2]], [[2**32, 1]],
      [[2**70, 1]], [[None, 1]], {"a": [1]}, 5, "text", [[[1, 2], [3, 4]]]],
 )  # fmt: skip
-def test_23_a_dump_of_anything_but_samples(tmp_path, capsys, content):
+def test_23_a_dump_of_anything_other_than_samples(tmp_path, capsys, content):
     folder = write_foreign(tmp_path / "a", [[1, 2]])
     (folder / "dump-0.pkl").write_bytes(pickle.dumps(content))
     status, last = refusal(capsys, PickledTrainerDataset, folder)
     assert status == 4 and "dump-0.pkl" in last
 
 
-def test_23_a_dump_of_which_a_part_is_missing_or_changed(tmp_path, capsys):
+def test_23_a_truncated_or_changed_dump(tmp_path, capsys):
     folder = write_foreign(tmp_path / "a", [[i, i + 300] for i in range(200)])
     path = folder / "dump-0.pkl"
     content = path.read_bytes()
@@ -307,7 +307,7 @@ def test_23_a_meta_file_that_disagrees_with_the_dumps(tmp_path, capsys, own, dam
 
 @pytest.fixture
 def cached(workspace):
-    """The token files are read-only hard links, as DVC's cache gives them; yields the other ends."""
+    """Make the token files read-only hard links, as DVC's cache does; yield the folder of the other links."""
     folder = Path("cached")
     folder.mkdir()
     for name in FILES:
@@ -320,7 +320,7 @@ def cached(workspace):
 
 
 def no_privileges():
-    """A sabotage: root's, so that a read-only file is one for this process too."""
+    """Drop root's capabilities, so that this process cannot write read-only files either."""
     if not os.geteuid():
         ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
     with pytest.raises(PermissionError):
@@ -328,7 +328,7 @@ def no_privileges():
 
 
 @pytest.mark.skipif(sys.platform != "linux" and not os.geteuid(), reason="root may write read-only files")
-def test_24_training_reads_what_nobody_may_write(cached):
+def test_24_training_reads_read_only_files(cached):
     before = [(sha256_file(path), path.stat().st_mtime_ns) for path in map(Path, FILES)]
     ended = run_stage(no_privileges)
     assert ended.code == 0, ended.err
@@ -336,7 +336,7 @@ def test_24_training_reads_what_nobody_may_write(cached):
     assert all(os.path.samefile(name, cached / name) for name in FILES)
 
 
-def test_24_writing_an_output_anew_leaves_the_cached_one_alone(cached):
+def test_24_writing_an_output_again_keeps_the_cached_one(cached):
     before = (cached / "train.bin").read_bytes()
     write_ids("train.bin", 500)
     assert (cached / "train.bin").read_bytes() == before != Path("train.bin").read_bytes()

@@ -1,4 +1,4 @@
-"""Ranks that the train stage began itself: killed, hung, asked to stop, orphaned, refused."""
+"""Ranks that the train stage started itself: killed, hung, asked to stop, orphaned, refused."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def undisturbed(template):
 
 @pytest.fixture
 def workspace(template, monkeypatch):
-    """The working directory, where the stage begins two ranks and saves a state each step."""
+    """The current directory, where the stage starts two ranks and saves a state at every step."""
     monkeypatch.chdir(template.folder)
     clear()
     with restored("params.yaml", "runtime.yaml"):
@@ -66,7 +66,7 @@ def begin_in_a_child(*words):
 
 
 def held():
-    """The process ids of both ranks, once both are held."""
+    """Return the process ids of both ranks, once both are held."""
     paths = [Path(f"held-{rank}") for rank in range(2)]
     wait_for(lambda: all(path.exists() for path in paths))
     return [int(path.read_text()) for path in paths]
@@ -77,7 +77,7 @@ def wait_all_gone(pids):
 
 
 def go_on_alone(step, undisturbed):
-    """The state of `step` is intact, and one process ends the run as if nothing had been."""
+    """Check that the state of `step` is intact, and that one process finishes the run as if nothing had happened."""
     assert load_newest_state(only_run())["step"] == step
     set_runtime(num_processes=1)
     ended = run_stage()
@@ -100,7 +100,7 @@ def test_31_a_killed_rank_ends_all_within_30_s_and_the_last_state_is_valid(works
     wait_all_gone(pids)
     assert time.monotonic() - started < ALL_DOWN_S
     assert ended.code == 5
-    assert "rank 1 of 2 was ended by SIGKILL, all others with it; `dvc repro` continues" in ended.sentence
+    assert "rank 1 of 2 was ended by SIGKILL, and then all others; `dvc repro` continues" in ended.sentence
     assert ended.err.count("error:") == 1
     assert not Path("data/models").exists()
     go_on_alone(3, undisturbed)
@@ -115,7 +115,7 @@ def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
     wait_all_gone(pids)
     assert 3 < time.monotonic() - started < ALL_DOWN_S
     assert ended.code == 5
-    assert "rank 0 of 2 lost another, or had no answer within train.timeout_s 3 of runtime.yaml" in ended.sentence
+    assert "rank 0 of 2 lost another rank, or had no answer within train.timeout_s 3 of runtime.yaml" in ended.sentence
     go_on_alone(3, undisturbed)
 
 
@@ -124,7 +124,7 @@ def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
 )
 def test_31_a_signal_to_the_launcher_saves_a_state_and_all_leave(workspace, undisturbed, number, code):
     set_runtime(checkpoint_every_s=3600)
-    stage = Stage(sabotage_ranks, "hold_at_and_let_the_first_be_slow", 5)
+    stage = Stage(sabotage_ranks, "hold_at_and_slow_down_the_main_rank", 5)
     pids = held()
     os.kill(stage.process.pid, number)
     wait_for(lambda: "stopping after this step" in stage.err)
@@ -143,11 +143,11 @@ def test_31_a_second_signal_leaves_at_once(workspace):
     stage = Stage(sabotage_ranks, "hold_at", 5)
     pids = held()
     os.kill(stage.process.pid, signal.SIGTERM)
-    wait_for(lambda: "once more to leave at once" in stage.err)
+    wait_for(lambda: "send the signal again" in stage.err)
     os.kill(stage.process.pid, signal.SIGINT)
     ended = stage.end()
     wait_all_gone(pids)
-    assert ended.code == 130 and "left at once (SIGINT)" in ended.sentence
+    assert ended.code == 130 and "stopped at once (SIGINT)" in ended.sentence
     assert load_newest_state(only_run()) is None
 
 

@@ -245,14 +245,18 @@ def evaluate(evaluated, monkeypatch, capsys, ids):
     meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": entry}
     for name, content in (("train", range(100)), ("validation", ids)):
         written = write_tokens(Path(f"{name}.bin"), [np.array(content, np.uint16)], "uint16", lambda: meta)
-    shares = pa.table({"shared_share": np.zeros(list(ids).count(END))})
-    pq.write_table(shares.replace_schema_metadata({"validation_sha256": written["sha256"]}), "overlap.parquet")
+    num_documents = list(ids).count(END)
+    leaked = pa.table({"leaked_fraction": np.zeros(num_documents), "utf8_bytes": np.full(num_documents, 99)})
+    Path("audit").mkdir(exist_ok=True)
+    leaked = leaked.replace_schema_metadata({"validation_sha256": written["sha256"]})
+    pq.write_table(leaked, "audit/contamination.parquet")
     record = json.loads(Path("models/model.json").read_text())
     record["data_sha256"]["validation"] = written["sha256"]
     Path("models/model.json").write_text(json.dumps(record))
     Path("metrics/eval.json").unlink(missing_ok=True)
-    files = ["models", "train.bin", "validation.bin", "tokenizer", "overlap.parquet", "losses.parquet"]
-    status = eval_stage.main([*files, "metrics", "plots"])
+    folders = ("models", "tokenizer", "audit", "evaluation", "metrics", "plots")
+    paths = {"train": "train.bin", "validation": "validation.bin"} | {name: name for name in folders}
+    status = eval_stage.main([word for name, path in paths.items() for word in (f"--{name}", path)])
     return status, capsys.readouterr().err
 
 
@@ -272,5 +276,9 @@ def test_34_evaluating_too_little_ends_with_3_and_without_a_figure(evaluated, mo
 def test_34_one_window_can_be_evaluated(evaluated, monkeypatch, capsys):
     status, err = evaluate(evaluated, monkeypatch, capsys, [*range(32), END])
     assert status == 0, err
-    figures = json.loads(Path("metrics/eval.json").read_text(), parse_constant=pytest.fail)
-    assert figures["nats_per_token"] > 0
+    details = json.loads(Path("evaluation/details.json").read_text(), parse_constant=pytest.fail)
+    assert details["nats_per_token"] > 0 and details["clean"]["documents"] == 1
+    assert json.loads(Path("metrics/eval.json").read_text())["bits_per_byte"] == details["bits_per_byte"]
+    assert {path.name for path in Path("evaluation").iterdir()} == {
+        "details.json", "document_losses.parquet", "samples.md",
+    }  # fmt: skip

@@ -1,53 +1,20 @@
-"""The figures in the README are those of benchmarks/results, and the benchmarks that need a GPU run at all."""
+"""How benchmarks round and show their results, and that the benchmark for GPUs runs on a CPU."""
 
 import json
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import large_corpus
 import summarize
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def test_the_table_is_the_one_of_the_results():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert summarize.BEGIN in readme and summarize.with_table(readme, summarize.all_rows()) == readme
+from support import ROOT
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.stem)
 def test_what_is_committed_was_measured_on_an_idle_machine(path):
     assert json.loads(path.read_text()).get("idle", True)
-
-
-def test_the_example_of_seeds_is_the_committed_one():
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\nAn example: is Muon")[1].split("\n```")[2]
-    result = (ROOT / "benchmarks" / "results" / "optimizers.md").read_text(encoding="utf-8")
-    figures = re.findall(r"-?\d\.\d{2,}", section)
-    assert len(figures) == 11 and all(figure in result for figure in figures)
-
-
-def test_the_example_of_scaling_is_the_committed_one():
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n`make scaling` trains")[1].split("\n## ")[0]
-    text = (ROOT / "benchmarks" / "results" / "scaling.md").read_text(encoding="utf-8")
-    assert "misses its own runs by 11 % in the median and 37 % at" in section and "3, 25 and 40 % too low" in section
-    assert "misses these runs by 11 % in the median and 37 % at most" in text
-    assert all(off in text for off in ("-2.6 %", "-25.3 %", "-39.7 %")) and "3 of 3 within their intervals" in text
-    assert "0.1638 bits per byte: inside E's interval" in text and "0.2347 |" in text
-
-
-def test_the_table_of_large_corpora_is_the_one_of_the_results():
-    found = json.loads((ROOT / "benchmarks" / "results" / "large_corpus.json").read_text())
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rates = {name: rate / 1e9 for name, rate in found["rates"].items()}
-    assert large_corpus.table(found["estimates"]) in readme
-    assert f"at {1e3 * rates['tokenize']:.0f} MB of text a second and process" in readme
-    assert f"SHA-256 at {rates['sha256']:.1f} and MD5 at {rates['md5']:.1f} GB/s a core" in readme
 
 
 @pytest.mark.parametrize(("value", "shown"), [(500.0, "500"), (1.234, "1.2"), (18.2, "18"), (0.0267, "0.027")])

@@ -1,4 +1,4 @@
-"""dvc.yaml tells the whole truth: dependencies are imports, parameters are the sections read."""
+"""dvc.yaml tells the whole truth: its dependencies are the imports, its parameters the sections that a stage reads."""
 
 import ast
 import re
@@ -11,11 +11,11 @@ from lm.core.params import read_yaml
 from support import ROOT
 
 SRC = ROOT / "src"
-STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
-
-
-# One script, two stages: the training slice alone decides train.bin.
-NOT_READ = {"tokenize_train": {"sources.*.validation"}}
+PIPELINE = read_yaml(ROOT / "dvc.yaml")
+STAGES = PIPELINE["stages"]
+PARAMS_FILES = {"PARAMS": "params.yaml", "PRESETS": "presets.yaml"}  # as the stages name them
+# tokenize_split.py serves two stages. The training slice alone decides train.bin.
+NOT_READ = {"tokenize_train": {("presets.yaml", "sources.*.validation")}}
 
 
 def script_of(stage: str) -> Path:
@@ -23,8 +23,8 @@ def script_of(stage: str) -> Path:
 
 
 def imported_files(path: Path) -> set[Path]:
-    """The project's own modules that a file imports, anywhere in it, directly."""
-    found = set()
+    """Return the modules of src that a file imports directly, anywhere in it."""
+    files = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
@@ -32,8 +32,8 @@ def imported_files(path: Path) -> set[Path]:
             names = [alias.name for alias in node.names]
         else:
             continue
-        found |= {file for name in names if (file := SRC / (name.replace(".", "/") + ".py")).exists()}
-    return found
+        files |= {file for name in names if (file := SRC / (name.replace(".", "/") + ".py")).exists()}
+    return files
 
 
 def import_closure(path: Path) -> set[Path]:
@@ -45,52 +45,73 @@ def import_closure(path: Path) -> set[Path]:
     return closure
 
 
-def sections_read(path: Path) -> set[str]:
-    """The sections of params.yaml that a file reads; what is computed becomes *."""
-    found = set()
+def dependency_of(module: Path) -> str:
+    """Return what dvc.yaml lists for a module: its room, such as src/lm/core, or the file itself."""
+    return "/".join(module.relative_to(ROOT).parts[:3])
+
+
+def sections_read(path: Path) -> set[tuple[str, str]]:
+    """Return the (file, section) pairs that a stage reads; a computed name becomes *."""
+    sections = set()
     for node in ast.walk(ast.parse(path.read_text())):
         is_read = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "read_section"
-        if is_read and getattr(node.args[0], "id", "") == "PARAMS":
+        if is_read and getattr(node.args[0], "id", "") in PARAMS_FILES:
             name = node.args[1]
-            parts = name.values if isinstance(name, ast.JoinedStr) else [name]
-            found.add("".join(part.value if isinstance(part, ast.Constant) else "*" for part in parts))
-    return found
+            pieces = name.values if isinstance(name, ast.JoinedStr) else [name]
+            text = "".join(piece.value if isinstance(piece, ast.Constant) else "*" for piece in pieces)
+            sections.add((PARAMS_FILES[node.args[0].id], text.removesuffix(".kind")))
+    return sections
 
 
-def place(path: Path) -> str:
-    """What dvc.yaml names of a module: its folder inside a package such as src/lm/core, or else the file itself."""
-    parts = path.relative_to(ROOT).parts
-    return "/".join(parts[:3])
+def sections_listed(stage: str) -> set[tuple[str, str]]:
+    """Return the (file, section) pairs that dvc.yaml lists for a stage."""
+    listed = set()
+    for entry in STAGES[stage].get("params", []):
+        file, names = next(iter(entry.items())) if isinstance(entry, dict) else ("params.yaml", [entry])
+        listed |= {(file, re.sub(r"\$\{[^}]*\}", "*", name)) for name in names}
+    return listed
+
+
+def is_within(section: tuple[str, str], other: tuple[str, str]) -> bool:
+    return section[0] == other[0] and (section[1] == other[1] or section[1].startswith(other[1] + "."))
+
+
+def outputs(stage: str) -> list[str]:
+    entries = [entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])]
+    return [name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_code_dependencies_are_the_folders_of_the_import_closure(stage):
+def test_code_dependencies_are_the_rooms_of_the_import_closure(stage):
     listed = [dep for dep in STAGES[stage]["deps"] if dep.startswith("src/")]
-    assert listed == sorted({place(path) for path in import_closure(script_of(stage))})
+    assert listed == sorted({dependency_of(path) for path in import_closure(script_of(stage))})
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_parameters_are_the_sections_read(stage):
-    listed = {re.sub(r"\$\{[^}]*\}", "*", name) for name in STAGES[stage].get("params", [])}
-    read = {name.removesuffix(".kind") for name in sections_read(script_of(stage))} - NOT_READ.get(stage, set())
-    assert {name for name in read if not any(name == p or name.startswith(p + ".") for p in listed)} == set()
-    assert {p for p in listed if not any(name == p or name.startswith(p + ".") for name in read)} == set()
+    listed = sections_listed(stage)
+    read = sections_read(script_of(stage)) - NOT_READ.get(stage, set())
+    assert {section for section in read if not any(is_within(section, other) for other in listed)} == set()
+    assert {section for section in listed if not any(is_within(other, section) for other in read)} == set()
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
-    outs = []
-    for kind in ("outs", "metrics", "plots"):
-        outs += [
-            name for entry in STAGES[stage].get(kind, []) for name in ([entry] if isinstance(entry, str) else entry)
-        ]
-    known = STAGES[stage]["deps"] + outs
-    paths = [word for word in STAGES[stage]["cmd"].split() if "/" in word or word in ("metrics", "plots")]
-    assert [p for p in paths if not any(k == p or k.startswith(p + "/") for k in known)] == []
+    known = STAGES[stage]["deps"] + outputs(stage)
+    words = STAGES[stage]["cmd"].split()
+    paths = [word for word in words if "/" in word or word in ("metrics", "plots")]
+    assert [path for path in paths if not any(name == path or name.startswith(path + "/") for name in known)] == []
+
+
+def test_every_path_of_a_command_follows_a_flag():
+    for stage in STAGES.values():
+        _, _, *words = stage["cmd"].split()
+        assert all(word.startswith("--") for word in words[::2]), words
+        assert not any(word.startswith("--") for word in words[1::2]), words
 
 
 def test_no_output_switches_the_run_cache_off():
-    """DVC keeps no run of a stage with an uncached out that is neither metric nor plot."""
+    """DVC stores no run of a stage with an uncached output that is neither a metric nor a plot."""
     for stage in STAGES.values():
         assert all(isinstance(entry, str) for entry in stage.get("outs", []))
 
@@ -99,38 +120,25 @@ def test_no_string_parameter_reaches_a_shell():
     assert not [stage for stage in STAGES if "${" in STAGES[stage]["cmd"]]
 
 
+def test_the_model_is_an_artifact_of_an_output():
+    artifacts = PIPELINE["artifacts"].values()
+    assert {artifact["path"] for artifact in artifacts} <= {name for stage in STAGES for name in outputs(stage)}
+    assert all(artifact["type"] and artifact["desc"] and artifact["labels"] for artifact in artifacts)
+
+
 def test_no_module_shadows_another():
-    installed = {
-        "datasets",
-        "tokenizers",
-        "transformers",
-        "torch",
-        "numpy",
-        "tiktoken",
-        "dvc",
-        "yaml",
-        "evaluate",
-    }
+    installed = {"datasets", "tokenizers", "transformers", "torch", "numpy", "tiktoken", "dvc", "yaml", "evaluate"}
     for path in SRC.iterdir():
         assert path.stem not in sys.stdlib_module_names | installed
 
 
-def test_the_library_imports_no_stage_and_reads_no_parameters():
-    stages = {script_of(stage) for stage in STAGES}
+def test_the_library_reads_no_parameter_files():
     for path in (SRC / "lm").rglob("*.py"):
-        assert not imported_files(path) & stages
-        assert "params.yaml" not in re.sub(r'""".*?"""', "", path.read_text(), flags=re.S).replace("of params.yaml", "")
-        if path.name == "__init__.py":
-            assert len(ast.parse(path.read_text()).body) <= 1
-
-
-def test_imports_inside_the_library_point_one_way():
-    closed = {path: import_closure(path) - {path} for path in (SRC / "lm").rglob("*.py")}
-    assert not [path for path, imports in closed.items() if any(path in closed[other] for other in imports)]
+        code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
+        assert not re.search(r'["\'](params|presets)\.yaml["\']', code), path
 
 
 @pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "audit"])
 def test_data_stages_never_import_torch_or_matplotlib(stage):
     for path in import_closure(script_of(stage)):
-        text = path.read_text()
-        assert not re.search(r"^\s*(import|from) (torch|matplotlib)\b", text, re.M), path
+        assert not re.search(r"^\s*(import|from) (torch|matplotlib)\b", path.read_text(), re.M), path

@@ -8,15 +8,15 @@ from dvc_objects.fs.system import reflink
 
 from support.workspace import Workspace
 
-ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"}
-NEW_VALIDATION = {"tokenize_val", "audit", "train", "eval"}
+ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"}
+NEW_VALIDATION = {"tokenize_val", "audit", "train", "eval", "plot"}
 # In this order, each upon the one before it: what is changed, which stages run.
 TABLE = [
     ("nothing", {}, set()),
     ("a preset that is not selected", {"models.small.d_model": 320}, set()),
-    ("eval.stride", {"eval.stride": 8}, {"eval"}),
-    ("train.seq_len", {"train.seq_len": 16}, {"train", "eval"}),
-    ("model.name", {"models.other": None, "model.name": "other"}, {"train", "eval"}),
+    ("eval.stride_fraction", {"eval.stride_fraction": 0.25}, {"eval", "plot"}),
+    ("train.seq_len", {"train.seq_len": 16}, {"train", "eval", "plot"}),
+    ("model.name", {"models.other": None, "model.name": "other"}, {"train", "eval", "plot"}),
     ("validation.start_char", {"sources.stories.validation.start_char": 2000}, NEW_VALIDATION),
     ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch"}),
     ("data.source", {"data.source": "local"}, ALL),
@@ -55,16 +55,22 @@ def test_runtime_settings_rerun_nothing(workspace):
     assert workspace.repro() == set()
 
 
-def test_code_reruns_the_stages_that_import_it(workspace):
+def test_code_reruns_the_stages_that_import_its_folder(workspace):
     path = workspace.folder / "src" / "lm" / "evaluate" / "generation.py"
     path.write_text(path.read_text() + "\n# a comment\n")
     assert workspace.repro() == {"eval"}
 
 
+def test_a_colour_draws_the_pictures_again_and_trains_nothing(workspace):
+    path = workspace.folder / "src" / "lm" / "plots.py"
+    path.write_text(path.read_text().replace("#0072B2", "#0072B3"))
+    assert workspace.repro() == {"plot"}
+
+
 def test_going_back_is_served_from_the_cache(workspace):
-    workspace.change(**{"eval.stride": 16})
-    assert workspace.repro() == {"eval"}
-    workspace.change(**{"eval.stride": 8})
+    workspace.change(**{"eval.stride_fraction": 0.5})
+    assert workspace.repro() == {"eval", "plot"}
+    workspace.change(**{"eval.stride_fraction": 0.25})
     output = workspace.run("dvc", "repro").stdout
     assert "Stage 'eval' is cached - skipping run" in output
 
@@ -85,15 +91,17 @@ def test_a_model_goes_away_comes_back_is_evaluated_and_trained_on(workspace):
     (workspace.folder / "exported" / "model.json").unlink()  # as if it were someone else's
     seq_len = str(workspace.get("train.seq_len"))
     workspace.run("python", "src", "export_hf", "--from", "exported", "data/start", "--seq_len", seq_len)
-    inputs = [f"data/processed_datasets/{split}.bin" for split in ("train", "validation")]
-    inputs += ["data/tokenizer", "data/audit/overlap.parquet"]
-    workspace.run("python", "src/eval.py", "data/start", *inputs, "elsewhere/losses.parquet", "elsewhere", "elsewhere")
-    figures = [json.loads((workspace.folder / p / "eval.json").read_text()) for p in ("metrics", "elsewhere")]
+    tokens = [f"--{split}=data/processed_datasets/{split}.bin" for split in ("train", "validation")]
+    inputs = [*tokens, "--tokenizer=data/tokenizer", "--audit=data/audit"]
+    outputs = ["--evaluation=elsewhere", "--metrics=elsewhere/metrics", "--plots=elsewhere/plots"]
+    workspace.run("python", "src/eval.py", "--models=data/start", *inputs, *outputs)
+    folders = ("data/evaluation", "elsewhere")
+    figures = [json.loads((workspace.folder / folder / "details.json").read_text()) for folder in folders]
     assert figures[1]["bits_per_byte"] == pytest.approx(figures[0]["bits_per_byte"], rel=1e-6)
     assert figures[1]["unseen"]["documents"] == figures[1]["documents"]  # none of them chose it
 
     workspace.run("dvc", "add", "data/start")
     workspace.change(**{"train.init_from": "data/start"})
-    assert workspace.repro() == {"train", "eval"}
+    assert workspace.repro() == {"train", "eval", "plot"}
     again = json.loads((workspace.folder / "metrics" / "eval.json").read_text())
     assert again["bits_per_byte"] < figures[0]["bits_per_byte"]

@@ -1,6 +1,6 @@
-"""What keeps the pipeline fast, in figures that do not depend on the machine: counts, bytes, ratios in one process.
+"""Check what keeps the pipeline fast by counts, bytes and ratios, which depend little on the machine.
 
-A count that grows on purpose is raised here, in the commit that says why. Times are in benchmarks/.
+Raise a limit here in the commit that explains why it grows. benchmarks/ measures times.
 """
 
 import dataclasses
@@ -20,15 +20,16 @@ from lm.tokens import windows as lm_windows
 from lm.tokens.windows import TokenWindows
 from lm.train.optimizers import build_optimizers
 from support import ROOT
+from support.model_cases import optimizer_params
 
 CONFIG = ModelConfig(
-    n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, window=16, full_attention_every=2,
+    n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, sliding_window=16, full_attention_every=2,
     rope_base_local=10_000.0, rope_base_global=10_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=64,
     vocab_size=1000,
 )  # fmt: skip
 BATCH, SEQ_LEN, LOGITS_CHUNK = 8, 32, 64
 TOKENS = BATCH * SEQ_LEN
-NEEDLESS = (
+NOT_IMPORTED = (
     "datasets", "dvc", "huggingface_hub", "pandas", "pyarrow", "requests", "tiktoken", "tokenizers", "transformers",
     "torch._dynamo", "torch._inductor",
 )  # fmt: skip
@@ -37,7 +38,7 @@ NEEDLESS = (
 # Batches.
 
 
-def test_a_batch_allocates_its_ids_once_as_they_are_and_once_widened():
+def test_a_batch_allocates_its_ids_only_twice_stored_and_widened():
     batch_size, seq_len = 32, 512
     windows = TokenWindows(np.arange(200_000).astype(np.uint16), seq_len, batch_size, seed=1)
     windows.batch(0)  # the order of windows is computed for many steps at once
@@ -60,7 +61,7 @@ def test_the_order_of_windows_is_hashed_once_an_epoch(monkeypatch):
 
 
 def seconds_of(work, repeats: int = 30) -> float:
-    """The shortest of many times: what else runs on the machine only lengthens some of them."""
+    """Return the shortest of many times: other programs on the machine only make some of them longer."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -71,7 +72,7 @@ def seconds_of(work, repeats: int = 30) -> float:
 
 @pytest.mark.parametrize(("batch_size", "seq_len", "times_faster"), [(32, 512, 15), (12, 1024, 8)])
 def test_a_batch_is_many_times_faster_than_row_by_row(tmp_path, batch_size, seq_len, times_faster):
-    """Half of what benchmarks/batches.py shows on an idle machine; and the limit is to widen the same ids."""
+    """Require half the ratio of benchmarks/batches.py, and at most four times the cost of widening the ids."""
     np.random.default_rng(1).integers(50_000, size=2_000_000, dtype=np.uint16).tofile(tmp_path / "train.bin")
     ids = np.memmap(tmp_path / "train.bin", np.uint16, "r")
     windows = TokenWindows(ids, seq_len, batch_size, seed=1)
@@ -93,7 +94,7 @@ def test_a_batch_is_many_times_faster_than_row_by_row(tmp_path, batch_size, seq_
 
 
 class Operations(TorchDispatchMode):
-    """Counts the operations that torch dispatches and the elements of the largest tensor that comes out."""
+    """Count the operations that torch dispatches and the elements of the largest tensor they return."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +110,7 @@ class Operations(TorchDispatchMode):
 
 
 def new_model() -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
-    """A small model with inputs and targets (B, T)."""
+    """Return a small model with inputs and targets (B, T)."""
     model, generator = Gemma3Model(CONFIG), torch.Generator().manual_seed(0)
     model.init_weights(generator)
     ids = torch.randint(CONFIG.vocab_size, (BATCH, SEQ_LEN + 1), generator=generator)
@@ -118,13 +119,13 @@ def new_model() -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 740), (torch.bfloat16, 950)])
 def test_the_operations_of_a_step_are_counted(dtype, most):
-    """Small models wait for them; never (B·T, V) logits at once, forward or backward."""
+    """Operations dominate small models. The (B·T, V) logits never exist at once, forward or backward."""
     model, x, y = new_model()
     with Operations() as found, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size).backward()
     assert found.count <= most
     assert found.largest <= LOGITS_CHUNK * CONFIG.vocab_size < TOKENS * CONFIG.vocab_size
-    for optimizer in build_optimizers(model, "muon", 0.1, (0.9, 0.95), 1.0, dtype):
+    for optimizer in build_optimizers(model, optimizer_params(), dtype):
         with Operations() as found:
             optimizer.step()
         assert found.count <= 300
@@ -132,7 +133,7 @@ def test_the_operations_of_a_step_are_counted(dtype, most):
 
 @pytest.mark.parametrize("vocab_size", [50_257, 262_144])
 def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
-    """No memory is taken: a fake tensor has a shape alone."""
+    """Fake tensors have a shape and need no memory."""
     with FakeTensorMode():
         model = Gemma3Model(dataclasses.replace(CONFIG, vocab_size=vocab_size))
         ids = torch.zeros(64, 64, dtype=torch.int64)
@@ -142,8 +143,8 @@ def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 5800), (torch.bfloat16, 4200)])
-def test_what_the_backward_pass_keeps_is_bounded(dtype, most):
-    """Bytes a token and layer; the gradients of the head, made on the way, are kept too."""
+def test_memory_kept_for_the_backward_pass_is_bounded(dtype, most):
+    """Limit the bytes per token and layer. They include gradients of the head, computed in the forward pass."""
     model, x, y = new_model()
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept = {}
@@ -163,23 +164,23 @@ def test_what_the_backward_pass_keeps_is_bounded(dtype, most):
 
 
 def printed_by(code: str) -> list[int]:
-    """The integers that a fresh Python prints, with src/ in its path."""
+    """Return the integers that a new Python process prints, with src/ in its path."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
     return [int(word) for word in done.stdout.split()]
 
 
-def test_the_train_stage_imports_nothing_needless():
-    """Each would lengthen the start of every run."""
-    code = f"import sys, train; print(*(int(name in sys.modules) for name in {NEEDLESS!r}))"
-    assert dict(zip(NEEDLESS, printed_by(code), strict=True)) == dict.fromkeys(NEEDLESS, 0)
+def test_the_train_stage_imports_no_slow_package():
+    """Each of them would delay the start of every run."""
+    code = f"import sys, train; print(*(int(name in sys.modules) for name in {NOT_IMPORTED!r}))"
+    assert dict(zip(NOT_IMPORTED, printed_by(code), strict=True)) == dict.fromkeys(NOT_IMPORTED, 0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator's settings are glibc's")
-def test_freed_memory_is_kept_instead_of_faulted_in_anew():
-    """Page faults of ten tensors of 64 MiB one after the other, before and after the allocator is told."""
+def test_freed_memory_is_reused_without_page_faults():
+    """Count the page faults of ten tensors of 64 MiB, one after another, before and after the setting."""
     code = """
 import resource, torch
-from lm.model import device as machine
+from lm.model import device
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -187,7 +188,7 @@ def faults():
         torch.ones(1 << 24)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-first, kept = faults(), machine.keep_freed_memory()
+first, kept = faults(), device.keep_freed_memory()
 faults()
 print(first, int(kept), faults())
 """

@@ -1,4 +1,4 @@
-"""The workflow of pull requests: its steps are read from its file and run here, on a merge like the service's."""
+"""The workflow of pull requests: its steps are read from its file and run on a merge, as GitHub makes it."""
 
 import re
 import shlex
@@ -18,18 +18,18 @@ FAKE_GH = '#!/bin/sh\nprintf "%s\\n" "$@" > "$SEEN/arguments"\ncat > "$SEEN/body
 
 
 def run_step(workspace: Workspace, name: str, **environment: str) -> str:
-    """Run a step as the service does, in `bash -e` of a file, with its own environment; what it printed."""
+    """Run a step as GitHub does, as a file in `bash -e` with its own environment; return its output."""
     (workspace.folder.parent / "step.sh").write_text(STEPS[name]["run"])
     return workspace.run("bash", "-e", str(workspace.folder.parent / "step.sh"), **environment).stdout
 
 
 @pytest.fixture(scope="module")
 def pull_request(tmp_path_factory):
-    """A repository as the service checks it out: HEAD merges the pull request, dvc.lock is there and no data."""
+    """Make a repository as GitHub checks it out: HEAD merges the pull request; there is a dvc.lock but no data."""
     workspace = Workspace(tmp_path_factory.mktemp("pull_request") / "repository")
     shutil.copy(ROOT / "dvc.lock", workspace.folder)
     (workspace.folder / ".venv").mkdir()
-    (workspace.folder / ".venv" / "ready").touch()  # what make would set up is there: the tests' own environment
+    (workspace.folder / ".venv" / "ready").touch()  # the tests' environment stands for the one that make creates
     workspace.commit("base")
     workspace.run("git", "switch", "-q", "-c", BRANCH)
     workspace.change(**{"train.peak_lr": 0.02})
@@ -42,7 +42,7 @@ def pull_request(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured(pull_request):
-    """What the measuring step wrote: (summary, outputs)."""
+    """Run the measuring step; return its summary and its outputs."""
     folder = pull_request.folder.parent
     files = {"GITHUB_STEP_SUMMARY": str(folder / "summary"), "GITHUB_OUTPUT": str(folder / "output")}
     run_step(pull_request, "a small run of both sides", **files)
@@ -53,23 +53,26 @@ def section(report: str, title: str) -> str:
     return report.split(f"### {title}\n")[1].split("\n### ")[0]
 
 
+@pytest.mark.slow
 def test_the_report_says_what_changed_and_what_it_does(measured):
     report, _ = measured
     assert re.search(r"\| params\.yaml +\| train\.peak_lr +\| 0\.01 +\| 0\.02 +\|", section(report, "Parameters"))
     small = section(report, "A small run of both")
     assert re.search(r"\| metrics/eval\.json +\| bits_per_byte +\| [\d.]+ +\| [\d.]+ +\| -?[\d.]+ +\|", small)
-    assert re.search(r"\| metrics/train\.json +\| last_val_loss +\|", small)
-    assert "stages run again: eval train." in small
+    assert re.search(r"\| metrics/train\.json +\| train_loss +\|", small)
+    assert "The change reruns these stages: eval plot train." in small
     assert "metrics/data.json" not in small and "timing" not in small
 
 
-def test_the_report_says_that_committed_results_are_not_of_this_change(measured):
+@pytest.mark.slow
+def test_the_report_says_that_committed_results_are_out_of_date(measured):
     committed = section(measured[0], "Committed results")
-    assert "None differs." in committed
-    assert re.search(r"`dvc\.lock` was not made with .*: .*\btrain\b.* changed since\.", committed)
+    assert "No differences." in committed
+    assert re.search(r"`dvc\.lock` was not made with .*: changed since: .*\btrain\b", committed)
 
 
-def test_nothing_of_the_repository_changed(pull_request, measured):
+@pytest.mark.slow
+def test_the_repository_stays_unchanged(pull_request, measured):
     status = pull_request.run("git", "status", "--porcelain").stdout.splitlines()
     assert status == ["?? report.md"]
     assert pull_request.run("git", "tag").stdout == ""
@@ -77,7 +80,7 @@ def test_nothing_of_the_repository_changed(pull_request, measured):
 
 
 @pytest.mark.slow
-def test_a_change_of_words_upon_committed_results_reruns_nothing(pull_request):
+def test_a_change_of_words_after_committed_results_reruns_nothing(pull_request):
     measure = pull_request.run("make", "--no-print-directory", "--dry-run", "measure", "BASE=HEAD^1").stdout
     pull_request.run("git", "switch", "-q", "--detach", "main")
     pull_request.run("dvc", "exp", "run", *shlex.split(measure)[3:])
@@ -87,13 +90,14 @@ def test_a_change_of_words_upon_committed_results_reruns_nothing(pull_request):
     pull_request.commit("words")
     report = pull_request.run("make", "--silent", "measure", "BASE=HEAD^1").stdout
     pull_request.run("git", "switch", "-q", "main")
-    assert report.count("None differs.") == 3
+    assert report.count("No differences.") == 3
     assert "dvc.lock" not in report
-    assert "No stage has to run again." in report
+    assert "The change reruns no stage." in report
 
 
-def test_the_report_is_the_comment(pull_request, measured, tmp_path):
-    """The step's output, read as the service reads it, is the body of the comment."""
+@pytest.mark.slow
+def test_the_comment_is_the_report(pull_request, measured, tmp_path):
+    """The body of the comment is the step's output as GitHub reads it."""
     summary, output = measured
     end = output.partition("\n")[0].removeprefix("report<<")
     assert re.fullmatch(r"[0-9a-f]{32}", end)
@@ -111,9 +115,9 @@ def test_the_report_is_the_comment(pull_request, measured, tmp_path):
     ]  # fmt: skip
 
 
-def test_a_revision_that_is_not_there_is_refused(pull_request):
+def test_an_unknown_revision_is_refused(pull_request):
     failed = pull_request.run("make", "--silent", "measure", "BASE=nowhere", check=False)
-    assert failed.returncode and "error: nowhere is no revision" in failed.stderr
+    assert failed.returncode and "error: nowhere is not a revision" in failed.stderr
 
 
 def test_the_tests_run_and_torch_is_the_pinned_one():
@@ -122,10 +126,10 @@ def test_the_tests_run_and_torch_is_the_pinned_one():
     (pattern,) = re.findall(r"grep -o '([^']*)' requirements\.txt", command)
     assert len(re.findall(pattern, (ROOT / "requirements.txt").read_text(), re.M)) == 1
     index = re.search(r"--index-url (\S+)", command).group(1)
-    assert f"--index-url {index}" in (ROOT / "README.md").read_text()
+    assert f"--index-url {index}" in (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
-def test_nothing_from_outside_reaches_a_shell():
+def test_no_outside_text_reaches_a_shell():
     for job in JOBS.values():
         for step in job["steps"]:
             assert "${{" not in step.get("run", "")
@@ -134,7 +138,7 @@ def test_nothing_from_outside_reaches_a_shell():
     }  # fmt: skip
 
 
-def test_what_runs_the_pull_request_may_write_nothing():
+def test_the_job_that_runs_the_pull_request_cannot_write():
     assert WORKFLOW[True] == "pull_request"  # YAML 1.1 reads the key `on` as true; never pull_request_target
     assert WORKFLOW["permissions"] == {}
     assert JOBS["pipeline"]["permissions"] == {"contents": "read"}
@@ -150,7 +154,7 @@ def test_actions_are_pinned_by_commit():
             assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step.get("uses", "actions/x@" + "0" * 40))
 
 
-def test_the_comment_is_made_of_what_the_measuring_step_put_out():
+def test_the_comment_uses_the_output_of_the_measuring_step():
     assert JOBS["pipeline"]["outputs"] == {"report": "${{ steps.measure.outputs.report }}"}
     assert STEPS["a small run of both sides"]["id"] == "measure"
     assert JOBS["comment"]["needs"] == "pipeline"

@@ -1,4 +1,4 @@
-"""Stages against a hub on loopback: data through fetch, a Gemma-like tokenizer through make_tokenizer."""
+"""The stages fetch and make_tokenizer against a hub on loopback: a dataset and a Gemma-like tokenizer."""
 
 import numpy as np
 import pytest
@@ -46,13 +46,14 @@ def workspace(tmp_path, hub):
     return workspace
 
 
-def test_a_hub_set_and_a_gemma_like_tokenizer_go_through_the_stages(workspace):
+def test_a_hub_dataset_and_a_gemma_like_tokenizer_pass_the_stages(workspace):
     folder = workspace.folder / "data"
-    workspace.run("python", "src/fetch.py", "data/raw")
-    workspace.run("python", "src/make_tokenizer.py", "data/raw", "data/tokenizer")
-    for which in ("train", "validation"):
-        out = f"data/processed_datasets/{which}.bin"
-        workspace.run("python", "src/tokenize_split.py", which, "data/raw", "data/tokenizer", out)
+    raw, tokenizer = ("--raw", "data/raw"), ("--tokenizer", "data/tokenizer")
+    workspace.run("python", "src/fetch.py", *raw)
+    workspace.run("python", "src/make_tokenizer.py", *raw, *tokenizer)
+    for split in ("train", "validation"):
+        tokens = ("--tokens", f"data/processed_datasets/{split}.bin")
+        workspace.run("python", "src/tokenize_split.py", "--split", split, *raw, *tokenizer, *tokens)
     tokenizer = load_tokenizer(folder / "tokenizer")
     assert tokenizer.vocab_size == 262_144
     assert tokenizer.meta["commit"] == MODEL_COMMIT

@@ -1,8 +1,7 @@
-"""Training and tokenizing with ten times the data that fits: under a hard limit, not by what a sum of sizes says.
+"""Training and tokenizing ten times more data than fits into memory, under a hard limit.
 
-Two limits: `cgroup`, the kernel's own, which the cache of files counts into, so that what was read must be
-given up again (only where this process may make a control group); `rlimit`, which counts what a process
-allocates, on any Linux.
+Two limits: `cgroup` is the kernel's own, which also counts cached files, so that pages read before must be given
+up (only where this process may create a control group). `rlimit` counts what a process allocates, on any Linux.
 """
 
 import contextlib
@@ -180,7 +179,7 @@ def test_tokenizing_ten_times_the_memory(text, monkeypatch):
     monkeypatch.chdir(folder)
     code = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
     out = Path("data/processed_datasets/train.bin")
-    arguments = ["train", "data/raw", "data/tokenizer", str(out)]
+    arguments = ["--split", "train", "--raw", "data/raw", "--tokenizer", "data/tokenizer", "--tokens", str(out)]
     done = run_within("cgroup", 384 * MIB, code, *arguments, ARROW_DEFAULT_MEMORY_POOL="system")
     assert done.returncode == 0, done.stderr
     assert "by gigatoken, 0 documents by tiktoken instead" in done.stdout, done.stderr

@@ -1,44 +1,163 @@
-"""Text of your own never enters Git: `dvc exp run` adds untracked dependencies to an experiment's commit."""
+"""The user's own text with real DVC: it never enters Git, can be queued, and every command in an error works.
+
+`dvc exp run` commits untracked files of dependencies, and runs `--queue` and `--temp` in a copy that lacks what
+Git ignores.
+"""
+
+import ast
+import re
+import time
 
 import pytest
+import yaml
 
+from lm.core.errors import MEND
+from lm.core.files import read_json
+from support import ROOT
 from support.workspace import Workspace
+
+OWN = ("-S", "data.source=local")
+TESTED = {
+    "dvc repro", "dvc repro -f", "python src verify --cache", "make", "make clean-venv && make",
+    "echo {pattern} >> .gitignore",
+    """dvc exp run -S data.source=local -S 'presets.yaml:sources.local.fetch.separator="\\n\\n"'""",
+}  # fmt: skip
 
 
 @pytest.fixture
 def workspace(tmp_path):
-    """A small repository under a commit, with a git identity."""
+    """Create a small repository with one commit and a git identity; its pipeline is the stage fetch alone."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
+    pipeline = yaml.safe_load((tmp_path / "dvc.yaml").read_text())
+    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"fetch": pipeline["stages"]["fetch"]}}))
     workspace.commit()
     for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
         workspace.run("git", "config", name, value)
     return workspace
 
 
-def committed_files(workspace: Workspace) -> list[str]:
-    """The names of all files of the only experiment."""
-    (revision,) = workspace.run("git", "for-each-ref", "--format=%(objectname)", "refs/exps/*/*/mine").stdout.split()
-    return workspace.run("git", "ls-tree", "-r", "--name-only", revision).stdout.splitlines()
+def experiment(workspace: Workspace, name: str) -> str:
+    """Return the commit of an experiment, after checking that it holds none of the text."""
+    pattern = f"refs/exps/*/*/{name}"
+    (revision,) = workspace.run("git", "for-each-ref", "--format=%(objectname)", pattern).stdout.split()
+    names = workspace.run("git", "ls-tree", "-r", "--name-only", revision).stdout.splitlines()
+    assert "dvc.lock" in names and not [name for name in names if "diary" in name]
+    return revision
+
+
+def recorded(workspace: Workspace, name: str) -> dict[str, str]:
+    """Return path → hash of the dependencies and outputs of fetch, as an experiment recorded them."""
+    lock = yaml.safe_load(workspace.run("git", "show", f"{experiment(workspace, name)}:dvc.lock").stdout)
+    entries = lock["stages"]["fetch"]
+    return {entry["path"]: entry["md5"] for entry in entries["deps"] + entries["outs"]}
+
+
+def write_diary(folder, *texts: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, text in enumerate(texts):
+        (folder / f"diary {number}.txt").write_text(text)
 
 
 def test_text_in_data_local_stays_out_of_an_experiment(workspace):
-    (workspace.folder / "data/local/diary.txt").write_text("private")
-    workspace.run("dvc", "exp", "run", "-S", "train.seed=2", "-n", "mine", "fetch")
+    write_diary(workspace.folder / "data/local", "private")
+    workspace.run("dvc", "exp", "run", "-S", "presets.yaml:sources.stories.fetch.seed=2", "-n", "mine")
     workspace.run("git", "add", "-A")
-    assert "dvc.lock" in committed_files(workspace)
-    assert not [name for name in committed_files(workspace) if "diary" in name]
+    experiment(workspace, "mine")
     assert "diary" not in workspace.run("git", "status", "--short").stdout
 
 
-def test_text_elsewhere_in_the_repository_is_refused_until_git_ignores_it(workspace):
-    (workspace.folder / "texts").mkdir()
-    (workspace.folder / "texts/diary.txt").write_text("private")
-    experiment = ("dvc", "exp", "run", "-S", "local.path=texts", "-n", "mine", "fetch")
-    refused = workspace.run(*experiment, check=False)
-    remedy = "echo '/texts' >> .gitignore"
-    assert refused.returncode != 0 and remedy in refused.stderr
-    assert "diary" not in workspace.run("git", "rev-list", "--objects", "--all").stdout
+@pytest.mark.parametrize("name", ["texts", "my, texts", "tex[t]s"])
+def test_text_elsewhere_in_the_repository_is_refused_until_git_ignores_it(workspace, name):
+    write_diary(workspace.folder / name, "first", "second")
+    run = ("dvc", "exp", "run", *OWN, "-S", f"local.path='{name}'", "-n", "mine")
+    refused = workspace.run(*run, check=False)
+    assert refused.returncode != 0 and "diary" not in workspace.run("git", "rev-list", "--objects", "--all").stdout
+    (remedy,) = re.findall("run `(.*)`", refused.stderr)
+    assert name != "texts" or remedy == "echo /texts >> .gitignore"
     workspace.run("sh", "-c", remedy)
-    workspace.run(*experiment)
-    assert not [name for name in committed_files(workspace) if "diary" in name]
+    workspace.run(*run)
+    experiment(workspace, "mine")
+
+
+def test_own_text_runs_with_temp_as_it_is_now_and_is_recorded_as_in_the_workspace(workspace):
+    folder = workspace.folder / "data/local"
+    write_diary(folder, "first", "second")
+    write_diary(folder / "deep", "third")
+    workspace.run("dvc", "exp", "run", "--temp", *OWN, "-n", "before")
+    write_diary(folder, "first", "changed")
+    workspace.run("dvc", "exp", "run", "--temp", *OWN, "-n", "after")
+    workspace.run("dvc", "exp", "run", *OWN, "-n", "here")
+    before, after, here = (recorded(workspace, name) for name in ("before", "after", "here"))
+    assert after == here
+    assert {path for path in before if before[path] != after[path]} == {"data/local", "data/raw"}
+    workspace.run("dvc", "exp", "apply", "after")
+    assert "up to date" in workspace.run("dvc", "status").stdout
+
+
+@pytest.mark.slow
+def test_own_text_runs_from_the_queue(workspace, tmp_path_factory):
+    write_diary(workspace.folder / "data/local", "first", "second")
+    elsewhere = tmp_path_factory.mktemp("else") / "my, texts"
+    write_diary(elsewhere, "third", "fourth")
+    queue = ("dvc", "exp", "run", "--queue", *OWN)
+    workspace.run(*queue, "-n", "near")
+    workspace.run(*queue, "-n", "far", "-S", f"local.path='{elsewhere}'")
+    workspace.run("dvc", "queue", "start")
+    end = time.monotonic() + 120
+    while "Running" in (status := workspace.run("dvc", "queue", "status").stdout) or "Queued" in status:
+        assert time.monotonic() < end, status
+        time.sleep(1)
+    workspace.run("dvc", "queue", "stop")
+    assert status.count("Success") == 2, workspace.run("dvc", "queue", "logs", "near", check=False).stdout
+    assert str(elsewhere) in recorded(workspace, "far")
+    assert recorded(workspace, "near")["data/raw"] != recorded(workspace, "far")["data/raw"]
+
+
+def test_the_remedy_for_a_single_document_works_as_it_is_quoted(workspace):
+    write_diary(workspace.folder / "data/local", "one\n\ntwo\n\nthree")
+    refused = workspace.run("dvc", "exp", "run", *OWN, check=False)
+    (remedy,) = {line for line in re.findall("`(.*)`", refused.stderr) if line.startswith("dvc")}
+    assert remedy in TESTED
+    assert "train: 2 documents" in workspace.run("sh", "-c", remedy).stdout
+
+
+def test_the_remedies_for_data_raw_work_as_they_are_quoted(workspace):
+    manifest = workspace.folder / "data/raw/manifest.json"
+    workspace.run("dvc", "repro")
+    for content in (None, "{"):
+        manifest.unlink()
+        if content:
+            manifest.write_text(content)
+        with pytest.raises(Exception, match="run `dvc repro") as refused:
+            read_json(manifest)
+        (remedy,) = re.findall("`(.*)`", str(refused.value))
+        workspace.run("sh", "-c", remedy)
+        assert read_json(manifest)["source"] == "stories"
+    (remedy,) = re.findall("`(.*)`", MEND)
+    workspace.run("sh", "-c", remedy)
+
+
+def test_make_has_the_targets_that_errors_name(workspace):
+    for remedy in ("make", "make clean-venv && make"):
+        assert remedy in TESTED
+        workspace.run("sh", "-c", remedy, MAKEFLAGS="-n")  # print the commands only
+
+
+def test_every_command_in_an_error_is_tested_here():
+    files = [ROOT / "src/fetch.py", ROOT / "src/audit.py"]
+    files += [file for room in ("core", "text") for file in (ROOT / "src/lm" / room).rglob("*.py")]
+    assert set().union(*(quoted_commands(ast.parse(file.read_text())) for file in files)) == TESTED
+
+
+def quoted_commands(tree: ast.AST) -> set[str]:
+    """Return the commands in back quotes in the strings of a module that are not its documentation."""
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else f"{{{ast.unparse(p.value)}}}" for p in node.values)
+            texts.append("".join(parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
+            texts.append(node.value)
+    return {command for text in texts for command in re.findall("`([^`]*)`", text)}

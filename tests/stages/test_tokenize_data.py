@@ -1,4 +1,4 @@
-"""The original tokenize_data.py's command line: everything in the range, documents apart, padding apart."""
+"""The command line of the original tokenize_data.py: nothing lost, documents and padding separate."""
 
 import os
 import pickle
@@ -74,10 +74,10 @@ def stream_of(folder):
 
 
 def texts_of(folder, tokenizer):
-    """The documents that a folder's ids spell."""
+    """Return the documents of a folder, decoded."""
     ids = np.array(stream_of(folder))
     ends = np.flatnonzero(ids == tokenizer.eot_id)
-    return [tokenizer.decode(part[part != tokenizer.eot_id]) for part in np.split(ids, ends + 1)[:-1]]
+    return [tokenizer.decode(document[:-1]) for document in np.split(ids, ends + 1)[:-1]]
 
 
 def digests(folder):
@@ -89,7 +89,7 @@ def digests(folder):
 
 @pytest.mark.parametrize("seq_length", [2, 16, 100, 10_000])
 @pytest.mark.parametrize("chunk_size", [1, 97, 10_000_000])
-def test_every_document_comes_back_whole_and_apart(run, tokenizer, seq_length, chunk_size):
+def test_every_document_is_decoded_whole_and_separately(run, tokenizer, seq_length, chunk_size):
     folder = run("--seq_length", seq_length, "--chunk_size", chunk_size, "--max_dump_size", 7)
     wanted = tokenizer.encode_documents(DOCUMENTS)[0].tolist()
     assert stream_of(folder) == wanted and texts_of(folder, tokenizer) == DOCUMENTS
@@ -100,7 +100,7 @@ def test_every_document_comes_back_whole_and_apart(run, tokenizer, seq_length, c
     assert sum(entry["num_tokens"] for entry in entries.values()) == len(wanted)
 
 
-def test_neither_chunks_nor_a_second_run_change_a_byte(run):
+def test_chunk_size_and_a_second_run_change_no_byte(run):
     first = digests(run("--seq_length", 16, "--chunk_size", 50))
     assert digests(run("--seq_length", 16, "--max_dump_size", 3)) != first
     assert digests(run("--seq_length", 16)) == first  # the smaller dumps are gone
@@ -118,7 +118,7 @@ def test_only_the_last_sample_is_padded_and_the_padding_is_no_target(run, tokeni
         assert last["attention_mask"].tolist() == [1] * num_tokens + [0] * (1000 - num_tokens)
 
 
-def test_a_short_last_sample_is_left_out_only_where_that_is_asked_and_said(run, tokenizer, capsys, tmp_path):
+def test_a_short_last_sample_is_left_out_only_on_request(run, tokenizer, capsys, tmp_path):
     num_tokens = len(tokenizer.encode_documents(DOCUMENTS)[0])
     rest = num_tokens % 1000
     arguments = ["--seq_length", 1000, "--min_sample_length"]
@@ -127,13 +127,13 @@ def test_a_short_last_sample_is_left_out_only_where_that_is_asked_and_said(run, 
     assert len(samples_of(folder)) == num_tokens // 1000
     assert open_dumps(folder).provenance["left_out_tokens"] == rest
     assert open_dumps(folder).provenance["stream"]["tokens"] == num_tokens - rest
-    assert "no sample of at least 10000" in run(
+    assert "needed: a sample of at least 10000" in run(
         "--seq_length", 10_000, "--min_sample_length", 50_000, expect=3, folder="b"
     )
     assert not (tmp_path / "b").exists()
 
 
-def test_what_is_left_out_is_printed(tmp_path, data_file, tokenizer, capsys):
+def test_the_number_of_tokens_left_out_is_printed(tmp_path, data_file, tokenizer, capsys):
     arguments = ["--data_file", data_file, "--tokenization_folder", tmp_path / "out"]
     arguments += ["--tokenizer_base", tokenizer.folder, "--seq_length", 1000, "--min_sample_length", 1000]
     assert tokenize([str(argument) for argument in arguments]) == 0
@@ -144,32 +144,32 @@ def test_what_is_left_out_is_printed(tmp_path, data_file, tokenizer, capsys):
 # ---------------------------------------------------------------- ranges
 
 
-def test_ranges_that_meet_hold_every_document_once(run, tokenizer):
+def test_adjacent_ranges_hold_every_document_once(run, tokenizer):
     num_chars = sum(map(len, DOCUMENTS))
     for cut in (1, 700, num_chars - 1000):
-        parts = [
+        folders = [
             run("--seq_length", 64, "--chars_to_tokenize", cut, folder="train"),
             run("--seq_length", 32, "--starting_character", cut, folder="validation"),
         ]
-        assert [text for part in parts for text in texts_of(part, tokenizer)] == DOCUMENTS
+        assert [text for folder in folders for text in texts_of(folder, tokenizer)] == DOCUMENTS
 
 
-def test_a_shared_range_is_refused_where_that_is_asked(run, tmp_path, data_file):
+def test_an_overlapping_range_is_refused_on_request(run, tmp_path, data_file):
     train = run("--chars_to_tokenize", 1000, folder="train")
     begin, disjoint = ["--starting_character", 999], ["--disjoint_from", train]
-    assert "holds character 999 of the same file too, and on to 1000" in run(*begin, *disjoint, folder="b", expect=2)
+    assert "holds characters 999 to 1000 of the same file too" in run(*begin, *disjoint, folder="b", expect=2)
     assert not (tmp_path / "b").exists()
     run(*begin, folder="b")
     run("--starting_character", 1000, *disjoint, folder="b")
     rest = run("--starting_character", 1500, folder="rest")
-    assert "on to the end" in run("--starting_character", 3000, "--disjoint_from", train, rest, expect=2)
+    assert "to the end of the same file" in run("--starting_character", 3000, "--disjoint_from", train, rest, expect=2)
     pq.write_table(pa.table({"content": DOCUMENTS[::-1]}), data_file)
-    run(*begin, *disjoint, folder="b")  # another file shares nothing
+    run(*begin, *disjoint, folder="b")  # another file cannot overlap
     (train / PROVENANCE).unlink()
     assert "names no range" in run(*begin, *disjoint, folder="b", expect=4)
 
 
-def test_a_file_that_is_shorter_than_asked_is_taken_to_its_end(run, tmp_path, capsys):
+def test_a_range_longer_than_the_file_ends_with_the_file(run, tmp_path, capsys):
     folder = run("--chars_to_tokenize", 10**9)
     assert open_dumps(folder).provenance["stream"]["characters"] == sum(map(len, DOCUMENTS))
     assert open_dumps(folder).provenance["stream"]["documents"] == len(DOCUMENTS)
@@ -189,7 +189,7 @@ def test_the_folder_becomes_a_token_file_of_the_same_stream(run, tmp_path, token
     assert tokens.meta["slice"] == {"split": "train", "start_char": 0, "num_chars": None}
 
 
-def test_a_tokenizer_folder_of_hugging_face_serves(run, tmp_path, tokenizer):
+def test_a_hugging_face_tokenizer_folder_is_accepted(run, tmp_path, tokenizer):
     plain = tmp_path / "plain"
     plain.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -238,7 +238,7 @@ def test_the_documents_own_commands_run_against_a_hub(tmp_path, data_file, token
         (["--tokenizer_base", "gpt3"], 2, "--tokenizer_base is 'gpt3'"),
     ],
 )
-def test_mistakes_are_one_line_and_leave_the_old_folder(run, options, status, sentence):
+def test_mistakes_give_one_line_and_keep_the_old_folder(run, options, status, sentence):
     before = digests(run("--seq_length", 64))
     line = run(*options, expect=status)
     assert line.startswith("error: ") and sentence in line
@@ -247,7 +247,7 @@ def test_mistakes_are_one_line_and_leave_the_old_folder(run, options, status, se
     assert not [path for path in folder.parent.iterdir() if path.suffix == ".tmp"]
 
 
-def test_options_that_were_a_trap_are_unknown(run):
+def test_misleading_options_of_the_original_are_unknown(run):
     for options in (["--force_padding", "False"], ["--seq", "5"]):
         with pytest.raises(SystemExit) as caught:
             run(*options)
@@ -279,12 +279,13 @@ def test_real_c_code_with_gpt2_tokens(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
-def test_the_session_of_the_readme(tmp_path, monkeypatch, capsys):
+def test_the_session_of_the_documentation(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
     monkeypatch.chdir(tmp_path)
     Path("c.parquet").symlink_to(C_SAMPLE)
-    readme = (ROOT / "README.md").read_text().replace("\\\n", " ")
-    session = re.findall(r"^python src/tokenize_data.py (.*)\n# (.*)$", readme, re.M)
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text() for page in pages).replace("\\\n", " ")
+    session = re.findall(r"^python src/tokenize_data.py (.*)\n# (.*)$", text, re.M)
     assert len(session) == 2
     for arguments, figures in session:
         assert tokenize(arguments.split()) == 0

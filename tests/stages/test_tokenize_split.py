@@ -1,4 +1,4 @@
-"""Tokenizing a slice: the same bytes for any number of workers and any chunk, by either way, checked."""
+"""Tokenizing a slice gives the same bytes for any number of workers, any chunk size and both encoders."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import pytest
 import tokenize_split
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import sha256_file, write_json
-from lm.text.documents import Slice, chunks_of, iter_chunks, iter_rows, read_manifest
+from lm.text.documents import Slice, iter_chunks, iter_rows, read_manifest
 from lm.text.parquet import describe_split, write_documents
 from lm.tokenizer import encoding as lm_encode
 from lm.tokenizer.build import train_ranks, write_byte_level
@@ -20,7 +20,7 @@ from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.texts import make_texts
-from tokenize_split import TokenizeRuntime, open_inputs, tokenize_fast
+from tokenize_split import TokenizeRuntime, open_inputs, tokenize_slice
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def folders(tmp_path_factory):
     return raw, tokenizer, texts
 
 
-def tokenize(part, raw, folder, out, runtime):
-    with open_inputs(raw, folder, part) as inputs:
-        return tokenize_fast(inputs, out, runtime)[0]
+def tokenize(text_slice, raw, folder, out, runtime):
+    with open_inputs(raw, folder, text_slice) as inputs:
+        return tokenize_slice(inputs, out, runtime)[0]
 
 
 def give_another_file(path):
@@ -50,7 +50,7 @@ def cut_off(path):
 
 
 @pytest.mark.parametrize("damage", [give_another_file, cut_off])
-def test_a_file_other_than_the_manifests_is_refused_and_nothing_kept(folders, tmp_path, damage):
+def test_a_file_that_differs_from_the_manifest_is_refused_and_nothing_is_kept(folders, tmp_path, damage):
     raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
     path = raw / "text" / "0001.parquet"
     damage(path)
@@ -67,9 +67,9 @@ def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch
     hashes = set()
     for num_processes, chunk_chars in ((1, 10**9), (1, 1), (2, 1000), (4, 5000)):
         out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
-        part, runtime = Slice("text", 0, None), TokenizeRuntime(num_processes, chunk_chars)
-        with open_inputs(raw, tokenizer, part) as inputs:
-            meta, encoder = tokenize_fast(inputs, out, runtime)
+        runtime = TokenizeRuntime(num_processes, chunk_chars)
+        with open_inputs(raw, tokenizer, Slice("text", 0, None)) as inputs:
+            meta, encoder = tokenize_slice(inputs, out, runtime)
         hashes.add(sha256_file(out))
         assert json.loads(out.with_suffix(".json").read_text()) == meta
         assert encoder == (
@@ -90,8 +90,8 @@ def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch
 def test_the_two_slices_together_hold_every_document_once(folders, tmp_path):
     raw, tokenizer, texts = folders
     runtime, decoded = TokenizeRuntime(1, 10000), []
-    for name, part in (("a", Slice("text", 0, 9000)), ("b", Slice("text", 9000, None))):
-        tokenize(part, raw, tokenizer, tmp_path / f"{name}.bin", runtime)
+    for name, text_slice in (("a", Slice("text", 0, 9000)), ("b", Slice("text", 9000, None))):
+        tokenize(text_slice, raw, tokenizer, tmp_path / f"{name}.bin", runtime)
         tokens, loaded = open_tokens(tmp_path / f"{name}.bin"), load_tokenizer(tokenizer)
         ends = np.flatnonzero(tokens.ids == tokens.eot_id)
         starts = np.concatenate([[0], ends[:-1] + 1])
@@ -103,26 +103,25 @@ def test_an_empty_slice_leaves_no_file(folders, tmp_path):
     raw, tokenizer, texts = folders
     total = sum(map(len, texts))
     with pytest.raises(DataError, match="start_char is"):
-        part = Slice("text", total, None)
-        tokenize(part, raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+        tokenize(Slice("text", total, None), raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("num_right", [0, 1, 100])
-def test_a_failing_engine_is_announced_and_all_is_done_again(folders, tmp_path, monkeypatch, capsys, num_right):
+def test_a_failing_engine_is_reported_and_all_is_encoded_again(folders, tmp_path, monkeypatch, capsys, num_right):
     raw, tokenizer, _ = folders
-    part, runtime = Slice("text", 0, None), TokenizeRuntime(2, 1000)
-    expected = tokenize(part, raw, tokenizer, tmp_path / "expected.bin", runtime)
+    text_slice, runtime = Slice("text", 0, None), TokenizeRuntime(2, 1000)
+    expected = tokenize(text_slice, raw, tokenizer, tmp_path / "expected.bin", runtime)
     encode, calls = Engine.encode_fast, []
 
-    def at_last_backwards(self, texts):
+    def reversed_at_the_end(self, texts):
         calls.append(texts)
         ids = encode(self, texts)
         return ids if len(calls) <= num_right else ids[::-1]
 
-    monkeypatch.setattr(Engine, "encode_fast", at_last_backwards)
-    with open_inputs(raw, tokenizer, part) as inputs:
-        meta, encoder = tokenize_fast(inputs, tmp_path / "x.bin", runtime)
+    monkeypatch.setattr(Engine, "encode_fast", reversed_at_the_end)
+    with open_inputs(raw, tokenizer, text_slice) as inputs:
+        meta, encoder = tokenize_slice(inputs, tmp_path / "x.bin", runtime)
     assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
     assert encoder == "the tokenizer itself"
     assert "warning: gigatoken: " in capsys.readouterr().err
@@ -130,7 +129,7 @@ def test_a_failing_engine_is_announced_and_all_is_done_again(folders, tmp_path, 
 
 
 @pytest.mark.parametrize("encode", ["exactly", "by the engine"])
-def test_ids_that_do_not_stand_for_the_text_are_refused(folders, encode):
+def test_ids_with_other_documents_or_bytes_than_the_text_are_refused(folders, encode):
     raw, folder, _ = folders
     tokenizer = load_tokenizer(folder)
     chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
@@ -164,10 +163,10 @@ def test_chunks_keep_documents_whole_and_in_order(folders, chunk_chars):
         assert chunk.utf8_bytes == sum(len(text.encode()) for text in held) and chunk.surprisal_bits is None
         assert position // chunk_chars == (position + chunk.characters - len(held[-1])) // chunk_chars, "too long"
         position, number = position + chunk.characters, number + len(held)
-    assert len(chunks) == {1: 300, 10**9: 1}.get(chunk_chars, len(chunks)) and list(chunks_of([], 5)) == []
+    assert len(chunks) == {1: 300, 10**9: 1}.get(chunk_chars, len(chunks))
 
 
-def test_characters_are_counted_in_batches_of_every_kind(tmp_path):
+def test_characters_are_counted_in_ascii_and_in_other_batches(tmp_path):
     texts = ["ascii", None, "", "é漢", "\N{GRINNING FACE}", "more"]
     for kept in (texts, texts[:1], texts[3:5], ["a", None]):
         folder = tmp_path / str(len(kept))
@@ -175,15 +174,15 @@ def test_characters_are_counted_in_batches_of_every_kind(tmp_path):
         splits = {"text": describe_split(folder, "text", "text")}
         write_json(folder / "manifest.json", {"source": "test", "column": "text", "splits": splits})
         rows = list(iter_rows(folder, read_manifest(folder), Slice("text", 0, None)))
-        found = {
+        counted = {
             text: length
             for batch, lengths in rows
             for text, length in zip(batch.column(0).to_pylist(), lengths, strict=True)
         }
-        assert found == {text: len(text) for text in kept if text}
+        assert counted == {text: len(text) for text in kept if text}
 
 
-def test_no_more_than_the_bound_is_in_flight():
+def test_the_number_of_chunks_in_flight_is_bounded():
     class Pool:
         in_flight = most = 0
 

@@ -1,13 +1,15 @@
-"""What the train stage refuses, with exit code and sentence, and what they say beforehand."""
+"""What the train stage prints and writes, and what it refuses with which exit code and sentence."""
 
 import json
+import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 import train as train_stage
-from support.train_cases import ARGUMENTS, TOKENIZER, write_ids
+from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
 
@@ -20,15 +22,16 @@ def template(tmp_path_factory):
 
 @pytest.fixture
 def workspace(template, monkeypatch):
-    """The small copy as the working directory, with token files of a fixed cycle and its own parameters."""
-    path = template.folder / "params.yaml"
-    before = path.read_text()
+    """The small copy as the current directory, with token files of a fixed cycle and its own parameters."""
+    paths = [template.folder / name for name in ("params.yaml", "presets.yaml")]
+    before = [path.read_text() for path in paths]
     monkeypatch.chdir(template.folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     write_ids("train.bin", 3000)
     write_ids("validation.bin", 700)
     yield template
-    path.write_text(before)
+    for path, text in zip(paths, before, strict=True):
+        path.write_text(text)
 
 
 def test_files_of_different_tokenizers_are_refused(workspace, capsys):
@@ -37,8 +40,27 @@ def test_files_of_different_tokenizers_are_refused(workspace, capsys):
     assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_run_says_what_it_will_be_and_leaves_what_the_stage_promises(workspace, capsys):
-    workspace.change(**{"models.micro.window": 64})
+def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
+    for arguments in (ARGUMENTS[2:], ["--tra", *ARGUMENTS[1:]], ["train.bin"]):
+        with pytest.raises(SystemExit, match="2"):
+            train_stage.main(arguments)
+        assert "required: --train" in capsys.readouterr().err
+
+
+def test_without_a_terminal_each_validation_prints_a_line(workspace, capsys):
+    assert train_stage.main(ARGUMENTS) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.split(",")[0] for line in lines] == ["step 0 of 20", "step 10 of 20", "step 20 of 20"]
+    number = r"[\d.,]+"
+    assert re.fullmatch(
+        rf"step 10 of 20, 5,120 tokens, training loss {number}, validation loss {number}, {number} tokens/s, "
+        rf"{number} min left",
+        lines[1],
+    )
+
+
+def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
+    workspace.change(**{"models.micro.sliding_window": 64})
     assert train_stage.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()
     for word in ("parameters", "steps", "epochs", "work", "memory", "time"):
@@ -50,7 +72,12 @@ def test_a_run_says_what_it_will_be_and_leaves_what_the_stage_promises(workspace
     assert record["segments"][0]["from_step"] == 0
     rows = Path("plots/training.csv").read_text().splitlines()
     assert rows[0] == "step,tokens,lr,train_loss,grad_norm" and len(rows) == 11
-    assert Path("plots/training.png").read_bytes().startswith(b"\x89PNG")
+    assert record["training"].keys() == {"steps", "epochs", "training_flops", "parameters", "last_train_loss"}
+    metrics = json.loads(Path("metrics/train.json").read_text())
+    assert list(metrics) == ["val_loss", "train_loss", "tokens_seen", "parameters"]
+    assert list(json.loads(Path("metrics/timing.json").read_text())) == ["train_seconds"]
+    assert re.search(r"time +about [\d.]+ min: [\d.]+ training at [\d,]+ tokens/s, [\d.]+ validation\n", out)
+    assert re.search(r"work .* \d+% of it in Muon\n", out)
 
 
 def begin_with(folder, edit=None):
@@ -88,19 +115,60 @@ def test_a_run_does_not_begin_with_what_does_not_fit(workspace, tmp_path, capsys
     assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_patience_ends_the_stage_and_it_says_so(workspace, capsys):
+def test_patience_stops_the_run_early(workspace, capsys):
     workspace.change(**{"train.patience_evals": 1, "train.peak_lr": 2.0, "train.warmup_steps": 0,
                         "train.eval_every_tokens": 512, "train.divergence_nats": None})  # fmt: skip
     assert train_stage.main(ARGUMENTS) == 0
-    steps = json.loads(Path("metrics/train.json").read_text())["steps"]
-    assert steps < 20 and f"ended at step {steps}: train.patience_evals 1 " in capsys.readouterr().out
+    steps = json.loads(Path("data/models/model.json").read_text())["training"]["steps"]
+    assert steps < 20 and f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
 
 
-def test_a_finished_run_is_republished_and_not_trained_again(workspace, capsys):
+def test_a_finished_run_is_published_without_training_and_says_how_to_train_again(workspace, capsys):
     assert train_stage.main(ARGUMENTS) == 0
     before = Path("data/models/best_model_params.pt").read_bytes()
     shutil.rmtree("data/models")
     capsys.readouterr()
     assert train_stage.main(ARGUMENTS) == 0
-    assert "parameters" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "parameters" not in out and "already finished" in out and "nothing is trained" in out
     assert Path("data/models/best_model_params.pt").read_bytes() == before
+    command = re.search(r"to train it again: (rm -r .*) && dvc repro -f train\n", out)[1]
+    workspace.run("bash", "-c", command)
+    assert train_stage.main(ARGUMENTS) == 0
+    assert "parameters" in capsys.readouterr().out
+
+
+def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monkeypatch):
+    validation_loss, save_state = train_stage.step.validation_loss, train_stage.checkpoints.save_state
+    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(1) or validation_loss(*a))
+    monkeypatch.setattr(train_stage.checkpoints, "save_state", lambda *a: time.sleep(0.2) or save_state(*a))
+    workspace.change(**{"train.seed": 3})
+    with restored("runtime.yaml"):
+        set_runtime(checkpoint_every_s=0)
+        assert train_stage.main(ARGUMENTS) == 0
+    seconds = json.loads(Path("metrics/timing.json").read_text())["train_seconds"]
+    header, *_, last = Path("plots/timing.csv").read_text().splitlines()
+    assert header == "tokens,seconds,validation_seconds,saving_seconds"
+    training, validation, saving = map(float, last.split(",")[1:])
+    assert training == pytest.approx(seconds, abs=0.1) and validation > 3 > seconds and saving > 0.2 * 18
+    assert re.search(r"\nminutes +[\d.]+ training, [\d.]+ validation, [\d.]+ saving\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"eval.stride_fraction": 1.5}, "eval.stride_fraction is 1.5, needed: above 0, at most 1"),
+        ({"eval.sample_tokens": 1024}, "eval.sample_tokens is 1024, needed: from 1 to below the model's max_seq_len"),
+    ],
+)
+def test_what_would_fail_in_the_evaluation_is_refused_before_the_training(workspace, capsys, changes, sentence):
+    workspace.change(**changes)
+    assert train_stage.main(ARGUMENTS) == 2
+    assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_of_more_than_a_day_says_so_before_it_starts(workspace, capsys, monkeypatch):
+    workspace.change(**{"train.seed": 4})
+    monkeypatch.setattr(train_stage.preflight, "step_seconds", lambda *a: 2 * 86400 / 20)
+    assert train_stage.main(ARGUMENTS) == 0
+    assert "warning: the whole run will take about 2.0 days on this machine" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Folders of dumps, ours and those of the original script."""
+"""Folders of dumps as written here and by the original script."""
 
 import json
 import pickle
@@ -11,7 +11,7 @@ T = 4  # seq_len of most tests
 
 
 def write_foreign(folder, *dumps, num_tokens=None):
-    """Dumps and meta file as the original script writes them: padding counts as tokens."""
+    """Write dumps and meta file as the original script does: padding counts as tokens."""
     folder.mkdir(exist_ok=True)
     meta = {}
     for i, samples in enumerate(dumps):

@@ -1,18 +1,18 @@
-"""A Hugging Face hub on loopback, over which the real, unmodified clients are tested.
+"""A Hugging Face hub on loopback, to test with the real, unmodified clients.
 
     with LoopbackHub() as hub:
         hub.add("datasets", "owner/name", "a" * 40, {"data/x.parquet": content, "README.md": b""})
         environment = hub.environment(tmp_path / "hf")
         subprocess.run([sys.executable, "-c", CLIENT], env=environment)
 
-The clients read HF_ENDPOINT and HF_HOME when they are imported, hence a subprocess. After the
-`with` block both ports are closed: that is the dead hub. `hf_hub_download`, `snapshot_download`,
-`load_dataset` (streamed or not) and `AutoTokenizer.from_pretrained` work against it.
+The clients read HF_ENDPOINT and HF_HOME at import, so they need a subprocess. After the `with` block both
+ports are closed, like a dead hub. `hf_hub_download`, `snapshot_download`, `load_dataset` (streamed or not)
+and `AutoTokenizer.from_pretrained` work with it.
 
-Large files travel as on the real hub: the redirect to another origin (here a second port) states
-SHA-256 and size, and that origin refuses an Authorization header as signed addresses do. README.md
-and *.json come straight from the hub, their ETag being git's SHA-1. A fault names a file by its
-path, in whichever repository, and lasts for ever or for so many `times`.
+Large files are served as on the real hub: a redirect to another origin (here a second port) gives SHA-256
+and size, and that origin refuses an Authorization header, as signed addresses do. README.md and *.json come
+directly from the hub with git's SHA-1 as ETag. A fault is set for the path of a file, in any repository, and
+lasts for `times` requests or for ever.
 """
 
 import hashlib
@@ -34,14 +34,14 @@ API = re.compile(r"/api/(datasets|models)/([^/]+/[^/]+)(?:/(revision|tree)/([^/]
 
 
 def parquet_bytes(**columns) -> bytes:
-    """A parquet file of the columns: lists or arrays of one length."""
+    """Return a parquet file with the columns: lists or arrays of equal length."""
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
 
 
 class LoopbackHub:
-    """The repositories, the faults and the record of requests; a context manager that serves them."""
+    """Context manager that serves repositories with faults and records the requests."""
 
     def __init__(self):
         self.requests: list[tuple[str, str]] = []  # (method, path) in the order of arrival, both origins
@@ -78,7 +78,7 @@ class LoopbackHub:
         entry["commits"][commit], entry["branches"][branch] = dict(files), commit
 
     def environment(self, home, inherited=os.environ, **variables: str) -> dict[str, str]:
-        """What a client of this hub needs: its address, a cache of its own in `home`, no HF_ settings inherited."""
+        """Return the environment for a client: the address, a cache in `home`, no inherited HF_ settings."""
         others = {name: value for name, value in inherited.items() if not name.startswith("HF_")}
         return {**others, "HF_ENDPOINT": self.url, "HF_HOME": str(home), **variables}
 
@@ -90,7 +90,7 @@ class LoopbackHub:
         self._cuts[path], self._hanging = [times, after_bytes], hang
 
     def interrupt(self, connection) -> None:
-        """End an answer before its time."""
+        """Stop an answer early."""
         if self._hanging:
             self._closed.wait()
         connection.shutdown(socket.SHUT_RDWR)
@@ -100,16 +100,16 @@ class LoopbackHub:
         self._corrupt[path] = [times, 1]
 
     def fail(self, path, status, times=10**9):
-        """Answer the next requests, of any method, whose path ends with `path` by `status`."""
+        """Answer the next requests whose path ends with `path`, of any method, with `status`."""
         self._failures[path] = [times, status]
 
     def failure(self, url_path) -> int | None:
-        """The status that an armed `fail` asks for."""
+        """Return the status that an active `fail` sets, or None."""
         armed = (_take(fault) for path, fault in self._failures.items() if url_path.endswith(path))
         return next(filter(None, armed), None)
 
     def sent(self, path, content) -> tuple[bytes, int]:
-        """What a GET sends of a file: its perhaps corrupted bytes, and the byte at which it is cut."""
+        """Return the bytes that a GET sends, corrupted if a fault says so, and where it stops."""
         if _take(self._corrupt.get(path)):
             middle = len(content) // 2
             content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
@@ -129,7 +129,7 @@ def _git_sha1(content: bytes) -> str:
 
 
 def _tree(files: dict[str, bytes]) -> list[dict]:
-    """Every folder and file of a commit, as the tree route lists them."""
+    """Return every folder and file of a commit, as the tree route lists them."""
     folders = {str(folder) for path in files for folder in PurePosixPath(path).parents} - {"."}
     tree = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders)]
     for path, content in sorted(files.items()):
@@ -138,7 +138,7 @@ def _tree(files: dict[str, bytes]) -> list[dict]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection, kept alive; `hub`, the LoopbackHub, holds everything."""
+    """Handler of one connection, kept alive; `hub` is the LoopbackHub."""
 
     protocol_version = "HTTP/1.1"
 
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _files(self, repo_type, repo, revision) -> tuple[dict, str, dict] | None:
-        """The repository's entry, the commit and its files; None after a refusal was sent."""
+        """Return the repository's entry, the commit and its files; None after a refusal."""
         if not (entry := self.hub.repos.get((repo_type, repo))):
             return self._refuse(404, "RepoNotFound", "Repository not found")
         commit = entry["branches"].get(revision, revision)
@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         return entry, commit, entry["commits"][commit]
 
     def _resolve(self, lfs, repo_type, repo, revision, path):
-        """A file: its bytes, or the redirect to the other origin (`lfs`), which gives them."""
+        """Send a file: its bytes, or the redirect to the other origin (`lfs`) that has them."""
         if not (found := self._files(repo_type or "models", repo, revision)):
             return
         entry, commit, files = found
@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(302, b"", headers | xet | {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": size})
 
     def _api(self, repo_type, repo, what, revision, folder):
-        """What a repository is, or what stands in a folder of it (recursive=true: below it)."""
+        """Send the description of a repository, or the content of a folder (recursive=true: below it)."""
         if not (found := self._files(repo_type, repo, revision or "main")):
             return
         entry, commit, files = found
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps(answer).encode(), {})
 
     def _file(self, path, content, headers):
-        """Send a file or the asked range of it, with the faults armed for it."""
+        """Send a file or the requested range, with its faults."""
         stop = len(content)
         if self.command == "GET":
             content, stop = self.hub.sent(path, content)

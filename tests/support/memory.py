@@ -1,4 +1,4 @@
-"""Code that a fresh process runs to tell its peak of memory."""
+"""A program that runs a command in a new process and prints its peak memory."""
 
 MEASURE = """
 import resource, subprocess, sys

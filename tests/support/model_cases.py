@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import string
+import types
 from pathlib import Path
 
 import tokenizers
@@ -10,14 +11,13 @@ import torch
 from tokenizers import AddedToken, decoders, models, normalizers
 
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.weights import save_models
 from lm.tokenizer.build import train_ranks, write_byte_level, write_huggingface
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.train.loop import TrainingState
-from lm.train.outputs import write_models
 from support.tokenizer_cases import fuzzed_texts, save_tokenizer
 
 SHAPE = dict(
-    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, window=8, full_attention_every=3,
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, sliding_window=8, full_attention_every=3,
     rope_base_local=10_000.0, rope_base_global=500_000.0, query_scale=24, norm_eps=1e-6, max_seq_len=96,
 )  # fmt: skip
 TEXTS = fuzzed_texts(300, seed=5)
@@ -65,11 +65,9 @@ def build(vocab_size: int, seed: int = 0, **changes) -> Gemma3Model:
 
 
 def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dict:
-    """data/models as the stage leaves it, after 20 steps of 128 tokens; returns the record."""
-    state = TrainingState(model, [], step=20, best_loss=2.5, best_step=10)
-    state.best_weights = state.weights()
-    state.history.validation += [[10, 1280, 2.5], [20, 2560, 2.6]]
-    provenance = {
+    """Write data/models as the train stage leaves it after 20 steps of 128 tokens; return the record."""
+    weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+    record = {
         "config": dataclasses.asdict(model.config),
         "seq_len": 32,
         "seed": 1,
@@ -77,6 +75,17 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
         "tokenizer_sha256": tokenizer.sha256,
         "data_sha256": {"train": "a" * 64, "validation": "b" * 64},
         "init_sha256": None,
+        "segments": [],
+        "training": {"steps": 20, "epochs": 0.5, "training_flops": 1e9, "parameters": 1000, "last_train_loss": 2.4},
+        "best": {"step": 10, "tokens_seen": 1280, "val_loss": 2.5},
+        "last": {"step": 20, "tokens_seen": 2560, "val_loss": 2.6},
     }
-    write_models(folder, state, batch_tokens=128, provenance=provenance)
+    save_models(folder, weights, weights, record)
     return json.loads((folder / "model.json").read_text())
+
+
+def optimizer_params(optimizer="muon", weight_decay=0.1, embedding_lr_factor=1.0):
+    """Return what `build_optimizers` reads of the parameters."""
+    return types.SimpleNamespace(
+        optimizer=optimizer, weight_decay=weight_decay, beta1=0.9, beta2=0.95, embedding_lr_factor=embedding_lr_factor
+    )

@@ -1,6 +1,6 @@
-"""Ranks of the train stage: forked, as an outside torchrun would begin them, or begun by the stage itself.
+"""Ranks of the train stage: forked, as an outside torchrun would start them, or started by the stage itself.
 
-Run as a script this is such a rank, with a sabotage: the stage's launcher begins it instead of train.py.
+Run as a script, this file is such a rank with a sabotage: the stage's launcher starts it instead of train.py.
 """
 
 import json
@@ -12,24 +12,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src"), str(Path(__file__).resolve().parents[1])]
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("src", "benchmarks", "tests")]
 
 import lm.core.files
-import lm.train.loop
+import lm.train.step
 import train as train_stage
+from lm.model import device as machine
 from lm.train.signals import StopRequest
-from support.train_cases import ARGUMENTS, Ended, Stage
+from support.train_cases import ARGUMENTS, Ended, Stage, at_step
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
-    """The stage as `count` ranks of a launcher outside, in the working directory, to their ends."""
+    """Run the stage as `count` ranks of an outside launcher, in the current directory, to their ends."""
     port = free_port()
     stages = [Stage(become_rank, rank, count, port, sabotage, *arguments) for rank in range(count)]
     return [stage.end() for stage in stages]
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
@@ -55,19 +56,19 @@ def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *ar
 
 
 def forbidden(*arguments):
-    """Stands for what takes a lock or writes a file, in all ranks but the first."""
+    """Replace what takes a lock or writes a file, on all ranks but the main one."""
     raise AssertionError(f"rank {os.environ['RANK']} writes {arguments[0]}")
 
 
 def sabotage_ranks(*words) -> None:
-    """A sabotage of a stage that begins ranks: they begin with the function and the integers that `words` name."""
+    """A sabotage of a stage that starts ranks: `words` are the function and the integers they start with."""
     os.environ["SABOTAGE"] = " ".join(map(str, words))
     train_stage.__file__ = __file__
 
 
 def record_batches(folder: str) -> None:
     """A sabotage: every batch of ids that this process computes on, in order, goes to <folder>/<rank>.json."""
-    seen, accumulate = [], lm.train.loop.accumulate_gradients
+    seen, accumulate = [], lm.train.step.accumulate_gradients
     path = Path(folder) / f"{os.environ.get('RANK', 0)}.json"
 
     def recorded(model, x, y, micro_batches, dtype):
@@ -75,20 +76,7 @@ def record_batches(folder: str) -> None:
         path.write_text(json.dumps(seen))
         return accumulate(model, x, y, micro_batches, dtype)
 
-    lm.train.loop.accumulate_gradients = recorded
-
-
-def at_step(step: int, action: Callable) -> None:
-    """A sabotage: `action()` after this step, before what comes after it."""
-    train_steps = train_stage.train_steps
-
-    def steps(*arguments):
-        for number in train_steps(*arguments):
-            if number == step:
-                action()
-            yield number
-
-    train_stage.train_steps = steps
+    lm.train.step.accumulate_gradients = recorded
 
 
 def hold_at(step: int) -> None:
@@ -104,8 +92,8 @@ def hold_at(step: int) -> None:
     at_step(step, hold)
 
 
-def hold_at_and_let_the_first_be_slow(step: int) -> None:
-    """A sabotage: as `hold_at`, and the first rank, which speaks for all, takes its time to leave, the others none."""
+def hold_at_and_slow_down_the_main_rank(step: int) -> None:
+    """A sabotage: as `hold_at`; the main rank, which prints for all, leaves late, and the others at once."""
     hold_at(step)
     if os.environ["RANK"] != "0":
         sys.exit = os._exit
@@ -115,11 +103,23 @@ def hold_at_and_let_the_first_be_slow(step: int) -> None:
 
 
 def hang_at(rank: int, step: int) -> None:
-    """A sabotage: this rank sleeps for good after this step; all write their process ids before."""
+    """A sabotage: this rank sleeps forever after this step; all write their process ids before."""
     Path("go").touch()
     hold_at(step)
     if os.environ["RANK"] == str(rank):
         at_step(step, lambda: time.sleep(3600))
+
+
+def measure(speedup: float) -> None:
+    """A sabotage: the processor has bfloat16, measured this many times faster; only the main rank may measure."""
+    machine.has_bfloat16 = lambda device: True
+    machine.bfloat16_speedup = (lambda: speedup) if os.environ.get("RANK", "0") == "0" else forbidden
+
+
+def measure_and_stop(speedup: float, step: int) -> None:
+    """A sabotage: as `measure`; the last of two ranks is asked to stop in this step."""
+    measure(speedup)
+    stop_at(1, step)
 
 
 def stop_at(rank: int, step: int) -> None:

@@ -1,6 +1,6 @@
-"""Texts and tokenizers that the tests of tokenizers share.
+"""Texts and tokenizers for the tests of tokenizers.
 
-TEXTS: 20,000 fuzzed texts of every plane; TRAINING: text to train a small vocabulary on.
+TEXTS: 20,000 fuzzed texts of every Unicode plane. TRAINING: text for training a small vocabulary.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from lm.core.files import write_json
-from lm.tokenizer.build import download_ranks, train_ranks, write_byte_level
+from lm.tokenizer.build import train_ranks, write_byte_level, write_tiktoken
 from support import ROOT
 
 TIKTOKEN_CACHE = ROOT.parent / "shared" / "data" / "tiktoken_cache"
@@ -61,7 +61,7 @@ PIECES = SPECIAL + SPACES + WORDS
 
 
 def fuzzed_texts(num_texts: int, seed: int) -> list[str]:
-    """Texts of 0 to 30 pieces: words, white space, specials and characters of every plane."""
+    """Return texts of 0 to 30 pieces: words, white space, special tokens and characters of every plane."""
     draw = random.Random(seed)
 
     def piece() -> str:
@@ -81,23 +81,23 @@ TRAINING = fuzzed_texts(1000, seed=2) + ["the theory of the thing; it's 2024's b
 
 
 def write_bpe(folder: Path) -> Path:
-    """A byte-level BPE of VOCAB_SIZE entries, trained on TRAINING."""
+    """Write a byte-level BPE of VOCAB_SIZE entries, trained on TRAINING."""
     write_byte_level(folder, train_ranks([TRAINING[:600], TRAINING[600:]], VOCAB_SIZE), "bpe")
     return folder
 
 
 def write_gpt2(folder: Path) -> Path:
-    """GPT-2's vocabulary out of TIKTOKEN_CACHE; the test is skipped where that is absent."""
+    """Write GPT-2's vocabulary from TIKTOKEN_CACHE; skip the test if the cache is missing."""
     if not TIKTOKEN_CACHE.exists():
         pytest.skip(f"{TIKTOKEN_CACHE} is absent: GPT-2's vocabulary would have to be downloaded")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
-        write_byte_level(folder, download_ranks("gpt2"), "tiktoken", encoding="gpt2")
+        write_tiktoken(folder, "gpt2")
     return folder
 
 
 def write_gemma_like(folder: Path) -> Path:
-    """A tokenizer of Gemma's kind with 262,144 entries, and one special token beyond them."""
+    """Write a tokenizer like Gemma's with 262,144 entries and one special token after them."""
     letters = "▁" + string.ascii_letters + string.digits + string.punctuation + "é漢字"
     names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
     pairs = [left + right for left, right in product(string.ascii_lowercase, repeat=2)]
@@ -125,14 +125,14 @@ def write_gemma_like(folder: Path) -> Path:
 
 
 def save_tokenizer(backend: tokenizers.Tokenizer, folder: Path, **config) -> Path:
-    """The two files of a fast tokenizer as they lie in a repository."""
+    """Write the two files of a fast tokenizer as a repository has them."""
     backend.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", {"clean_up_tokenization_spaces": False, **config})
     return folder
 
 
 def auto_ids(folder: Path, texts: list[str], **options) -> list[list[int]]:
-    """What transformers makes of the texts, with nothing added around them."""
+    """Return transformers' ids of the texts, with nothing added around them."""
     from transformers import AutoTokenizer
 
     auto = AutoTokenizer.from_pretrained(folder, **options)
@@ -140,5 +140,5 @@ def auto_ids(folder: Path, texts: list[str], **options) -> list[list[int]]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file."""
+    """Return the SHA-256 of each file of a folder."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}

@@ -1,12 +1,16 @@
-"""A folder in which the real train stage ends within a second, and processes in which it can be broken off.
+"""A folder in which the real train stage ends within a second, and processes in which it can be interrupted.
 
 `Stage` forks from a process that has imported torch once, so that a killed stage costs little.
 """
 
 import contextlib
+import io
+import itertools
 import multiprocessing
 import os
+import pkgutil
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -18,9 +22,14 @@ import numpy as np
 
 import train as train_stage
 from lm.tokens.tokenfile import write_tokens
+from lm.train import checkpoints
 from support.workspace import Workspace
 
-ARGUMENTS = ["train.bin", "validation.bin", "data/models", "metrics", "plots"]
+FLAGS = {
+    "--train": "train.bin", "--validation": "validation.bin", "--models": "data/models", "--metrics": "metrics",
+    "--plots": "plots",
+}  # fmt: skip
+ARGUMENTS = [word for flag in FLAGS.items() for word in flag]
 TOKENIZER = {"kind": "bpe", "vocab_size": 50, "eot_id": 49, "sha256": "ab" * 32}
 MAX_STEPS = 8
 RESULTS = [
@@ -31,7 +40,7 @@ SERVER = multiprocessing.get_context("forkserver")
 
 
 def write_ids(name, count, tokenizer=TOKENIZER, top=None):
-    """A token file of a fixed cycle; `top` replaces its last id."""
+    """Write a token file of a fixed cycle; `top` replaces its last id."""
     ids = (np.arange(count) * 7919 % 61 % 49).astype(np.uint16)
     if top is not None:
         ids[-1] = top
@@ -40,7 +49,7 @@ def write_ids(name, count, tokenizer=TOKENIZER, top=None):
 
 
 def make_training(folder: Path) -> Workspace:
-    """A small copy with token files: 8 steps, a row of the curve each 2, a validation each 4, a state each one."""
+    """Make a small copy with token files: 8 steps, a log row every 2, a validation every 4, a state every step."""
     workspace = Workspace(folder)
     workspace.make_small()
     workspace.change(**{"train.max_tokens": 512 * MAX_STEPS, "train.eval_every_tokens": 2048})
@@ -51,7 +60,7 @@ def make_training(folder: Path) -> Workspace:
     return workspace
 
 
-# What follows is about the working directory.
+# The functions below work in the current directory.
 
 
 def set_runtime(**values) -> None:
@@ -64,18 +73,18 @@ def set_runtime(**values) -> None:
 
 
 def clear() -> None:
-    """Remove all that runs have made."""
+    """Delete everything that runs have made."""
     for name in (".runs", "data/models", "metrics", "plots"):
         shutil.rmtree(name, ignore_errors=True)
 
 
 def results() -> dict[str, bytes]:
-    """What a run has made, file by file, but for the wall clock's figures."""
+    """Return the files that a run has made, without those that hold wall-clock time."""
     return {name: Path(name).read_bytes() for name in RESULTS}
 
 
 def undisturbed_results(workspace: Workspace) -> dict[str, bytes]:
-    """What a run of one process makes that nobody disturbs."""
+    """Return the results of an undisturbed run of one process."""
     with contextlib.chdir(workspace.folder):
         clear()
         assert run_stage().code == 0
@@ -84,7 +93,7 @@ def undisturbed_results(workspace: Workspace) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def restored(*names: str) -> Iterator[None]:
-    """Put these files back in the end as they are now."""
+    """Restore these files at the end."""
     before = {name: Path(name).read_bytes() for name in names}
     try:
         yield
@@ -94,13 +103,13 @@ def restored(*names: str) -> Iterator[None]:
 
 
 def only_run() -> Path:
-    """The folder of the one run that there is."""
+    """Return the folder of the only run."""
     (run,) = [path for path in Path(".runs").iterdir() if path.is_dir()]
     return run
 
 
 class Ended(NamedTuple):
-    """How a stage ended: its exit code, -9 for SIGKILL, and what it printed."""
+    """The end of a stage: exit code, -9 for SIGKILL, and what it printed."""
 
     code: int
     out: str
@@ -108,7 +117,7 @@ class Ended(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The last line on stderr, which is an error's one sentence."""
+        """Return the last line on stderr, an error's one sentence."""
         assert "Traceback" not in self.err, self.err
         last = self.err.strip().splitlines()[-1]
         assert last.startswith("error: "), self.err
@@ -116,9 +125,9 @@ class Ended(NamedTuple):
 
 
 class Stage:
-    """The train stage in a process of its own, in the working directory; `sabotage(*arguments)` comes before.
+    """The train stage in a process of its own, in the current directory, after `sabotage(*arguments)`.
 
-    `sabotage` is a function of a module; what the stage prints goes to files.
+    `sabotage` is a function of a module. What the stage prints goes to files.
     """
 
     def __init__(self, sabotage: Callable | None = None, *arguments):
@@ -129,11 +138,11 @@ class Stage:
 
     @property
     def err(self) -> str:
-        """What it has printed on stderr so far."""
+        """Return what the stage has printed on stderr so far."""
         return self._err.read_text()
 
     def end(self, timeout_s: float = 60) -> Ended:
-        """Wait for its end; a stage that hangs is killed."""
+        """Wait for the end of the stage; kill it if it hangs."""
         self.process.join(timeout_s)
         if self.process.exitcode is None:
             self.process.kill()
@@ -142,7 +151,7 @@ class Stage:
 
 
 def run_stage(sabotage: Callable | None = None, *arguments) -> Ended:
-    """A stage to its end."""
+    """Run a stage to its end."""
     return Stage(sabotage, *arguments).end()
 
 
@@ -151,33 +160,93 @@ def _run_stage(folder: Path, out: Path, err: Path, sabotage: Callable | None, ar
     os.environ.pop("DVC_ROOT", None)
     for path, descriptor in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY), descriptor)
+    checkpoints.SOURCE = folder / "src" / "lm"  # the copy's code counts, which tests change
     if sabotage is not None:
         sabotage(*arguments)
     sys.exit(train_stage.main(ARGUMENTS))
 
 
+def at_step(step: int, action: Callable) -> None:
+    """A sabotage: call `action()` after the update of this step."""
+    update_weights = train_stage.step.update_weights
+
+    def update(state, lr):
+        update_weights(state, lr)
+        if state.step == step:
+            action()
+
+    train_stage.step.update_weights = update
+
+
 def hold_at(step: int) -> None:
     """A sabotage: after this step the stage writes `held` and waits for `go`."""
-    train_steps = train_stage.train_steps
 
-    def held_steps(*arguments):
-        for number in train_steps(*arguments):
-            if number == step:
-                Path("held").write_text(str(os.getpid()))
-                wait_for(Path("go").exists)
-            yield number
+    def hold() -> None:
+        Path("held").write_text(str(os.getpid()))
+        wait_for(Path("go").exists)
 
-    train_stage.train_steps = held_steps
+    at_step(step, hold)
 
 
 def set_variable(name: str, value: str) -> None:
-    """A sabotage: an environment variable."""
+    """A sabotage: set an environment variable."""
     os.environ[name] = value
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Return once it holds; AssertionError after the time."""
+    """Return once the condition holds; raise AssertionError after the time."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, f"waited {timeout_s} s in vain"
         time.sleep(0.01)
+
+
+# Kills and damages.
+
+
+def stop_after(step):
+    """Run until the state of a step is saved, then kill -9; the last two states are left."""
+    assert run_stage(die_in_state, step + 1, "torch.save", 1, "before").code == -signal.SIGKILL
+
+
+def die_in_state(step, name, call, when):
+    """A sabotage: kill -9 at the nth call of a function while the state of a step is saved."""
+    save = checkpoints.save_state
+
+    def armed(run, at, state):
+        if at == step:
+            die_at(name, call, when)
+        save(run, at, state)
+        assert at != step, f"{name} was not called {call} times"
+
+    checkpoints.save_state = armed
+
+
+def die_at(name, call, when):
+    """A sabotage: kill -9 before, during (half of the file is written) or after the nth call of a function."""
+    owner, attribute = pkgutil.resolve_name(name.rpartition(".")[0]), name.rpartition(".")[2]
+    function, calls = getattr(owner, attribute), itertools.count(1)
+
+    def dying(*arguments, **options):
+        if next(calls) != call:
+            return function(*arguments, **options)
+        if when == "during":
+            write_half(function, *arguments)
+        if when == "after":
+            function(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, attribute, dying)
+
+
+def write_half(save, value, file):
+    whole = io.BytesIO()
+    save(value, whole)
+    file.write(whole.getvalue()[: whole.tell() // 2])
+    file.flush()
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from stages import change_params
+from stages import change_params, params_file
 from support import ROOT
 
 MICRO_MODEL = {
-    "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "window": 8,
+    "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "sliding_window": 8,
     "full_attention_every": 2, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_scale": 8,
     "norm_eps": 1e-6, "max_seq_len": 1024,
 }  # fmt: skip
@@ -45,12 +45,12 @@ class Workspace:
         self.environment.pop("DVC_ROOT", None)
 
     def change(self, **values) -> None:
-        """Change parameters: `change(**{"train.seq_len": 16})`; dots descend, missing keys are made."""
+        """Change parameters, presets too: `change(**{"train.seq_len": 16})`; a missing section is created."""
         change_params(self.folder, values)
 
     def get(self, name: str):
         """A parameter by its dotted name."""
-        value = yaml.safe_load((self.folder / "params.yaml").read_text())
+        value = yaml.safe_load(params_file(self.folder, name).read_text())
         for part in name.split("."):
             value = value[part]
         return value
@@ -68,7 +68,7 @@ class Workspace:
                 "train.seq_len": 32, "train.batch_tokens": 512, "train.micro_batch_tokens": 512,
                 "train.max_tokens": 10240, "train.warmup_steps": 2, "train.log_every_tokens": 1024,
                 "train.eval_every_tokens": 5120, "train.eval_tokens": 512, "train.dtype": "float32",
-                "eval.stride": 16, "eval.sample_tokens": 8, "eval.num_samples": 1,
+                "eval.stride_fraction": 0.5, "eval.sample_tokens": 8, "eval.num_samples": 1,
             }
         )  # fmt: skip
 

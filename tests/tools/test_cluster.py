@@ -1,4 +1,4 @@
-"""Tokenizing in ranks gives the bytes of one process; a rank that ended is kept only for what it was made of."""
+"""Tokenizing in ranks gives the bytes of one process; a finished rank is reused only for the same inputs."""
 
 import dataclasses
 import importlib.util
@@ -10,11 +10,11 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 import tokenize_split
 from lm.core.errors import DataError, IntegrityError
@@ -27,8 +27,8 @@ from lm.tokens.tokenfile import open_tokens
 from support.refusal import refused
 from support.texts import make_texts
 from tools.tokenize_cluster import cli as tokenize_cluster
-from tools.tokenize_cluster import ranks as rank_tokens
-from tools.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_part
+from tools.tokenize_cluster import ranks as cluster_ranks
+from tools.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_rank
 
 needs_datatrove = pytest.mark.skipif(
     importlib.util.find_spec("datatrove") is None, reason="datatrove is not installed: requirements-cluster.txt"
@@ -39,16 +39,17 @@ FILES = (TEXTS[:40], TEXTS[40:45], ["", ""], TEXTS[45:200], TEXTS[200:])
 
 
 def describe_raw() -> None:
-    """Write the manifest of what lies in data/raw."""
+    """Write the manifest of data/raw."""
     split = describe_split(Path("data/raw"), "text", "text")
     write_json(Path("data/raw/manifest.json"), {"source": "test", "column": "text", "splits": {"text": split}})
 
 
 def set_slice(start_char: int, num_chars: int | None) -> None:
-    """The slice train of params.yaml; validation is a range far behind it."""
+    """Set the training slice; validation is in another split."""
     slices = {"train": {"split": "text", "start_char": start_char, "num_chars": num_chars}}
     slices["validation"] = {"split": "other", "start_char": 0, "num_chars": None}
-    Path("params.yaml").write_text(yaml.safe_dump({"data": {"source": "test"}, "sources": {"test": slices}}))
+    write_json("params.yaml", {"data": {"source": "test"}})
+    write_json("presets.yaml", {"sources": {"test": slices}})
 
 
 @pytest.fixture(scope="module")
@@ -73,21 +74,22 @@ def project(template, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "project")
 
 
-def plan(part=WHOLE, num_ranks=3, chunk_chars=1000):
-    return plan_ranks(Path("data/raw"), Path("data/tokenizer"), part, Path("ranks"), chunk_chars, num_ranks)
+def plan(text_slice=WHOLE, num_ranks=3, chunk_chars=1000):
+    return plan_ranks(Path("data/raw"), Path("data/tokenizer"), text_slice, Path("ranks"), chunk_chars, num_ranks)
 
 
 def run(job) -> list[int]:
-    """Tokenize what is not finished; return which ranks that were."""
+    """Tokenize the unfinished ranks; return their numbers."""
     unfinished = job.unfinished()
-    for part in unfinished:
-        tokenize_part(job, part)
-    return [part.number for part in unfinished]
+    for rank in unfinished:
+        tokenize_rank(job, rank)
+    return [rank.number for rank in unfinished]
 
 
 def assert_same_as_one_process(sharded: dict) -> None:
-    """OUT and its sidecar are what the stage writes, but for the list of shards."""
-    assert tokenize_split.main(["train", "data/raw", "data/tokenizer", "single.bin"]) == 0
+    """Check that OUT and its sidecar equal those of the stage, apart from the list of shards."""
+    folders = ["--raw", "data/raw", "--tokenizer", "data/tokenizer"]
+    assert tokenize_split.main(["--split", "train", *folders, "--tokens", "single.bin"]) == 0
     shards = sharded.pop("shards")
     assert sharded == read_json("single.json")
     assert b"".join((OUT / shard["path"]).read_bytes() for shard in shards) == Path("single.bin").read_bytes()
@@ -107,7 +109,7 @@ FIRST = sum(map(len, FILES[0]))
 def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
     set_slice(start_char, num_chars)
     job = plan(Slice("text", start_char, num_chars), num_ranks)
-    assert len(job.parts) <= min(num_ranks, len(FILES))
+    assert len(job.ranks) <= min(num_ranks, len(FILES))
     run(job)
     assert_same_as_one_process(join_ranks(job, OUT))
 
@@ -115,14 +117,14 @@ def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
 def test_every_file_goes_to_one_rank_in_order_and_ranks_are_about_equal():
     entries = read_json("data/raw/manifest.json")["splits"]["text"]["files"]
     for num_ranks in range(1, 7):
-        parts = plan(num_ranks=num_ranks).parts
-        assert [entry for part in parts for entry in part.files] == entries
-        assert [part.number for part in parts] == list(range(len(parts)))
-    files = [({"bytes": 100}, 0, 0)] * 64
-    assert [len(group) for group in rank_tokens._groups(files, 8)] == [8] * 8
+        ranks = plan(num_ranks=num_ranks).ranks
+        assert [entry for rank in ranks for entry in rank.files] == entries
+        assert [rank.number for rank in ranks] == list(range(len(ranks)))
+    files = [cluster_ranks.Placed({"bytes": 100})] * 64
+    assert [len(group) for group in cluster_ranks._groups(files, 8)] == [8] * 8
 
 
-def test_a_slice_in_which_no_document_begins_and_one_beyond_the_end_are_refused():
+def test_a_slice_without_documents_and_one_after_the_end_are_refused():
     longest = max(range(len(TEXTS)), key=lambda i: len(TEXTS[i]))
     begin = sum(map(len, TEXTS[:longest]))
     job = plan(Slice("text", begin + 1, 3))
@@ -135,7 +137,7 @@ def test_a_slice_in_which_no_document_begins_and_one_beyond_the_end_are_refused(
 
 
 def replace_file(number: int) -> None:
-    """Other text in as many bytes, so that the files are shared out among the ranks as before."""
+    """Write other text of the same size, so that the files are divided among the ranks as before."""
     write_documents(Path(f"data/raw/text/{number:04d}.parquet"), FILES[number][::-1])
     describe_raw()
 
@@ -151,39 +153,43 @@ def truncate(number: int) -> None:
     os.truncate(path, path.stat().st_size - 2)
 
 
+def other_versions(name: str) -> list:
+    return [SimpleNamespace(version="9.9")]
+
+
 @pytest.mark.parametrize(
     ("change", "again"),
     [
         (lambda patch: None, []),
         (lambda patch: replace_file(3), [3]),
         (lambda patch: other_tokenizer(), [0, 1, 2, 3, 4]),
-        (lambda patch: patch.setattr(rank_tokens, "_version", lambda package: "9.9"), [0, 1, 2, 3, 4]),
-        (lambda patch: patch.setattr(rank_tokens, "CODE", ("lm/core/errors.py",)), [0, 1, 2, 3, 4]),
+        (lambda patch: patch.setattr(cluster_ranks, "distributions", other_versions), [0, 1, 2, 3, 4]),
+        (lambda patch: patch.setattr(cluster_ranks, "CODE", ("lm/core/errors.py",)), [0, 1, 2, 3, 4]),
         (lambda patch: truncate(1), [1]),
         (lambda patch: Path("ranks/rank-00004.bin").unlink(), [4]),
         (lambda patch: Path("ranks/rank-00000.json").write_text("{"), [0]),
     ],
 )
-def test_a_restart_does_again_what_has_changed_and_nothing_else(monkeypatch, change, again):
+def test_a_restart_repeats_only_what_has_changed(monkeypatch, change, again):
     run(plan(num_ranks=100))
     change(monkeypatch)
     job = plan(num_ranks=100, chunk_chars=777)  # which changes no byte
-    times = {part.number: job.path(part).stat().st_mtime_ns for part in job.parts if part.number not in again}
+    times = {rank.number: job.path(rank).stat().st_mtime_ns for rank in job.ranks if rank.number not in again}
     assert run(job) == again
-    assert {number: job.path(job.parts[number]).stat().st_mtime_ns for number in times} == times
+    assert {number: job.path(job.ranks[number]).stat().st_mtime_ns for number in times} == times
     assert_same_as_one_process(join_ranks(job, OUT))
 
 
-def test_another_slice_does_again_the_ranks_that_it_cuts():
+def test_another_slice_repeats_only_the_ranks_that_it_cuts():
     run(plan(num_ranks=100))
     assert run(plan(Slice("text", 5, None), num_ranks=100)) == [0]
 
 
-def test_a_rank_that_is_killed_before_its_file_has_its_name_is_not_taken_for_finished(monkeypatch):
-    """Its sidecar is written first; what lay there from other code may be as long."""
+def test_a_rank_killed_before_the_rename_is_unfinished(monkeypatch):
+    """Its sidecar is written first, and an old file from other code may have the same length."""
     job = plan()
     run(job)
-    monkeypatch.setattr(rank_tokens, "_version", lambda package: "9.9")
+    monkeypatch.setattr(cluster_ranks, "distributions", other_versions)
 
     def killed(old, new):
         if str(new).endswith(".bin"):
@@ -192,39 +198,39 @@ def test_a_rank_that_is_killed_before_its_file_has_its_name_is_not_taken_for_fin
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("lm.core.files.os.replace", killed)
-        tokenize_part(job, job.parts[1])
+        tokenize_rank(job, job.ranks[1])
     assert run(job) == [0, 1, 2]
 
 
-def test_text_that_is_not_the_manifests_is_not_tokenized():
+def test_text_that_differs_from_the_manifest_is_not_tokenized():
     job = plan(num_ranks=100)
     write_documents(Path("data/raw/text/0001.parquet"), ["something else"])
     with pytest.raises(IntegrityError, match=r"0001\.parquet: sha256 is .*, the manifest says"):
         run(job)
-    assert [part.number for part in job.unfinished()] == [1, 2, 3, 4]
+    assert [rank.number for rank in job.unfinished()] == [1, 2, 3, 4]
 
 
-def test_a_rank_whose_bytes_have_changed_is_not_joined():
+def test_a_rank_with_changed_bytes_is_not_joined():
     job = plan()
     run(job)
-    content = bytearray(job.path(job.parts[2]).read_bytes())
+    content = bytearray(job.path(job.ranks[2]).read_bytes())
     content[7] ^= 1
-    job.path(job.parts[2]).write_bytes(content)
+    job.path(job.ranks[2]).write_bytes(content)
     with pytest.raises(IntegrityError, match=r"rank-00002\.bin: sha256 is .* remove it, and run the same command"):
         join_ranks(job, OUT)
     assert not OUT.exists()
 
 
-def test_a_rank_in_which_gigatoken_differs_is_done_again_with_tiktoken(monkeypatch, capsys):
+def test_a_rank_in_which_gigatoken_differs_is_repeated_with_tiktoken(monkeypatch, capsys):
     encode, job = Engine.encode_fast, plan()
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "encode_fast", lambda self, texts: encode(self, texts)[::-1])
         run(job)
-    assert "tokenizing rank 2 again with tiktoken alone" in capsys.readouterr().err
+    assert "rank-00002.bin again with tiktoken alone" in capsys.readouterr().err
     assert_same_as_one_process(join_ranks(job, OUT))
 
 
-def test_the_information_of_the_texts_is_added_up():
+def test_the_surprisal_of_the_texts_is_added_up():
     for number in range(3):
         path = Path(f"data/raw/text/{number:04d}.parquet")
         write_documents(path, TEXTS[number * 9 : number * 9 + 9], surprisal_bits=[0.5 + number] * 9)
@@ -237,11 +243,11 @@ def test_the_information_of_the_texts_is_added_up():
     assert join_ranks(job, OUT)["surprisal_bits"] == 9 * (0.5 + 1.5 + 2.5)
 
 
-def test_a_damaged_parquet_file_is_no_empty_rank():
+def test_a_damaged_parquet_file_is_not_an_empty_rank():
     Path("data/raw/text/0002.parquet").write_bytes(b"PAR1 and no more")
     manifest = read_json("data/raw/manifest.json")
     entry = manifest["splits"]["text"]["files"][2]
-    entry["sha256"] = rank_tokens.sha256_file("data/raw/text/0002.parquet")
+    entry["sha256"] = cluster_ranks.sha256_file("data/raw/text/0002.parquet")
     write_json("data/raw/manifest.json", manifest)
     with pytest.raises(DataError, match="not a whole parquet file"):
         run(plan(num_ranks=100))
@@ -251,7 +257,7 @@ def test_a_damaged_parquet_file_is_no_empty_rank():
 
 
 def run_tool(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
-    """The tool in a process of its own: datatrove's log keeps the stderr that it finds."""
+    """Run the tool in a new process, because datatrove's log keeps the first stderr that it sees."""
     command = [sys.executable, tokenize_cluster.SRC, "tokenize_cluster", "train", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
@@ -263,7 +269,7 @@ def rank_times() -> dict[str, int]:
 
 
 @needs_datatrove
-def test_two_local_workers_give_the_bytes_of_one_process_and_do_nothing_twice():
+def test_two_local_workers_give_the_bytes_of_one_process_and_repeat_nothing():
     assert "5 of 5 ranks to tokenize" in run_tool("--ranks", "100", "--workers", "2").stdout
     assert_same_as_one_process(read_json(OUT.with_suffix(".json")))
     before = rank_times()
@@ -276,7 +282,7 @@ def test_two_local_workers_give_the_bytes_of_one_process_and_do_nothing_twice():
 
 
 @needs_datatrove
-def test_a_rank_that_fails_ends_the_tool_with_its_sentence_and_the_others_are_kept():
+def test_a_failing_rank_ends_the_tool_with_its_sentence_and_keeps_the_others():
     write_documents(Path("data/raw/text/0004.parquet"), ["something else"])
     last = run_tool("--ranks", "100", "--workers", "1", code=4).stderr.strip().splitlines()[-1]
     assert re.match(r"error: .*0004\.parquet: sha256 is .*, the manifest says", last)
@@ -285,7 +291,7 @@ def test_a_rank_that_fails_ends_the_tool_with_its_sentence_and_the_others_are_ke
     assert "1 of 5 ranks to tokenize" in run_tool("--ranks", "100", "--workers", "1").stdout
 
 
-COMMANDS = {  # of a Slurm that takes every job, and of a node on which one runs
+COMMANDS = {  # a Slurm that accepts every job, and a node on which one runs
     "sbatch": "#!/bin/bash\necho Submitted batch job 7\n",
     "srun": '#!/bin/bash\n[ "$1 $2 $3" = "-l -n 1" ] && exec "${@:4}"\n',
     "scontrol": "#!/bin/bash\necho localhost\n",
@@ -294,7 +300,7 @@ COMMANDS = {  # of a Slurm that takes every job, and of a node on which one runs
 
 @pytest.fixture
 def path_of_slurm(tmp_path, monkeypatch):
-    """A PATH with these commands on it, and without this Python."""
+    """Set a PATH with these commands and without this Python."""
     (tmp_path / "fake").mkdir()
     for name, script in COMMANDS.items():
         (tmp_path / "fake" / name).write_text(script)
@@ -304,11 +310,11 @@ def path_of_slurm(tmp_path, monkeypatch):
 
 
 @needs_datatrove
-def test_the_job_that_slurm_is_given_runs_and_the_same_command_joins(path_of_slurm):
+def test_the_submitted_slurm_job_runs_and_the_same_command_joins(path_of_slurm):
     options = ["--ranks", "2", "--executor", "slurm", "--workers", "1"]
     options += [f"--option={pair}" for pair in ("time=1:00:00", "partition=cpu", "sbatch_args.account=mine")]
     printed = run_tool(*options).stdout
-    assert "2 ranks are submitted; when they have ended, the same command joins them" in printed
+    assert "2 ranks are submitted; when they have finished, the same command joins them" in printed
     assert not OUT.exists()
     (script,) = Path("ranks/train/logs").glob("*/launch_script.slurm")
     lines = script.read_text().splitlines()
@@ -323,13 +329,13 @@ def test_the_job_that_slurm_is_given_runs_and_the_same_command_joins(path_of_slu
 
 
 @needs_datatrove
-def test_rays_executor_is_given_what_it_needs(monkeypatch):
-    """Ray itself is not run here."""
+def test_rays_executor_gets_its_options(monkeypatch):
+    """Ray itself does not run here."""
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     job = plan()
     executor = tokenize_cluster.make_executor(job, "ray", 2, tokenize_cluster.read_options(["mem_per_cpu_gb=3"]))
-    assert (executor.tasks, executor.workers, executor.mem_per_cpu_gb) == (len(job.parts), 2, 3)
+    assert (executor.tasks, executor.workers, executor.mem_per_cpu_gb) == (len(job.ranks), 2, 3)
     assert executor.pipeline == [job] and not executor.skip_completed
     assert executor.ray_remote_kwargs["runtime_env"]["env_vars"] == {"PYTHONPATH": f"{tokenize_cluster.SRC}:/theirs"}
 
@@ -339,7 +345,7 @@ def tool(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "parts"),
+    ("arguments", "code", "sentences"),
     [
         (["--ranks", "0"], 2, ["--ranks is 0, needed: at least 1"]),
         (["--ranks", "2", "--workers", "-1"], 2, ["--workers is -1"]),
@@ -349,12 +355,12 @@ def tool(*arguments: str) -> int:
     ],
 )
 @needs_datatrove
-def test_wrong_arguments_are_refused_in_a_sentence(capfd, arguments, code, parts):
-    refused(tool(*arguments), capfd.readouterr().err, code, *parts)
+def test_wrong_arguments_are_refused_in_one_sentence(capfd, arguments, code, sentences):
+    refused(tool(*arguments), capfd.readouterr().err, code, *sentences)
 
 
 @pytest.mark.parametrize(("kind", "package"), [("local", "datatrove"), ("slurm", "datatrove"), ("ray", "ray")])
-def test_without_the_extra_packages_the_tool_says_what_to_install(monkeypatch, capfd, kind, package):
+def test_without_the_extra_packages_the_tool_names_what_to_install(monkeypatch, capfd, kind, package):
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
@@ -362,15 +368,15 @@ def test_without_the_extra_packages_the_tool_says_what_to_install(monkeypatch, c
     refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements-cluster.txt")
 
 
-def test_overlapping_slices_are_refused_as_the_stage_refuses_them(capfd):
-    params = yaml.safe_load(Path("params.yaml").read_text())
-    params["sources"]["test"]["validation"]["split"] = "text"
-    Path("params.yaml").write_text(yaml.safe_dump(params))
+def test_overlapping_slices_are_refused_as_in_the_stage(capfd):
+    presets = read_json("presets.yaml")
+    presets["sources"]["test"]["validation"]["split"] = "text"
+    write_json("presets.yaml", presets)
     status = tokenize_cluster.main(["validation", "--ranks", "2"])
     refused(status, capfd.readouterr().err, 2, "train and validation share characters")
 
 
-def test_large_strings_and_files_of_other_types_are_read_as_the_stage_reads_them():
+def test_large_strings_are_read_as_in_the_stage():
     table = pa.table({"text": pa.array(TEXTS[:30], pa.large_string())})
     pq.write_table(table, "data/raw/text/0001.parquet")
     describe_raw()

@@ -1,4 +1,4 @@
-"""Conversions lose nothing: the same bytes come back, what does not fit is refused, nothing half-done is left."""
+"""Conversions are lossless, refuse what does not fit, and leave no unfinished file."""
 
 import json
 import pickle
@@ -13,7 +13,7 @@ from lm.core.files import read_json, write_json
 from lm.formats import stream as formats_stream
 from lm.formats.dumps import META, PROVENANCE
 from lm.tokenizer.build import train_ranks, write_byte_level
-from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
 from support import ROOT
@@ -31,7 +31,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Convert with names inside a temporary folder; return what the last line said."""
+    """Convert with names inside a temporary folder; return the last line printed."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, expect=0):
@@ -47,7 +47,7 @@ def write_bin(path, tokenizer, ids, dtype=None):
     dtype = dtype or tokenizer.meta["dtype"]
     meta = {
         "documents": 3, "characters": 100, "utf8_bytes": 101, "surprisal_bits": 1.5,
-        "tokenizer": formats_stream.describe_tokenizer(tokenizer),
+        "tokenizer": describe_tokenizer(tokenizer),
         "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "manifest_sha256": "ab"},
     }  # fmt: skip
     write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
@@ -83,7 +83,7 @@ def visible(folder):
         ("b", ["--seq_len", 7, "--pad_token", 4]),
     ],
 )
-def test_there_and_back_gives_the_same_bytes_and_sidecar(
+def test_a_round_trip_gives_the_same_bytes_and_sidecar(
     tmp_path, run, tokenizer, monkeypatch, dtype, num_tokens, name, options
 ):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
@@ -97,7 +97,7 @@ def test_there_and_back_gives_the_same_bytes_and_sidecar(
     assert open_tokens(tmp_path / "c.bin").ids.tolist() == stream_ids(num_tokens).tolist()
 
 
-def test_npy_and_dumps_turn_into_each_other(tmp_path, run, tokenizer):
+def test_npy_and_dumps_convert_into_each_other(tmp_path, run, tokenizer):
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(100))
     run("a.bin", "b.npy", "--row_length", 9)
     assert run("b.npy", "c", "--seq_len", 8) == "c: 100 tokens and 4 of padding"
@@ -110,7 +110,7 @@ def test_npy_and_dumps_turn_into_each_other(tmp_path, run, tokenizer):
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["int32", "<u2", ">i8"])
 @pytest.mark.parametrize("shape", [(60,), (6, 10), (60, 1), (1, 60)])
-def test_a_foreign_npy_comes_back_byte_for_byte(tmp_path, run, tokenizer, monkeypatch, shape, dtype, order):
+def test_a_foreign_npy_survives_a_round_trip(tmp_path, run, tokenizer, monkeypatch, shape, dtype, order):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
     ids = stream_ids(60).astype(dtype).reshape(shape)
     np.save(tmp_path / "a.npy", np.asarray(ids, order=order))
@@ -125,7 +125,7 @@ def test_a_foreign_npy_comes_back_byte_for_byte(tmp_path, run, tokenizer, monkey
 # ---------------------------------------------------------------- sidecars
 
 
-def test_a_created_sidecar_is_what_tokenizing_would_have_written_and_training_takes_it(tmp_path, run, tokenizer):
+def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
     ids, _ = tokenizer.encode_documents(TEXTS)
     np.save(tmp_path / "a.npy", ids.astype(np.int64))
     assert run("a.npy", "b.bin", "--tokenizer", tokenizer.folder) == f"b.bin: {len(ids)} tokens"
@@ -134,7 +134,7 @@ def test_a_created_sidecar_is_what_tokenizing_would_have_written_and_training_ta
     wanted = {
         "documents": len(TEXTS), "characters": sum(map(len, TEXTS)),
         "utf8_bytes": sum(len(text.encode()) for text in TEXTS),
-        "tokenizer": formats_stream.describe_tokenizer(tokenizer), "surprisal_bits": None, "slice": None,
+        "tokenizer": describe_tokenizer(tokenizer), "surprisal_bits": None, "slice": None,
     }  # fmt: skip
     assert wanted.items() <= tokens.meta.items()
     check_tokenizer(tokens, tokenizer.sha256)
@@ -143,20 +143,22 @@ def test_a_created_sidecar_is_what_tokenizing_would_have_written_and_training_ta
     assert x.shape == (2, 16) and (x[:, 1:] == y[:, :-1]).all()
 
 
-def test_a_stream_that_ends_in_a_document_counts_it(tmp_path, run, tokenizer):
+def test_an_unfinished_last_document_is_counted(tmp_path, run, tokenizer):
     np.save(tmp_path / "a.npy", tokenizer.encode_documents(TEXTS)[0][:-2])
     run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
     assert read_json(tmp_path / "b.json")["documents"] == len(TEXTS)
 
 
-def test_a_headerless_stream_of_another_program_is_taken_as_the_type_it_is(tmp_path, run, tokenizer):
+def test_a_bin_without_sidecar_is_read_with_the_given_type(tmp_path, run, tokenizer):
     ids = stream_ids(31)
     for name, dtype, options in (("a", "<u2", []), ("b", "<u4", ["--input_dtype", "uint32"])):
         (tmp_path / f"{name}.bin").write_bytes(ids.astype(dtype).tobytes())
         run(f"{name}.bin", f"{name}.npy", "--tokenizer", tokenizer.folder, *options)
         assert np.load(tmp_path / f"{name}.npy").tolist() == ids.tolist()
     (tmp_path / "c.bin").write_bytes(b"odd")
-    assert "3 bytes are no whole number" in run("c.bin", "c.npy", "--tokenizer", tokenizer.folder, expect=4)
+    assert "3 bytes, needed: a whole number of uint16 ids" in run(
+        "c.bin", "c.npy", "--tokenizer", tokenizer.folder, expect=4
+    )
 
 
 # ---------------------------------------------------------------- padding
@@ -169,12 +171,12 @@ def write_foreign_dumps(folder, samples):
     (folder / META).write_text(json.dumps({"dump-0.pkl": entry}))
 
 
-def test_padding_of_foreign_files_leaves_the_stream_only_where_it_is_named(tmp_path, run, tokenizer):
+def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, tokenizer):
     rows = [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]]
     write_foreign_dumps(tmp_path / "a", rows)
     np.save(tmp_path / "a.npy", np.array(rows))
     options = ["--tokenizer", tokenizer.folder]
-    assert "a: does not say what it is padded with; give --input_pad_token" in run("a", "b.bin", *options, expect=2)
+    assert "a: has no record of its padding; give --input_pad_token" in run("a", "b.bin", *options, expect=2)
     for source in ("a", "a.npy"):
         run(source, "b.bin", *options, "--input_pad_token", 9)
         assert open_tokens(tmp_path / "b.bin").ids.tolist() == [1, 2, 9, 3, 4, 5, 6, 7, 8]
@@ -182,13 +184,13 @@ def test_padding_of_foreign_files_leaves_the_stream_only_where_it_is_named(tmp_p
         assert open_tokens(tmp_path / "c.bin").ids.tolist() == [token for row in rows for token in row]
     np.save(tmp_path / "flat.npy", np.array([1, 9, 9, 2]))
     assert "2-D" in run("flat.npy", "d.bin", *options, "--input_pad_token", 9, expect=2)
-    assert "says itself" in run("b.bin", "d.npy", "--input_pad_token", 9, expect=2)
+    assert "has a record of it" in run("b.bin", "d.npy", "--input_pad_token", 9, expect=2)
     run("b.bin", "own", "--seq_len", 4)
-    assert "says itself" in run("own", "d.bin", "--input_pad_token", 9, expect=2)
+    assert "has a record of it" in run("own", "d.bin", "--input_pad_token", 9, expect=2)
 
 
 @pytest.mark.parametrize(("name", "option"), [("b.npy", "--row_length"), ("b", "--seq_len")])
-def test_a_tail_is_refused_where_that_is_asked(tmp_path, run, tokenizer, name, option):
+def test_a_short_tail_is_refused_on_request(tmp_path, run, tokenizer, name, option):
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     sentence = run("a.bin", name, option, 8, "--tail", "refuse", expect=3)
     assert "21 tokens are 2 times 8 and 5 more" in sentence
@@ -197,7 +199,7 @@ def test_a_tail_is_refused_where_that_is_asked(tmp_path, run, tokenizer, name, o
     assert run("a.bin", name, option, 8) == f"{name}: 21 tokens and 3 of padding"
 
 
-def test_the_padding_is_the_end_of_text_or_what_is_asked(tmp_path, run, tokenizer):
+def test_the_padding_is_the_end_of_text_or_the_given_id(tmp_path, run, tokenizer):
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(5))
     for options, pad_token in (([], tokenizer.eot_id), (["--pad_token", 7], 7)):
         run("a.bin", "b.npy", "--row_length", 8, *options)
@@ -228,13 +230,13 @@ def test_the_padding_is_the_end_of_text_or_what_is_asked(tmp_path, run, tokenize
         (["a.bin", "b.npy", "--dtype", "uint8"], 2, "dtype is uint8, needed: an integer type that holds 299"),
         (["a.bin", "b.npy", "--dtype", "float32"], 2, "dtype is float32"),
         (["a.bin", "b.npy", "--row_length", "8", "--pad_token", "70000"], 2, "holds 70000"),
-        (["a.bin", "b.npy", "--input_dtype", "uint16"], 2, "says itself what --input_dtype would"),
+        (["a.bin", "b.npy", "--input_dtype", "uint16"], 2, "--input_dtype is not needed, the file has a record of it"),
         (["a.bin", "full", "--seq_len", "4"], 2, "full: holds thesis.txt"),
         (["full", "b.bin"], 4, "full: has no dump-meta_data.json"),
         (["bare.npy", "b.bin"], 2, "bare.npy: has no sidecar; give --tokenizer"),
     ],
 )
-def test_mistakes_are_one_line_and_leave_nothing(tmp_path, run, tokenizer, arguments, status, sentence):
+def test_mistakes_give_one_line_and_leave_no_file(tmp_path, run, tokenizer, arguments, status, sentence):
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     np.save(tmp_path / "bare.npy", np.arange(9))
     (tmp_path / "full").mkdir()
@@ -278,7 +280,7 @@ def flip(path, place=-1):
         ("b.npy", lambda folder: write_json(folder / "b.npy.json", {"tokens": 21})),
     ],
 )
-def test_an_altered_input_is_refused_and_an_old_output_stays(tmp_path, run, tokenizer, source, damage):
+def test_an_altered_input_is_refused_and_the_old_output_is_kept(tmp_path, run, tokenizer, source, damage):
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     run("a.bin", "b.npy")
     run("a.bin", "c", "--seq_len", 7)
@@ -319,7 +321,10 @@ def test_every_tool_of_the_folder_can_be_called_from_anywhere(tmp_path, tokenize
         command = [sys.executable, ROOT / "src", *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
-    names = sorted(path.stem for path in (ROOT / "src" / "tools").glob("[!_]*.py"))
+    tools = ROOT / "src" / "tools"
+    names = sorted(
+        [path.stem for path in tools.glob("[!_]*.py")] + [path.parent.name for path in tools.glob("*/cli.py")]
+    )
     for arguments in ([], ["unknown"], ["__init__"]):
         done = call(*arguments)
         assert done.returncode == 2 and done.stderr.strip().endswith(f"there are: {', '.join(names)}")

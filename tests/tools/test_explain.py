@@ -1,4 +1,4 @@
-"""explain: the text of a step's batch is the decoded batch, and says where it comes from."""
+"""explain: prints the decoded batch of a step, its positions and its documents."""
 
 import re
 import subprocess
@@ -72,7 +72,7 @@ def text_of(row: str) -> str:
 
 
 @pytest.mark.parametrize("step", [0, 1, 17, STEPS - 1])
-def test_the_text_is_the_decoded_batch(project, explain, step):
+def test_text_equals_the_decoded_batch(project, explain, step):
     status, output, _ = explain("--step", step)
     inputs, targets = project.windows.batch(step)
     rows = rows_of(output)
@@ -82,10 +82,10 @@ def test_the_text_is_the_decoded_batch(project, explain, step):
         assert f"last target: {project.tokenizer.decode(y[-1:])!r}" in row
 
 
-def test_positions_and_documents_are_those_of_the_stream(project, explain):
+def test_positions_and_documents_match_the_stream(project, explain):
     owner = np.repeat(np.arange(len(project.texts)), project.lengths)
     place = np.concatenate([np.arange(length) for length in project.lengths])
-    begins_behind = 0
+    begins_after = 0
     for step in range(STEPS):
         for row, start in zip(rows_of(explain("--step", step)[1]), project.windows.starts(step), strict=True):
             assert f"tokens {start:,} to {start + SEQ_LEN - 1:,} of {len(owner):,}" in row
@@ -100,11 +100,11 @@ def test_positions_and_documents_are_those_of_the_stream(project, explain):
                 assert int(length) == project.lengths[int(document)]
                 folded = " ".join(project.texts[int(document)].split()).replace("`", "'")
                 assert folded.startswith(begins.rstrip("…")) and (begins or not folded)
-            begins_behind += start + SEQ_LEN < len(place) and place[start + SEQ_LEN] == 0
-    assert begins_behind  # a document that begins just behind a window is not in it
+            begins_after += start + SEQ_LEN < len(place) and place[start + SEQ_LEN] == 0
+    assert begins_after  # a document that begins right after a window is not listed
 
 
-def test_epochs_count_the_passes_over_the_text(project, explain):
+def test_epochs_count_passes_over_the_text(project, explain):
     numbers = []
     for step in range(STEPS):
         numbers += map(int, re.findall(r"^row \d+, epoch (\d+),", explain("--step", step)[1], re.M))
@@ -147,7 +147,7 @@ def test_tokens_of_another_tokenizer_are_refused(project, explain, tmp_path):
     assert status == 4 and "made with tokenizer" in error
 
 
-def test_the_seed_decides(project, explain):
+def test_another_seed_gives_another_batch(project, explain):
     assert read_yaml(Path(project.folder) / "params.yaml")["train"]["seed"] == SEED
     other = TokenWindows(project.windows.ids, SEQ_LEN, BATCH_SIZE, SEED + 1)
     assert [text_of(row) for row in rows_of(explain("--step", 0)[1])] != [
@@ -155,6 +155,6 @@ def test_the_seed_decides(project, explain):
     ]
 
 
-def test_no_model_is_needed():
+def test_torch_is_not_imported():
     code = "import sys, tools.explain; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", check=True)

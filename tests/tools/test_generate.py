@@ -1,4 +1,4 @@
-"""A trained model: loaded, given batches, and made to write; the text on the screen is that of the ids."""
+"""generate: loads a trained model and prints the text of the sampled ids; and batches of token files."""
 
 import itertools
 import json
@@ -130,7 +130,7 @@ def edited(trained, folder: Path, edit) -> Path:
         (lambda r: r["config"].update(n_layer=5), r"does not fit model.json: .*Missing key.*layers.4"),
         (lambda r: r["config"].update(n_head="4"), r"model.json: .*'str'"),
         (lambda r: r["config"].update(head_dim=15), r"model.json: head_dim is 15, needed: an even number"),
-        (lambda r: r["config"].pop("window"), r"model.json: .*window"),
+        (lambda r: r["config"].pop("sliding_window"), r"model.json: .*sliding_window"),
         (lambda r: r.pop("best"), r"model.json: 'best'"),
         (lambda r: r["best"].update(sha256="0" * 64), r"sha256 is [0-9a-f]{64}, its record says 0{64}"),
     ],
@@ -223,6 +223,12 @@ def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, set
     assert re.fullmatch(found, err)
 
 
+@pytest.mark.parametrize("temperature", ["1e-38", "1e-320", "1e-9"])
+def test_a_tiny_temperature_takes_the_likeliest_token(run, temperature):
+    greedy = run("The", "--temperature", 0, "--max_new_tokens", 20)
+    assert greedy[0] == 0 and run("The", "--temperature", temperature, "--max_new_tokens", 20)[:2] == greedy[:2]
+
+
 def test_samples_have_seeds_of_their_own_and_the_text_goes_to_the_end_of_the_context(trained, run):
     status, out, err = run("The", "--num_samples", 3, "--seed", 4, "--max_new_tokens", 500)
     length = SHAPE["max_seq_len"] - 1 - len(trained.tokenizer.encode("The"))
@@ -260,7 +266,7 @@ def test_each_character_is_on_the_screen_before_the_next_is_drawn(trained, run, 
             yield token_id
 
     monkeypatch.setattr("tools.generate.generate", watched)
-    monkeypatch.setattr("tools.generate.show", lambda text: events.append("shown"))
+    monkeypatch.setattr("tools.generate.print", lambda *_, **__: events.append("shown"), raising=False)
     assert run("a", "--max_new_tokens", 30)[0] == 0
     assert events[:2] == ["shown", "drawn"] and events.count("drawn") == 30
     assert max(len(list(group)) for key, group in itertools.groupby(events) if key == "drawn") < 10

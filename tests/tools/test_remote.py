@@ -1,6 +1,6 @@
-"""README's "A team's cache on S3", command by command, against moto's server: an author pushes, colleagues pull.
+"""The commands of docs/team.md, "A team's cache on S3", against moto's server: an author pushes, colleagues pull.
 
-The colleagues' `python` refuses to start: whatever they get, no stage made it.
+The colleagues' `python` refuses to start, so no stage can make what they get.
 """
 
 import copy
@@ -18,20 +18,20 @@ from support.workspace import Workspace
 BUCKET = "our-bucket"
 BLOCK = re.compile(r"^```bash parse\n(.*?)^```", re.M | re.S)
 OUTPUTS = ("data/raw", "data/tokenizer", "data/processed_datasets", "data/audit", "data/models", "data/evaluation")
-ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"}
+ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"}
 
 
 def recipe(pattern: str) -> list[list[str]]:
-    """The commands of the README's section that match, as words, without comments."""
-    section = (ROOT / "README.md").read_text().split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
+    """Return the commands of the section that match, as lists of words without comments."""
+    section = (ROOT / "docs" / "team.md").read_text().split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
     lines = [line.partition("  #")[0].strip() for block in BLOCK.findall(section) for line in block.splitlines()]
     return [command.split() for line in lines for command in line.split(" && ") if re.match(pattern, command)]
 
 
 @pytest.fixture(scope="module")
 def endpoint():
-    """An S3 of this process, with an empty bucket."""
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line a request
+    """Start an S3 server in this process, with an empty bucket; return its address."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it prints a line per request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -43,7 +43,7 @@ def endpoint():
 
 @pytest.fixture(scope="module")
 def author(tmp_path_factory, endpoint):
-    """A repository with a remote: a commit of parameters alone, its run pushed with DVC, a commit of the results."""
+    """Make a repository with a remote: a commit of parameters, its run pushed with DVC, a commit of the results."""
     author = Workspace(tmp_path_factory.mktemp("author"))
     author.environment |= {
         "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1",
@@ -63,7 +63,7 @@ def author(tmp_path_factory, endpoint):
 
 @pytest.fixture
 def colleague(author, tmp_path):
-    """A clone with an empty cache, on a machine where no stage can run."""
+    """Make a clone with an empty cache, on a machine where no stage can run."""
     author.run("git", "clone", "-q", ".", str(tmp_path / "clone"))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho a stage was started >&2\nexit 97\n")
@@ -75,24 +75,23 @@ def colleague(author, tmp_path):
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
-    """Every file of every output by its path."""
+    """Return the bytes of every file of every output by its path."""
     files = [file for name in OUTPUTS for file in (workspace.folder / name).rglob("[!.]*") if file.is_file()]
-    files.append(workspace.folder / "metrics" / "samples.md")
     return {file.relative_to(workspace.folder).as_posix(): file.read_bytes() for file in files}
 
 
-def test_a_clone_gets_data_tokens_and_models_and_nothing_is_run(author, colleague):
+def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
     assert not (colleague.folder / "data" / "models").exists()
     for command in recipe("dvc pull"):
         colleague.run(*command)
-    found = contents(colleague)
-    assert found == contents(author)
-    assert {"data/processed_datasets/train.bin", "data/models/best_model_params.pt"} <= found.keys()
+    pulled = contents(colleague)
+    assert pulled == contents(author)
+    assert {"data/processed_datasets/train.bin", "data/models/best_model_params.pt"} <= pulled.keys()
     assert colleague.repro() == set()
     assert colleague.run("git", "status", "--porcelain").stdout == ""
 
 
-def test_repro_alone_pulls_what_it_needs_also_from_another_make_of_s3(author, colleague, endpoint):
+def test_repro_alone_pulls_what_it_needs_also_from_another_s3_service(author, colleague, endpoint):
     del colleague.environment["AWS_ENDPOINT_URL"]
     for command in recipe("dvc remote modify"):
         colleague.run(*command[:-1], endpoint)
@@ -100,8 +99,8 @@ def test_repro_alone_pulls_what_it_needs_also_from_another_make_of_s3(author, co
     assert contents(colleague) == contents(author)
 
 
-def test_what_one_has_run_nobody_runs_again(author, colleague):
-    """From the commit before the results. DVC pushes no metrics and plots that are in git; `share` brings them."""
+def test_nobody_repeats_the_run_of_a_colleague(author, colleague):
+    """Start from the commit before the results. DVC does not push metrics and plots that are in git; `share` does."""
     colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
     refused = colleague.run("dvc", "repro", "--pull", check=False)
     assert "Running stage 'audit'" in refused.stdout and "a stage was started" in refused.stderr
@@ -116,7 +115,7 @@ def test_what_one_has_run_nobody_runs_again(author, colleague):
 
 
 @pytest.mark.parametrize("command", ["dvc pull", "dvc push", "python src share"])
-def test_a_server_that_is_away_is_named(author, command):
+def test_an_unreachable_server_is_named(author, command):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -126,7 +125,7 @@ def test_a_server_that_is_away_is_named(author, command):
     assert "Traceback" not in failed.stderr
 
 
-def test_packages_have_one_version_in_all_requirements():
+def test_a_package_has_the_same_version_in_all_requirements():
     pins: dict[str, set[str]] = {}
     for path in ROOT.glob("requirements*.txt"):
         for name, version in re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s#]+)", path.read_text(), re.M):

@@ -1,4 +1,4 @@
-"""report: one self-contained page of what lies in a workspace; and the page of `dvc plots` without a network."""
+"""`python src report`: one self-contained page about a workspace; and the page of `dvc plots` without a network."""
 
 import base64
 import importlib
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,24 +20,24 @@ import pytest
 
 from lm.core.files import read_json, write_json, write_text
 from lm.core.params import read_yaml
+from lm.plots import figure_of, to_svg
 from lm.tokens.tokenfile import document_spans, open_tokens
 from support import ROOT
 from support.workspace import Workspace
-from tools.common.revisions import flatten
+from tools.common.parameters import flatten
 from tools.report import cli as report
-from tools.report import figures as figure_report
-from tools.report import html
-from tools.report import parts as report_parts
+from tools.report import pictures, sections
 
-CURVES = ["Loss against tokens", "Loss against time", "Learning rate and gradient norm", "Loss by context"]
-PICTURES = [*CURVES, "Parameters and FLOP by part", "Token length", "Document length", "Leakage by document"]
+CURVES = ["Loss by tokens", "Loss by time", "Learning rate and gradient norm", "Loss by context"]
+DOCUMENTS = "Loss and contamination by document"
+PICTURES = [*CURVES, "Parameters and FLOP by part", "Token length", "Document length", DOCUMENTS]
 SECTIONS = ["Curves", "Metrics", "Samples", "Model", "Data card", "Parameters", "Provenance"]
 TEMPLATE = ROOT / ".dvc" / "plots" / "offline.html"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The small pipeline, its stages run in dvc.yaml's order in this process."""
+    """The small pipeline; its stages ran in this process, in the order of dvc.yaml."""
     workspace = Workspace(tmp_path_factory.mktemp("report") / "made")
     workspace.make_small()
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +58,7 @@ def folder(made, tmp_path, monkeypatch):
 
 
 class Page(HTMLParser):
-    """A page taken apart; a tag that is not closed, or closed twice, is an error."""
+    """Parse a page; a tag that is not closed, or closed twice, is an error."""
 
     def __init__(self, text):
         super().__init__()
@@ -77,7 +78,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def words(self):
-        """What stands on the page, without its pictures."""
+        """Return the text of the page."""
         return " ".join(unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", self.text, flags=re.S)).split())
 
 
@@ -87,28 +88,28 @@ def made_page(*arguments):
 
 
 def svg(source):
-    """The picture in a data address, parsed."""
+    """Parse the picture in a data address."""
     head, _, content = source.partition(",")
     assert head == "data:image/svg+xml;base64"
     return ElementTree.fromstring(base64.b64decode(content))
 
 
-def test_a_finished_run_is_all_on_one_page(folder):
+def test_a_finished_run_has_everything_on_one_page(folder):
     page = made_page()
     assert list(page.pictures) == PICTURES
     assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS
-    scored, trained = read_json("metrics/eval.json"), read_json("metrics/train.json")
+    scored, trained = read_json("data/evaluation/details.json"), read_json("metrics/train.json")
     words = page.words()
     verdict = f"{scored['bits_per_byte']:.3f} ± {scored['bits_per_byte_se']:.3f} bits per byte, 10,240 tokens seen"
     assert verdict in words and f"{scored['entropy']['floor_bits_per_byte']:.3f} of it is the entropy" in words
     assert f"parameters {trained['parameters']:,}" in words and "Left out" not in words and "not hold" not in words
     for sidecar in ("train", "validation"):
         assert read_json(f"data/processed_datasets/{sidecar}.json")["sha256"] in words
-    assert "9 of 9 links between records hold" in words
+    assert "12 of 12 links between records hold" in words
     assert words.count("1. (nothing), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in words
 
 
-def test_the_page_needs_nothing_but_itself(folder):
+def test_the_page_needs_no_other_file(folder):
     page = made_page()
     assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)
     for name, value in page.attributes:
@@ -117,7 +118,7 @@ def test_the_page_needs_nothing_but_itself(folder):
     assert "url(" not in page.text and "@import" not in page.text and 'name="viewport"' in page.text
     for source in page.pictures.values():
         picture = svg(source)
-        assert float(picture.get("width").removesuffix("pt")) == pytest.approx(72 * figure_report.WIDTH)
+        assert float(picture.get("width").removesuffix("pt")) == pytest.approx(72 * sections.WIDTH)
         addresses = [value for each in picture.iter() for key, value in each.attrib.items() if key.endswith("href")]
         assert all(address.startswith(("#", "data:")) for address in addresses)
 
@@ -126,7 +127,7 @@ def test_equal_workspaces_give_equal_bytes(folder):
     assert made_page().text == made_page().text
 
 
-def test_a_run_that_goes_on_shows_its_curves_and_nothing_of_the_former_model(folder):
+def test_a_run_in_progress_shows_its_curves_and_no_results_of_the_model_before(folder):
     shutil.rmtree("data/models")
     train, seen = read_json("metrics/train.json"), 5120
     write_json("metrics/train.json", {**train, "tokens_seen": seen})
@@ -136,19 +137,25 @@ def test_a_run_that_goes_on_shows_its_curves_and_nothing_of_the_former_model(fol
     page = made_page()
     words, loss = page.words(), float(lines[2].split(",")[2])
     assert f"Not finished: {loss:.3f} nats per token on validation text after 5,120 of 10,240 tokens" in words
-    assert list(page.pictures) == [name for name in PICTURES if name not in ("Loss by context", "Leakage by document")]
+    assert list(page.pictures) == [name for name in PICTURES if name not in ("Loss by context", DOCUMENTS)]
     assert "bits per byte," not in words and "tokens_seen 5,120" in words and "excess_bits" not in words
-    former = "metrics/eval.json is about other weights than those of this run, which is not evaluated yet"
-    assert words.count(former) == 4 and "Left out: samples" in words
-    assert "Left out: what the run computed on; data/models/model.json is not there yet." in words
+    reason = "is about the weights of another run; this one is not evaluated yet"
+    assert words.count(reason) == 5 and f"Left out: samples; data/evaluation/details.json {reason}." in words
+    assert "Left out: the machines that trained the model; data/models/model.json does not exist yet." in words
 
 
 def test_a_trained_model_that_is_not_evaluated_yet(folder):
-    scored = read_json("metrics/eval.json")
-    write_json("metrics/eval.json", {**scored, "weights_sha256": "0" * 12})
+    scored = read_json("data/evaluation/details.json")
+    write_json("data/evaluation/details.json", {**scored, "weights_sha256": "0" * 12})
     words = made_page().words()
     assert "Trained, not evaluated yet: " in words and "Left out: loss by context" in words
     assert f"{scored['perplexity']:.4f}" not in words
+
+
+def test_a_clone_without_the_files_of_a_finished_run_does_not_call_it_unfinished(folder):
+    shutil.rmtree("data")
+    words = made_page().words()
+    assert "Trained, not evaluated yet: " in words and "Not finished" not in words
 
 
 def test_before_the_first_run_every_line_says_what_is_missing(folder):
@@ -156,20 +163,21 @@ def test_before_the_first_run_every_line_says_what_is_missing(folder):
         shutil.rmtree(name)
     page = made_page()
     assert not page.pictures and "Nothing is trained yet." in page.words()
-    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 13
+    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 16
 
 
-def test_what_does_not_fit_together_is_named_and_left_out(folder):
-    card = read_json("metrics/data.json")
+def test_a_record_that_does_not_fit_is_named_and_left_out(folder):
+    path = "data/audit/details.json"
+    card = read_json(path)
     card["train"]["tokens"] += 1
-    write_json("metrics/data.json", card)
+    write_json(path, card)
     words = made_page().words()
-    assert "8 of 9 links" in words and "Does not hold: metrics/data.json" in words
-    assert "Left out: counts and duplicates; metrics/data.json does not fit the other records, see Provenance." in words
+    assert "11 of 12 links" in words and f"Does not hold: {path}" in words
+    assert f"Left out: counts and duplicates; {path} does not fit the other records, see Provenance." in words
 
 
-def test_text_from_outside_is_text(folder):
-    path = Path("metrics/samples.md")
+def test_text_from_outside_is_escaped(folder):
+    path = Path("data/evaluation/samples.md")
     evil = "<script>alert(1)</script><img src=http://example.org>\n## 7\n```text\n&amp;"
     write_text(path, path.read_text().replace("```text\nOne day", f"```text\nOne day{evil}"))
     page = made_page()
@@ -178,68 +186,49 @@ def test_text_from_outside_is_text(folder):
 
 
 def test_parameters_are_the_chosen_ones_and_say_what_was_changed(folder):
-    params = read_yaml("params.yaml")
+    params, presets = read_yaml("params.yaml"), read_yaml("presets.yaml")
     recorded = {"train": {**params["train"], "peak_lr": 0.5}, "model.name": "micro"}
     write_text("dvc.lock", json.dumps({"stages": {"train": {"params": {"params.yaml": recorded}}}}))
     words = made_page().words()
-    assert (
-        f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words and "1 of them are not what dvc.lock" in words
-    )
-    shown = {name for part in report_parts.chosen(params) for name in flatten(part)}
-    own = flatten({k: v for k, v in params.items() if k not in ("sources", "tokenizers", "models")})
-    chosen = [name for name in flatten(params) if re.match(r"(sources\.stories|tokenizers\.bpe|models\.micro)\.", name)]
-    assert shown == {*own, *chosen}
+    assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words
+    assert "1 of them differ from those that dvc.lock records" in words
+    shown = {name for rows in sections.parameters(sections.read_workspace())["tables"] for name, _ in rows}
+    pattern = re.compile(r"(sources\.stories|tokenizers\.bpe|models\.micro)\.")
+    chosen = filter(pattern.match, flatten(presets))
+    assert shown == {*flatten(params), *chosen}
     assert "models.micro.n_layer 2" in words and "models.tiny" not in words and "tinystories" not in words
 
 
-def test_the_commit_and_whether_it_is_all(folder, tmp_path, monkeypatch):
+def test_the_commit_and_the_files_that_differ(folder, tmp_path, monkeypatch):
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    assert report_parts.commit() == f"{head}, clean"
+    assert sections.commit() == f"{head}, clean"
     made_page()
-    assert report_parts.commit() == f"{head}, clean"  # git ignores the page
+    assert sections.commit() == f"{head}, clean"  # git ignores the page
     write_text("params.yaml", Path("params.yaml").read_text() + "\n")
-    assert report_parts.commit() == f"{head}, dirty, files that differ: 1"
+    assert sections.commit() == f"{head}, 1 files differ"
     monkeypatch.chdir(tmp_path)
-    assert report_parts.commit().startswith("not known")
+    assert sections.commit().startswith("unknown")
 
 
-def test_lengths_are_those_of_the_stream_whatever_the_blocks(folder, monkeypatch):
+def test_lengths_do_not_depend_on_the_block_size(folder, monkeypatch):
     path = Path("data/processed_datasets/validation.bin")
     tokens = open_tokens(path)
-    for block in (7, 1000, report.BLOCK_TOKENS):
-        monkeypatch.setattr(report, "BLOCK_TOKENS", block)
-        counts, lengths = report.scan(path, tokens.meta)
+    for block in (7, 1000, pictures.BLOCK_TOKENS):
+        monkeypatch.setattr(pictures, "BLOCK_TOKENS", block)
+        counts, lengths = pictures.scan(path, tokens.meta)
         assert np.array_equal(counts, np.bincount(tokens.ids, minlength=tokens.vocab_size))
         assert np.array_equal(lengths, np.diff(document_spans(tokens), axis=1)[:, 0])
 
 
-def test_smoothing_keeps_the_ends_and_lines_and_averages_between():
-    values = np.random.default_rng(1).random(100)
-    smoothed = figure_report.smooth(values, 0.1)
-    assert smoothed[0] == values[0] and smoothed[-1] == pytest.approx(values[-1])
-    assert smoothed[50] == pytest.approx(values[45:56].mean()) and smoothed[2] == pytest.approx(values[:5].mean())
-    assert figure_report.smooth(np.arange(50.0)) == pytest.approx(np.arange(50.0))
-    assert figure_report.smooth([3.0]) == [3.0] and len(figure_report.smooth([])) == 0
+def test_document_lengths_of_one_split_can_be_drawn():
+    draw = partial(pictures.draw_document_lengths, lengths={"validation": np.array([4])})
+    assert b"<svg" in to_svg(figure_of(draw, size=(4, 3)))
 
 
-def test_pictures_of_little_and_of_much():
-    one = {"tokens": [5.0], "train_loss": [2.0], "lr": [0.0], "grad_norm": [1.0]}
-    first = {"tokens": [0.0], "val_loss": [2.5]}
-    for train, validation in ((one, first), ({}, first), (one, {})):
-        assert b"<svg" in figure_report.draw_loss_by_tokens(train, validation, 0.2)
-    assert b"<svg" in figure_report.draw_loss_by_time({}, first, {"tokens": [0.0], "seconds": [0.1]}, None)
-    assert b"<svg" in figure_report.draw_rates(one)
-    assert b"<svg" in figure_report.draw_document_lengths({"validation": np.array([4])})
-    rng = np.random.default_rng(1)
-    many = {"tokens": np.arange(1.0, 20001), "lr": np.ones(20000), "grad_norm": rng.random(20000) + 0.1}
-    assert len(figure_report.draw_rates(many)) < 1_000_000
-    cloud = figure_report.draw_documents(rng.random(9000), rng.random(9000), rng.random(9000))
-    assert len(cloud) < 300_000
-
-
-def test_numbers_stand_to_the_right_and_long_words_break():
-    text = html.table([["a", "1,234.5", "x" * 30], ["b", "–", "y"]])
-    assert text.count('<td class="number">') == 2 and text.count('<td class="long">') == 1
+def test_numbers_are_right_aligned_and_long_words_break():
+    assert [report.look(value) for value in (1234.5, 7, None, "x y" * 10, "x" * 30, "")] == [
+        "number", "number", "number", "", "long", ""
+    ]  # fmt: skip
 
 
 # The page of `dvc plots show` and `dvc plots diff`.
@@ -247,7 +236,7 @@ def test_numbers_stand_to_the_right_and_long_words_break():
 
 @pytest.fixture(scope="module")
 def plots_page(tmp_path_factory):
-    """What DVC makes of the committed template, of two revisions of a curve."""
+    """Return the page that DVC makes with the committed template for two revisions of a curve."""
     folder = tmp_path_factory.mktemp("plots")
 
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -269,7 +258,7 @@ def plots_page(tmp_path_factory):
     return (folder / "dvc_plots" / "index.html").read_text()
 
 
-def test_the_page_of_plots_has_no_address_elsewhere(plots_page):
+def test_the_page_of_plots_has_no_outside_address(plots_page):
     assert "function vegaEmbed" in plots_page and plots_page.count("vegaEmbed('#") == 1
     assert not re.search(r"(src|href)\s*=\s*.?https?:", plots_page) and "cdn" not in plots_page
     assert "{" + "plot_divs}" not in plots_page and "{" + "refresh_tag}" not in plots_page

@@ -1,4 +1,4 @@
-"""Two runs from nothing are compared output by output."""
+"""`python src reproduce`: two runs from scratch are compared output by output."""
 
 import json
 
@@ -8,24 +8,24 @@ from support.workspace import Workspace
 from tools import reproduce
 
 
-def test_what_differs_is_told_apart():
+def test_different_outputs_are_named():
     first, second, committed = {"a": "1", "b": "2"}, {"a": "1", "b": "3"}, {"a": "9", "b": "2"}
-    found = reproduce.compare(first, second, committed)
-    assert found["verdict"] == "different"
-    assert [entry["same_in_both_runs"] for entry in found["outputs"].values()] == [True, False]
-    assert [entry["same_as_committed"] for entry in found["outputs"].values()] == [False, True]
+    result = reproduce.compare(first, second, committed)
+    assert result["verdict"] == "different"
+    assert [entry["same_in_both_runs"] for entry in result["outputs"].values()] == [True, False]
+    assert [entry["same_as_committed"] for entry in result["outputs"].values()] == [False, True]
     assert reproduce.compare(first, first, {})["verdict"] == "identical"
     assert reproduce.compare(first, {"a": "1"}, {})["verdict"] == "different"
 
 
-def test_the_wall_clock_is_left_out_and_nothing_else(tmp_path):
+def test_only_wall_clock_times_are_left_out(tmp_path):
     outs = [{"path": path, "md5": path} for path in ("metrics/timing.json", "plots/timing.csv", "metrics/eval.json")]
     (tmp_path / "dvc.lock").write_text(json.dumps({"stages": {"train": {"outs": outs}}}))
     assert reproduce.output_hashes(tmp_path / "dvc.lock") == {"metrics/eval.json": "metrics/eval.json"}
 
 
 @pytest.mark.slow
-def test_two_runs_of_the_pipeline_are_the_same_bytes_and_a_clock_in_a_result_is_found(tmp_path):
+def test_two_runs_have_the_same_bytes_and_a_time_in_an_output_is_noticed(tmp_path):
     workspace = Workspace(tmp_path / "repository")
     workspace.make_small()
     workspace.commit()
@@ -36,8 +36,9 @@ def test_two_runs_of_the_pipeline_are_the_same_bytes_and_a_clock_in_a_result_is_
     assert result["verdict"] == "identical" and "data/models" in result["outputs"]
     assert all(entry["same_as_committed"] for entry in result["outputs"].values())
 
-    path = workspace.folder / "src" / "lm" / "results.py"
-    path.write_text(path.read_text().replace('"epochs": plan.epochs', '"epochs": state.elapsed_s'))
+    path, source = workspace.folder / "src" / "audit.py", '"source": manifest["source"],'
+    assert source in path.read_text()
+    path.write_text(path.read_text().replace(source, f'{source} "time": __import__("time").time(),'))
     workspace.commit()
     failed = workspace.run("python", "src", "reproduce", check=False)
-    assert failed.returncode == 4 and "differ in metrics/train.json" in failed.stderr
+    assert failed.returncode == 4 and "differ in data/audit" in failed.stderr

@@ -1,1 +1,1 @@
-"""What everything else rests on: errors, files, typed parameters."""
+"""Errors, files and typed parameters, which every other room uses."""

@@ -1,20 +1,18 @@
-"""Failures that a person can act on: one sentence each, and the exit code that tells their kind.
-
-A stage's `main` is wrapped in `command`, so that its last line on stderr is the sentence and its
-exit status the code below. Anything else that is raised is a bug of ours and keeps its traceback.
-"""
+"""Errors that a user can act on: one sentence and one exit code each. Other exceptions are bugs, with a traceback."""
 
 import functools
+import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 
-# Said of bytes that are not the recorded ones: they may be damaged in the cache too.
-MEND = "run `python src verify --cache`, which names the command that mends it"
+# Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
+MEND = "run `python src verify --cache`, which names the command that repairs it"
 
 
 class UserError(Exception):
-    """One sentence: the file or parameter, what was found, what is needed, what to do."""
+    """Say in one sentence: the file or parameter, the actual value, what is needed, what to do."""
 
     exit_code = 1
 
@@ -26,23 +24,23 @@ class ParamsError(UserError):
 
 
 class DataError(UserError):
-    """The text or the tokens cannot serve: empty, too short, a missing column."""
+    """The text or the tokens cannot be used: empty, too short, a missing column."""
 
     exit_code = 3
 
 
 class NoDocument(DataError):
-    """No document begins in the range of characters asked for."""
+    """No document begins in the requested range of characters."""
 
 
 class IntegrityError(UserError):
-    """A file is not what its record says: truncated, altered, or made from something else."""
+    """A file differs from its record: truncated, changed, or made from other inputs."""
 
     exit_code = 4
 
 
 class EnvironmentFailure(UserError):
-    """The machine or the network: no disk, no memory, no connection, no licence."""
+    """The machine or the network fails: disk, memory, connection or licence."""
 
     exit_code = 5
 
@@ -54,29 +52,29 @@ class DivergedError(UserError):
 
 
 class BusyError(UserError):
-    """Another process holds the lock of the same output."""
+    """Another process writes the same output."""
 
     exit_code = 75
 
 
 class Interrupted(UserError):
-    """SIGINT or SIGTERM; raise with the signal's number."""
+    """SIGINT or SIGTERM arrived; raise with the number of the signal."""
 
     def __init__(self, signal_number: int, message: str):
         super().__init__(message)
         self.exit_code = 128 + signal_number
 
 
-def command(main):
-    """Wrap `main(argv)` so that it returns an exit status and a `UserError` becomes one line.
+def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
+    """Wrap `main(argv)`: return an exit status; print a `UserError` as one line, with `--debug` its traceback too.
 
-    `--debug` anywhere in the arguments shows the traceback as well.
+    If the reader of a pipe ends first, as `head` does, end quietly with the status of SIGPIPE.
     """
 
     @functools.wraps(main)
     def wrapped(argv: list[str] | None = None) -> int:
         argv = list(sys.argv[1:] if argv is None else argv)
-        debug = "--debug" in argv
+        cause = error = None
         try:
             main([argument for argument in argv if argument != "--debug"])
         except KeyboardInterrupt as raised:
@@ -88,11 +86,24 @@ def command(main):
         except OSError as raised:
             cause = raised
             error = EnvironmentFailure(f"{raised.filename or 'input/output'}: {raised.strerror or raised}")
-        else:
+        is_broken_pipe = isinstance(cause, BrokenPipeError)
+        if _output_is_closed("\n" if is_broken_pipe else "") and (error is None or is_broken_pipe):
+            return 128 + signal.SIGPIPE
+        if error is None:
             return 0
-        if debug:
+        if "--debug" in argv:
             traceback.print_exception(cause)
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
 
     return wrapped
+
+
+def _output_is_closed(text: str) -> bool:
+    """Write a text to standard output; if nobody reads it any more, send the rest to nowhere and return True."""
+    try:
+        print(end=text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, hashes, strict JSON, a lock per output."""
+"""Files that are complete or absent: atomic writes, hashes, strict JSON, one lock per output."""
 
 import contextlib
 import errno
@@ -20,24 +20,20 @@ from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
 
 @contextlib.contextmanager
 def atomic_write(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` for binary writing; sync and rename it on success.
-
-    `path` then holds either its old content or all of the new one, never a part; on an error the
-    temporary file is removed. A read-only hard link into DVC's cache is replaced, never written.
-    """
+    """Open a temporary file beside `path` for binary writing; sync and rename it on success, remove it on an error."""
     path = Path(path)
     with _temporary_beside(path) as temporary:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, path)  # a read-only hard link into DVC's cache is replaced, never written
         sync_folder(path.parent)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """Yield an empty temporary folder; rename it to `path` on success, the old one going as a whole."""
+    """Yield an empty temporary folder; on success rename it to `path`, in place of the old folder."""
     path = Path(path)
     with _temporary_beside(path) as temporary:
         new, old = temporary / "new", temporary / "old"
@@ -51,39 +47,30 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """Yield the name under which this process makes `path`; at the end nothing has that name.
-
-    What killed processes left at theirs is removed first. Raises EnvironmentFailure on a full disk.
-    """
+    """Yield a temporary name beside `path` and remove it at the end; raise EnvironmentFailure if the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.iterdir():
+    for left in path.parent.iterdir():  # remove those of killed processes; a zombie does not run
         writer = re.fullmatch(rf"\.{re.escape(path.name)}\.(\d+)\.tmp", left.name)
-        if writer and (int(writer[1]) == os.getpid() or not _is_running(int(writer[1]))):
-            _remove(left)
+        if not writer:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if int(writer[1]) != os.getpid() and psutil.Process(int(writer[1])).status() != psutil.STATUS_ZOMBIE:
+                continue
+        _remove(left)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise EnvironmentFailure(
-            f"{path}: {os.strerror(error.errno)}; what was there before is unchanged; free some space on that disk and "
-            "run the same command again"
-        ) from None
+        advice = "the previous content is unchanged; free some space on that disk and run the same command again"
+        raise EnvironmentFailure(f"{path}: {os.strerror(error.errno)}; {advice}") from None
     finally:
         _remove(temporary)
 
 
-def _is_running(process_id: int) -> bool:
-    """Whether there is such a process; one that was killed and only waits for its parent to notice is none."""
-    try:
-        return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def _remove(path: Path) -> None:
-    """Delete a file or a folder that may not be there."""
+    """Delete a file or a folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -100,7 +87,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write UTF-8 `text` atomically, with the line ends as they stand."""
+    """Write UTF-8 `text` atomically, without changing its line ends."""
     with atomic_write(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -111,44 +98,39 @@ def write_json(path: Path | str, value) -> None:
 
 
 def read_json(path: Path | str) -> dict:
-    """Read a JSON object; a missing or broken file is an IntegrityError that names it."""
+    """Read a JSON object. Raise IntegrityError if the file is missing or broken."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
     except ValueError as error:
-        raise IntegrityError(f"{path}: not valid JSON ({error}); run `dvc repro -f` to make it anew") from None
+        raise IntegrityError(f"{path}: not valid JSON ({error}); run `dvc repro -f` to make it again") from None
     if not isinstance(value, dict):
         raise IntegrityError(f"{path}: holds a {type(value).__name__}, not a JSON object")
     return value
 
 
 def sha256_file(path: Path | str) -> str:
-    """Hex SHA-256 of a file's bytes, read in blocks."""
+    """Return the SHA-256 of a file in hex; the file is read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_json(value) -> str:
-    """Hex SHA-256 of a JSON value in canonical form (sorted keys, no white space)."""
+    """Return the SHA-256 of a JSON value in hex, in canonical form (sorted keys, no white space)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def write_csv(path: Path | str, columns: list[str], rows: list) -> None:
     """Write rows of numbers atomically; floats keep 8 significant digits."""
-    lines = [",".join(columns)]
-    lines += [",".join(f"{v:.8g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
-    write_text(path, "\n".join(lines) + "\n")
+    lines = [",".join(f"{v:.8g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
+    write_text(path, "\n".join([",".join(columns), *lines]) + "\n")
 
 
 @contextlib.contextmanager
 def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
-    """Hold the one writer's lock of an output for the duration; it dies with the process.
-
-    If another process holds it: wait for it where `wait` is set, else raise BusyError with the
-    holder's process id.
-    """
+    """Hold the writer's lock of an output until the process ends; if another holds it, wait or raise BusyError."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f".{path.name}.lock"), "a+") as file:
@@ -158,10 +140,9 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             if not wait:
-                raise BusyError(f"{path}: process {holder} is writing it; wait for it to end, or stop it") from None
+                raise BusyError(f"{path}: process {holder} is writing it; wait until it ends, or stop it") from None
             print(f"{path}: waiting for process {holder}", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        print(os.getpid(), end="", file=file, flush=True)
         yield

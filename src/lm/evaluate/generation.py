@@ -1,7 +1,4 @@
-"""Sampling: a model and the ids of a prompt in, the ids that continue it out, one by one.
-
-Legend as in lm.model: B batch, K key/value heads, T new tokens, S tokens with the past, D head_dim.
-"""
+"""Sample from a model: the ids of a prompt in, the ids that continue it out; legend as in lm.model.gemma3."""
 
 import dataclasses
 import math
@@ -11,18 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lm.core.params import needed
 from lm.model.gemma3 import Gemma3Model
 
 
 class KVCache:
-    """The past's keys and values, two (B, K, S, D) a layer; sliding layers keep what their window reaches."""
+    """Keys and values of the past, two (B, K, S, D) per layer; sliding layers keep what their window reaches."""
 
     def __init__(self):
         self.num_tokens = 0
         self.past: dict[int, tuple[Tensor, Tensor]] = {}
 
     def extend(self, layer: int, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, Tensor]:
-        """Append a layer's (B, K, T, D), return all that these tokens may see, keep what the next may."""
+        """Append k and v (B, K, T, D) of a layer; return what these tokens may see, keep what later ones may."""
         if layer == 0:
             self.num_tokens += k.shape[2]
         if layer in self.past:
@@ -35,11 +33,11 @@ class KVCache:
 def filter_logits(
     logits: Tensor, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
 ) -> Tensor:
-    """Set unlikely entries of (V,) to -inf, one filter after the other; None leaves one out.
+    """Set unlikely entries of logits (V,) to -inf, one filter after the other; None switches a filter off.
 
-    top_k keeps the k largest and what equals the k-th; top_p the fewest likeliest entries whose
-    probability reaches top_p (Holtzman et al., arXiv 1904.09751); min_p those at least min_p times as
-    likely as the likeliest (Nguyen et al., arXiv 2407.01082). The likeliest always stays.
+    top_k keeps the k largest entries and those equal to the k-th; top_p the smallest set of the most likely entries
+    whose probability reaches top_p (Holtzman et al., arXiv 1904.09751); min_p the entries at least min_p times as
+    likely as the most likely one (Nguyen et al., arXiv 2407.01082). The most likely entry always stays.
     """
     if top_k is not None and top_k < len(logits):
         logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -math.inf)
@@ -55,7 +53,7 @@ def filter_logits(
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How an id is drawn: temperature 0 takes the likeliest, above it the filters apply; None is off."""
+    """Settings of a draw: temperature 0 takes the most likely id, above 0 the filters apply; None is off."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -63,68 +61,44 @@ class Sampling:
     min_p: float | None = None
 
     def __post_init__(self):
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}, needed: 0 or more")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k is {self.top_k}, needed: 1 or more")
+        needed(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        needed(self.top_k is None or self.top_k >= 1, "top_k", self.top_k, "1 or more")
         for name in ("top_p", "min_p"):
             value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name} is {value}, needed: above 0, at most 1")
+            needed(value is None or 0 < value <= 1, name, value, "above 0, at most 1")
 
     def draw(self, logits: Tensor, generator: torch.Generator) -> int:
         """Draw one id from logits (V,) with a generator on the same device."""
-        if self.temperature == 0:
+        if self.temperature < 1e-6:  # 0, or so small that the division would overflow
             return int(logits.argmax())
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
         return int(torch.multinomial(kept.softmax(0), 1, generator=generator))
 
 
 def generate(
-    model: Gemma3Model,
-    prompt_ids: list[int],
-    max_new_tokens: int,
-    *,
-    generator: torch.Generator,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    eot_id: int | None = None,
-    use_cache: bool = True,
-) -> Iterator[int]:
-    """Yield the ids that follow `prompt_ids`, each as soon as it is drawn; `eot_id` is the last.
+    model: Gemma3Model, prompt_ids: list[int], max_new_tokens: int, *, generator: torch.Generator,
+    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+    eot_id: int | None = None, use_cache: bool = True,
+) -> Iterator[int]:  # fmt: skip
+    """Yield the ids that follow `prompt_ids`, each as soon as it is drawn; stop after `eot_id`.
 
-    `generator` lives on model.device; the other settings are those of `Sampling`. With the cache an id
-    costs the work of one token, without it that of the whole text. Raises ValueError for a setting out
-    of range, an empty prompt, or a text that would outgrow the model's max_seq_len.
+    `generator` is on model.device. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:
-        raise ValueError("prompt_ids is empty, needed: at least one id; an end-of-text id begins a text")
+        raise ValueError("prompt_ids is empty, needed: at least one id; begin a text with the end-of-text id")
     total, limit = len(prompt_ids) + max_new_tokens, model.config.max_seq_len
-    if total > limit:
-        raise ValueError(f"prompt and new tokens are {total}, needed: at most max_seq_len ({limit})")
-    return _stream(model, list(prompt_ids), max_new_tokens, sampling, generator, eot_id, use_cache)
+    needed(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
+    ids, cache = list(prompt_ids), KVCache() if use_cache else None
 
+    @torch.inference_mode()
+    def stream() -> Iterator[int]:  # inside, so that `generate` raises its errors when it is called
+        for _ in range(max_new_tokens):
+            new_ids = ids[cache.num_tokens :] if cache else ids
+            h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[0, -1]  # (C,)
+            ids.append(sampling.draw(F.linear(h, model.embed_tokens.weight).float(), generator))
+            yield ids[-1]
+            if ids[-1] == eot_id:
+                return
 
-@torch.inference_mode()
-def _stream(
-    model: Gemma3Model,
-    ids: list[int],
-    max_new_tokens: int,
-    sampling: Sampling,
-    generator: torch.Generator,
-    eot_id: int | None,
-    use_cache: bool,
-) -> Iterator[int]:
-    """The loop of `generate`: `ids` grows by what is yielded."""
-    cache = KVCache() if use_cache else None
-    for _ in range(max_new_tokens):
-        unseen = ids[cache.num_tokens :] if use_cache else ids
-        h = model.hidden(torch.tensor([unseen], device=model.device), cache)[0, -1]  # (C,)
-        logits = F.linear(h, model.embed_tokens.weight).float()  # (V,)
-        ids.append(sampling.draw(logits, generator))
-        yield ids[-1]
-        if ids[-1] == eot_id:
-            return
+    return stream()

@@ -1,4 +1,4 @@
-"""What a model writes by itself, and how much of it is copied or repeats itself."""
+"""Draw samples from a model and measure how much of them is copied from training or repeated."""
 
 import dataclasses
 
@@ -9,82 +9,73 @@ from lm.evaluate.generation import generate
 from lm.model.gemma3 import Gemma3Model
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.ngrams import copies, ngram_hashes
+from lm.tokens.shards import ShardedIds
 
-COPIED_TOKENS = 8  # from so many on, equal tokens count as copied
+COPIED_TOKENS = 8  # equal runs of at least this length count as copied
 REPEATED_TOKENS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A continuation: its prompt, ids (N,) behind it, whether it ended by itself; text with the prompt."""
+    """A continuation of a prompt: its ids (N,), and the text with the prompt in front."""
 
     prompt: str
     text: str
     ids: np.ndarray
-    ended: bool
+    ended: bool  # the model wrote the end-of-text id
 
 
-def draw(
-    model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int, temperature: float, top_k: int, seed: int
-) -> Sample:
-    """Continue one prompt from one seed, until the end of the text or for max_tokens."""
+def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int, seed: int, **sampling) -> Sample:
+    """Continue a prompt to the end of the text or by `max_tokens`; `sampling` as `generate` takes it."""
     prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
     generator = torch.Generator(model.device).manual_seed(seed)
-    settings = {"temperature": temperature, "top_k": top_k, "eot_id": tokenizer.eot_id}
-    ids = list(generate(model, prompt_ids, max_tokens, generator=generator, **settings))
+    ids = list(generate(model, prompt_ids, max_tokens, generator=generator, eot_id=tokenizer.eot_id, **sampling))
     ended = ids[-1:] == [tokenizer.eot_id]
     ids = ids[:-1] if ended else ids
     return Sample(prompt, prompt + tokenizer.decode(ids), np.array(ids, np.int64), ended)
 
 
-def judge(samples: list[Sample], train_ids: np.ndarray) -> list[dict]:
-    """For each sample: its longest copy of the training text (M,) in tokens, and the shares of its runs of
-    COPIED_TOKENS that are new and of its runs of REPEATED_TOKENS that stood in it before."""
-    found = copies([sample.ids for sample in samples], train_ids, COPIED_TOKENS)
+def measure(samples: list[Sample], train_ids: np.ndarray | ShardedIds) -> list[dict]:
+    """Return for each sample its longest copy from train_ids (M,) in tokens, and the fractions of its
+    COPIED_TOKENS-grams that train_ids does not contain and of its REPEATED_TOKENS-grams that occur in it before."""
+    copied = copies([sample.ids for sample in samples], train_ids, COPIED_TOKENS)
     return [
-        {
-            "ended": sample.ended,
-            "longest_copy_tokens": longest,
-            "new_share": new,
-            "repeated_share": repeated(sample.ids),
-        }
-        for sample, (longest, new) in zip(samples, found, strict=True)
-    ]
+        {"ended": sample.ended, "longest_copy_tokens": longest, "new_fraction": new,
+         "repeated_fraction": repeated_fraction(sample.ids)}
+        for sample, (longest, new) in zip(samples, copied, strict=True)
+    ]  # fmt: skip
 
 
-def repeated(ids: np.ndarray) -> float | None:
-    """The share of runs of REPEATED_TOKENS in ids (N,) that stood there before; None if there is no run."""
+def repeated_fraction(ids: np.ndarray) -> float | None:
+    """Return the fraction of the REPEATED_TOKENS-grams of ids (N,) that occur before; None if there are none."""
     hashes = ngram_hashes(ids, REPEATED_TOKENS)
     return 1 - len(np.unique(hashes)) / len(hashes) if len(hashes) else None
 
 
-def summarize(judged: list[dict]) -> dict:
-    """The judgements as figures: the longest copy of all, means of the shares."""
-
-    def mean(name: str) -> float | None:
-        values = [entry[name] for entry in judged if entry[name] is not None]
-        return float(np.mean(values)) if values else None
+def summarize_samples(measures: list[dict]) -> dict:
+    """Return the longest copy of all samples and the means of the fractions."""
+    columns = {name: [entry[name] for entry in measures if entry[name] is not None] for name in measures[0]}
+    mean = lambda name: float(np.mean(columns[name])) if columns[name] else None  # noqa: E731
 
     return {
-        "samples": len(judged),
-        "ended_share": mean("ended"),
-        "longest_copy_tokens": max(entry["longest_copy_tokens"] for entry in judged),
-        "new_8gram_share": mean("new_share"),
-        "repeated_4gram_share": mean("repeated_share"),
+        "samples": len(measures),
+        "ended_fraction": mean("ended"),
+        "longest_copy_tokens": max(columns["longest_copy_tokens"]),
+        "new_8gram_fraction": mean("new_fraction"),
+        "repeated_4gram_fraction": mean("repeated_fraction"),
     }
 
 
-def to_markdown(samples: list[Sample], judged: list[dict], settings: str) -> str:
-    """The samples with their judgements beside them."""
+def to_markdown(samples: list[Sample], measures: list[dict], settings: str) -> str:
+    """Return the samples as Markdown, each with its measures."""
     lines = ["# Samples", "", settings, ""]
-    for number, (sample, entry) in enumerate(zip(samples, judged, strict=True), 1):
-        end = "ends by itself" if sample.ended else f"cut after {len(sample.ids)} tokens"
-        shares = [
-            f"{entry[name]:.0%} {words}"
-            for name, words in (("new_share", "of its 8-grams new"), ("repeated_share", "of its 4-grams repeated"))
-            if entry[name] is not None
-        ]
-        facts = [f"longest copy {entry['longest_copy_tokens']} tokens", *shares]
+    for number, (sample, entry) in enumerate(zip(samples, measures, strict=True), 1):
+        end = "ended by the model" if sample.ended else f"cut after {len(sample.ids)} tokens"
+        facts = [f"longest copy {entry['longest_copy_tokens']} tokens"]
+        if entry["new_fraction"] is not None:
+            facts.append(f"{entry['new_fraction']:.0%} of its {COPIED_TOKENS}-grams are new")
+        if entry["repeated_fraction"] is not None:
+            facts.append(f"{entry['repeated_fraction']:.0%} of its {REPEATED_TOKENS}-grams are repeated")
         title = f"## {number}. `{sample.prompt.strip() or '(nothing)'}`, {end}"
         lines += [title, "", "; ".join(facts) + ".", "", "```text", sample.text.strip("\n"), "```", ""]
     return "\n".join(lines)

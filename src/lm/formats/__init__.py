@@ -1,1 +1,1 @@
-"""Other programs' files: .npy, dump-*.pkl, Hugging Face."""
+"""Files of other programs: .npy, dump-*.pkl, Hugging Face."""

@@ -1,7 +1,6 @@
-"""Token files of other trainers as PyTorch datasets: windows of a .npy, samples of dump-*.pkl.
+"""PyTorch datasets of other trainers' token files: windows of a .npy, samples of dump-*.pkl.
 
-Item i depends on the arguments and on i alone, so that 0, 1, 2 or 4 workers see the same data; a
-worker receives a path and maps the file itself.
+Item i depends only on the arguments and on i, so that any number of workers see the same data.
 """
 
 import os
@@ -19,37 +18,30 @@ from tqdm import tqdm
 from lm.core.errors import DataError, ParamsError
 from lm.formats.dumps import DumpFolder, open_dumps, read_dumps
 from lm.formats.npy import count_tokens, open_npy
-from lm.tokens.windows import hash_of, permute
+from lm.tokens.windows import hash_of, permute, shift
 
-IGNORED = -100  # the target that torch's cross-entropy and Hugging Face models leave out
-MIN_RANDOM_LENGTH = 4096  # items of a short random dataset, as the original NpyTokensDataset had
-DEEPSEEK_PAD_TOKEN = 32014  # the original tokenize_data.py pads with it unless told otherwise
+IGNORED = -100  # the target that torch's cross-entropy and Hugging Face models ignore
+MIN_RANDOM_LENGTH = 4096  # length of a short random dataset, as in the original NpyTokensDataset
+DEEPSEEK_PAD_TOKEN = 32014  # the default padding of the original tokenize_data.py
 
 
 class NpyTokensDataset(Dataset):
-    """Windows (x, y) of a memory-mapped .npy: (seq_len,) int64 each, y being x one token later.
+    """Windows (x, y) of a memory-mapped .npy: (seq_len,) int64 each, y is x shifted by one token.
 
-    path: (N,) or (R, L) ids of any integer dtype. rows: "separate", no window crosses from one row
-    into the next; "stream", the rows are one text.
-    Item i is the window that begins `stride` (None: seq_len) tokens behind that of item i - 1; with
-    stride 1 every window is one.
-    With a `seed`, items are random: every window (stride None: of stride 1) once, then every one
-    again in another order. `length` is their number, so make it as long as the run.
-    Where a sidecar says that the last row is padded, targets in the padding are IGNORED.
+    path: (N,) or (R, L) ids of any integer dtype. rows: "separate", no window crosses from one row into the
+    next; "stream", the rows are one text.
+    Item i is the window that begins `stride` (None: seq_len) tokens after item i - 1; stride 1 gives every window.
+    With a `seed`, items are random: every window (stride None: stride 1) once, then every window again in
+    another order. `length` is the number of items, so make it as long as the run.
+    If a sidecar says that the last row is padded, targets in the padding are IGNORED.
 
-    Raises ParamsError, DataError where no window fits, IntegrityError for what open_npy refuses.
+    Raises ParamsError for wrong arguments, DataError if no window fits, IntegrityError as open_npy does.
     """
 
     def __init__(
-        self,
-        path: Path | str,
-        seq_len: int,
-        *,
-        stride: int | None = None,
-        rows: str = "separate",
-        seed: int | None = None,
-        length: int | None = None,
-    ):
+        self, path: Path | str, seq_len: int, *, stride: int | None = None, rows: str = "separate",
+        seed: int | None = None, length: int | None = None,
+    ):  # fmt: skip
         self.path, self.seq_len, self.rows, self.seed, self.length = path, seq_len, rows, seed, length
         self.stride = stride if stride is not None else seq_len if seed is None else 1
         self._check_arguments()
@@ -62,11 +54,10 @@ class NpyTokensDataset(Dataset):
             ids = ids.reshape(1, -1)[:, : self.num_tokens]
         self.row_length = ids.shape[1]
         if self.row_length <= seq_len:
-            raise DataError(
-                f"{path}: {self.row_length} tokens in a row, a window of seq_len {seq_len} needs {seq_len + 1}"
-            )
+            row = f"{self.row_length} tokens in a row"
+            raise DataError(f"{path}: {row}, a window of seq_len {seq_len} needs {seq_len + 1}")
         self._windows = np.lib.stride_tricks.sliding_window_view(ids, seq_len + 1, axis=1)[:, :: self.stride]
-        # Of the last row, the windows that have a token, and not padding alone, as a target.
+        # In the last row, count only windows with a token, not padding alone, as a target.
         last_tokens = self.num_tokens - (len(ids) - 1) * self.row_length
         last_windows = min(self._windows.shape[1], -(-(last_tokens - 1) // self.stride))
         self.num_windows = (len(ids) - 1) * self._windows.shape[1] + last_windows
@@ -74,15 +65,14 @@ class NpyTokensDataset(Dataset):
             raise DataError(f"{path}: holds {self.num_tokens} token; a window needs a target too")
 
     def _check_arguments(self) -> None:
-        """Raise ParamsError for what no dataset can be."""
+        """Raise ParamsError if an argument is out of range or contradicts another."""
         for name in ("seq_len", "stride", "length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ParamsError(f"{name} is {value}, needed: at least 1")
         if self.rows not in ("separate", "stream"):
             raise ParamsError(f"rows is {self.rows!r}; it must be one of separate, stream")
         if self.length is not None and self.seed is None:
-            raise ParamsError(f"length is {self.length} without a seed; only a random dataset has a length of its own")
+            raise ParamsError(f"length is {self.length} without a seed; only a random dataset has its own length")
 
     def __getstate__(self) -> dict:
         return {name: getattr(self, name) for name in ("path", "seq_len", "stride", "rows", "seed", "length")}
@@ -99,39 +89,32 @@ class NpyTokensDataset(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The items of a batch; a DataLoader asks for all of them at once."""
+        """Return the items of a batch; a DataLoader asks for all of them at once."""
         valid = range(len(self))
-        window = self._window_of(np.array([valid[i] for i in indices], np.int64))
+        window = np.array([valid[i] for i in indices], np.int64)
+        if self.seed is not None:
+            epoch, window = np.divmod(window, self.num_windows)
+            for number in np.unique(epoch):
+                in_epoch, key = epoch == number, hash_of(self.seed, int(number))
+                window[in_epoch] = permute(window[in_epoch], self.num_windows, key)
         row, place = np.divmod(window, self._windows.shape[1])
-        ids = self._windows[row, place].astype(np.int64)
-        x, y = ids[:, :-1], ids[:, 1:]
+        x, y = shift(self._windows[row, place].astype(np.int64))
         target = row[:, None] * self.row_length + place[:, None] * self.stride + 1 + np.arange(self.seq_len)
         if target.max() >= self.num_tokens:
             y = np.where(target < self.num_tokens, y, IGNORED)
         return list(zip(torch.from_numpy(x), torch.from_numpy(y), strict=True))
 
-    def _window_of(self, index: np.ndarray) -> np.ndarray:
-        """Which window each item (B,) is."""
-        if self.seed is None:
-            return index
-        epoch, window = np.divmod(index, self.num_windows)
-        for number in np.unique(epoch):
-            mine = epoch == number
-            window[mine] = permute(window[mine], self.num_windows, hash_of(self.seed, int(number)))
-        return window
-
 
 class PickledTrainerDataset(Dataset):
     """Samples of folders of dump-*.pkl for the Hugging Face Trainer, in the dumps' numeric order.
 
-    ds[i]: input_ids, labels (IGNORED in the padding; the model shifts them) and attention_mask, each
-    (seq_len,) int64. Each dump is unpickled once, by itself and with every import refused, into one
-    temporary file of 4 bytes a token that is memory-mapped and goes with the dataset.
-    `pad_token` is what pads folders that say nothing of their padding. A sample of a single token,
-    which has no target, is left out.
+    ds[i]: input_ids, labels (IGNORED in the padding; the model shifts them) and attention_mask, (seq_len,)
+    int64 each. Dumps are unpickled one at a time, with every import refused, into one memory-mapped temporary file
+    of 4 bytes per token. `pad_token` is the padding of folders without provenance. Samples of a single token, which
+    have no target, are left out.
 
-    Raises IntegrityError where dumps and meta file disagree or a dump is no list of samples,
-    DataError where the samples differ in length.
+    Raises IntegrityError if dumps and meta file disagree or a dump is not a list of samples, DataError if
+    the samples differ in length.
     """
 
     def __init__(self, folders: Iterable[Path | str] | Path | str, pad_token: int = DEEPSEEK_PAD_TOKEN):
@@ -148,15 +131,13 @@ class PickledTrainerDataset(Dataset):
         self._map()
 
     def _append(self, file: BinaryIO, folder: DumpFolder, pad_token: int) -> None:
-        """Write the folder's samples, each behind the number of its tokens that are no padding."""
+        """Append the folder's samples, each after its number of tokens without padding."""
         dumps = read_dumps(folder, pad_token)
         for rows, padding in tqdm(dumps, f"load {folder.path}", len(folder.dumps), unit="dump", disable=None):
             self.seq_len = self.seq_len or rows.shape[1]
             if rows.shape[1] != self.seq_len:
-                raise DataError(
-                    f"{folder.path}: samples of {rows.shape[1]} tokens among samples of {self.seq_len}; "
-                    "tokenize with one seq_length"
-                )
+                mixed = f"samples of {rows.shape[1]} tokens among samples of {self.seq_len}"
+                raise DataError(f"{folder.path}: {mixed}; tokenize with one seq_length")
             num_real = rows.shape[1] - padding
             content = np.column_stack([num_real, rows])[num_real > 1]
             file.write(content.astype(np.uint32).data)
@@ -188,6 +169,6 @@ class PickledTrainerDataset(Dataset):
 
 
 def _remove(path: str, owner: int) -> None:
-    """Delete the temporary file, unless this is a forked worker."""
+    """Delete the temporary file, unless this process is a forked worker."""
     if os.getpid() == owner:
         Path(path).unlink(missing_ok=True)

@@ -1,13 +1,9 @@
-"""Folders of dump-*.pkl: samples of one length as pickled lists of lists of ids.
+"""Read and write folders of dump-*.pkl: samples of one length as pickled lists of lists of ids.
 
-dump-0.pkl, dump-1.pkl, … and dump-meta_data.json, {file: {num_samples, num_tokens}}, are what the
-format's other readers know. dump-provenance.yaml (JSON, which is YAML too) says the rest: the
-stream's sidecar, the padding, a SHA-256 a file; those readers take any file named *.json for the
-meta file, so it must not be one. Here num_tokens counts no padding, and only the last sample of the
-last dump is padded, at its end.
-
-A pickle is a program. It is read by an unpickler that refuses every name, so that it can build
-lists and numbers and call nothing.
+Other readers of the format know dump-0.pkl, dump-1.pkl, … and dump-meta_data.json, {file: {num_samples,
+num_tokens}}. dump-provenance.yaml (JSON, which is YAML too) adds the stream's sidecar, the padding and a
+SHA-256 per file; those readers take any *.json for the meta file, so it must have another suffix. Here
+num_tokens excludes padding, and only the end of the last sample of the last dump is padded.
 """
 
 import contextlib
@@ -24,14 +20,14 @@ import numpy as np
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import atomic_folder, read_json, sha256_file, write_json
 from lm.formats.stream import Stream, padding_of, unpadded
-from lm.tokens.tokenfile import DTYPES, FORMAT_VERSION
+from lm.tokens.tokenfile import DTYPES, describe_tokens
 
 META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
 DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
 
 
 class _ListUnpickler(pickle.Unpickler):
-    """Builds lists and numbers; a pickle that names anything to import is refused."""
+    """Build lists and numbers; refuse a pickle that names anything to import, so that it can call nothing."""
 
     def find_class(self, module: str, name: str):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -39,8 +35,7 @@ class _ListUnpickler(pickle.Unpickler):
 
 @dataclasses.dataclass(frozen=True)
 class DumpFolder:
-    """The dumps of a folder in numeric order, (file, num_samples, num_tokens) each, and its provenance,
-    None where another program wrote it."""
+    """(file, num_samples, num_tokens) of each dump, in order; `provenance` is None if another program wrote them."""
 
     path: Path
     dumps: list[tuple[Path, int, int]]
@@ -48,18 +43,16 @@ class DumpFolder:
 
 
 def open_dumps(folder: Path) -> DumpFolder:
-    """List a folder's dumps; IntegrityError if the meta file is missing or names others than there are."""
+    """List a folder's dumps; raise IntegrityError if the meta file is missing or lists other dumps."""
     if not (folder / META).exists():
-        raise IntegrityError(f"{folder}: has no {META}, so it is no folder of dumps; name another, or tokenize again")
+        raise IntegrityError(f"{folder}: has no {META}, so it is not a folder of dumps; name another")
     entries = read_json(folder / META)
-    found = {path.name for path in folder.iterdir() if DUMP_NAME.fullmatch(path.name)}
-    if found != entries.keys() or not found:
-        only = sorted(found ^ entries.keys())
-        raise IntegrityError(
-            f"{folder}: {META} and the dumps that lie there differ in {', '.join(only) or 'nothing: there are none'}; "
-            "restore the folder or tokenize again"
-        )
-    names = sorted(found, key=lambda name: int(DUMP_NAME.fullmatch(name)[1]))
+    numbers = {path.name: int(found[1]) for path in folder.iterdir() if (found := DUMP_NAME.fullmatch(path.name))}
+    if numbers.keys() != entries.keys() or not numbers:
+        differing = ", ".join(sorted(numbers.keys() ^ entries.keys())) or "nothing, because there are no dumps"
+        problem = f"{META} and the dumps in the folder differ in {differing}"
+        raise IntegrityError(f"{folder}: {problem}; restore the folder or tokenize again")
+    names = sorted(numbers, key=numbers.__getitem__)
     try:
         dumps = [(folder / name, int(entries[name]["num_samples"]), int(entries[name]["num_tokens"])) for name in names]
     except (TypeError, KeyError, ValueError) as error:
@@ -73,9 +66,8 @@ def open_dumps(folder: Path) -> DumpFolder:
 def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each dump's samples (n, seq_len) int64 and the padding (n,) at the end of each, in tokens.
 
-    In a folder without provenance every run of `pad_token` at a sample's end is padding (None: no
-    run is). One dump at a time is in memory, as Python lists: 36 bytes a token. Raises
-    IntegrityError if a file is not what the records say.
+    In a folder without provenance every run of `pad_token` at a sample's end is padding (None: no run is).
+    One dump at a time is in memory. Raises IntegrityError if a file differs from its records.
     """
     for path, num_samples, num_tokens in folder.dumps:
         if folder.provenance is not None and sha256_file(path) != folder.provenance["files"].get(path.name):
@@ -94,7 +86,7 @@ def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.n
 
 
 def _load(path: Path) -> np.ndarray:
-    """(n, seq_len) ids of one dump; IntegrityError if it holds anything but equally long lists of them."""
+    """Return the ids (n, seq_len) of one dump; raise IntegrityError unless it is equally long lists of ids."""
     try:
         with open(path, "rb") as file:
             rows = np.array(_ListUnpickler(file).load())
@@ -110,115 +102,78 @@ def _load(path: Path) -> np.ndarray:
 
 
 def dumps_stream(path: Path, pad_token: int | None) -> Stream:
-    """The stream of a folder: its samples without their padding, one after the other."""
+    """Return the stream of a folder: its samples without their padding, one after the other."""
     folder = open_dumps(path)
-
-    def blocks() -> Iterator[np.ndarray]:
-        return (unpadded(rows, padding) for rows, padding in read_dumps(folder, pad_token))
-
-    return Stream(path, blocks, folder.provenance and folder.provenance["stream"])
+    meta = folder.provenance["stream"] if folder.provenance else None
+    return Stream(path, lambda: itertools.starmap(unpadded, read_dumps(folder, pad_token)), meta)
 
 
 @contextlib.contextmanager
 def replace_dumps(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder that becomes `path` on success; only dumps are ever replaced."""
-    known = {META, PROVENANCE, TOKENIZER}
-    others = [
-        entry.name
-        for entry in (path.iterdir() if path.exists() else [])
-        if entry.name not in known and not DUMP_NAME.fullmatch(entry.name)
-    ]
-    if others:
-        raise ParamsError(f"{path}: holds {sorted(others)[0]}, which is no part of a dump folder; name another folder")
+    """Yield an empty temporary folder that becomes `path` on success; only a folder of dumps is ever replaced."""
+    for name in sorted(entry.name for entry in path.iterdir()) if path.exists() else []:
+        if name not in (META, PROVENANCE, TOKENIZER) and not DUMP_NAME.fullmatch(name):
+            raise ParamsError(f"{path}: holds {name}, which does not belong to a dump folder; name another folder")
     with atomic_folder(path) as folder:
         yield folder
 
 
-class _Samples:
-    """A stream cut into samples; counts and hashes what passes, leaves out a last one that is too short."""
-
-    def __init__(self, chunks: Iterable[np.ndarray], dtype: str, seq_len: int, min_sample_length: int):
-        self.chunks, self.dtype, self.seq_len = chunks, DTYPES[dtype], seq_len
-        self.min_sample_length = min(min_sample_length, seq_len)
-        self.num_tokens = self.left_out_tokens = 0
-        self.digest = hashlib.sha256()
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        rest = np.empty(0, self.dtype)
-        for chunk in self.chunks:
-            assert chunk.dtype == self.dtype, f"ids are {chunk.dtype}, the stream is {self.dtype}"
-            rest = np.concatenate([rest, chunk])
-            num_whole = len(rest) // self.seq_len * self.seq_len
-            yield from map(self._count, rest[:num_whole].reshape(-1, self.seq_len))
-            rest = rest[num_whole:]
-        if len(rest) >= self.min_sample_length:
-            yield self._count(rest)
-        else:
-            self.left_out_tokens = len(rest)
-
-    def _count(self, sample: np.ndarray) -> np.ndarray:
-        self.digest.update(np.ascontiguousarray(sample))
-        self.num_tokens += len(sample)
-        return sample
+def cut_samples(chunks: Iterable[np.ndarray], dtype: str, seq_len: int) -> Iterator[np.ndarray]:
+    """Yield a stream in samples of seq_len ids; the last one may be shorter."""
+    rest = np.empty(0, DTYPES[dtype])
+    for chunk in chunks:
+        assert chunk.dtype == rest.dtype, f"ids are {chunk.dtype}, the stream is {dtype}"
+        rest = np.concatenate([rest, chunk])
+        num_whole = len(rest) // seq_len * seq_len
+        yield from rest[:num_whole].reshape(-1, seq_len)
+        rest = rest[num_whole:]
+    if len(rest):
+        yield rest
 
 
 def write_dumps(
-    folder: Path,
-    chunks: Iterable[np.ndarray],
-    dtype: str,
-    describe: Callable[[], dict],
-    *,
-    seq_len: int,
-    max_dump_size: int,
-    pad_token: int,
-    min_sample_length: int = 1,
-) -> dict:
-    """Write a stream as samples of seq_len into an empty folder, max_dump_size of them a dump.
+    folder: Path, chunks: Iterable[np.ndarray], dtype: str, describe: Callable[[], dict], *, seq_len: int,
+    max_dump_size: int, pad_token: int, min_sample_length: int = 1,
+) -> dict:  # fmt: skip
+    """Write a stream as samples of seq_len into an empty folder, at most max_dump_size per dump; return the provenance.
 
-    A shorter last sample is filled up with `pad_token` if it has min_sample_length tokens, else left
-    out and counted. `describe()` is called after the last chunk and returns what the stream's
-    sidecar holds beside format, dtype, tokens and hash. Returns the provenance; one sample and one
-    chunk are in memory.
+    A shorter last sample is filled up with `pad_token` if it has at least min_sample_length tokens, else it
+    is left out and counted. `describe()` is called after the last chunk, as for write_tokens.
     """
-    for name, value in (
-        ("seq_len", seq_len),
-        ("max_dump_size", max_dump_size),
-        ("min_sample_length", min_sample_length),
-    ):
-        if value < 1:
-            raise ParamsError(f"{name} is {value}, needed: at least 1")
-    samples = _Samples(chunks, dtype, seq_len, min_sample_length)
-    entries, stream = {}, iter(samples)
-    for first in stream:
-        dump = itertools.chain([first], itertools.islice(stream, max_dump_size - 1))
+    digest, left_out_tokens, shortest = hashlib.sha256(), 0, min(min_sample_length, seq_len)
+
+    def kept_samples() -> Iterator[np.ndarray]:
+        nonlocal left_out_tokens
+        for sample in cut_samples(chunks, dtype, seq_len):
+            if len(sample) < shortest:  # the last one
+                left_out_tokens = len(sample)
+                return
+            digest.update(np.ascontiguousarray(sample).data)
+            yield sample
+
+    entries, samples = {}, kept_samples()
+    for first in samples:
+        dump = itertools.chain([first], itertools.islice(samples, max_dump_size - 1))
         path = folder / f"dump-{len(entries)}.pkl"
         entries[path.name] = _write_dump(path, dump, seq_len, pad_token)
     if not entries:
-        raise DataError(
-            f"{samples.left_out_tokens} tokens are no sample of at least {samples.min_sample_length}; take more text"
-        )
-    meta = {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": samples.num_tokens, **describe()}
-    num_samples = sum(entry["num_samples"] for entry in entries.values())
+        raise DataError(f"{left_out_tokens} tokens, needed: a sample of at least {shortest}; take more text")
+    num_samples, num_tokens = (sum(e[key] for e in entries.values()) for key in ("num_samples", "num_tokens"))
     provenance = {
-        "seq_len": seq_len,
-        "samples": num_samples,
-        "pad_token": pad_token,
-        "padding_tokens": num_samples * seq_len - samples.num_tokens,
-        "left_out_tokens": samples.left_out_tokens,
-        "stream": meta | {"sha256": samples.digest.hexdigest()},
+        "seq_len": seq_len, "samples": num_samples, "pad_token": pad_token,
+        "padding_tokens": num_samples * seq_len - num_tokens, "left_out_tokens": left_out_tokens,
+        "stream": describe_tokens(dtype, num_tokens, describe(), digest.hexdigest()),
         "files": {name: sha256_file(folder / name) for name in entries},
-    }
+    }  # fmt: skip
     write_json(folder / META, entries)
     write_json(folder / PROVENANCE, provenance)
     return provenance
 
 
 def _write_dump(path: Path, samples: Iterable[np.ndarray], seq_len: int, pad_token: int) -> dict:
-    """Write one dump sample by sample, so that no list of all exists; return its entry of the meta file.
-
-    Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1; without those it can be
-    appended to a list around it. The bytes are the same in every Python.
-    """
+    """Write one dump sample by sample and return its entry of the meta file."""
+    # Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1 byte; without those it can be
+    # appended to a list around it. The bytes are the same in every Python version.
     num_samples = num_tokens = 0
     with open(path, "wb") as file:
         file.write(pickle.PROTO + b"\x02" + pickle.EMPTY_LIST)

@@ -1,76 +1,102 @@
-"""A Gemma 3 in the files of transformers: config.json and safetensors, written and read.
+"""Write and read a Gemma 3 as transformers does: config.json and safetensors, under the published names.
 
-What is read has to compute exactly what lm.model computes; pickled weights are never opened.
+A model is read only if lm.model computes exactly the same; pickled weights are never opened.
 """
 
 from pathlib import Path
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import atomic_write, read_json, write_json
-from lm.model.gemma3 import Gemma3Model, ModelConfig, from_hugging_face, hugging_face_config, to_hugging_face
+from lm.model.gemma3 import Gemma3Model, ModelConfig
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
-# What of a published configuration has but one value, or one form, in lm.model.
+# Our names of the sizes and those of Gemma3TextConfig.
+NAMES = {
+    "vocab_size": "vocab_size", "d_model": "hidden_size", "d_ff": "intermediate_size",
+    "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_kv_head": "num_key_value_heads",
+    "head_dim": "head_dim", "sliding_window": "sliding_window", "query_scale": "query_pre_attn_scalar",
+    "norm_eps": "rms_norm_eps", "max_seq_len": "max_position_embeddings",
+}  # fmt: skip
+# Fields of a published configuration of which lm.model computes one value, or one form, only.
 FIXED = (
     "hidden_activation", "attention_bias", "final_logit_softcapping", "attn_logit_softcapping",
-    "use_bidirectional_attention", "tie_word_embeddings", "layer_types", "rope_parameters",
-    "query_pre_attn_scalar",
+    "use_bidirectional_attention", "tie_word_embeddings", "layer_types", "rope_parameters", "query_pre_attn_scalar",
 )  # fmt: skip
 
 
+def to_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return our state dict under the names of transformers' Gemma3ForCausalLM, without its tied lm_head."""
+    return {f"model.{name}": weight for name, weight in state.items()}
+
+
+def from_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dict of a Gemma3ForCausalLM under our names, in float32. ValueError if its head is not tied."""
+    state = dict(state)
+    head = state.pop("lm_head.weight", None)
+    if head is not None and not torch.equal(head, state["model.embed_tokens.weight"]):
+        raise ValueError("lm_head.weight differs from model.embed_tokens.weight, needed: tied embeddings")
+    return {name.removeprefix("model."): weight.float() for name, weight in state.items()}
+
+
+def hugging_face_config(config: ModelConfig) -> dict:
+    """Return the arguments of transformers' Gemma3TextConfig; an export adds the special ids of its tokenizer."""
+    bases = {"sliding_attention": config.rope_base_local, "full_attention": config.rope_base_global}
+    is_full = [config.is_full(layer) for layer in range(config.n_layer)]
+    return {theirs: getattr(config, ours) for ours, theirs in NAMES.items()} | {
+        "layer_types": ["full_attention" if full else "sliding_attention" for full in is_full],
+        "rope_parameters": {name: {"rope_type": "default", "rope_theta": base} for name, base in bases.items()},
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
+    }
+
+
 def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
-    """Write weights (float32), config.json and generation_config.json; texts begin and end with `eot_id`."""
+    """Write weights (float32), config.json and generation_config.json; `eot_id` begins and ends a text."""
     # With more than one entry of metadata the bytes would differ from run to run.
     content = safetensors.torch.save(to_hugging_face(model.state_dict()), metadata={"format": "pt"})
     with atomic_write(folder / WEIGHTS) as file:
         file.write(content)
-    ends = {"bos_token_id": eot_id, "eos_token_id": eot_id}
+    special_ids = {"bos_token_id": eot_id, "eos_token_id": eot_id}
     config = {
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        "dtype": "float32",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "dtype": "float32",
+        "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
         **hugging_face_config(model.config),
         "rope_theta": model.config.rope_base_global,  # the names before transformers 5
         "rope_local_base_freq": model.config.rope_base_local,
-    }
-    write_json(folder / CONFIG, config | ends)
-    # Padding is named for batches of texts alone: in config.json it would cut the gradient of its embedding.
-    write_json(folder / GENERATION_CONFIG, ends | {"pad_token_id": eot_id})
+    }  # fmt: skip
+    write_json(folder / CONFIG, config | special_ids)
+    # pad_token_id is for generation alone: in config.json it would stop the gradient of that embedding.
+    sampling = {"do_sample": True, "temperature": 0.8, "top_k": 50}  # the defaults of `python src generate`
+    write_json(folder / GENERATION_CONFIG, special_ids | {"pad_token_id": eot_id} | sampling)
 
 
 def read_pretrained(folder: Path) -> Gemma3Model:
-    """Return the text-only Gemma 3 of a folder, in float32.
-
-    Raises DataError if it is another kind of model, IntegrityError if a file is damaged or missing.
-    """
+    """Return the Gemma 3 of a folder, in float32. DataError for another model, IntegrityError for a damaged file."""
     model = Gemma3Model(read_config(folder / CONFIG))
     try:
         model.load_state_dict(read_weights(folder))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise IntegrityError(f"{folder}: its weights do not fit {CONFIG}: {reason}") from None
+        raise IntegrityError(f"{folder}: its weights do not fit {CONFIG}: {' '.join(str(error).split())}") from None
     return model
 
 
 def read_config(path: Path) -> ModelConfig:
-    """The shape in a config.json; DataError for anything that lm.model does not compute."""
+    """Return the shape in a config.json; raise DataError if lm.model does not compute this model."""
     from transformers import Gemma3TextConfig
 
-    found = read_json(path)
-    if found.get("model_type") != "gemma3_text":
-        raise DataError(f"{path}: model_type is {found.get('model_type')!r}, needed: 'gemma3_text'")
+    content = read_json(path)
+    if content.get("model_type") != "gemma3_text":
+        raise DataError(f"{path}: model_type is {content.get('model_type')!r}, needed: 'gemma3_text'")
     try:
-        theirs = Gemma3TextConfig(**found)
+        theirs = Gemma3TextConfig(**content)
         ours = shape_of(theirs)
-    except Exception as error:  # transformers raises many kinds for what it cannot read
-        raise DataError(f"{path}: no Gemma 3 can have this shape: {' '.join(str(error).split())}") from None
+    except Exception as error:  # transformers raises many types for what it cannot read
+        raise DataError(f"{path}: not a valid shape of Gemma 3: {' '.join(str(error).split())}") from None
     wanted = Gemma3TextConfig(**hugging_face_config(ours))
     for name in FIXED:
         if (getattr(theirs, name) or None) != (getattr(wanted, name) or None):
@@ -79,36 +105,26 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def shape_of(theirs) -> ModelConfig:
-    """The sizes of a Gemma3TextConfig under our names; ValueError if they cannot be."""
-    rope, kinds = theirs.rope_parameters, [*theirs.layer_types, "full_attention"]
+    """Return the shape of a Gemma3TextConfig; raise ValueError if it is not valid."""
+    sizes = {ours: getattr(theirs, name) for ours, name in NAMES.items()}
     return ModelConfig(
-        n_layer=theirs.num_hidden_layers,
-        n_head=theirs.num_attention_heads,
-        n_kv_head=theirs.num_key_value_heads,
-        head_dim=theirs.head_dim,
-        d_model=theirs.hidden_size,
-        d_ff=theirs.intermediate_size,
-        window=theirs.sliding_window,
-        full_attention_every=kinds.index("full_attention") + 1,
-        rope_base_local=float(rope["sliding_attention"]["rope_theta"]),
-        rope_base_global=float(rope["full_attention"]["rope_theta"]),
-        query_scale=int(theirs.query_pre_attn_scalar),
-        norm_eps=theirs.rms_norm_eps,
-        max_seq_len=theirs.max_position_embeddings,
-        vocab_size=theirs.vocab_size,
+        **sizes | {"query_scale": int(theirs.query_pre_attn_scalar)},
+        full_attention_every=[*theirs.layer_types, "full_attention"].index("full_attention") + 1,
+        rope_base_local=float(theirs.rope_parameters["sliding_attention"]["rope_theta"]),
+        rope_base_global=float(theirs.rope_parameters["full_attention"]["rope_theta"]),
     )
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's safetensors files in float32, under our names."""
-    paths, weights = sorted(folder.glob("*.safetensors")), {}
-    if not paths:
-        raise DataError(f"{folder}: no .safetensors file is there, and pickled weights are not read")
-    for path in paths:
+    """Return all tensors of a folder's safetensors files in float32, under our names."""
+    weights = {}
+    for path in sorted(folder.glob("*.safetensors")):
         try:
             weights |= safetensors.torch.load_file(path)
         except safetensors.SafetensorError as error:
-            raise IntegrityError(f"{path}: {error}; fetch it anew") from None
+            raise IntegrityError(f"{path}: {error}; download it again") from None
+    if not weights:
+        raise DataError(f"{folder}: has no weights in .safetensors files, and pickled weights are not read")
     try:
         return from_hugging_face(weights)
     except (KeyError, ValueError) as error:
@@ -116,16 +132,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def own_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
-    """The record that was exported; IntegrityError if it is not that of these weights."""
+    """Return the exported model.json; raise IntegrityError if it describes other weights."""
     record = read_json(path)
     try:
         same_shape = hugging_face_config(ModelConfig(**record["config"])) == hugging_face_config(model.config)
         recorded = record["best"]["sha256"]
     except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{path}: {error}; export the model anew") from None
+        raise IntegrityError(f"{path}: {error}; export the model again") from None
     if recorded != sha256 or not same_shape:
-        raise IntegrityError(
-            f"{path}: is not the record of the model beside it (sha256 of the weights {recorded}, found "
-            f"{sha256}); export the model anew or, if it was trained on since, delete model.json there"
-        )
+        other = f"another model than the one beside it (sha256 of its weights {recorded}, found {sha256})"
+        advice = "export the model again or, if it was trained further, delete this model.json"
+        raise IntegrityError(f"{path}: describes {other}; {advice}")
     return record

@@ -1,7 +1,7 @@
-"""X.npy: ids in NumPy's own format, (N,) or (R, L), any integer dtype, beside X.npy.json if written here.
+"""Read and write X.npy: ids in NumPy's format, (N,) or (R, L), any integer dtype, with a sidecar X.npy.json.
 
-The sidecar is the stream's (formats_stream). Rows may be padded behind the stream's last token: the
-sidecar's number of tokens says where. Without a sidecar every entry is a token.
+Rows may be padded after the stream's last token; the sidecar's number of tokens says where. Without a sidecar
+every entry is a token.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,33 +15,33 @@ from lm.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
 
 
 def npy_sidecar_path(path: Path) -> Path:
-    """train.npy → train.npy.json: train.json may stand beside a train.bin already."""
+    """Return train.npy.json for train.npy; train.json may be the sidecar of train.bin."""
     return path.with_name(path.name + ".json")
 
 
 def open_npy(path: Path) -> np.ndarray:
     """Map a .npy read-only: (N,) or (R, L) integers. Nothing in it is ever executed.
 
-    Raises IntegrityError for anything else, a part of a file included, DataError for an empty array.
+    Raises IntegrityError for anything else, also for a truncated file, and DataError for an empty array.
     """
     try:
         ids = np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise
     except Exception as error:  # a damaged header can raise anything
-        raise IntegrityError(f"{path}: not a whole .npy array of integers ({error}); write it again") from None
+        raise IntegrityError(f"{path}: not a complete .npy array of integers ({error}); write it again") from None
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
         raise IntegrityError(f"{path}: holds {ids.ndim}-D {ids.dtype}, needed: 1-D or 2-D integers")
     size, expected = path.stat().st_size, ids.offset + ids.nbytes
     if size != expected:
         raise IntegrityError(f"{path}: {size} bytes, its header says {expected}; write it again")
     if ids.size == 0:
-        raise DataError(f"{path}: holds no token; at least one is needed")
+        raise DataError(f"{path}: holds no token, needed: at least one")
     return ids
 
 
 def count_tokens(path: Path, ids: np.ndarray) -> int:
-    """How many entries of an opened .npy, from the first on, are tokens; padding is behind them."""
+    """Return how many entries of an opened .npy are tokens; the padding comes after them."""
     sidecar = npy_sidecar_path(path)
     if not sidecar.exists():
         return ids.size
@@ -53,21 +53,17 @@ def count_tokens(path: Path, ids: np.ndarray) -> int:
 
 
 def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
-    """The stream of X.npy, row after row.
-
-    `pad_token`: what pads the ends of rows in a file without a sidecar; None: nothing does.
-    """
+    """Return the stream of X.npy; `pad_token` (None: none) pads the ends of rows in a file without a sidecar."""
     ids = open_npy(path)
     num_tokens, has_sidecar = count_tokens(path, ids), npy_sidecar_path(path).exists()
     num_rows, row_length = ids.shape if ids.ndim == 2 else (ids.size, 1)
     if pad_token is not None and (has_sidecar or ids.ndim == 1):
-        raise ParamsError(f"{path}: padding is at the ends of rows of a 2-D file without a sidecar, which this is not")
+        raise ParamsError(f"{path}: a padding id is only for 2-D files without a sidecar; leave it out")
 
     def blocks() -> Iterator[np.ndarray]:
-        """The ids of some rows at a time, without padding."""
         rows_per_block = max(1, BLOCK_TOKENS // row_length)
         for start in range(0, num_rows, rows_per_block):
-            # Mapped anew for each block, so that what was read does not stay resident.
+            # Mapped again for each block, so that memory that was read does not stay resident.
             rows = open_npy(path)[start : start + rows_per_block].reshape(-1, row_length)
             if pad_token is not None:
                 yield unpadded(rows, padding_of(rows, pad_token))
@@ -80,10 +76,9 @@ def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
 def write_npy(
     path: Path, chunks: Iterable[np.ndarray], meta: dict, dtype: np.dtype, row_length: int | None, pad_token: int
 ) -> int:
-    """Write a stream and its sidecar `meta`, byte for byte as np.save would; return the padding in tokens.
+    """Write a stream, with the bytes of np.save, and its sidecar `meta`; return the padding in tokens.
 
-    row_length None gives (N,), else (R, row_length) with the last row filled up with `pad_token`.
-    Raises ParamsError if `dtype` cannot hold every id.
+    row_length None gives (N,), else (R, row_length) with the last row padded. ParamsError if `dtype` is too small.
     """
     num_tokens = meta["tokens"]
     padding = -num_tokens % row_length if row_length else 0

@@ -1,6 +1,7 @@
-"""What the computation runs on: device, number format, threads; and how memory is given back."""
+"""The machine that computes: device, dtype, threads, memory and speed."""
 
 import ctypes
+import math
 import platform
 import sys
 import time
@@ -11,61 +12,71 @@ import torch
 
 from lm.core.errors import EnvironmentFailure
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
+# training step faster on AMD EPYC and slower on Intel Xeon (benchmarks/results/train_step_without_amx.json).
+BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+PROBED_SHAPES = ((1024, 192, 512), (512, 192, 8192))  # tokens x d_model x d_ff, or x vocabulary
+MEASURED_S = 0.02  # time of the matrix products of one measurement
+MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
 def pick_device(index: int | None = None) -> torch.device:
-    """CUDA where it is visible (CUDA_VISIBLE_DEVICES), else the CPU; the device of that index among several.
-
-    Raises EnvironmentFailure if there are fewer.
-    """
+    """Return the CUDA device of that index, or the CPU without CUDA; raise EnvironmentFailure if it is missing."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if index is not None and index >= torch.cuda.device_count():
-        raise EnvironmentFailure(
-            f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible; start "
-            "as many processes a host (train.num_processes in runtime.yaml), each of which sees all of them"
-        )
-    return torch.device("cuda", index)
+        problem = f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible"
+        remedy = "start at most as many processes per host (train.num_processes in runtime.yaml)"
+        raise EnvironmentFailure(f"{problem}; {remedy}; each must see all GPUs")
+    return torch.device("cuda") if index is None else torch.device("cuda", index)
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The format to compute in: "auto" is bfloat16 where that is the faster one, else float32.
-
-    Raises EnvironmentFailure for a bfloat16 that the device would only emulate, at a crawl.
-    """
-    if name == "auto":
-        name = "bfloat16" if gains_by_bfloat16(device) else "float32"
+def refuse_emulation(name: str, device: torch.device) -> None:
+    """Raise EnvironmentFailure if train.dtype is bfloat16 and the device has no instructions for it."""
     if name == "bfloat16" and not has_bfloat16(device):
-        raise EnvironmentFailure(
-            f"train.dtype is bfloat16, which this {device.type} only emulates; set it to float32 or auto"
-        )
-    return DTYPES[name]
+        emulated = f"train.dtype is bfloat16, which this {device.type} only emulates"
+        raise EnvironmentFailure(f"{emulated}; set it to float32 or auto")
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 matrices in hardware."""
-    return gains_by_bfloat16(device) or (device.type == "cpu" and _cpu_has("avx512_bf16"))
-
-
-def gains_by_bfloat16(device: torch.device) -> bool:
-    """Whether it does so faster than float32 ones.
-
-    AVX512_BF16 alone, without AMX, took half as long again (benchmarks/results/train_step_without_amx.json).
-    """
+    """Return True if the device has instructions for bfloat16; of CPUs, torch reports them on Linux only."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return _cpu_has("amx_bf16", "bf16", "sve_bf16")  # x86, Arm, Arm
+    capabilities = torch.cpu.get_capabilities()
+    return sys.platform.startswith("linux") and any(capabilities.get(name, False) for name in BFLOAT16_SETS)
 
 
-def _cpu_has(*names: str) -> bool:
-    """Whether the processor has one of the instruction sets, by torch's names for them."""
-    found = torch.cpu.get_capabilities()
-    return sys.platform.startswith("linux") and any(found.get(name, False) for name in names)
+def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -> torch.dtype:
+    """Return the dtype to compute in, and print why; "auto" is `earlier`, that of the run so far, or the faster one."""
+    reason = "train.dtype"
+    if name == "auto" and not has_bfloat16(device):
+        name, reason = "float32", f"this {device.type} has no instructions for bfloat16"
+    elif name == "auto" and earlier:
+        name, reason = earlier, "as the run began"
+    elif name == "auto":
+        speedup = math.inf if device.type == "cuda" else bfloat16_speedup()
+        name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
+        reason = "this GPU has it" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
+    print(f"dtype        {name} ({reason})", flush=True)
+    return COMPUTE_DTYPES[name]
+
+
+def bfloat16_speedup() -> float:
+    """Return the time of float32 matrix products divided by that of bfloat16 ones on this CPU, measured in 0.2 s."""
+    best = dict.fromkeys(((dtype, shape) for shape in PROBED_SHAPES for dtype in COMPUTE_DTYPES.values()), math.inf)
+    operands = {key: [torch.ones(size, dtype=key[0]) for size in (key[1][:2], key[1][1:])] for key in best}
+    for _ in range(4):  # they alternate and the shortest time counts, so that other processes disturb them alike
+        for key, (a, b) in operands.items():
+            started = time.perf_counter()
+            torch.mm(a, b)
+            best[key] = min(best[key], time.perf_counter() - started)
+    wide, narrow = (sum(best[dtype, shape] for shape in PROBED_SHAPES) for dtype in COMPUTE_DTYPES.values())
+    return wide / narrow
 
 
 def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
-    """What decides the bits of a result beside parameters, code and data."""
+    """Return what decides the bits of a result besides parameters, code and data."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
@@ -79,42 +90,35 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
 
 
 def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that could be allocated now, in bytes: of the device, else of the machine or the container."""
+    """Return the bytes that can be allocated now on the GPU, or on the machine or in its container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
-    try:  # a container's own limit, where its control group (version 2) is mounted
+    try:  # the limit of a container, where its control group (version 2) is mounted
         limit, used, stat = ((cgroup / f"memory.{name}").read_text().split() for name in ("max", "current", "stat"))
     except OSError:
         return free
     if limit == ["max"]:
         return free
-    cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel gives them up
+    cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel frees them on demand
     return min(free, int(limit[0]) - int(used[0]) + cached)
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep large freed blocks instead of handing each back to the kernel.
+    """Tell glibc to keep large freed blocks, before the first tensor; return True if it does (Linux only).
 
-    Every training step frees and takes gigabytes of activations; without this they are
-    page-faulted anew each time. Costs resident memory, changes no result. Call before the first
-    tensor. Returns whether it took effect (glibc on Linux only).
+    Otherwise each step's activations cause page faults. It costs resident memory and changes no result.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:
         return False
-    mmap_max, trim_threshold, top_pad = -4, -1, -2  # the names of <malloc.h>: M_MMAP_MAX, …
+    mmap_max, trim_threshold, top_pad = -4, -1, -2  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD of <malloc.h>
     return all([mallopt(mmap_max, 0), mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**29)])
 
 
 def warn_of_busy_cores(seconds: float, measure) -> list[str]:
-    """A warning if measure(), in seconds, is quicker with one thread than the `seconds` it took with all.
-
-    Threads wait for each other by spinning; beside one busy process a step was measured 15 times slower.
-    """
-    threads = torch.get_num_threads()
+    """Return a warning if measure() takes less with one thread than its `seconds` with all, or an empty list."""
+    threads = torch.get_num_threads()  # they wait by spinning: one busy process made a step 15 times slower
     torch.set_num_threads(1)
     try:
         single = measure() if threads > 1 else seconds
@@ -122,18 +126,28 @@ def warn_of_busy_cores(seconds: float, measure) -> list[str]:
         torch.set_num_threads(threads)
     if single >= seconds:
         return []
-    return [
-        f"one thread takes {single:.2f} s a step, {threads} threads {seconds:.2f} s: other processes keep the cores "
-        "busy; stop them, or set OMP_NUM_THREADS=1"
-    ]
+    times = f"a step takes {single:.2f} s with one thread and {seconds:.2f} s with {threads}"
+    return [f"{times}: other processes keep the cores busy; stop them, or set OMP_NUM_THREADS=1"]
 
 
-def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, seconds: float = 0.3) -> float:
-    """The rate of square matrix products on this machine now, in FLOP/s (2 per multiply-add)."""
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done its work; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:
+    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
+    size = size or (8192 if device.type == "cuda" else 1024)  # 8192 fill a large GPU
     a = torch.ones(size, size, dtype=dtype, device=device)
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()
-        best = min(best, time.perf_counter() - start)
+    products = torch.empty_like(a)
+    best, count, end = math.inf, 1, time.perf_counter() + seconds
+    while time.perf_counter() < end or best == math.inf:
+        started = time.perf_counter()
+        for _ in range(count):
+            torch.mm(a, a, out=products)
+        synchronize(device)
+        elapsed = time.perf_counter() - started
+        best = min(best, elapsed / count)
+        count *= 2 if elapsed < MEASURED_S else 1  # so many that launching and waiting do not count
     return 2 * size**3 / best

@@ -1,28 +1,26 @@
-"""What training left in data/models: best_model_params.pt and model.json in, a checked model out."""
+"""The folder data/models: best_model_params.pt, last_model_params.pt and model.json, which describes both."""
 
 import dataclasses
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from lm.core.errors import MEND, IntegrityError
-from lm.core.files import atomic_write, read_json, sha256_file
+from lm.core.files import atomic_write, read_json, sha256_file, write_json
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 
 RECORD = "model.json"
-WEIGHTS = "best_model_params.pt"
-WEIGHTS_DIGITS = 12  # of its SHA-256, by which metrics/eval.json names the model
+WEIGHTS, LAST_WEIGHTS = "best_model_params.pt", "last_model_params.pt"
+WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
 
 
 def save_tensors(path: Path, value) -> str:
-    """Write `value` with torch.save through a file object, atomically; return the file's SHA-256.
-
-    Through a file object the bytes do not depend on the file's name, so equal weights are equal files.
-    """
+    """Write `value` with torch.save, atomically and with bytes that do not depend on the name; return the SHA-256."""
     with atomic_write(path) as file:
         try:
             torch.save(value, file)
-        except RuntimeError as error:  # of its archive; what it came from, a full disk, says more
+        except RuntimeError as error:  # its context, such as a full disk, says more
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -30,27 +28,34 @@ def save_tensors(path: Path, value) -> str:
 
 
 def load_tensors(path: Path, sha256: str | None):
-    """Load what `save_tensors` wrote onto the CPU: tensors and plain values, no code is ever run.
-
-    Raises IntegrityError if the file is missing, unreadable or not the one of that SHA-256.
-    """
+    """Return what `save_tensors` wrote, on the CPU, without running code; raise IntegrityError if it is damaged."""
     if not path.exists():
         raise IntegrityError(f"{path}: missing; run `dvc repro`")
-    found = sha256_file(path)
-    if sha256 is not None and found != sha256:
-        raise IntegrityError(f"{path}: sha256 is {found}, its record says {sha256}; {MEND}")
+    if sha256 is not None:
+        check_sha256(path, sha256)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises many kinds for what it does not trust or cannot read
+    except Exception as error:  # torch.load raises many types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
 
 
-def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
-    """Return the best model of a folder, on the device, and its model.json.
+def check_sha256(path: Path, recorded: str, remedy: str = MEND) -> None:
+    """Raise IntegrityError if the file does not have the SHA-256 of its record."""
+    sha256 = sha256_file(path)
+    if sha256 != recorded:
+        raise IntegrityError(f"{path}: sha256 is {sha256}, its record says {recorded}; {remedy}")
 
-    Raises IntegrityError if a file is missing or damaged, or if the weights do not fit the record.
-    """
+
+def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], record: dict) -> None:
+    """Write both weights and model.json: `record` with the SHA-256 of the weights added to "best" and "last"."""
+    hashes = {"best": save_tensors(folder / WEIGHTS, best), "last": save_tensors(folder / LAST_WEIGHTS, last)}
+    described = {name: {**record[name], "sha256": sha256} for name, sha256 in hashes.items()}
+    write_json(folder / RECORD, {**record, **described})
+
+
+def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
+    """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit."""
     record = read_json(models / RECORD)
     try:
         config, sha256 = ModelConfig(**record["config"]), record["best"]["sha256"]
@@ -69,26 +74,22 @@ def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]
 def load_initial(
     folder: Path, config: ModelConfig, tokenizer_sha256: str
 ) -> tuple[Gemma3Model, str] | tuple[None, None]:
-    """The model that a run begins with and the SHA-256 of its weights; Nones where the folder is empty.
-
-    Raises IntegrityError if it was trained with another tokenizer or has another shape than `config`.
-    """
+    """Return the model that a run starts from, after checks, and its weights' SHA-256; (None, None) without one."""
     if folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir()):
         return None, None
     model, record = load_trained(folder, torch.device("cpu"))
-    check_trained_with(tokenizer_sha256, "the training tokens' one", folder, record)
-    wanted, found = dataclasses.asdict(config), dataclasses.asdict(model.config)
-    other = [f"{name} is {found[name]}, not {value}" for name, value in wanted.items() if found[name] != value]
-    if other:
-        raise IntegrityError(f"{folder / RECORD}: {', '.join(other)}; choose the preset of that model as model.name")
+    check_trained_with(tokenizer_sha256, "the tokenizer of the training tokens", folder, record)
+    needed, actual = dataclasses.asdict(config), dataclasses.asdict(model.config)
+    differences = [f"{name} is {actual[name]}, not {value}" for name, value in needed.items() if actual[name] != value]
+    if differences:
+        where = f"{folder / RECORD}: {', '.join(differences)}"
+        raise IntegrityError(f"{where}; choose the preset of that model as model.name")
     return model, record["best"]["sha256"]
 
 
 def check_trained_with(tokenizer_sha256: str, where: Path | str, models: Path, record: dict) -> None:
-    """Raise IntegrityError if the model of a record knows the ids of another tokenizer."""
-    found = record.get("tokenizer_sha256")
-    if found != tokenizer_sha256:
-        raise IntegrityError(
-            f"{models / RECORD}: trained with tokenizer {str(found)[:12]}…, {where} is "
-            f"{tokenizer_sha256[:12]}…; name the folder of that one, or run `dvc repro`"
-        )
+    """Raise IntegrityError if the model of a record was trained with another tokenizer than `where` has."""
+    recorded = record.get("tokenizer_sha256")
+    if recorded != tokenizer_sha256:
+        problem = f"trained with tokenizer {str(recorded)[:12]}…, {where} is {tokenizer_sha256[:12]}…"
+        raise IntegrityError(f"{models / RECORD}: {problem}; name the folder of that tokenizer, or run `dvc repro`")

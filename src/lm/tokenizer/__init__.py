@@ -1,1 +1,1 @@
-"""Tokenizers: built, loaded, and run over documents."""
+"""Tokenizers: build one, load one, encode documents."""

@@ -1,32 +1,29 @@
-"""Chunks of documents → ids, in order and beside what the caller does with them: in a thread, or in processes.
+"""Encode chunks of documents in their order, a few at a time: in a thread, in processes, or here."""
 
-Text is streamed: a bounded number of chunks is in flight, so memory does not grow with the corpus.
-"""
-
+import itertools
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from lm.core.errors import EnvironmentFailure
 from lm.text.documents import Chunk
-from lm.tokenizer.engine import Engine, encode_exactly
+from lm.tokenizer.engine import Engine, EngineDifference, encode_exactly
 from lm.tokenizer.load import Tokenizer
 
 Encoded = Iterator[tuple[Chunk, np.ndarray]]
-CHUNKS_AHEAD = 4  # one that is encoded, and what keeps the thread busy while this one waits for a disk
+CHUNKS_AHEAD = 4  # enough to keep the thread busy while the caller waits for a disk
 
 
 def encode_in_thread(chunks: Iterable[Chunk], engine: Engine) -> Encoded:
-    """Yield each chunk with its ids, in order; raises EngineDifference.
-
-    The thread is about as fast as this one, which reads, compares and writes; two would share out the
-    words that gigatoken has met to two memories.
-    """
+    """Yield each chunk with its ids, in order. Raises EngineDifference."""
+    # One thread is about as fast as the caller, which reads, compares and writes. Each thread needs a memory of words.
     with ThreadPoolExecutor(1) as pool:
         for chunk, ids in map_in_order(pool, engine.encode, chunks, CHUNKS_AHEAD):
             engine.compare_sample(chunk, ids)
@@ -34,11 +31,8 @@ def encode_in_thread(chunks: Iterable[Chunk], engine: Engine) -> Encoded:
 
 
 def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_processes: int) -> Encoded:
-    """Yield each chunk with its ids, in order, from processes that each load the tokenizer.
-
-    Raises EnvironmentFailure if one of them is killed.
-    """
-    from concurrent.futures import ProcessPoolExecutor  # takes a while to import
+    """Yield each chunk with its ids, in order, from processes. Raises EnvironmentFailure if one is killed."""
+    from concurrent.futures import ProcessPoolExecutor  # slow to import
     from multiprocessing import get_context
 
     try:
@@ -46,19 +40,29 @@ def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_proce
             yield from map_in_order(pool, _encode, chunks, 2 * num_processes)
     except BrokenExecutor:
         raise EnvironmentFailure(
-            "a tokenizing process was killed, most likely for want of memory; "
+            "a tokenizing process was killed, most likely for lack of memory; "
             "lower tokenize.num_processes or tokenize.chunk_chars in runtime.yaml"
         ) from None
 
 
+def write_fast(write: Callable[[Engine | None], dict], engine: Engine | None, out: Path) -> tuple[dict, str]:
+    """Return what `write(engine)` returns, and the encoder's name; if gigatoken fails, `write(None)` writes it all."""
+    if engine:
+        try:
+            return write(engine), engine.describe()
+        except EngineDifference as difference:
+            print(f"warning: {difference}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
+    return write(None), "the tokenizer itself"
+
+
 def encode_here(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Encoded:
-    """Yield each chunk with the ids that the tokenizer itself gives it."""
+    """Yield each chunk with the ids that the tokenizer itself gives, in this process."""
     for chunk in chunks:
         yield chunk, encode_exactly(chunk, tokenizer)
 
 
-def show_progress(encoded: Encoded, total_chars: int) -> Encoded:
-    """Pass each chunk and its ids on, with a bar of the characters so far."""
+def show_progress(encoded: Encoded, total_chars: float) -> Encoded:
+    """Yield each chunk and its ids, and show a bar of the characters so far."""
     with tqdm(total=total_chars, unit="char", unit_scale=True, desc="tokenize", disable=None) as bar:
         for chunk, ids in encoded:
             bar.update(chunk.characters)
@@ -66,14 +70,13 @@ def show_progress(encoded: Encoded, total_chars: int) -> Encoded:
 
 
 def map_in_order(pool: Executor, work: Callable, items: Iterable, max_in_flight: int) -> Iterator[tuple]:
-    """Yield (item, work(item)) in the order of `items` with a bounded number of items in flight."""
-    pending = deque()
-    for item in items:
-        pending.append((item, pool.submit(work, item)))
-        if len(pending) >= max_in_flight:
-            first, future = pending.popleft()
-            yield first, future.result()
-    while pending:
+    """Yield (item, work(item)) in the order of `items`, with at most `max_in_flight` items submitted."""
+    items, pending = iter(items), deque()
+    while True:
+        for item in itertools.islice(items, max_in_flight - len(pending)):
+            pending.append((item, pool.submit(work, item)))
+        if not pending:
+            return
         first, future = pending.popleft()
         yield first, future.result()
 
@@ -82,14 +85,14 @@ _tokenizer: Tokenizer | None = None
 
 
 def _start_worker(tokenizer: Tokenizer) -> None:
-    """Keep the tokenizer, which was loaded anew for this process."""
+    """Keep the tokenizer for this worker process."""
     global _tokenizer
     _tokenizer = tokenizer
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _leave_with_parent() -> None:
-    """End this process when the one that started it is gone: a killed one cannot tell it to."""
+def _exit_with_parent() -> None:
+    """End this process when its parent is gone: a killed parent cannot stop its workers."""
     from multiprocessing import parent_process
 
     if parent := parent_process():
@@ -99,4 +102,5 @@ def _leave_with_parent() -> None:
 
 def _encode(chunk: Chunk) -> np.ndarray:
     """Encode one chunk in a worker process."""
+    assert _tokenizer is not None, "the worker was not given its tokenizer"
     return encode_exactly(chunk, _tokenizer)

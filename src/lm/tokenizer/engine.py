@@ -1,10 +1,9 @@
-"""Chunks of documents → token ids by gigatoken, many times faster than tiktoken and held to its ids.
+"""Encode chunks of documents with gigatoken: tiktoken's ids, many times faster.
 
-tiktoken stays the definition. gigatoken's tables of letters and digits are those of Unicode 17, the
-ones of tiktoken those of Unicode 16; benchmarks/fuzz_tokenizers.py found no other difference between
-the two versions named in COMPARED. So a document with a character of ONLY_EXACT is encoded by
-tiktoken, a sample of the others by both, and whatever is not equal, or fails, raises EngineDifference:
-the caller then does all of it again with tiktoken alone.
+tiktoken is the reference. gigatoken uses the letters and digits of Unicode 17, tiktoken those of Unicode 16;
+benchmarks/fuzz_tokenizers.py found no other difference between the versions in COMPARED. Therefore tiktoken
+encodes every document with a character of ONLY_EXACT, and both encode a sample of the others. After an
+EngineDifference the caller encodes everything again with tiktoken alone.
 """
 
 import ctypes
@@ -22,117 +21,95 @@ from lm.text.documents import Chunk
 from lm.tokenizer.load import GPT2_PATTERN, RANKS, Tokenizer
 
 COMPARED = {"gigatoken": "0.10.0", "tiktoken": "0.14.0"}
-SAMPLE_FIRST, SAMPLE_EVERY = 32, 400  # documents that both encode: so many of the first, then one in so many
+SAMPLE_FIRST, SAMPLE_EVERY = 32, 400  # both encode the first 32 documents, then one in 400
 
-# The letters and digits that are new in Unicode 17.
+# Letters and digits that are new in Unicode 17.
 NEW_CHARACTERS = """
 088F 0C5C 0CDC A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3
 16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2 1E6C0-1E6DE 1E6E0-1E6E2 1E6E4-1E6E5 1E6E7-1E6ED 1E6F0-1E6F4
 1E6FE-1E6FF 2B73A-2B73F 2CEA2-2CEAD 323B0-33479
 """
-END = "\U0010ffff"  # ends each document on its way into gigatoken: a noncharacter, which no text should hold
+END = "\U0010ffff"  # ends each document for gigatoken: a noncharacter, which text should not contain
 END_BYTES = END.encode()
 _RANGES = re.sub(r"[0-9A-F]+", lambda code: chr(int(code[0], 16)), NEW_CHARACTERS)
 ONLY_EXACT = f"[{''.join(_RANGES.split())}{END}]"
 
-# gigatoken remembers every word that it has met, at worst 9 bytes for a byte of text. A fresh one (50 ms)
-# takes its place when the process, what it reads apart, has grown to so much memory, but not before it has
-# encoded so much.
+# gigatoken remembers every word, in up to 9 bytes per byte of text. It is replaced by a new one (50 ms) when the
+# process uses more memory than this, apart from the text that it reads, but only after at least this much text.
 RENEW_ABOVE_RESIDENT_BYTES = 280 << 20
 RENEW_AFTER_TEXT_BYTES = 12 << 20
 
 
 class EngineDifference(Exception):
-    """gigatoken failed or gave other ids than tiktoken; nothing that it encoded may be kept."""
+    """gigatoken failed or gave other ids than tiktoken; do not keep anything that it encoded."""
 
 
 def open_engine(tokenizer: Tokenizer) -> "Engine | None":
-    """Return the engine of a byte-level BPE, or None where it cannot serve, which stderr says."""
+    """Return the engine for a GPT-2 style BPE, or None if it cannot be used; print a warning if it should work."""
     if tokenizer.meta["pattern"] != GPT2_PATTERN:
         return None
     try:
-        found = {name: importlib.metadata.version(name) for name in COMPARED}
-        if found == COMPARED:
+        installed = {name: importlib.metadata.version(name) for name in COMPARED}
+        if installed == COMPARED:
             import gigatoken
 
             return Engine(tokenizer, gigatoken)
-        reason = f"found {_names(found)}, compared were {_names(COMPARED)}"
+        versions = (" and ".join(map(" ".join, names.items())) for names in (installed, COMPARED))
+        reason = "installed: {}, compared: {}".format(*versions)
     except (KeyboardInterrupt, MemoryError):
         raise
-    except BaseException as error:  # a panic in Rust is no Exception
+    except BaseException as error:  # a Rust panic is not an Exception
         reason = f"gigatoken cannot be used ({type(error).__name__}: {error})"
     print(f"warning: {reason}; encoding with tiktoken alone: the same ids, many times slower", file=sys.stderr)
     return None
 
 
-def _names(versions: dict[str, str]) -> str:
-    """Versions in words."""
-    return " and ".join(f"{name} {version}" for name, version in versions.items())
-
-
 class Engine:
-    """gigatoken with a tokenizer's ranks; `encode` is for one thread at a time.
-
-    `exact_documents` and `compared_documents` count those that tiktoken encoded instead, and too.
-    """
+    """gigatoken with a tokenizer's ranks; only one thread at a time may call `encode`."""
 
     def __init__(self, tokenizer: Tokenizer, gigatoken):
-        self.tokenizer = tokenizer
-        self.exact_documents = self.compared_documents = 0
-        self._gigatoken = gigatoken
+        self.tokenizer, self._gigatoken = tokenizer, gigatoken
+        self.exact_documents = self.compared_documents = 0  # encoded by tiktoken instead, and by both
         self._renew()
 
     def describe(self) -> str:
-        """Who encoded how much, in words."""
-        return (
-            f"gigatoken, {self.exact_documents:,} documents by tiktoken instead, "
-            f"{self.compared_documents:,} by both for comparison"
-        )
+        """Return one line about which library encoded what."""
+        exact, both = self.exact_documents, self.compared_documents
+        return f"gigatoken, {exact:,} documents by tiktoken instead, {both:,} by both for comparison"
 
     def encode(self, chunk: Chunk) -> np.ndarray:
-        """Return the ids (N,) of a chunk's documents, each with its eot_id behind it.
-
-        What can be told of them without the tokenizer is checked, and raises EngineDifference.
-        """
+        """Return the ids (N,) of a chunk's documents, each followed by eot_id. Raises EngineDifference."""
         try:
             ids = self._encode_mixed(chunk)
             check_ids(ids, chunk, self.tokenizer)
         except (KeyboardInterrupt, MemoryError):
             raise
-        except BaseException as error:  # a panic in Rust is no Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             raise EngineDifference(f"gigatoken: {type(error).__name__}: {error}") from error
         return ids
 
     def compare_sample(self, chunk: Chunk, ids: np.ndarray) -> None:
-        """Have tiktoken encode some of a chunk's documents too; raise EngineDifference if its `ids` (N,) are others.
-
-        It may go on in another thread than `encode`.
-        """
+        """Encode some documents again, with tiktoken, in any thread; raise EngineDifference if `ids` (N,) differ."""
         numbers = chunk.first_document + np.arange(chunk.documents)
         sample = np.flatnonzero((numbers < SAMPLE_FIRST) | (numbers % SAMPLE_EVERY == 0))
         expected, lengths = self.tokenizer.encode_documents([chunk.texts[int(index)].as_py() for index in sample])
         begins = np.concatenate([[0], np.flatnonzero(ids == self.tokenizer.eot_id) + 1])
         for index, end, length in zip(sample, np.cumsum(lengths), lengths, strict=True):
             if ids[begins[index] : begins[index + 1]].tobytes() != expected[end - length : end].tobytes():
-                number = chunk.first_document + index
-                raise EngineDifference(f"gigatoken: document {number} has other ids than tiktoken gives it")
+                raise EngineDifference(f"gigatoken: document {numbers[index]} has other ids than tiktoken gives")
         self.compared_documents += len(sample)
 
     def _encode_mixed(self, chunk: Chunk) -> np.ndarray:
-        """Encode each document by whom it is for, and put the ids in the documents' order."""
+        """Encode each document with the library that must encode it; return the ids in the documents' order."""
         if chunk.characters == chunk.utf8_bytes:  # ASCII
             return self.encode_fast(chunk.texts)
         only_exact = pc.match_substring_regex(chunk.texts, ONLY_EXACT)
-        num_exact = only_exact.true_count
-        if num_exact == 0:
+        if only_exact.true_count == 0:
             return self.encode_fast(chunk.texts)
-        self.exact_documents += num_exact
+        self.exact_documents += only_exact.true_count
         fast_ids = self.encode_fast(chunk.texts.filter(pc.invert(only_exact)))
         exact_ids, exact_lengths = self.tokenizer.encode_documents(chunk.texts.filter(only_exact).to_pylist())
-        return self._merge(only_exact.to_numpy(zero_copy_only=False), fast_ids, exact_ids, exact_lengths)
-
-    def _merge(self, only_exact, fast_ids, exact_ids, exact_lengths) -> np.ndarray:
-        """Interleave the ids of two sets of documents; `only_exact` (n,) tells whose turn it is."""
+        only_exact = only_exact.to_numpy(zero_copy_only=False)
         lengths = np.empty(len(only_exact), np.int64)
         lengths[only_exact] = exact_lengths
         lengths[~only_exact] = np.diff(np.flatnonzero(fast_ids == self.tokenizer.eot_id), prepend=-1)
@@ -142,65 +119,51 @@ class Engine:
         return ids
 
     def encode_fast(self, texts: pa.Array) -> np.ndarray:
-        """gigatoken's ids of texts that hold no END, to which it gives the eot_id."""
+        """Return gigatoken's ids of texts without END, each followed by eot_id."""
         if not len(texts):
             return np.empty(0, self.tokenizer.dtype)
-        if self._has_grown():
+        resident = psutil.Process().memory_info().rss - pa.total_allocated_bytes()
+        if self._text_bytes >= RENEW_AFTER_TEXT_BYTES and resident > RENEW_ABOVE_RESIDENT_BYTES:
             self._renew()
         content = _joined(texts)
         self._text_bytes += len(content)
-        # Of gigatoken's ways in, this one lets other threads run meanwhile and does without awkward arrays.
+        # This entry point of gigatoken lets other threads run and needs no awkward arrays.
         source = self._gigatoken.BytesSource(content)
+        assert self._backend is not None
         rows, _ = self._backend.encode_batch_padded(source, pad_id=0, parallel=False)
         if rows.max() >= self.tokenizer.vocab_size:
             raise IntegrityError(f"id {rows.max()} is outside the vocabulary of {self.tokenizer.vocab_size}")
         return rows[0].astype(self.tokenizer.dtype)
 
-    def _has_grown(self) -> bool:
-        """Whether gigatoken's memory may be what makes the process large."""
-        resident = psutil.Process().memory_info().rss - pa.total_allocated_bytes()
-        return self._text_bytes >= RENEW_AFTER_TEXT_BYTES and resident > RENEW_ABOVE_RESIDENT_BYTES
-
     def _renew(self) -> None:
-        """Make gigatoken anew, after the old one's memory has been given back."""
-        self._backend, self._text_bytes = None, 0  # the text that the new one has encoded
-        _return_freed_memory()
-        self._backend = self._gigatoken.Tokenizer.from_tiktoken(
-            self.tokenizer.folder / RANKS, pretokenizer="gpt2", special_tokens={END: self.tokenizer.eot_id}
-        )
+        """Create a new gigatoken after the memory of the old one has been returned."""
+        self._backend, self._text_bytes = None, 0
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc would keep free memory for the thread
+            trim(0)
+        ranks, ends = self.tokenizer.folder / RANKS, {END: self.tokenizer.eot_id}
+        self._backend = self._gigatoken.Tokenizer.from_tiktoken(ranks, pretokenizer="gpt2", special_tokens=ends)
 
 
 def _joined(texts: pa.Array) -> bytes:
-    """The UTF-8 bytes of all texts, each with END behind it."""
-    # From buffers: pa.array() and pa.scalar() would import pandas, an eighth of the time that 200 MB take.
+    """Return the UTF-8 bytes of all texts, each followed by END."""
+    # From buffers, because pa.array() and pa.scalar() import pandas, an eighth of the time of 200 MB.
     offsets = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(np.array([0, len(texts)]))])
     ends = pa.LargeStringArray.from_buffers(1, pa.py_buffer(np.array([0, len(END_BYTES)])), pa.py_buffer(END_BYTES))
     all_texts = pa.LargeListArray.from_arrays(offsets, texts.cast(pa.large_string()))
     return b"".join([pc.binary_join(all_texts, ends[0])[0].as_buffer(), END_BYTES])
 
 
-def _return_freed_memory() -> None:
-    """Have glibc, which would keep it for the thread, give what is free back to the kernel."""
-    if sys.platform.startswith("linux"):
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
-
-
 def encode_exactly(chunk: Chunk, tokenizer: Tokenizer) -> np.ndarray:
-    """Return the ids (N,) of a chunk's documents, each with its eot_id behind it, from the tokenizer itself.
-
-    Raises IntegrityError.
-    """
+    """Return the tokenizer's own ids (N,) of a chunk's documents, each followed by eot_id. Raises IntegrityError."""
     ids, _ = tokenizer.encode_documents(chunk.texts.to_pylist())
     check_ids(ids, chunk, tokenizer)
     return ids
 
 
 def check_ids(ids: np.ndarray, chunk: Chunk, tokenizer: Tokenizer) -> None:
-    """Raise IntegrityError unless ids (N,) hold one eot_id for each of a chunk's documents.
+    """Raise IntegrityError unless ids (N,) contain one eot_id per document of a chunk.
 
-    Where the tokenizer is byte-level, the ids have to stand for as many bytes as the texts have, too.
+    With a byte-level tokenizer, the ids must also stand for as many bytes as the texts have.
     """
     num_ends = np.count_nonzero(ids == tokenizer.eot_id)
     num_bytes = tokenizer.count_bytes(ids) if tokenizer.is_byte_level else chunk.utf8_bytes

@@ -1,12 +1,10 @@
-"""data/tokenizer → token ids: text in, ids out and back, the same ids on every machine.
+"""Load data/tokenizer: text to token ids and back, with the same ids on every machine.
 
-`load_tokenizer(folder)` checks the folder against its meta.json and returns a `Tokenizer`. A
-byte-level vocabulary (ranks.tiktoken) runs in tiktoken, any other (tokenizer.json) in `tokenizers`.
+A byte-level vocabulary (ranks.tiktoken) runs in tiktoken, any other (tokenizer.json) in `tokenizers`.
 Text is always ordinary text: "<|endoftext|>" inside a document gives the ids of its characters.
-A lone surrogate is encoded as U+FFFD, NUL as the byte that it is.
+A lone surrogate is encoded as U+FFFD, NUL as its byte.
 """
 
-import abc
 import base64
 import functools
 import itertools
@@ -25,50 +23,38 @@ from lm.core.files import read_json, sha256_file
 META = "meta.json"
 RANKS = "ranks.tiktoken"
 BACKEND = "tokenizer.json"
-DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-# GPT-2's pre-tokenization in tiktoken's faster form, with the same pieces as ByteLevel's own.
+# GPT-2's pre-tokenization in tiktoken's faster form; it gives the same pieces as ByteLevel.
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-BLOCK_TOKENS = 1 << 14  # looked up at a time: what is made of them stays in the processor's cache
+BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay in the processor's cache
+REMAKE = "run `dvc repro -f make_tokenizer`"
 META_KEYS = {"kind", "vocab_size", "eot_id", "dtype", "pattern", "special_tokens", "files"}
 
-# tiktoken's regex panics on a run of about a million white-space characters with text behind it, so
-# such runs are cut. The class is Rust's \s, which is smaller than Python's.
+# tiktoken's regex panics on about a million white-space characters followed by text, so such runs
+# are cut. The class is Rust's \s, which is smaller than Python's.
 _SPACE = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 LONG_RUN_CHARS = 500_000
 _LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{LONG_RUN_CHARS},}}")
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Name of the narrowest dtype that token files use for ids below `vocab_size`."""
+    """Return the name of the narrowest dtype that token files use for ids below `vocab_size`."""
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 def load_tokenizer(folder: Path | str) -> "Tokenizer":
-    """Load the tokenizer of a folder that `make_tokenizer` wrote.
-
-    Raises IntegrityError, naming both digests, if a file is not the one that meta.json records.
-    """
-    folder = Path(folder)
-    meta = _read_meta(folder / META)
-    for name, expected in meta["files"].items():
-        found = sha256_file(folder / name) if (folder / name).exists() else "no file"
-        if found != expected:
-            raise IntegrityError(f"{folder / name}: sha256 is {found}, {META} says {expected}; {MEND}")
-    return (ByteLevelTokenizer if RANKS in meta["files"] else HuggingFaceTokenizer)(folder, meta)
-
-
-def _read_meta(path: Path) -> dict:
-    """Read meta.json; IntegrityError if a key is missing or the dtype does not fit the vocabulary."""
+    """Load the tokenizer of a folder that `make_tokenizer` wrote. Raises IntegrityError if a file was changed."""
+    folder, path = Path(folder), Path(folder, META)
     meta = read_json(path)
-    missing = sorted(META_KEYS - meta.keys())
-    if missing:
-        raise IntegrityError(f"{path}: {missing[0]} is missing; run `dvc repro -f make_tokenizer`")
-    if meta["dtype"] != token_dtype(meta["vocab_size"]):
-        raise IntegrityError(
-            f"{path}: dtype is {meta['dtype']}, but {meta['vocab_size']} entries need "
-            f"{token_dtype(meta['vocab_size'])}; run `dvc repro -f make_tokenizer`"
-        )
-    return meta
+    if missing := sorted(META_KEYS - meta.keys()):
+        raise IntegrityError(f"{path}: {missing[0]} is missing; {REMAKE}")
+    if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
+        problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
+        raise IntegrityError(f"{path}: {problem}; {REMAKE}")
+    for name, expected in meta["files"].items():
+        sha256 = sha256_file(folder / name) if (folder / name).exists() else "no file"
+        if sha256 != expected:
+            raise IntegrityError(f"{folder / name}: sha256 is {sha256}, {META} says {expected}; {MEND}")
+    return Tokenizer(folder, meta)
 
 
 def well_formed(text: str) -> str:
@@ -81,30 +67,34 @@ def well_formed(text: str) -> str:
 
 
 def cut_long_runs(text: str) -> list[str]:
-    """Cut a text before the last character of each long run of white space that has text behind it.
-
-    GPT-2's pattern ends a piece there, so the ids of the parts are the ids of the text.
-    """
-    cuts = [run.end() - 1 for run in _LONG_RUN.finditer(text) if run.end() < len(text)]
+    """Cut a text inside each long run of white space, before its last character, where GPT-2's pattern cuts too."""
+    runs = _LONG_RUN.finditer(text) if len(text) > LONG_RUN_CHARS else ()
+    cuts = [run.end() - 1 for run in runs if run.end() < len(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
-class Tokenizer(abc.ABC):
-    """A vocabulary of `vocab_size` entries; `eot_id` ends each document and never comes out of text.
+class Tokenizer:
+    """A vocabulary of `vocab_size` entries; `eot_id` ends each document and text never gives it.
 
-    `meta` is meta.json, `sha256` its digest: the tokenizer's identity in everything made with it.
-    Pickles as its folder, so that a worker process loads (and checks) it anew.
+    `meta` is meta.json and `sha256` its digest, which identifies the tokenizer in everything made with it.
+    `is_byte_level`: the bytes of a text's tokens are exactly the text's UTF-8 bytes; otherwise a normalizer may
+    change the text first. Pickles as its folder, so that a worker process loads and checks it again.
     """
 
-    is_byte_level: bool  # whether the bytes of a text's tokens are exactly the text's UTF-8 bytes
-
     def __init__(self, folder: Path, meta: dict):
-        self.folder = folder
-        self.meta = meta
+        self.folder, self.meta = folder, meta
         self.sha256 = sha256_file(folder / META)
         self.vocab_size: int = meta["vocab_size"]
         self.eot_id: int = meta["eot_id"]
-        self.dtype = DTYPES[meta["dtype"]]
+        self.dtype = np.dtype(meta["dtype"]).newbyteorder("<")
+        self.is_byte_level = RANKS in meta["files"]
+        if self.is_byte_level:
+            lines = (line.split() for line in (folder / RANKS).read_bytes().splitlines())
+            self.ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+            options = {"pat_str": meta["pattern"], "special_tokens": meta["special_tokens"]}
+            self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
+        else:
+            self._backend = open_backend(folder / BACKEND)
 
     def __reduce__(self):
         return load_tokenizer, (self.folder.resolve(),)
@@ -114,130 +104,62 @@ class Tokenizer(abc.ABC):
         return self._encode_all([well_formed(text)])[0].tolist()
 
     def encode_documents(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode each document by itself and put an `eot_id` behind it.
+        """Encode each document separately and append `eot_id` to it.
 
-        Returns ids (N_tokens,) of `dtype`, all documents one after the other, and lengths
-        (N_documents,) int64, each with its eot_id. Raises IntegrityError on an id that is not in
-        the vocabulary.
+        Returns ids (N_tokens,) of `dtype`, one document after the other, and lengths (N_documents,) int64,
+        each counting its eot_id. Raises IntegrityError for an id outside the vocabulary.
         """
         documents = self._encode_all([well_formed(text) for text in texts])
         lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
         eot = np.array([self.eot_id], dtype=np.uint32)
-        ids = np.concatenate([part for document in documents for part in (document, eot)] or [eot[:0]])
+        ids = np.concatenate([piece for document in documents for piece in (document, eot)] or [eot[:0]])
         if len(ids) and ids.max() >= self.vocab_size:
             raise IntegrityError(
-                f"{self.folder}: text gave the id {ids.max()}, but {META} says {self.vocab_size} entries; "
-                "run `dvc repro -f make_tokenizer`"
+                f"{self.folder}: text gave the id {ids.max()}, but {META} says {self.vocab_size} entries; {REMAKE}"
             )
         return ids.astype(self.dtype), lengths
+
+    def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
+        """Return the ids of each well-formed text, uint32."""
+        if not self.is_byte_level:
+            encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+            return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        encode = functools.partial(self._encoding.encode_to_numpy, disallowed_special=())
+        return [np.concatenate([encode(piece) for piece in cut_long_runs(text)]) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids, special tokens by name; incomplete UTF-8 gives U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
-    @abc.abstractmethod
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of ids, special tokens by name."""
+        ids = [int(token_id) for token_id in ids]
+        if self.is_byte_level:
+            return self._encoding.decode_bytes(ids)
+        return self._backend.decode(ids, skip_special_tokens=False).encode("utf-8")
 
     @functools.cached_property
     def token_bytes(self) -> np.ndarray:
-        """(V,) int64: how many bytes of raw text each token stands for; special tokens, for none."""
+        """Return how many bytes of text each token stands for, (V,) int64; 0 for special tokens."""
+        if self.is_byte_level:
+            known = {rank: len(token) for token, rank in self.ranks.items()}
+        else:
+            known = _text_bytes(self._backend)
         sizes = np.zeros(self.vocab_size, dtype=np.int64)
-        for token_id, num_bytes in self._sizes():
-            sizes[token_id] = num_bytes
+        sizes[list(known)] = list(known.values())
         return sizes
 
     def count_bytes(self, ids: np.ndarray) -> int:
-        """How many bytes of raw text the ids (N,) stand for."""
-        blocks = range(0, len(ids), BLOCK_TOKENS)
-        sizes = self._narrow_token_bytes
-        return sum(int(sizes.take(ids[start : start + BLOCK_TOKENS]).sum(dtype=np.int64)) for start in blocks)
-
-    @functools.cached_property
-    def _narrow_token_bytes(self) -> np.ndarray:
-        """token_bytes in as few bytes an entry as hold it: what is looked up for each token stays in the cache."""
-        return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
-
-    @abc.abstractmethod
-    def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
-        """Ids of each well-formed text, uint32."""
-
-    @abc.abstractmethod
-    def _sizes(self) -> Iterable[tuple[int, int]]:
-        """Pairs of id and bytes of raw text, of all tokens that are not special."""
+        """Return how many bytes of text the ids (N,) stand for."""
+        # In the narrowest dtype, so that the table stays in the processor's cache.
+        sizes = self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
+        blocks = (ids[start : start + BLOCK_TOKENS] for start in range(0, len(ids), BLOCK_TOKENS))
+        return sum(int(sizes.take(block).sum(dtype=np.int64)) for block in blocks)
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """The entry of a sidecar that names the tokenizer."""
-    return {
-        "kind": tokenizer.meta["kind"],
-        "vocab_size": tokenizer.vocab_size,
-        "eot_id": tokenizer.eot_id,
-        "sha256": tokenizer.sha256,
-    }
-
-
-class ByteLevelTokenizer(Tokenizer):
-    """Byte-level BPE in tiktoken: every byte has a token, and ids give the text back exactly."""
-
-    is_byte_level = True
-
-    def __init__(self, folder: Path, meta: dict):
-        super().__init__(folder, meta)
-        self.ranks = parse_ranks((folder / RANKS).read_bytes())
-        self._encoding = tiktoken.Encoding(
-            meta["kind"],
-            pat_str=meta["pattern"],
-            mergeable_ranks=self.ranks,
-            special_tokens=meta["special_tokens"],
-        )
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return self._encoding.decode_bytes([int(token_id) for token_id in ids])
-
-    def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
-        return [self._encode(text) for text in texts]
-
-    def _encode(self, text: str) -> np.ndarray:
-        pieces = cut_long_runs(text) if len(text) > LONG_RUN_CHARS else [text]
-        return np.concatenate([self._encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
-
-    def _sizes(self) -> Iterable[tuple[int, int]]:
-        return ((rank, len(token)) for token, rank in self.ranks.items())
-
-
-def parse_ranks(content: bytes) -> dict[bytes, int]:
-    """Token → rank from tiktoken's format: a token in base64, a space, its rank, one a line."""
-    pairs = (line.split() for line in content.splitlines())
-    return {base64.b64decode(token): int(rank) for token, rank in pairs}
-
-
-class HuggingFaceTokenizer(Tokenizer):
-    """Any fast tokenizer of Hugging Face, without what it would add around a text."""
-
-    is_byte_level = False  # a normalizer may change the text before it is encoded
-
-    def __init__(self, folder: Path, meta: dict):
-        super().__init__(folder, meta)
-        self._backend = open_backend(folder / BACKEND)
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        text = self._backend.decode([int(token_id) for token_id in ids], skip_special_tokens=False)
-        return text.encode("utf-8")
-
-    def _encode_all(self, texts: list[str]) -> list[np.ndarray]:
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
-
-    def _sizes(self) -> Iterable[tuple[int, int]]:
-        maps_bytes = "ByteLevel" in json.dumps(json.loads(self._backend.to_str())["decoder"])
-        added = self._backend.get_added_tokens_decoder()
-        for token, token_id in self._backend.get_vocab(with_added_tokens=False).items():
-            if token_id not in added:
-                yield token_id, _raw_bytes(token, maps_bytes)
-        for token_id, token in added.items():
-            if not token.special:
-                yield token_id, len(token.content.encode("utf-8"))
+    """Return the sidecar's entry that names the tokenizer."""
+    return {key: tokenizer.meta[key] for key in ("kind", "vocab_size", "eot_id")} | {"sha256": tokenizer.sha256}
 
 
 def open_backend(path: Path) -> tokenizers.Tokenizer:
@@ -247,10 +169,14 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
     return backend
 
 
-def _raw_bytes(token: str, maps_bytes: bool) -> int:
-    """Bytes that a vocabulary entry stands for, by the three conventions of Hugging Face files."""
-    if maps_bytes:  # one character a byte
-        return len(token)
-    if re.fullmatch(r"<0x[0-9A-F]{2}>", token):  # byte fallback
-        return 1
-    return len(token.replace("▁", " ").encode("utf-8"))
+def _text_bytes(backend: tokenizers.Tokenizer) -> dict[int, int]:
+    """Return how many bytes each token that is not special stands for, by the conventions of Hugging Face files."""
+    maps_bytes = "ByteLevel" in json.dumps(json.loads(backend.to_str())["decoder"])  # one character per byte
+    sizes = {}
+    for token, token_id in backend.get_vocab(with_added_tokens=False).items():
+        is_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", token)  # byte fallback
+        size = 1 if is_byte else len(token.replace("▁", " ").encode("utf-8"))
+        sizes[token_id] = len(token) if maps_bytes else size
+    added = backend.get_added_tokens_decoder()
+    sizes |= {token_id: len(token.content.encode("utf-8")) for token_id, token in added.items()}
+    return {token_id: size for token_id, size in sizes.items() if token_id not in added or not added[token_id].special}

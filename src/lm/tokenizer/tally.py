@@ -1,4 +1,4 @@
-"""What a token file's sidecar says of its text: counted chunk by chunk, with the tokenizer, the slice, the source."""
+"""Counts of a text for its token file's sidecar, added up chunk by chunk."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from lm.tokenizer.load import Tokenizer, describe_tokenizer
 
 @dataclasses.dataclass
 class Tally:
-    """What the chunks counted so far hold all together; `surprisal_bits` is None where the source does not know it."""
+    """Totals of the chunks counted so far; `surprisal_bits` is None if the source does not know it."""
 
     documents: int = 0
     characters: int = 0
@@ -19,7 +19,7 @@ class Tally:
     surprisal_bits: float | None = None
 
     def add(self, counted) -> None:
-        """Count a Chunk's `documents`, `characters`, `utf8_bytes` and `surprisal_bits`, or those of another tally."""
+        """Add the counts of a Chunk or of another Tally."""
         self.documents += counted.documents
         self.characters += counted.characters
         self.utf8_bytes += counted.utf8_bytes
@@ -27,16 +27,12 @@ class Tally:
             self.surprisal_bits = (self.surprisal_bits or 0.0) + counted.surprisal_bits
 
     def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]]) -> Iterator[np.ndarray]:
-        """Pass each chunk's ids on, counting the chunk."""
+        """Yield each chunk's ids and count the chunk."""
         for chunk, ids in encoded:
             self.add(chunk)
             yield ids
 
-    def describe(self, tokenizer: Tokenizer, part: Slice, source: dict) -> dict:
-        """The entries of the sidecar; `source` is where the text comes from: its name and hashes."""
-        return {
-            **dataclasses.asdict(self),
-            "tokenizer": describe_tokenizer(tokenizer),
-            "slice": dataclasses.asdict(part),
-            "source": source,
-        }
+    def describe(self, tokenizer: Tokenizer, text_slice: Slice, source: dict) -> dict:
+        """Return the sidecar's entries about the text; `source` is its name and hashes."""
+        described = {"tokenizer": describe_tokenizer(tokenizer), "slice": dataclasses.asdict(text_slice)}
+        return {**dataclasses.asdict(self), **described, "source": source}

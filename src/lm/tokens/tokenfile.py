@@ -1,14 +1,14 @@
-"""Token files: X.bin, a flat little-endian stream of ids, beside X.json, which says what it is.
+"""Read and write token files: X.bin, a flat little-endian stream of ids, and its sidecar X.json.
 
-Each document is followed by one `eot_id`. There is no header, so that every memmap reader can use
-the stream; the sidecar holds counts, the slice, the tokenizer and the SHA-256 of the stream. Where
-it lists `shards` as well, X.bin is a folder, and the stream is its files one after the other.
+One `eot_id` follows each document. X.bin has no header, so that any memmap reader can use it. If the sidecar
+lists `shards`, X.bin is a folder, and the stream is its files one after the other.
 """
 
 import dataclasses
 import hashlib
 import math
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,13 +24,12 @@ from lm.tokens.shards import ShardedIds
 FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 BLOCK_TOKENS = 1 << 22
-_BLOCK_BYTES = 1 << 20
+REMAKE = "run `dvc repro -f` on the stage that writes it"
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenFile:
-    """A checked token file: `ids` (N,) read-only memmap of uint16 or uint32, or the ShardedIds of several;
-    `meta` its sidecar."""
+    """A checked token file: `ids` (N,) uint16 or uint32, a read-only memmap or ShardedIds; `meta`, its sidecar."""
 
     path: Path
     ids: np.ndarray | ShardedIds
@@ -38,17 +37,17 @@ class TokenFile:
 
     @property
     def vocab_size(self) -> int:
-        """Entries of the vocabulary that the ids belong to."""
+        """Return the number of entries in the vocabulary."""
         return self.meta["tokenizer"]["vocab_size"]
 
     @property
     def eot_id(self) -> int:
-        """The id that ends each document."""
+        """Return the id that ends each document."""
         return self.meta["tokenizer"]["eot_id"]
 
 
 class Shard(NamedTuple):
-    """A file of a stream, its tokens, and the SHA-256 of its bytes."""
+    """One file of a stream: its path, number of tokens and SHA-256."""
 
     path: Path
     tokens: int
@@ -56,15 +55,12 @@ class Shard(NamedTuple):
 
 
 def sidecar_path(path: Path) -> Path:
-    """train.bin → train.json."""
+    """Return the sidecar's path: train.json for train.bin."""
     return path.with_suffix(".json")
 
 
 def files_of(path: Path, meta: dict) -> list[Shard]:
-    """The files that hold a stream, in its order: X.bin itself, or what lies in it.
-
-    Raises IntegrityError for a list of shards that is none.
-    """
+    """Return the files of a stream in order: X.bin or the shards in it. Raises IntegrityError for a malformed list."""
     if "shards" not in meta:
         return [Shard(path, meta["tokens"], meta["sha256"])]
     try:
@@ -72,30 +68,27 @@ def files_of(path: Path, meta: dict) -> list[Shard]:
         is_list = all(shard.path.parent == path and isinstance(shard.sha256, str) for shard in shards)
         if is_list and shards and sum(shard.tokens for shard in shards) == meta["tokens"]:
             return shards
-        found = f"{len(shards)} with {sum(shard.tokens for shard in shards)} tokens"
+        problem = f"{len(shards)} with {sum(shard.tokens for shard in shards)} tokens"
     except (KeyError, TypeError) as error:
-        found = repr(error)
-    raise IntegrityError(
-        f"{sidecar_path(path)}: shards are no list of files with {meta['tokens']} tokens in all ({found}); "
-        "run `dvc repro -f` on the stage that writes it"
-    )
+        problem = repr(error)
+    listed = f"`shards` is not a list of files with {meta['tokens']} tokens in total ({problem})"
+    raise IntegrityError(f"{sidecar_path(path)}: {listed}; {REMAKE}")
 
 
 def map_ids(path: Path, meta: dict) -> np.ndarray | ShardedIds:
-    """The stream (N,), mapped and not read: nothing is checked that mapping does not need."""
+    """Map the stream (N,) without reading or checking it."""
     maps = [np.memmap(shard.path, DTYPES[meta["dtype"]], "r") for shard in files_of(path, meta)]
     return ShardedIds(maps) if "shards" in meta else maps[0]
 
 
 def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe) -> dict:
-    """Append the chunks of ids to a new file and write its sidecar; both appear whole.
+    """Write the chunks of ids to a new file, and its sidecar; return the sidecar.
 
-    `describe()` is called after the last chunk and returns what the sidecar holds beside the
-    format, the dtype, the number of tokens and the hash. The stream is renamed last, so that a
-    killed run leaves no .bin. Raises ParamsError where a folder of shards would be replaced.
+    `describe()` is called after the last chunk and returns the entries that describe the text. The stream is
+    renamed last, so that a killed run leaves no .bin. Raises ParamsError if a folder of shards would be replaced.
     """
     if path.is_dir():
-        raise ParamsError(f"{path}: is a folder of shards, a file is to be written there; remove it first")
+        raise ParamsError(f"{path}: is a folder of shards, a file must be written there; remove the folder first")
     digest, num_tokens = hashlib.sha256(), 0
     with atomic_write(path) as file:
         for chunk in chunks:
@@ -104,105 +97,88 @@ def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe)
             file.write(content)
             digest.update(content)
             num_tokens += len(chunk)
-        meta = {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": num_tokens, **describe()}
-        meta["sha256"] = digest.hexdigest()
+        meta = describe_tokens(dtype, num_tokens, describe(), digest.hexdigest())
         write_json(sidecar_path(path), meta)
     return meta
 
 
-def join_shards(path: Path, shards: list[Shard], dtype: str, described: dict) -> dict:
-    """Make the files, in their order, the one stream `path`, a folder, and write its sidecar; return that.
+def describe_tokens(dtype: str, num_tokens: int, described: dict, sha256: str) -> dict:
+    """Return a sidecar: the entries of every stream around those that describe its text."""
+    return {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": num_tokens, **described, "sha256": sha256}
 
-    The files are linked where that is possible, else copied; each is read once. `described` is what
-    write_tokens has from `describe()`. Raises IntegrityError for a file that does not have its SHA-256.
+
+def join_shards(path: Path, shards: list[Shard], dtype: str, described: dict) -> dict:
+    """Join files into the folder `path`, one stream, and write its sidecar; return the sidecar.
+
+    The files are linked if possible, else copied. `described` describes the text. Raises IntegrityError if a file
+    does not have its SHA-256.
     """
-    entries = [
-        {"path": f"{number:05d}.bin", "tokens": shard.tokens, "sha256": shard.sha256}
-        for number, shard in enumerate(shards)
-    ]
+    entries = [{"path": f"{i:05d}.bin", "tokens": s.tokens, "sha256": s.sha256} for i, s in enumerate(shards)]
     with atomic_folder(path) as folder:
         linked = [folder / entry["path"] for entry in entries]
         for shard, file in zip(shards, linked, strict=True):
-            _link(shard.path, file)
-        with ThreadPoolExecutor(1) as pool:  # each file's own hash, meanwhile
+            try:
+                os.link(shard.path, file)
+            except OSError:  # on another disk
+                shutil.copyfile(shard.path, file)
+        with ThreadPoolExecutor(1) as pool:  # hash each file while this thread hashes the stream
             hashes = pool.map(sha256_file, linked)
             sha256 = sha256_of_stream(linked)
-            for shard, found in zip(shards, hashes, strict=True):
-                check_hash(shard.path, found, shard.sha256, "remove it, and run the same command again")
-        tokens = sum(shard.tokens for shard in shards)
-        meta = {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": tokens, **described}
-        meta |= {"sha256": sha256, "shards": entries}
+            for shard, file_sha256 in zip(shards, hashes, strict=True):
+                check_hash(shard.path, file_sha256, shard.sha256, "remove it, and run the same command again")
+        meta = describe_tokens(dtype, sum(shard.tokens for shard in shards), described, sha256) | {"shards": entries}
         if path.is_file():
             path.unlink()
         write_json(sidecar_path(path), meta)
     return meta
 
 
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, or, on another disk, a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        with open(source, "rb") as old, atomic_write(target) as new:
-            while block := old.read(_BLOCK_BYTES):
-                new.write(block)
-
-
 def sha256_of_stream(paths: Iterable[Path]) -> str:
-    """Hex SHA-256 of the bytes of files one after the other."""
+    """Return the hex SHA-256 of the files' bytes, one file after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with open(path, "rb", buffering=0) as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
-def check_hash(path: Path, found: str, recorded: str, advice: str = MEND) -> None:
-    """Raise IntegrityError unless a file has the recorded SHA-256."""
-    if found != recorded:
-        raise IntegrityError(f"{path}: sha256 is {found}, its sidecar says {recorded}; {advice}")
+def check_hash(path: Path, sha256: str, recorded: str, advice: str = MEND) -> None:
+    """Raise IntegrityError if a file's SHA-256 is not the recorded one."""
+    if sha256 != recorded:
+        raise IntegrityError(f"{path}: sha256 is {sha256}, its sidecar says {recorded}; {advice}")
 
 
 def open_tokens(path: Path | str) -> TokenFile:
-    """Open a token file after checking the length and full hash of each of its files against its sidecar.
-
-    Shards are hashed side by side; the hash of the stream that they make, which they imply, is left to
-    `python src verify`. Raises IntegrityError (exit 4) naming what was found and what the sidecar says,
-    DataError (3) if there is no token.
-    """
-    path = Path(path)
-    meta = read_json(sidecar_path(path))
-    if meta.get("format_version") != FORMAT_VERSION or meta.get("dtype") not in DTYPES:
-        raise IntegrityError(
-            f"{sidecar_path(path)}: format_version {meta.get('format_version')!r} and dtype {meta.get('dtype')!r} "
-            f"are not known; needed: {FORMAT_VERSION} and one of {', '.join(DTYPES)}"
-        )
-    for key, kind in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
-        if not isinstance(meta.get(key), kind):
-            raise IntegrityError(
-                f"{sidecar_path(path)}: {key} is {meta.get(key)!r}; run `dvc repro -f` on the stage that writes it"
-            )
+    """Open a token file. Raises IntegrityError if a length or hash is not its sidecar's, DataError if it is empty."""
+    path, sidecar = Path(path), sidecar_path(Path(path))
+    meta = read_json(sidecar)
+    version, dtype = meta.get("format_version"), meta.get("dtype")
+    if version != FORMAT_VERSION or dtype not in DTYPES:
+        needed = f"{FORMAT_VERSION} and one of {', '.join(DTYPES)}"
+        raise IntegrityError(f"{sidecar}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
+    for key, wanted in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
+        if not isinstance(meta.get(key), wanted):
+            raise IntegrityError(f"{sidecar}: {key} is {meta.get(key)!r}; {REMAKE}")
     files = files_of(path, meta)
     for file in files:
-        _check_size(file, meta["dtype"])
+        _check_size(file, dtype)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         hashes = pool.map(sha256_file, [file.path for file in files])
-        hidden = True if len(files) == 1 else None  # None: shown where a person looks on
+        hidden = True if len(files) == 1 else None  # None: shown on a terminal
         bar = tqdm(hashes, f"check {path.name}", len(files), unit="shard", leave=False, disable=hidden)
-        for file, found in zip(files, bar, strict=True):
-            check_hash(file.path, found, file.sha256)
+        for file, sha256 in zip(files, bar, strict=True):
+            check_hash(file.path, sha256, file.sha256)
     return TokenFile(path, map_ids(path, meta), meta)
 
 
 def _check_size(file: Shard, dtype: str) -> None:
-    """Raise IntegrityError unless a file is there and as long as its sidecar says, DataError if that is nothing."""
+    """Raise IntegrityError if a file is missing or not as long as its sidecar says, DataError if both are empty."""
     path, expected = file.path, file.tokens * DTYPES[dtype].itemsize
     if not path.exists():
         raise IntegrityError(f"{path}: missing beside its sidecar; run `dvc repro` or `dvc checkout`")
     size = path.stat().st_size
     if size == expected == 0:
-        raise DataError(f"{path}: holds no token, at least one is needed; take a longer slice of the text")
+        raise DataError(f"{path}: holds no token, needed: at least one; take a longer slice of the text")
     if size != expected:
         raise IntegrityError(
             f"{path}: {size} bytes, its sidecar says {file.tokens} tokens of {dtype} = {expected} bytes; {MEND}"
@@ -210,36 +186,34 @@ def _check_size(file: Shard, dtype: str) -> None:
 
 
 def blocks_of(ids: np.ndarray | ShardedIds, block_tokens: int = BLOCK_TOKENS) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (position, ids from there on) in blocks: what a scan of a stream has in memory at a time."""
+    """Yield (position, the ids from there on) in blocks, so that a scan does not need the whole stream."""
     for start in range(0, len(ids), block_tokens):
         yield start, ids[start : start + block_tokens]
 
 
 def entropy_per_token(tokens: TokenFile) -> float | None:
-    """Nats a token that the text holds, where its source knows: no honest loss is lower on average."""
+    """Return the text's entropy in nats per token, a lower bound on the loss; None if the source does not know it."""
     bits = tokens.meta.get("surprisal_bits")
     return None if bits is None else bits * math.log(2) / tokens.meta["tokens"]
 
 
 def document_spans(tokens: TokenFile) -> np.ndarray:
-    """(N_documents, 2) int64: where each document begins and where its eot_id ends, in tokens."""
-    ends = [start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids)]
-    ends = np.concatenate(ends)
-    return np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+    """Return where each document begins and where its eot_id ends, in tokens: (N_documents, 2) int64."""
+    ends = (start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids))
+    bounds = np.concatenate([[0], *ends])
+    return np.column_stack([bounds[:-1], bounds[1:]])
 
 
 def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:
     """Raise IntegrityError if the file was made with another tokenizer."""
-    found = tokens.meta["tokenizer"]["sha256"]
-    if found != tokenizer_sha256:
-        raise IntegrityError(
-            f"{tokens.path}: made with tokenizer {found[:12]}…, data/tokenizer is {tokenizer_sha256[:12]}…; "
-            "run `dvc repro`"
-        )
+    recorded, needed = tokens.meta["tokenizer"]["sha256"], tokenizer_sha256
+    if recorded != needed:
+        made = f"made with tokenizer {recorded[:12]}…, data/tokenizer is {needed[:12]}…"
+        raise IntegrityError(f"{tokens.path}: {made}; run `dvc repro`")
 
 
 def check_id_range(tokens: TokenFile, block_tokens: int = BLOCK_TOKENS) -> None:
-    """Raise IntegrityError with the position of the first id that is not in the vocabulary."""
+    """Raise IntegrityError with the position of the first id outside the vocabulary."""
     for start, block in blocks_of(tokens.ids, block_tokens):
         if int(block.max()) >= tokens.vocab_size:
             position = start + int(np.argmax(block >= tokens.vocab_size))

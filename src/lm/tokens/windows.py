@@ -1,8 +1,8 @@
-"""Which windows of a token file make the batch of a step: a function of seed and step alone.
+"""Choose the windows of a token file for each step: a function of seed and step alone.
 
-In epoch e the windows start at r_e + k·seq_len with r_e = hash(seed, e) mod seq_len, so that over
-epochs every position begins a window, and they are taken in the order of a stateless permutation:
-each once an epoch, whatever the number of workers, ranks, evaluations or resumes.
+In epoch e the windows start at r_e + k·seq_len with r_e = hash(seed, e) mod seq_len, so that over the
+epochs a window begins at every position. A stateless permutation orders them, so that each is used once
+per epoch, for any number of workers, ranks, evaluations or resumes.
 """
 
 import functools
@@ -10,22 +10,22 @@ import functools
 import numpy as np
 
 from lm.core.errors import DataError
-from lm.tokens.shards import ShardedIds, ShardedWindows, mapped_for_windows
+from lm.tokens.shards import ShardedIds, mapped_for_windows
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
-_BLOCK_WINDOWS = 1 << 14  # whose starts are computed at once: the walk ends with calls for a few windows
+_BLOCK_WINDOWS = 1 << 14  # window starts computed at once, because the permutation's last calls are for a few
 
 
 def mix(value: np.ndarray) -> np.ndarray:
-    """SplitMix64's finalizer, element by element: uint64 → uint64 (Steele, Lea, Flood 2014)."""
+    """Apply SplitMix64's finalizer to each element, uint64 → uint64 (Steele, Lea, Flood 2014)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
 def hash_of(*numbers: int) -> int:
-    """A 64-bit hash of a sequence of integers; the same on every machine and NumPy."""
+    """Return a 64-bit hash of integers, the same on every machine and with every NumPy."""
     state = np.zeros(1, np.uint64)
     for number in numbers:
         state = mix(state + np.uint64(_GOLDEN) + np.uint64(number & 0xFFFFFFFFFFFFFFFF))
@@ -33,10 +33,10 @@ def hash_of(*numbers: int) -> int:
 
 
 def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
-    """Where a keyed permutation of 0 … size - 1 sends each `index`, without storing the permutation.
+    """Return the images, int64, of `index` under a keyed permutation of 0 … size - 1 that is never stored.
 
-    A balanced Feistel network over the next even number of bits; values that fall outside walk on
-    until they are inside (cycle walking: Black and Rogaway 2002). index: any int array, int64 out.
+    Uses a balanced Feistel network over the next even number of bits. Values outside the range are permuted
+    again until they are inside (cycle walking: Black and Rogaway 2002).
     """
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     rounds, mask = _round_tables(half_bits, key), (1 << half_bits) - 1
@@ -51,16 +51,16 @@ def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
     return value
 
 
-@functools.lru_cache(maxsize=2)  # the epoch at hand and the next
+@functools.lru_cache(maxsize=2)  # the current epoch and the next
 def _round_tables(half_bits: int, key: int) -> list[np.ndarray]:
-    """What each round does to half the bits, for all values of that half: (2^half_bits,) int64 each."""
+    """Return each round's function of half the bits as a table (2^half_bits,) int64."""
     half = np.arange(1 << half_bits, dtype=np.uint64)
     keys = [np.uint64(hash_of(key, round_number)) for round_number in range(_FEISTEL_ROUNDS)]
     return [(mix(half + round_key) & half[-1]).astype(np.int64) for round_key in keys]
 
 
 class TokenWindows:
-    """Batches of training windows out of one stream of token ids."""
+    """Batches of training windows from one stream of token ids."""
 
     def __init__(self, ids: np.ndarray | ShardedIds, seq_len: int, batch_size: int, seed: int):
         """ids: (N,) integer array, memmap or shards; batch_size in sequences. DataError if N < seq_len + 1."""
@@ -68,64 +68,51 @@ class TokenWindows:
             raise DataError(
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
             )
-        self.ids, self.seq_len, self.batch_size, self.seed = ids, seq_len, batch_size, seed
-        self._windows = _windows_of(mapped_for_windows(ids), seq_len + 1)
-        self._first_of_epoch = [0]
+        self.ids, self.seq_len, self.batch_size, self.seed = mapped_for_windows(ids), seq_len, batch_size, seed
+        self._epoch_begins = [0]  # number of the first window of each epoch, counted over all epochs
         self._block_steps = max(1, min(_BLOCK_WINDOWS, self.windows_per_epoch()) // batch_size)
         self._block, self._block_starts = -1, np.empty((0, batch_size), np.int64)
 
-    def __reduce__(self):
-        # Without the view, of which a pickle would be a copy: every window in full.
-        return TokenWindows, (self.ids, self.seq_len, self.batch_size, self.seed)
-
     def _offset(self, epoch: int) -> int:
-        """r_e: where the first window of an epoch starts, in tokens."""
+        """Return r_e, the token at which the first window of an epoch starts."""
         return hash_of(self.seed, epoch) % min(self.seq_len, len(self.ids) - self.seq_len)
 
     def windows_per_epoch(self, epoch: int = 0) -> int:
-        """Windows between r_e and the end; the last may end on the last token."""
+        """Return the number of windows between r_e and the end; the last may end on the last token."""
         return (len(self.ids) - 1 - self._offset(epoch)) // self.seq_len
 
-    def _epoch_of(self, sequence: int) -> int:
-        """The epoch that the sequence of this running number falls into."""
-        while self._first_of_epoch[-1] <= sequence:
-            epoch = len(self._first_of_epoch) - 1
-            self._first_of_epoch.append(self._first_of_epoch[-1] + self.windows_per_epoch(epoch))
-        return int(np.searchsorted(self._first_of_epoch, sequence, side="right")) - 1
-
     def starts(self, step: int) -> np.ndarray:
-        """(B,) int64, read-only: the token position at which each window of the batch begins.
-
-        Computed for a block of steps at once and kept until a step of another block is wanted.
-        """
+        """Return the token position at which each window of a step begins: (B,) int64, read-only."""
         block, row = divmod(step, self._block_steps)
-        if block != self._block:
+        if block != self._block:  # compute a block of steps at once
             size = self._block_steps * self.batch_size
             starts = self._starts_between(block * size, (block + 1) * size)
             starts.flags.writeable = False
             self._block, self._block_starts = block, starts.reshape(self._block_steps, self.batch_size)
         return self._block_starts[row]
 
-    def _starts_between(self, sequence: int, end: int) -> np.ndarray:
-        """(end - sequence,) int64: where the windows of these running numbers begin."""
-        parts = []
-        while sequence < end:
-            epoch = self._epoch_of(sequence)
-            first, behind = self._first_of_epoch[epoch], self._first_of_epoch[epoch + 1]
-            index = np.arange(sequence, min(end, behind)) - first
-            order = permute(index, behind - first, hash_of(self.seed, epoch, 1))
-            parts.append(self._offset(epoch) + order * self.seq_len)
-            sequence = min(end, behind)
-        return np.concatenate(parts)
+    def _starts_between(self, number: int, end: int) -> np.ndarray:
+        """Return where the windows number … end - 1, counted over all epochs, begin: (end - number,) int64."""
+        while self._epoch_begins[-1] < end:
+            epoch = len(self._epoch_begins) - 1
+            self._epoch_begins.append(self._epoch_begins[-1] + self.windows_per_epoch(epoch))
+        starts = []
+        while number < end:
+            epoch = int(np.searchsorted(self._epoch_begins, number, side="right")) - 1
+            epoch_begin, epoch_end = self._epoch_begins[epoch], self._epoch_begins[epoch + 1]
+            index = np.arange(number, min(end, epoch_end)) - epoch_begin
+            order = permute(index, epoch_end - epoch_begin, hash_of(self.seed, epoch, 1))
+            starts.append(self._offset(epoch) + order * self.seq_len)
+            number = min(end, epoch_end)
+        return np.concatenate(starts)
 
     def buffer(self, step: int) -> np.ndarray:
-        """(B, T + 1) int64, new: the windows of a step, each with the token that follows it."""
-        return _widen(self._windows[self.starts(step)], self.ids.dtype)
+        """Return the windows of a step, each with the token after it: (B, T + 1) int64, a new array."""
+        return read_windows(self.ids, self.starts(step), self.seq_len + 1)
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets (B, T) int64 of a step: views of one buffer, y is x shifted by one."""
-        buffer = self.buffer(step)
-        return buffer[:, :-1], buffer[:, 1:]
+        """Return the inputs and targets of a step, views of one buffer."""
+        return shift(self.buffer(step))
 
 
 def selection_starts(num_tokens: int, num_selected: int, seq_len: int) -> np.ndarray:
@@ -139,29 +126,18 @@ def selection_starts(num_tokens: int, num_selected: int, seq_len: int) -> np.nda
     return (np.arange(count) * num_windows // count + num_windows // (2 * count)) * seq_len
 
 
-def gather(ids: np.ndarray, starts: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """x, y (B, T) int64 for windows of ids (N,) at `starts` (B,): one fancy index, one widening."""
-    buffer = read_windows(ids, starts, seq_len + 1)
+def shift(buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y (B, T), views of windows (B, T + 1): y is x shifted by one."""
     return buffer[:, :-1], buffer[:, 1:]
 
 
 def read_windows(ids: np.ndarray | ShardedIds, starts: np.ndarray, length: int) -> np.ndarray:
-    """(B, length) int64, new: the ids from each of `starts` (B,) on. IndexError past the end of the stream."""
-    return _widen(_windows_of(ids, length)[starts], ids.dtype)
-
-
-def _windows_of(ids: np.ndarray | ShardedIds, length: int) -> np.ndarray | ShardedWindows:
-    """(N - length + 1,), a view of ids (N,): item i is the `length` ids from i on as one opaque value.
-
-    A fancy index copies such items whole, in less time than the rows of a sliding_window_view.
-    Of shards it is what gives the rows of ids themselves.
-    """
+    """Return `length` ids from each of `starts` (B,): (B, length) int64, a new array. IndexError past the end."""
     if isinstance(ids, ShardedIds):
-        return ShardedWindows(ids, length)
+        return ids.windows(starts, length).astype(np.int64)
+    # Each item of the view is a window as one opaque value. A fancy index copies such items whole, faster than
+    # the rows of a sliding_window_view.
     ids = np.ascontiguousarray(ids)
-    return np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
-
-
-def _widen(windows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The ids of windows, opaque ones (B,) or rows (B, length), as (B, length) int64."""
-    return windows.view(dtype).astype(np.int64).reshape(len(windows), -1)
+    view = np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
+    windows = view[starts]
+    return windows.view(ids.dtype).astype(np.int64).reshape(len(windows), -1)

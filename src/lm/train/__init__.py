@@ -1,1 +1,1 @@
-"""One training run: its parameters, its loop, its states, its processes."""
+"""Training: the step, its ranks, the states of a run. src/train.py is the loop."""

@@ -1,8 +1,4 @@
-"""Batches on the device that computes: copied ahead of their step, or drawn at random for a loop of one's own.
-
-The pipeline trains on `lm.tokens.windows.TokenWindows`, which takes every window once an epoch; `get_batch`
-draws with replacement.
-"""
+"""Batches on the computing device, copied one step ahead; `get_batch` draws random ones for loops of your own."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,33 +12,26 @@ from lm.tokens.windows import TokenWindows, read_windows
 def prefetch(
     windows: TokenWindows, steps: Iterable[int], device: torch.device | str, rows: slice = slice(None)
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the inputs and targets (B, T) int64 of each step on `device`, or of some rows of it.
+    """Yield the inputs and targets (B, T) int64 of each step on `device`; `rows` selects rows of the batch.
 
-    The copy of the next step's begins before a step is handed out, so that a GPU, which works its
-    queue while Python goes on, finds it there.
+    The copy of the next batch starts before a batch is yielded, so that a GPU never waits for it.
     """
-    ready = None
-    for step in steps:
-        following = to_device(windows.buffer(step)[rows], device)
-        if ready is not None:
-            yield ready
-        ready = following
-    if ready is not None:
+    batches = (to_device(windows.buffer(step)[rows], device) for step in steps)
+    ready = next(batches, None)
+    while ready is not None:
+        following = next(batches, None)
         yield ready
+        ready = following
 
 
 def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """x and y (B, T), y being x shifted by one, on `device` out of a buffer (B, T + 1).
-
-    The buffer crosses to CUDA in one piece and from pinned memory: the copy of a slice of it would go
-    through unpinned memory, and wait.
-    """
-    kind = torch.device(device).type
-    if kind == "cpu":  # slices cost less in NumPy than in torch
+    """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one."""
+    device_type = torch.device(device).type
+    if device_type == "cpu":  # slices cost less in NumPy than in torch
         return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
     tensor = torch.from_numpy(buffer)
-    if kind == "cuda":
-        tensor = tensor.pin_memory()
+    if device_type == "cuda":
+        tensor = tensor.pin_memory()  # Python would wait for the copy of slices, which are not pinned
     tensor = tensor.to(device, non_blocking=True)
     return tensor[:, :-1], tensor[:, 1:]
 
@@ -52,8 +41,8 @@ def get_batch(
 ) -> tuple[Tensor, Tensor]:
     """Draw inputs and targets (B, T) int64 on `device`: T = block_size, y is x shifted by one.
 
-    data: (N,) ids of any integer dtype, a memmap too; every window is equally likely, the last
-    included. The generator lives on the CPU. Raises ValueError if N < T + 1.
+    data: (N,) ids of any integer dtype, also a memmap. Every window is equally likely. The generator is on the CPU.
+    Raises ValueError if N < T + 1.
     """
     if len(data) <= block_size:
         raise ValueError(f"data has {len(data)} tokens, a window of {block_size} needs {block_size + 1}")

@@ -1,9 +1,10 @@
-"""Resumable training states in a folder that belongs to one run, and weights that others load.
+"""Run folders: .runs/<fingerprint>/ holds the last two states of a run, and its results once it is done.
 
-A run is identified by a fingerprint of its parameters, its code and its inputs; a state is written
-whole, with its SHA-256 beside it, and the last two are kept, so that one survives any fault.
+The fingerprint covers what decides the bits of a run: parameters, inputs, torch, and the modules of CODE. A state
+is written whole, with its SHA-256 in a record beside it.
 """
 
+import ast
 import contextlib
 import os
 import shutil
@@ -11,76 +12,98 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import output_lock, read_json, sha256_file, sha256_json, write_json
+from lm.core.files import output_lock, read_json, sha256_json, write_json
 from lm.model.weights import load_tensors, save_tensors
 
+SOURCE = Path(__file__).resolve().parents[1]  # src/lm
+# The modules whose arithmetic decides the bits of a run. tests/lm/train/test_fingerprint.py derives them from imports.
+CODE = (
+    "model/gemma3.py", "model/kernels.py", "model/score.py", "tokens/shards.py", "tokens/windows.py",
+    "train/batches.py", "train/config.py", "train/optimizers.py", "train/schedule.py", "train/state.py",
+    "train/step.py", "train/world.py",
+)  # fmt: skip
 KEPT_STATES = 2
 
 
-def fingerprint(params: dict, code_files: list[Path], input_hashes: dict[str, str]) -> str:
-    """Identify a run: 16 hex digits over its parameters, the bytes of its code and its inputs' hashes."""
-    code = {path.as_posix(): sha256_file(path) for path in sorted(code_files)}
-    return sha256_json({"params": params, "code": code, "inputs": input_hashes})[:16]
+class _Arithmetic(ast.NodeTransformer):
+    """Remove docstrings, messages of errors, and `__post_init__`, which only checks ranges."""
+
+    def visit_Expr(self, node):
+        return ast.Pass() if isinstance(node.value, ast.Constant) else node
+
+    def visit_Raise(self, node):
+        return ast.Raise(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
+
+    def visit_FunctionDef(self, node):
+        return None if node.name == "__post_init__" else self.generic_visit(node)
+
+
+def arithmetic_of(code: str) -> str:
+    """Return Python code without comments, formatting, docstrings, error messages and range checks."""
+    return ast.unparse(_Arithmetic().visit(ast.parse(code)))
+
+
+def fingerprint(params: dict, input_hashes: dict[str, str | None]) -> str:
+    """Return the 16 hex digits that identify a run."""
+    code = {name: arithmetic_of((SOURCE / name).read_text(encoding="utf-8")) for name in CODE}
+    torch_version = torch.__version__.split("+")[0]
+    return sha256_json({"params": params, "inputs": input_hashes, "code": code, "torch": torch_version})[:16]
 
 
 def record_of(run: Path, step: int) -> Path:
-    """The record of the state of a step, with which it counts."""
+    """Return the path of a state's record, without which the state does not count."""
     return run / f"state-{step:09d}.json"
 
 
 def save_state(run: Path, step: int, state: dict) -> None:
-    """Write state-<step>.pt and its record into the run's folder; drop all but the last two that have one."""
+    """Write state-<step>.pt and then its record into the run folder; delete all but the last two states."""
     record = record_of(run, step)
-    path = record.with_suffix(".pt")
-    sha256 = save_tensors(path, state)
-    write_json(record, {"run": run.name, "step": step, "sha256": sha256})
+    sha256 = save_tensors(record.with_suffix(".pt"), state)
+    segments = state.get("segments") or [{}]
+    write_json(record, {"run": run.name, "step": step, "sha256": sha256, "dtype": segments[-1].get("dtype")})
     kept = sorted(run.glob("state-*.json"))[-KEPT_STATES:]
-    for old in sorted(run.glob("*state-*")):  # a record before its state; what killed runs left as well
+    for old in sorted(run.glob("*state-*")):  # a record before its state, and what killed runs left
         if old.with_suffix(".json") not in kept:
             old.unlink()
 
 
-def load_newest_state(run: Path) -> dict | None:
-    """Return the newest intact state, or None if the run has none; a damaged one is named and passed over.
+def newest_dtype(run: Path) -> str | None:
+    """Return the name of the dtype of a run's newest segment, or None if the run has no states."""
+    for record in sorted(run.glob("state-*.json"), reverse=True):
+        with contextlib.suppress(IntegrityError):
+            return read_json(record).get("dtype")
+    return None
 
-    Raises IntegrityError if there are states but none is intact: training never restarts silently.
-    """
-    recorded = sorted(run.glob("state-*.json"), reverse=True)
-    for record in recorded:
+
+def load_newest_state(run: Path) -> dict | None:
+    """Return the newest intact state, or None if there are none; raise IntegrityError if all are damaged."""
+    records = sorted(run.glob("state-*.json"), reverse=True)
+    for record in records:
         try:
             return load_state(record)
         except IntegrityError as error:
             print(f"warning: {error}; trying the state before it", file=sys.stderr)
-    if recorded:
-        raise IntegrityError(
-            f"{run}: none of {len(recorded)} states is intact; delete the folder to train from scratch"
-        )
+    if records:
+        raise IntegrityError(f"{run}: none of {len(records)} states is intact; delete the folder to train from scratch")
     return None
 
 
 def load_state(record: Path) -> dict:
-    """Return the state of a record; IntegrityError if it is damaged or of another run."""
+    """Return the state of a record; raise IntegrityError if it is damaged or belongs to another run."""
     run, state = record.parent.name, read_json(record)
     if state.get("run") != run:
-        raise IntegrityError(f"{record}: is of the run {state.get('run')}, not {run}")
+        raise IntegrityError(f"{record}: belongs to run {state.get('run')}, not {run}")
     return load_tensors(record.with_suffix(".pt"), state.get("sha256", "missing"))
 
 
-def drop_states(run: Path) -> None:
-    """Remove the resumable states of a finished run."""
-    for path in run.glob("*state-*"):
-        path.unlink()
-
-
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
-    """Keep the `keep` most recently used run folders; `current` is always among them, and none goes that is in use.
-
-    A folder is renamed before it is removed, so that what a kill leaves of it is no finished run.
-    """
+    """Keep the `keep` most recently used run folders; `current` and folders in use are never deleted."""
     current.mkdir(parents=True, exist_ok=True)
-    for left in runs.glob(".*.tmp"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in runs.glob(".*.tmp"):  # renamed before it is deleted: a kill never leaves half of a finished run
+        shutil.rmtree(leftover, ignore_errors=True)
     os.utime(current, (time.time(), time.time()))
     folders = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
     for folder in folders[keep:]:

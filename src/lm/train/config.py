@@ -1,4 +1,4 @@
-"""What a training run is: the section `train` of params.yaml, its ranges, and what follows from it."""
+"""The sections `train` of params.yaml and of runtime.yaml: fields, ranges, and derived numbers of steps."""
 
 import dataclasses
 from typing import Literal
@@ -12,7 +12,7 @@ TOKEN_COUNTS = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainParams:
-    """The section `train` of params.yaml; tokens are counted, learning rates are per optimizer step."""
+    """The section `train` of params.yaml. Lengths are in tokens; learning rates are per optimizer step."""
 
     seq_len: int
     batch_tokens: int
@@ -42,44 +42,57 @@ class TrainParams:
     def __post_init__(self):
         for name in TOKEN_COUNTS:
             needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        needed(self.micro_batch_tokens % self.seq_len == 0, "micro_batch_tokens", self.micro_batch_tokens,
-               f"a multiple of seq_len {self.seq_len}")  # fmt: skip
-        needed(self.batch_tokens % self.micro_batch_tokens == 0, "batch_tokens", self.batch_tokens,
-               f"a multiple of micro_batch_tokens {self.micro_batch_tokens}")  # fmt: skip
-        needed(self.max_tokens >= self.batch_tokens, "max_tokens", self.max_tokens,
-               f"at least batch_tokens {self.batch_tokens}")  # fmt: skip
-        needed(self.peak_lr > 0, "peak_lr", self.peak_lr, "above 0")
-        needed(0 <= self.min_lr <= self.peak_lr, "min_lr", self.min_lr, f"from 0 to peak_lr {self.peak_lr}")
-        needed(0 <= self.warmup_steps < self.max_steps, "warmup_steps", self.warmup_steps,
-               f"fewer than the run's {self.max_steps} steps")  # fmt: skip
-        needed(0 < self.decay_share <= 1, "decay_share", self.decay_share, "above 0, at most 1")
-        needed(self.grad_clip > 0, "grad_clip", self.grad_clip, "above 0")
-        needed(self.embedding_lr_factor > 0, "embedding_lr_factor", self.embedding_lr_factor, "above 0")
-        needed(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
-        for name in ("beta1", "beta2"):
-            needed(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
-        needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
-        needed(self.patience_evals is None or self.patience_evals >= 1, "patience_evals", self.patience_evals,
-               "null or at least 1")  # fmt: skip
-        needed(self.divergence_nats is None or self.divergence_nats > 0, "divergence_nats", self.divergence_nats,
-               "null or above 0")  # fmt: skip
+        whole_run = f"fewer than the run's {self.max_tokens // self.batch_tokens} steps"
+        for name, ok, requirement in (
+            ("micro_batch_tokens", self.micro_batch_tokens % self.seq_len == 0,
+             f"a multiple of seq_len {self.seq_len}"),
+            ("batch_tokens", self.batch_tokens % self.micro_batch_tokens == 0,
+             f"a multiple of micro_batch_tokens {self.micro_batch_tokens}"),
+            ("max_tokens", self.max_tokens >= self.batch_tokens, f"at least batch_tokens {self.batch_tokens}"),
+            *((name, getattr(self, name) > 0, "above 0") for name in ("peak_lr", "grad_clip", "embedding_lr_factor")),
+            ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
+            ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
+            ("decay_share", 0 < self.decay_share <= 1, "above 0, at most 1"),
+            ("weight_decay", self.weight_decay >= 0, "0 or more"),
+            *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in ("beta1", "beta2")),
+            ("seed", 0 <= self.seed < 2**63, "from 0 to below 2^63"),
+            ("patience_evals", self.patience_evals is None or self.patience_evals >= 1, "null or at least 1"),
+            ("divergence_nats", self.divergence_nats is None or self.divergence_nats > 0, "null or above 0"),
+        ):  # fmt: skip
+            needed(ok, name, getattr(self, name), requirement)
 
     @property
     def max_steps(self) -> int:
-        """Optimizer steps of the whole run."""
+        """Return the optimizer steps of the whole run."""
         return self.max_tokens // self.batch_tokens
 
     @property
     def eval_every_steps(self) -> int:
-        """Optimizer steps between validations."""
+        """Return the optimizer steps from one validation to the next."""
         return max(1, self.eval_every_tokens // self.batch_tokens)
 
     @property
     def log_every_steps(self) -> int:
-        """Optimizer steps that a row of the training curve averages."""
+        """Return the optimizer steps that a row of the training curve averages."""
         return max(1, self.log_every_tokens // self.batch_tokens)
 
     @property
     def batch_size(self) -> int:
-        """Sequences in an optimizer step."""
+        """Return the sequences of an optimizer step."""
         return self.batch_tokens // self.seq_len
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainRuntime:
+    """The section `train` of runtime.yaml: how this machine does the work."""
+
+    checkpoint_every_s: float
+    keep_fingerprints: int
+    keep_freed_memory: bool
+    num_processes: int
+    shard: bool
+    timeout_s: float
+
+    def __post_init__(self):
+        needed(self.num_processes >= 1, "num_processes", self.num_processes, "at least 1")
+        needed(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")

@@ -1,4 +1,4 @@
-"""Begin the ranks of a run on this machine, hand signals on to them, and end as they end."""
+"""Start the ranks of a run on this machine, relay signals to them, and end with their exit code."""
 
 import contextlib
 import logging
@@ -12,57 +12,55 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure, Interrupted
-from lm.train.distributed import LAUNCHER
+from lm.train.distributed import RUN_ID
 from lm.train.signals import RELAYED_AS
 
 CONTINUES = "`dvc repro` continues from the last saved state"
 
 
-def start(count: int, arguments: list[str]) -> None:
-    """Run `python *arguments` as `count` ranks on this machine, by torch's elastic launcher, until all have ended.
+def start(world_size: int, arguments: list[str]) -> None:
+    """Run `python *arguments` as `world_size` ranks with torch's elastic launcher until all have ended.
 
-    SIGINT and SIGTERM, or the death of this process's parent, ask the ranks to save their state and leave; a
-    second signal kills them. Raises SystemExit with the exit code of a rank that has said why it failed,
-    Interrupted, or EnvironmentFailure if one was killed: the others are ended then.
+    Raises SystemExit with the exit code of a rank that has printed why it failed, Interrupted after a second signal,
+    or EnvironmentFailure if a rank was killed, after ending the others.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    debug = [argument for argument in sys.argv if argument == "--debug"]  # which no stage's main gets to see
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // count)))
+    debug = [argument for argument in sys.argv if argument == "--debug"]  # lm.core.errors.command has removed it
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // world_size)))
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=count, run_id=LAUNCHER, max_restarts=0, rdzv_backend="c10d",
+        min_nodes=1, max_nodes=1, nproc_per_node=world_size, run_id=RUN_ID, max_restarts=0, rdzv_backend="c10d",
         rdzv_endpoint="localhost:0", local_addr="localhost", signals_to_handle="SIGHUP,SIGQUIT",
     )  # fmt: skip
-    logging.disable(logging.ERROR)  # the launcher's log of exit codes, after a rank's one sentence
+    logging.disable(logging.ERROR)  # the elastic launcher would log exit codes after a rank's error sentence
     with _relayed_signals() as received:
         try:
             elastic_launch(config, sys.executable)(*arguments, *debug)
         except SignalException as error:
-            raise Interrupted(error.sigval, f"left at once ({error.sigval.name}); {CONTINUES}") from None
+            raise Interrupted(error.sigval, f"stopped at once ({error.sigval.name}); {CONTINUES}") from None
         except ChildFailedError as error:
-            spoke = [failure for failure in error.failures.values() if failure.exitcode > 0]
-            if spoke:
-                sys.exit(min(spoke, key=lambda failure: failure.timestamp).exitcode)
+            explained = [failure for failure in error.failures.values() if failure.exitcode > 0]
+            if explained:
+                sys.exit(min(explained, key=lambda failure: failure.timestamp).exitcode)
             if received:
                 name = signal.Signals(received[-1]).name
-                raise Interrupted(received[-1], f"left at once ({name}); {CONTINUES}") from None
-            # Those that the launcher ended because of another are not the cause.
+                raise Interrupted(received[-1], f"stopped at once ({name}); {CONTINUES}") from None
+            # A rank that ended by SIGTERM was ended by the launcher and is not the cause.
             rank, failure = min(error.failures.items(), key=lambda item: item[1].exitcode == -signal.SIGTERM)
-            raise EnvironmentFailure(
-                f"rank {rank} of {count} was ended by {failure.signal_name()}, all others with it; {CONTINUES}"
-            ) from None
+            problem = f"rank {rank} of {world_size} was ended by {failure.signal_name()}"
+            raise EnvironmentFailure(f"{problem}, and then all others; {CONTINUES}") from None
 
 
 @contextlib.contextmanager
 def _relayed_signals() -> Iterator[list[int]]:
-    """Hand SIGINT and SIGTERM on to this process's children and list them; the parent's death counts as SIGTERM."""
+    """Relay SIGINT and SIGTERM to this process's children and yield their list; a lost parent counts as SIGTERM."""
     received, over, parent = [], threading.Event(), os.getppid()
 
     def relay(number: int, frame) -> None:
-        """The first signal asks the ranks to leave, a second one kills them."""
-        relayed = signal.SIGKILL if received else RELAYED_AS[number]
+        """Ask the ranks to stop at the first signal, kill them at the second."""
+        relayed = signal.SIGKILL if received else RELAYED_AS[signal.Signals(number)]
         received.append(number)
         children = psutil.Process().children()
         for child in children:
@@ -72,7 +70,7 @@ def _relayed_signals() -> Iterator[list[int]]:
             raise Interrupted(number, "stopped before training began; run the same command again")
 
     def watch_parent() -> None:
-        """Look once a second; end with `over`."""
+        """Check once a second until `over` is set."""
         while not over.wait(1):
             if os.getppid() != parent:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -1,43 +1,17 @@
-"""Optimizers and the learning-rate schedule, counted in optimizer steps."""
-
-import math
+"""Optimizers: AdamW for every parameter, or Muon for the matrices and AdamW for the rest."""
 
 import torch
 from torch import Tensor, nn
 
+from lm.train.config import TrainParams
+
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_STEPS = 5
 
 
-def learning_rate(
-    step: int,
-    max_steps: int,
-    warmup_steps: int,
-    peak_lr: float,
-    min_lr: float,
-    schedule: str,
-    decay_share: float,
-) -> float:
-    """The rate of optimizer step `step` (from 0): linear warm-up, then `schedule` down to min_lr.
-
-    "cosine" falls from the end of the warm-up on; "stable_decay" stays at the peak and falls
-    linearly over the last `decay_share` of the run (Hägele et al. 2024).
-    """
-    if step < warmup_steps:
-        return peak_lr * (step + 1) / warmup_steps
-    if schedule == "cosine":
-        progress = (step - warmup_steps) / max(1, max_steps - warmup_steps)
-        return min_lr + (peak_lr - min_lr) * 0.5 * (1 + math.cos(math.pi * progress))
-    decay_steps = max(1, round(decay_share * max_steps))
-    remaining = min(1.0, (max_steps - step) / decay_steps)
-    return min_lr + (peak_lr - min_lr) * remaining
-
-
-def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = 5) -> Tensor:
-    """Bring the singular values of each matrix of (N, R, C), R ≤ C, near 1, computing in `dtype`.
-
-    An odd polynomial in the matrix acts on its singular values alone (Newton-Schulz iteration).
-    """
+def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = NEWTON_SCHULZ_STEPS) -> Tensor:
+    """Return matrices (N, R, C), R ≤ C, with singular values brought near 1 by Newton-Schulz iteration in `dtype`."""
     a, b, c = NEWTON_SCHULZ
     x = (updates / (updates.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(dtype)
     for _ in range(steps):
@@ -47,12 +21,11 @@ def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = 5) -> Tensor
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalized, for weight matrices (Jordan et al. 2024).
+    """Update weight matrices by their orthogonalized momentum (Jordan et al. 2024).
 
-    torch.optim.Muon takes one matrix at a time; here all of one shape are one batch of products, a
-    third of the time for models of many small matrices, with the same result up to rounding. Updates
-    have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv 2502.16982), so that one
-    learning rate serves both.
+    All matrices of one shape are one batch of products, which takes a third of torch.optim.Muon's time for many small
+    ones and differs by rounding only. Updates have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv
+    2502.16982), so that one learning rate serves both.
     """
 
     def __init__(self, params, lr: float, weight_decay: float, dtype: torch.dtype, momentum: float = 0.95):
@@ -61,7 +34,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Update every parameter that has a gradient; `closure` is torch's interface and unused."""
+        """Update every parameter that has a gradient; `closure` is unused, torch passes it."""
         for group in self.param_groups:
             by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
             for p in group["params"]:
@@ -77,7 +50,8 @@ class Muon(torch.optim.Optimizer):
                     p.add_((update if p.shape == shape else update.mT).float(), alpha=-size)
 
     def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
-        """Fold the gradient into the parameter's momentum and look one step ahead."""
+        """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""
+        assert p.grad is not None
         state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)
@@ -85,35 +59,23 @@ class Muon(torch.optim.Optimizer):
         return p.grad.lerp(average, momentum)
 
 
-def build_optimizers(
-    model: nn.Module,
-    optimizer: str,
-    weight_decay: float,
-    betas: tuple[float, float],
-    embedding_lr_factor: float,
-    dtype: torch.dtype,
-) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the matrices inside the blocks and AdamW for the rest.
+def build_optimizers(model: nn.Module, params: TrainParams, dtype: torch.dtype) -> list[torch.optim.Optimizer]:
+    """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
-    Muon computes its products in `dtype`. Weight decay falls on matrices alone. Each group's
-    `lr_factor` multiplies the scheduled rate; the embedding has its own.
+    Muon computes its products in `dtype`. Weight decay applies to matrices only. Each group's `lr_factor`
+    multiplies the scheduled learning rate; the embedding has a factor of its own.
     """
-    embedding = [p for name, p in model.named_parameters() if "embed" in name]
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
+    named = list(model.named_parameters())
+    embedding = [p for name, p in named if "embed" in name]
+    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
+    vectors = [p for _, p in named if p.ndim < 2]
+    decay, betas = params.weight_decay, (params.beta1, params.beta2)
     groups = [
-        {"params": embedding, "weight_decay": 0.0, "lr_factor": embedding_lr_factor},
+        {"params": embedding, "weight_decay": 0.0, "lr_factor": params.embedding_lr_factor},
         {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},
     ]
-    matrix_group = {"params": matrices, "weight_decay": weight_decay, "lr_factor": 1.0}
-    if optimizer == "adamw":
+    matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
+    if params.optimizer == "adamw":
         return [torch.optim.AdamW([*groups, matrix_group], lr=0.0, betas=betas, fused=True)]
-    muon = Muon([matrix_group], lr=0.0, weight_decay=weight_decay, dtype=dtype)
+    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype)
     return [torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=True), muon]
-
-
-def set_learning_rate(optimizers: list[torch.optim.Optimizer], lr: float) -> None:
-    """Give every group the scheduled rate times its own factor."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = lr * group["lr_factor"]

@@ -1,78 +1,90 @@
-"""What a training run leaves behind: weights and their record, metrics, curves."""
+"""What a run shows while it trains, and the files that it leaves: curves, metrics, models."""
 
-import os
 import shutil
+import time
 from pathlib import Path
 
-from lm.core.errors import IntegrityError
-from lm.core.files import atomic_folder, read_json, sha256_file, write_csv, write_json
-from lm.model.weights import save_tensors
-from lm.train.loop import History, TrainingState
+from tqdm import tqdm
+
+from lm.core.files import atomic_folder, atomic_write, read_json, write_csv, write_json
+from lm.model.weights import LAST_WEIGHTS, RECORD, WEIGHTS, check_sha256, save_models
+from lm.train.config import TrainParams
 from lm.train.preflight import Plan
+from lm.train.state import History, TrainingState
+
+
+class Progress(tqdm):
+    """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation."""
+
+    def __init__(self, plan: Plan, state: TrainingState, params: TrainParams, peak_flops: float):
+        super().__init__(
+            total=plan.max_tokens, initial=state.step * params.batch_tokens, unit="tok", unit_scale=True, desc="train",
+            disable=not state.world.is_main or None,
+        )  # fmt: skip
+        self.plan, self.state, self.peak_flops = plan, state, peak_flops
+        self.started, self.first_step = time.monotonic(), state.step
+
+    def show_validation(self) -> None:
+        """Show the newest losses, the speed since the start of this process, and the time left."""
+        steps, seconds = self.state.step - self.first_step, time.monotonic() - self.started
+        (step, tokens, val_loss), train_rows = self.state.history.validation[-1], self.state.history.train
+        if not self.disable:
+            mfu = self.plan.flops_per_step * steps / seconds / self.peak_flops
+            self.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
+        elif self.state.world.is_main:
+            line = f"step {step:,} of {self.plan.max_steps:,}, {tokens:,} tokens"
+            line += f", training loss {train_rows[-1][3]:.4f}" if train_rows else ""
+            line += f", validation loss {val_loss:.4f}"
+            if steps:
+                speed = steps * self.plan.max_tokens / self.plan.max_steps / seconds
+                line += f", {speed:,.0f} tokens/s, {(self.plan.max_tokens - tokens) / speed / 60:.1f} min left"
+            print(line, flush=True)
 
 
 def write_curves(plots: Path, history: History) -> None:
-    """The curves as CSV, also of a run in progress."""
+    """Write the curves as CSV files, also of a run in progress."""
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
     write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
-    write_csv(plots / "timing.csv", ["tokens", "seconds"], history.timing)
-
-
-def write_models(models: Path, state: TrainingState, batch_tokens: int, provenance: dict) -> None:
-    """Best and last weights, and model.json: `provenance`, the segments of the run, and both weights' hashes."""
-    record = {**provenance, "segments": state.segments}
-    last_step, _, last_loss = state.history.validation[-1]
-    for name, weights, step, loss in (
-        ("best", state.best_weights, state.best_step, state.best_loss),
-        ("last", state.weights(), last_step, last_loss),
-    ):
-        sha256 = save_tensors(models / f"{name}_model_params.pt", weights)
-        tokens = step * batch_tokens
-        record[name] = {"step": step, "tokens_seen": tokens, "val_loss": loss, "sha256": sha256}
-    write_json(models / "model.json", record)
+    write_csv(plots / "timing.csv", ["tokens", "seconds", "validation_seconds", "saving_seconds"], history.timing)
 
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
-    """train.json, the same for the same bits, and timing.json, which holds the wall clock alone."""
-    _, tokens_seen, last_loss = state.history.validation[-1]
-    best_tokens = {step: tokens for step, tokens, _ in state.history.validation}[state.best_step]
-    figures = {
-        "best_val_loss": state.best_loss,
-        "last_val_loss": last_loss,
-        "best_tokens_seen": best_tokens,
-        "tokens_seen": tokens_seen,
-        "steps": state.step,
-        "epochs": plan.epochs,
-        "parameters": plan.num_parameters,
-        "training_flops": plan.flops_per_token * tokens_seen,
-    }
-    if state.history.train:
-        figures["last_train_loss"] = state.history.train[-1][3]
-    write_json(metrics / "train.json", figures)
-    speed = {"train_seconds": state.elapsed_s, "train_tokens_per_s": tokens_seen / state.elapsed_s}
-    write_json(metrics / "timing.json", speed)
+    """Write train.json, the same for the same bits, and timing.json, which alone holds wall-clock time."""
+    train_loss = {"train_loss": state.history.train[-1][3]} if state.history.train else {}
+    size = {"tokens_seen": state.history.validation[-1][1], "parameters": plan.num_parameters}
+    write_json(metrics / "train.json", {"val_loss": state.best_loss, **train_loss, **size})
+    write_json(metrics / "timing.json", {"train_seconds": state.seconds["training"]})
 
 
-def check_finished(done: Path) -> None:
-    """Raise IntegrityError if the weights of a finished run are not those of its record."""
-    record = read_json(done / "models" / "model.json")
-    for name in ("best", "last"):
-        path = done / "models" / f"{name}_model_params.pt"
-        found, recorded = sha256_file(path), record[name]["sha256"]
-        if found != recorded:
-            raise IntegrityError(
-                f"{path}: sha256 is {found}, model.json says {recorded}; delete {done.parent} to train anew"
-            )
+def write_results(folder: Path, state: TrainingState, plan: Plan, provenance: dict) -> None:
+    """Write models, metrics and curves of a finished run; `provenance` describes in model.json what made the model."""
+    tokens_at = {step: tokens for step, tokens, _ in state.history.validation}
+    last_step, last_tokens, last_loss = state.history.validation[-1]
+    record = {
+        **provenance,
+        "segments": state.segments,
+        "training": {
+            "steps": state.step, "epochs": last_tokens / plan.train_tokens,
+            "training_flops": plan.flops_per_token * last_tokens, "parameters": plan.num_parameters,
+            "last_train_loss": state.history.train[-1][3] if state.history.train else None,
+        },
+        "best": {"step": state.best_step, "tokens_seen": tokens_at[state.best_step], "val_loss": state.best_loss},
+        "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
+    }  # fmt: skip
+    with atomic_folder(folder) as done:
+        save_models(done / "models", state.best_weights, state.weights(), record)
+        write_metrics(done / "metrics", state, plan)
+        write_curves(done / "plots", state.history)
 
 
 def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
-    """Copy a finished run's files to the stage's outputs; each appears whole. IntegrityError if it is damaged."""
-    check_finished(done)
+    """Copy a finished run to the stage's outputs; each file appears whole. Raise IntegrityError if it is damaged."""
+    record = read_json(done / "models" / RECORD)
+    for name, file in (("best", WEIGHTS), ("last", LAST_WEIGHTS)):
+        check_sha256(done / "models" / file, record[name]["sha256"], f"delete {done.parent} to train from scratch")
     with atomic_folder(models) as folder:
         shutil.copytree(done / "models", folder, dirs_exist_ok=True)
     for source, target in ((done / "metrics", metrics), (done / "plots", plots)):
-        target.mkdir(parents=True, exist_ok=True)
         for path in source.iterdir():
-            temporary = target / f".{path.name}.tmp"
-            shutil.copyfile(path, temporary)
-            os.replace(temporary, target / path.name)
+            with atomic_write(target / path.name) as file:
+                file.write(path.read_bytes())

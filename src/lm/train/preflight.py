@@ -1,108 +1,182 @@
-"""What a run will be, said before it starts: size, work, memory, epochs, and what is unwise."""
+"""The size of a run, printed before it starts: parameters, work, memory, epochs, time, and suspicious settings."""
 
 import contextlib
-import dataclasses
+import functools
+import time
+from collections.abc import Callable
 
 import torch
 
-from lm.core.errors import EnvironmentFailure
+from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.params import read_section
+from lm.model.device import synchronize
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
+from lm.tokens.windows import TokenWindows
+from lm.train.batches import to_device
 from lm.train.config import TrainParams
+from lm.train.optimizers import NEWTON_SCHULZ_STEPS
+from lm.train.state import TrainingState
+from lm.train.step import compute_gradients, validation_loss
+from lm.train.world import World
 
 GIB = 1 << 30
+LESS_MEMORY = "lower train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
 
 
-@dataclasses.dataclass(frozen=True)
 class Plan:
-    """Figures derived from the parameters; tokens and steps of the whole run."""
+    """Figures derived from the parameters; memory is that of a rank that takes `micro_batch_tokens` at a time."""
 
-    num_parameters: int
-    flops_per_token: float
-    max_steps: int
-    max_tokens: int
-    train_tokens: int
-    memory_bytes: int
+    def __init__(
+        self, params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, num_shards: int = 1
+    ):
+        self.num_parameters = count_parameters(config)["total"]
+        self.memory_bytes = estimate_memory_bytes(self.num_parameters, config, micro_batch_tokens, num_shards)
+        self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
+        self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
+        self.num_validations = 1 + -(-params.max_steps // params.eval_every_steps)
+        self.flops_per_token = flops_per_token(config, params.seq_len)["total"]  # forward and backward pass
+        self.muon_flops_per_step = muon_flops(config) if params.optimizer == "muon" else 0.0
+        self.flops_per_step = self.flops_per_token * params.batch_tokens + self.muon_flops_per_step
 
-    @property
-    def epochs(self) -> float:
-        """How often the run passes over the training file."""
-        return self.max_tokens / self.train_tokens
+    def hours(self, step_seconds: float, validation_seconds: float) -> float:
+        """Return the hours of the whole run, given the measured time of one step and of one validation."""
+        return (self.max_steps * step_seconds + self.num_validations * validation_seconds) / 3600
 
-    def lines(self, seconds_per_step: float) -> list[str]:
-        """The summary as printed, with the time at the measured speed of one step."""
-        total_flops = self.flops_per_token * self.max_tokens
-        minutes = self.max_steps * seconds_per_step / 60
+    def lines(self, step_seconds: float, validation_seconds: float) -> list[str]:
+        """Return the printed summary, given the measured time of one step and of one validation."""
+        muon = self.muon_flops_per_step / self.flops_per_step
+        speed = self.max_tokens / self.max_steps / step_seconds
+        training, both = self.max_steps * step_seconds / 60, 60 * self.hours(step_seconds, validation_seconds)
         return [
             f"parameters   {self.num_parameters:,}",
             f"steps        {self.max_steps:,}, {self.max_tokens:,} tokens = {self.epochs:.2f} epochs of "
             f"{self.train_tokens:,}",
-            f"work         {self.flops_per_token / 1e6:.1f} MFLOP a token, {total_flops / 1e12:.1f} TFLOP in all",
+            f"work         {self.flops_per_token / 1e6:.1f} MFLOP per token, "
+            f"{self.flops_per_step * self.max_steps / 1e12:.1f} TFLOP in all"
+            + (f", {muon:.0%} of it in Muon" if muon else ""),
             f"memory       about {self.memory_bytes / GIB:.1f} GiB",
-            f"time         about {minutes:.1f} min at {self.max_tokens / self.max_steps / seconds_per_step:,.0f} "
-            "tokens/s, validation not counted",
+            f"time         about {both:.1f} min: {training:.1f} training at {speed:,.0f} tokens/s, "
+            f"{both - training:.1f} validation",
         ]
 
 
-def make_plan(
-    params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, shards: int = 1
-) -> Plan:
-    """Derive the figures of a run, or of one rank of it that takes `micro_batch_tokens` at a time."""
-    num_parameters = count_parameters(config)["total"]
-    return Plan(
-        num_parameters=num_parameters,
-        flops_per_token=flops_per_token(config, params.seq_len)["total"],
-        max_steps=params.max_steps,
-        max_tokens=params.max_steps * params.batch_tokens,
-        train_tokens=train_tokens,
-        memory_bytes=estimate_memory_bytes(num_parameters, config, micro_batch_tokens, shards),
-    )
+def muon_flops(config: ModelConfig) -> float:
+    """Return the FLOP of Muon in one step: 4 n² m + 2 n³ per iteration on n x m, n ≤ m (Jordan et al. 2024)."""
+    C, F = config.d_model, config.d_ff
+    queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    shapes = [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
+    products = sum(4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3 for s in shapes)
+    return float(NEWTON_SCHULZ_STEPS * config.n_layer * products)
 
 
-def estimate_memory_bytes(num_parameters: int, config: ModelConfig, micro_batch_tokens: int, shards: int = 1) -> int:
-    """Rough upper estimate of the memory in bytes of a training run, or of one rank of it.
+def estimate_memory_bytes(num_parameters: int, config: ModelConfig, tokens: int, num_shards: int = 1) -> int:
+    """Return a rough upper estimate of the memory in bytes of a rank that takes `tokens` at a time.
 
-    Weights, gradients, two AdamW moments and the best weights so far in float32; about 16 d_model +
-    6 d_ff float32 activations kept a token and block; a chunk of logits with its gradient, and the
-    gradient of the head. Of sharded weights a rank has its part, and the whole head with its gradient.
+    Weights, gradients, two AdamW moments and the best weights in float32, of which a rank has its shard; the whole
+    head and its gradient; about 16 d_model + 6 d_ff float32 activations per token and block; a chunk of logits.
     """
-    states = 5 * 4 * num_parameters // shards + (8 * config.vocab_size * config.d_model if shards > 1 else 0)
-    activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * micro_batch_tokens
-    rows = min(micro_batch_tokens, MAX_LOGITS // config.vocab_size)
+    states = 5 * 4 * num_parameters // num_shards
+    if num_shards > 1:
+        states += 8 * config.vocab_size * config.d_model
+    activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff) * tokens
+    rows = min(tokens, MAX_LOGITS // config.vocab_size)
     head = 4 * config.vocab_size * (3 * rows + config.d_model)
     return states + activations + head
 
 
+def refuse_unequal_rows(params: TrainParams, world: World) -> None:
+    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or the optimizer cannot be sharded."""
+    if params.batch_size % world.world_size:
+        batch = f"{params.batch_tokens} are {params.batch_size} sequences of train.seq_len {params.seq_len}"
+        problem = f"train.batch_tokens {batch}, which {world.world_size} processes cannot divide equally"
+        remedy = f"set train.num_processes of runtime.yaml to a divisor of {params.batch_size}, or change the batch"
+        raise ParamsError(f"{problem}: {remedy}; micro-batches follow")
+    if world.sharded and params.optimizer == "muon":
+        problem = "train.optimizer is muon, which needs whole matrices, but train.shard of runtime.yaml splits them"
+        raise ParamsError(f"{problem}; set train.optimizer to adamw or train.shard to false")
+
+
+def check_evaluation(file: str, max_seq_len: int) -> None:
+    """Raise ParamsError if the evaluation would fail after the training because of its own settings."""
+    fraction, tokens = read_section(file, "eval.stride_fraction", float), read_section(file, "eval.sample_tokens", int)
+    most = f"from 1 to below the model's max_seq_len {max_seq_len}, with room for a prompt"
+    for ok, name, value, requirement in (
+        (0 < fraction <= 1, "stride_fraction", fraction, "above 0, at most 1"),
+        (1 <= tokens < max_seq_len, "sample_tokens", tokens, most),
+    ):
+        if not ok:
+            raise ParamsError(f"{file}: eval.{name} is {value}, needed: {requirement}")
+
+
 def refuse_too_large(plan: Plan, available_bytes: int) -> None:
-    """Raise EnvironmentFailure if the run will not fit: the kernel would end it without a word."""
+    """Raise EnvironmentFailure if the run does not fit into memory; the kernel would kill it without a message."""
     if plan.memory_bytes > available_bytes:
-        raise EnvironmentFailure(
-            f"the run needs about {plan.memory_bytes / GIB:.1f} GiB, {available_bytes / GIB:.1f} GiB are free; lower "
-            "train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
-        )
+        needed, free = plan.memory_bytes / GIB, available_bytes / GIB
+        raise EnvironmentFailure(f"the run needs about {needed:.1f} GiB, {free:.1f} GiB are free; {LESS_MEMORY}")
 
 
-def warnings(plan: Plan, seq_len: int, window: int, full_attention_every: int) -> list[str]:
-    """What is legal and probably not meant."""
-    found = []
-    if window >= seq_len and full_attention_every > 1:
-        found.append(
-            f"models' window {window} is not shorter than train.seq_len {seq_len}: sliding attention is never "
-            "active, every layer sees the whole context"
-        )
+def second_call_seconds(function: Callable[[], object], device: torch.device) -> float:
+    """Return the time of the second of two calls; the first allocates memory and compiles."""
+    seconds = 0.0
+    for _ in range(2):
+        started = time.perf_counter()
+        function()
+        synchronize(device)
+        seconds = time.perf_counter() - started
+    return seconds
+
+
+def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParams, dtype: torch.dtype) -> float:
+    """Return the time of an optimizer step, measured on the first batch before the first step.
+
+    Weights and optimizers are restored bit for bit. The copy takes the memory that the best weights take later.
+    """
+    device, before = state.model.device, [p.detach().clone() for p in state.model.parameters()]
+
+    def take_step() -> None:
+        batch = to_device(windows.buffer(0)[state.world.rows(params.batch_size)], device)
+        compute_gradients(state, batch, params, dtype)
+        for optimizer in state.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    seconds = second_call_seconds(take_step, device)
+    for p, weights in zip(state.model.parameters(), before, strict=True):
+        p.detach().copy_(weights)
+    for optimizer in state.optimizers:
+        optimizer.state.clear()
+    return seconds
+
+
+def validation_seconds(state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype) -> float:
+    """Return the time of one validation, extrapolated from one batch per rank."""
+    ranks = state.world.world_size
+    one_batch = functools.partial(validation_loss, state, tokens, params, dtype, max_batches=ranks)
+    batches = min(params.eval_tokens, len(tokens.ids)) / params.micro_batch_tokens
+    return second_call_seconds(one_batch, state.model.device) * max(1.0, batches / ranks)
+
+
+def warnings(plan: Plan, seq_len: int, config: ModelConfig, hours: float) -> list[str]:
+    """Return warnings about valid but suspicious settings, and about a run of more than a day."""
+    messages = []
+    if hours > 24:
+        days = f"the whole run will take about {hours / 24:.1f} days on this machine"
+        remedy = "for a shorter run lower train.max_tokens or choose a smaller model.name"
+        messages.append(f"{days}; Ctrl-C stops it at any time and `dvc repro` continues it; {remedy}")
+    if config.sliding_window >= seq_len and config.full_attention_every > 1:
+        wide = f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}"
+        messages.append(f"{wide}: sliding attention is never active, every layer sees the whole context")
     if plan.epochs > 8:
-        found.append(f"train.max_tokens is {plan.epochs:.1f} epochs of the training file: expect overfitting")
-    return found
+        messages.append(f"train.max_tokens is {plan.epochs:.1f} epochs of the training file: expect overfitting")
+    return messages
 
 
 @contextlib.contextmanager
 def out_of_memory_in_words():
-    """Turn torch's failed allocations into the sentence that says what to lower."""
+    """Turn torch's failed allocations into an EnvironmentFailure that says what to lower."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
-            raise EnvironmentFailure(
-                "out of memory in a training step; lower train.micro_batch_tokens (more accumulation gives the "
-                "same losses) or choose a smaller model.name"
-            ) from None
+            raise EnvironmentFailure(f"out of memory in a training step; {LESS_MEMORY}") from None
         raise

@@ -1,4 +1,4 @@
-"""Notice that a run should end: SIGINT, SIGTERM, or the process that started it is gone."""
+"""Detect that a run should stop: SIGINT, SIGTERM, or the process that started it is gone."""
 
 import os
 import signal
@@ -6,20 +6,19 @@ import sys
 
 from lm.core.errors import Interrupted
 
-ORPHANED = signal.SIGHUP  # stands for it that the process that started this one is gone
-# How a launcher hands a signal on to its ranks, which it ends by SIGTERM itself once one of them has failed.
+ORPHANED = signal.SIGHUP  # means here that the parent process is gone
+# The launcher relays a signal to its ranks as another one: its own SIGTERM ends them after one of them has failed.
 RELAYED_AS = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
 
 class StopRequest:
-    """Turns the first signal into a question the loop asks between steps; a second one ends at once.
+    """Remember the first signal for the training loop, end the process at the second, restore the handlers at the end.
 
-    `relayed`: by a launcher, that keeps the second one to itself. Use as a context manager: the former
-    handlers come back at its end.
+    relayed: signals come from the launcher, which handles a second one itself. verbose: print that the run will stop.
     """
 
-    def __init__(self, relayed: bool = False, speaks: bool = True):
-        self._speaks = speaks
+    def __init__(self, relayed: bool = False, verbose: bool = True):
+        self._verbose = verbose
         self._meaning = {RELAYED_AS[number] if relayed else number: number for number in RELAYED_AS}
 
     def __enter__(self):
@@ -32,26 +31,25 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame) -> None:
-        number = self._meaning[number]
+        number = self._meaning[signal.Signals(number)]
         if self._received:
             name = signal.Signals(number).name
-            os.write(2, f"error: left at once ({name}); `dvc repro` continues from the last saved state\n".encode())
+            os.write(2, f"error: stopped at once ({name}); `dvc repro` continues from the last saved state\n".encode())
             os._exit(128 + number)
         self._received = number
-        if self._speaks:
-            print("\nstopping after this step; once more to leave at once", file=sys.stderr, flush=True)
+        if self._verbose:
+            print("\nstopping after this step; send the signal again to stop at once", file=sys.stderr, flush=True)
 
     @property
-    def asked_by(self) -> int:
-        """The signal that came, ORPHANED if the parent process is gone, else 0."""
+    def signal_number(self) -> int:
+        """Return the signal received, ORPHANED if the parent process is gone, else 0."""
         return self._received or (0 if os.getppid() == self._parent else ORPHANED)
 
     @staticmethod
-    def interrupted(step: int, asked_by: int) -> Interrupted:
-        """The error to raise once the state of `step` is saved."""
-        orphaned = asked_by == ORPHANED
-        reason = "the process that started it is gone" if orphaned else signal.Signals(asked_by).name
-        return Interrupted(
-            signal.SIGTERM if orphaned else asked_by,
-            f"training stopped at step {step} ({reason}); its state is saved, `dvc repro` continues from there",
-        )
+    def interrupted(step: int, signal_number: int) -> Interrupted:
+        """Return the error to raise after the state of `step` is saved."""
+        number, reason = signal_number, signal.Signals(signal_number).name
+        if signal_number == ORPHANED:
+            number, reason = signal.SIGTERM, "the process that started it is gone"
+        stopped = f"training stopped at step {step} ({reason})"
+        return Interrupted(number, f"{stopped}; its state is saved, `dvc repro` continues from there")

@@ -1,21 +1,34 @@
-"""The arguments of the tools whose intervals come from resampling."""
+"""Command line arguments that several tools have."""
 
 import argparse
+import math
 
 from lm.core.errors import ParamsError
 
 
+def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of `python src NAME`; `description` is the tool's docstring, printed as it is."""
+    look = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(f"python src {name}", description=description, formatter_class=look,
+                                   allow_abbrev=False)  # fmt: skip
+
+
 def add_resampling(parser: argparse.ArgumentParser, resamples: int, of: str) -> None:
-    """Add --confidence, --resamples, so many unless told, `of` the documents or whatever it is, and --seed."""
-    parser.add_argument("--confidence", type=float, default=0.95, help="of the intervals (0.95)")
-    parser.add_argument("--resamples", type=int, default=resamples, help=f"of the {of} ({resamples})")
-    parser.add_argument("--seed", type=int, default=1, help="of the resampling (1)")
+    """Add --confidence, --resamples and --seed; `of` names what is resampled, `resamples` is the default."""
+    parser.add_argument("--confidence", type=float, default=0.95, help="confidence of the intervals (0.95)")
+    parser.add_argument("--resamples", type=int, default=resamples, help=f"resamples of the {of} ({resamples})")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the resampling (1)")
 
 
 def check_resampling(args: argparse.Namespace) -> None:
-    """Raise ParamsError for values with which no interval can be drawn."""
+    """Raise ParamsError if an option of `add_resampling` is out of range, or there are too few resamples."""
     if not 0.5 <= args.confidence <= 0.999:
         raise ParamsError(f"--confidence is {args.confidence}, needed: from 0.5 to 0.999, such as 0.95")
-    for name, least in (("resamples", 99), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise ParamsError(f"--{name} is {getattr(args, name)}, needed: at least {least}")
+    # Each tail outside the interval must hold at least one resample.
+    least = max(99, math.ceil(2 / (1 - args.confidence) - 1 - 1e-6))
+    if args.resamples < least:
+        raise ParamsError(
+            f"--resamples is {args.resamples}, needed: at least {least} at --confidence {args.confidence}"
+        )
+    if args.seed < 0:
+        raise ParamsError(f"--seed is {args.seed}, needed: at least 0")

@@ -1,4 +1,4 @@
-"""How a document of a token file begins, on one line: what people recognise it by."""
+"""One-line preview of a document of a token file."""
 
 import numpy as np
 
@@ -9,8 +9,10 @@ NUM_CHARS = 40
 
 
 def beginning(tokens: TokenFile, tokenizer: Tokenizer, span: np.ndarray) -> str:
-    """The first characters of the document at span (2,), its end-of-text id left out, white space folded,
-    backticks replaced, so that it can stand in Markdown."""
+    """Return the first characters of the document at token positions `span` (2,), safe inside Markdown code.
+
+    The end-of-text id is left out, white space becomes single spaces, backticks become apostrophes.
+    """
     start, end = int(span[0]), int(span[1]) - 1
     text = tokenizer.decode(tokens.ids[start : min(end, start + 2 * NUM_CHARS)])
     words = " ".join(text.split()).replace("`", "'")

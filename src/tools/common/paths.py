@@ -1,15 +1,21 @@
-"""Where the pipeline's files are, as dvc.yaml has them, and the packages that a result depends on."""
+"""Paths of the pipeline's files as in dvc.yaml, and the packages that a result depends on."""
 
 from pathlib import Path
 
-from tools.common.records import Places
+PARAMS, PRESETS, PIPELINE, LOCK = (Path(name) for name in ("params.yaml", "presets.yaml", "dvc.yaml", "dvc.lock"))
 
-PLACES = Places(
-    raw=Path("data/raw"),
-    tokenizer=Path("data/tokenizer"),
-    train=Path("data/processed_datasets/train.bin"),
-    validation=Path("data/processed_datasets/validation.bin"),
-    models=Path("data/models"),
-    metrics=Path("metrics"),
+RAW, TOKENIZER, AUDIT, MODELS, EVALUATION = (
+    Path("data", name) for name in ("raw", "tokenizer", "audit", "models", "evaluation")
 )
+TRAIN, VALIDATION = (Path("data/processed_datasets", name) for name in ("train.bin", "validation.bin"))
+METRICS, PLOTS = Path("metrics"), Path("plots")
+
+MANIFEST, TOKENIZER_META, MODEL = RAW / "manifest.json", TOKENIZER / "meta.json", MODELS / "model.json"
+TRAIN_SIDECAR, VALIDATION_SIDECAR = TRAIN.with_suffix(".json"), VALIDATION.with_suffix(".json")
+AUDIT_DETAILS, EVALUATION_DETAILS = AUDIT / "details.json", EVALUATION / "details.json"
+DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.md"
+DATA_METRICS, TRAIN_METRICS, TIMING_METRICS, EVAL_METRICS = (
+    METRICS / f"{name}.json" for name in ("data", "train", "timing", "eval")
+)
+
 PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow", "matplotlib", "dvc")

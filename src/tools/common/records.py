@@ -1,40 +1,46 @@
-"""Is each file what its record says, and was it made from the records that lie there?
+"""Check that each file is what its record says, and that each record names the files it was made from.
 
-    manifest.json → meta.json (tokenizer) → X.json → model.json → metrics, an exported folder
+    manifest.json → meta.json (tokenizer) → X.json → model.json → details.json → metrics
 
-Every check is a `Finding`; a damaged record is one of its own, and what needs it is left out. Files
-are read to their last byte, each once, whatever their times say.
+Every check yields findings. A damaged record is one finding, and the checks that need it are left out.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
-from lm.tokens.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_stream, sidecar_path
+from lm.tokens.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_stream
+from tools.common import paths
+from tools.common.parameters import flatten
 
-BLOCK_BYTES = 1 << 20
-NO_FILE = "no file"
+NAMES_IN_DETAILS = {
+    "bytes_per_token": "train.bytes_per_token", "leaked_fraction": "contamination.leaked_fraction",
+    "val_loss": "best.val_loss", "tokens_seen": "last.tokens_seen", "train_loss": "training.last_train_loss",
+    "parameters": "training.parameters", "bpb_se": "bits_per_byte_se", "clean_bpb": "clean.bits_per_byte",
+}  # fmt: skip
 
 
 class Finding(NamedTuple):
-    """One thing that was checked.
-
-    `fault` is what is wrong with it, a clause; None if nothing is. `blamed` are the files that can
-    be at fault, the one made from the others last. `advice` is what to do, a clause too; of a finding
-    without a fault it is a note.
-    """
+    """The result of one check."""
 
     subject: str
-    fault: str | None = None
-    blamed: tuple[Path, ...] = ()
-    advice: str = ""
+    fault: str | None = None  # a clause that says what is wrong
+    blamed: tuple[Path, ...] = ()  # files that can be at fault; the one that was made from the others is last
+    advice: str = ""  # a clause that says what to do; without a fault it is a note
+
+
+class Record(NamedTuple):
+    """A JSON file and its content."""
+
+    path: Path
+    content: dict[str, Any]
 
 
 class Digest(NamedTuple):
-    """What was read of a file: its bytes, hex MD5 and hex SHA-256, or in their place why there is none."""
+    """A file's size, hex MD5 and hex SHA-256; for an unreadable file both hashes hold the reason."""
 
     num_bytes: int
     md5: str
@@ -42,7 +48,7 @@ class Digest(NamedTuple):
 
 
 class Digests:
-    """Digests of files, each read once, in blocks; `on_bytes` hears of every block. Hard links are one file."""
+    """Hash files, each once and completely; call `on_bytes` with the size of each block. Hard links are one file."""
 
     def __init__(self, on_bytes: Callable[[int], object] = lambda num_bytes: None):
         self.num_bytes = 0
@@ -50,88 +56,39 @@ class Digests:
         self._known: dict[tuple[int, int], Digest] = {}
 
     def of(self, path: Path) -> Digest:
-        """Digest a file; one that is missing or cannot be read has a digest that equals none."""
+        """Return a file's digest; that of a missing or unreadable file equals no recorded one."""
         try:
-            found = path.stat()
-            identity = found.st_dev, found.st_ino
+            stat = path.stat()
+            identity = stat.st_dev, stat.st_ino
             if identity not in self._known:
                 self._known[identity] = self._read(path)
             return self._known[identity]
-        except FileNotFoundError:
-            return Digest(0, NO_FILE, NO_FILE)
         except OSError as error:
-            return Digest(0, f"unreadable ({error.strerror})", f"unreadable ({error.strerror})")
+            reason = "no file" if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
+            return Digest(0, reason, reason)
 
     def _read(self, path: Path) -> Digest:
-        md5, sha256, num_bytes = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
+        md5, sha256, start = hashlib.md5(usedforsecurity=False), hashlib.sha256(), self.num_bytes
         with open(path, "rb") as file:
-            while block := file.read(BLOCK_BYTES):
+            while block := file.read(1 << 20):
                 md5.update(block)
                 sha256.update(block)
-                num_bytes += len(block)
+                self.num_bytes += len(block)
                 self._on_bytes(len(block))
-        self.num_bytes += num_bytes
-        return Digest(num_bytes, md5.hexdigest(), sha256.hexdigest())
-
-
-class Record(NamedTuple):
-    """A JSON file and what it holds."""
-
-    path: Path
-    content: dict
-
-
-class Places(NamedTuple):
-    """Where the pipeline's files lie; each need not exist yet."""
-
-    raw: Path
-    tokenizer: Path
-    train: Path  # X.bin
-    validation: Path
-    models: Path
-    metrics: Path
+        return Digest(self.num_bytes - start, md5.hexdigest(), sha256.hexdigest())
 
 
 def differences(found: dict, recorded) -> str | None:
-    """Where what was found is not what is recorded of it, as a clause; None if nowhere."""
+    """Return a clause that names the entries of `found` that are recorded differently, or None."""
     recorded = recorded if isinstance(recorded, dict) else {}
-    return (
-        "; ".join(f"{k} is {v}, recorded is {recorded.get(k)}" for k, v in found.items() if v != recorded.get(k))
-        or None
-    )
-
-
-def check_chain(places: Places, digests: Digests) -> Iterator[Finding]:
-    """Check each record that exists against its files and against the records that it names."""
-    manifest, meta = places.raw / "manifest.json", places.tokenizer / "meta.json"
-    train, validation = sidecar_path(places.train), sidecar_path(places.validation)
-    model = places.models / "model.json"
-    metrics = {name: places.metrics / f"{name}.json" for name in ("data", "train", "eval")}
-    checks = [
-        (manifest_files, manifest),
-        (tokenizer_files, meta),
-        (text_of_tokenizer, meta, manifest),
-        (token_file, train),
-        (token_file, validation),
-        (text_of_tokens, train, manifest),
-        (text_of_tokens, validation, manifest),
-        (tokenizer_of_tokens, train, meta),
-        (tokenizer_of_tokens, validation, meta),
-        (weights, model),
-        (tokenizer_of_model, model, meta),
-        (tokens_of_model, model, train, validation),
-        (audit_of_tokens, metrics["data"], manifest, train, validation),
-        (training_of_model, metrics["train"], model),
-        (score_of_model, metrics["eval"], model, validation),
-    ]
-    yield from run_checks(checks, digests)
+    clauses = [f"{k} is {v}, recorded is {recorded.get(k)}" for k, v in found.items() if v != recorded.get(k)]
+    return "; ".join(clauses) or None
 
 
 def run_checks(checks: list[tuple], digests: Digests) -> Iterator[Finding]:
-    """Run each (check, record path, …) whose records are all there; one that is damaged is named once."""
-    paths = dict.fromkeys(path for _, *needed in checks for path in needed)
+    """Run each (check, record path, …) whose records all exist; report a damaged record once."""
     records = {}
-    for path in filter(Path.exists, paths):
+    for path in filter(Path.exists, dict.fromkeys(path for _, *needed in checks for path in needed)):
         try:
             records[path] = Record(path, read_json(path))
         except (IntegrityError, OSError):
@@ -141,129 +98,153 @@ def run_checks(checks: list[tuple], digests: Digests) -> Iterator[Finding]:
             try:
                 yield from check(digests, *(records[path] for path in needed))
             except (KeyError, TypeError, ValueError, AttributeError, IntegrityError) as error:
-                yield Finding(str(needed[0]), f"is not as it was written ({error!r})", tuple(needed[::-1]))
+                yield Finding(str(needed[0]), f"has an unknown structure ({error!r})", tuple(needed[::-1]))
 
 
-def link(record: Record, *origins: Record, found: dict, recorded) -> Finding:
-    """Whether a record names what its origins are now."""
-    names = ", ".join(str(origin.path) for origin in origins)
-    blamed = tuple(each.path for each in (*origins, record))
-    return Finding(f"{record.path} (from {names})", differences(found, recorded), blamed)
+# Files and the record beside them.
+
+
+def check_file(path: Path, record: Record, found: dict, recorded) -> Finding:
+    """Compare a file with what the record beside it says."""
+    return Finding(f"{path} (in {record.path.name})", differences(found, recorded), (path,))
 
 
 def manifest_files(digests: Digests, manifest: Record) -> Iterator[Finding]:
-    """Every parquet file as the manifest has it, and none that it does not know."""
+    """Compare every parquet file with the manifest; report files that it does not list."""
     raw, listed = manifest.path.parent, set()
     for split in manifest.content["splits"].values():
         for entry in split["files"]:
             path = raw / entry["path"]
-            found = digests.of(path)
-            fault = differences({"bytes": found.num_bytes, "sha256": found.sha256}, entry)
+            digest = digests.of(path)
             listed.add(path)
-            yield Finding(f"{path} (in {manifest.path.name})", fault, (path,))
+            yield check_file(path, manifest, {"bytes": digest.num_bytes, "sha256": digest.sha256}, entry)
     for path in sorted(set(raw.rglob("*.parquet")) - listed):
         yield Finding(str(path), f"is not in {manifest.path.name}", (path,))
 
 
 def tokenizer_files(digests: Digests, meta: Record) -> Iterator[Finding]:
-    """Every file of a tokenizer as meta.json has it."""
+    """Compare every file of a tokenizer with meta.json."""
     for name, sha256 in meta.content["files"].items():
-        path = meta.path.parent / name
-        fault = differences({"sha256": digests.of(path).sha256}, {"sha256": sha256})
-        yield Finding(f"{path} (in {meta.path.name})", fault, (path,))
-
-
-def text_of_tokenizer(digests: Digests, meta: Record, manifest: Record) -> Iterator[Finding]:
-    """A trained vocabulary was trained on the text that lies there; others know no text."""
-    if "text" in meta.content:
-        found = {"manifest_sha256": digests.of(manifest.path).sha256}
-        yield link(meta, manifest, found=found, recorded=meta.content["text"])
+        path = meta.path.with_name(name)
+        yield check_file(path, meta, {"sha256": digests.of(path).sha256}, {"sha256": sha256})
 
 
 def token_file(digests: Digests, sidecar: Record) -> Iterator[Finding]:
-    """X.bin, a file or shards, as its sidecar has it, and all of its ids in the vocabulary."""
+    """Compare X.bin, one file or shards, with its sidecar; then check that all ids are in the vocabulary."""
     path, meta = sidecar.path.with_suffix(".bin"), sidecar.content
-    item_bytes, is_whole = DTYPES[meta["dtype"]].itemsize, True
+    findings = []
     for file in files_of(path, meta):
-        found = digests.of(file.path)
-        expected = {"bytes": file.tokens * item_bytes, "sha256": file.sha256}
-        fault = differences({"bytes": found.num_bytes, "sha256": found.sha256}, expected)
-        if fault:
-            is_whole = False
-            yield Finding(f"{file.path} (in {sidecar.path.name})", fault, (file.path,))
-    if is_whole:
-        yield Finding(f"{path} (in {sidecar.path.name})", _fault_of_stream(path, meta), (path,))
+        digest, num_bytes = digests.of(file.path), file.tokens * DTYPES[meta["dtype"]].itemsize
+        found = {"bytes": digest.num_bytes, "sha256": digest.sha256}
+        findings.append(check_file(file.path, sidecar, found, {"bytes": num_bytes, "sha256": file.sha256}))
+    faults = [finding for finding in findings if finding.fault]
+    yield from faults or [Finding(f"{path} (in {sidecar.path.name})", fault_of_stream(path, meta), (path,))]
 
 
-def _fault_of_stream(path: Path, meta: dict) -> str | None:
-    """What is wrong with a stream whose files are as recorded: their order, or an id, as a clause."""
-    if "shards" in meta:
-        fault = differences({"sha256": sha256_of_stream(file.path for file in files_of(path, meta))}, meta)
-        if fault:
-            return fault
+def fault_of_stream(path: Path, meta: dict) -> str | None:
+    """Return a clause if the shards are in the wrong order or an id is outside the vocabulary, else None."""
+    stream = {"sha256": sha256_of_stream(file.path for file in files_of(path, meta))} if "shards" in meta else {}
+    if fault := differences(stream, meta):
+        return fault
     highest = max(int(block.max()) for _, block in blocks_of(map_ids(path, meta)))
     vocab_size = meta["tokenizer"]["vocab_size"]
     return None if highest < vocab_size else f"holds the id {highest}, its vocabulary has {vocab_size} entries"
 
 
-def text_of_tokens(digests: Digests, sidecar: Record, manifest: Record) -> Iterator[Finding]:
-    """The tokens are those of the text that lies there."""
-    found = {"name": manifest.content["source"], "manifest_sha256": digests.of(manifest.path).sha256}
-    yield link(sidecar, manifest, found=found, recorded=sidecar.content["source"])
-
-
-def tokenizer_of_tokens(digests: Digests, sidecar: Record, meta: Record) -> Iterator[Finding]:
-    """The tokens were made with the tokenizer that lies there."""
-    found = {name: meta.content[name] for name in ("kind", "vocab_size", "eot_id", "dtype")}
-    found["sha256"] = digests.of(meta.path).sha256
-    recorded = {**sidecar.content["tokenizer"], "dtype": sidecar.content["dtype"]}
-    yield link(sidecar, meta, found=found, recorded=recorded)
-
-
 def weights(digests: Digests, model: Record) -> Iterator[Finding]:
-    """Each set of weights as model.json has it."""
+    """Compare the best and the last weights with model.json."""
     for name in ("best", "last"):
         path = model.path.with_name(f"{name}_model_params.pt")
-        fault = differences({"sha256": digests.of(path).sha256}, model.content[name])
-        yield Finding(f"{path} (in {model.path.name})", fault, (path,))
+        yield check_file(path, model, {"sha256": digests.of(path).sha256}, model.content[name])
 
 
-def tokenizer_of_model(digests: Digests, model: Record, meta: Record) -> Iterator[Finding]:
-    """The model knows the ids of the tokenizer that lies there."""
-    found = {"tokenizer_sha256": digests.of(meta.path).sha256, "vocab_size": meta.content["vocab_size"]}
-    recorded = {**model.content, "vocab_size": model.content["config"]["vocab_size"]}
-    yield link(model, meta, found=found, recorded=recorded)
+# Records and the records they were made from. Each function returns (values found now, recorded values).
 
 
-def tokens_of_model(digests: Digests, model: Record, train: Record, validation: Record) -> Iterator[Finding]:
-    """The model was trained on the token files that lie there."""
-    found = {"train": train.content["sha256"], "validation": validation.content["sha256"]}
-    yield link(model, train, validation, found=found, recorded=model.content["data_sha256"])
+def text_of_tokenizer(digests: Digests, meta: Record, manifest: Record):
+    """Compare the text that a vocabulary was trained on; a downloaded vocabulary records no text."""
+    found = {"manifest_sha256": digests.of(manifest.path).sha256} if "text" in meta.content else {}
+    return found, meta.content.get("text")
 
 
-def audit_of_tokens(
-    digests: Digests, metrics: Record, manifest: Record, train: Record, validation: Record
-) -> Iterator[Finding]:
-    """metrics/data.json counts the token files that lie there."""
-    names = ("documents", "characters", "utf8_bytes", "tokens")
-    found, recorded = {"source": manifest.content["source"]}, {"source": metrics.content["source"]}
+def text_of_tokens(digests: Digests, sidecar: Record, manifest: Record):
+    """Compare the text that the tokens were made from."""
+    found = {"name": manifest.content["source"], "manifest_sha256": digests.of(manifest.path).sha256}
+    return found, sidecar.content["source"]
+
+
+def tokenizer_of_tokens(digests: Digests, sidecar: Record, meta: Record):
+    """Compare the tokenizer that the tokens were made with."""
+    found = {name: meta.content[name] for name in ("kind", "vocab_size", "eot_id", "dtype")}
+    found["sha256"] = digests.of(meta.path).sha256
+    return found, {**sidecar.content["tokenizer"], "dtype": sidecar.content["dtype"]}
+
+
+def audit_of_tokens(digests: Digests, card: Record, manifest: Record, train: Record, validation: Record):
+    """Compare the counts of data/audit/details.json with the token files."""
+    found = {"source": manifest.content["source"]}
     for split, sidecar in (("train", train), ("validation", validation)):
+        names = ("documents", "characters", "utf8_bytes", "tokens")
         found |= {f"{split}.{name}": sidecar.content[name] for name in names}
-        recorded |= {f"{split}.{name}": metrics.content[split][name] for name in names}
-    yield link(metrics, manifest, train, validation, found=found, recorded=recorded)
+    return found, flatten(card.content)
 
 
-def training_of_model(digests: Digests, metrics: Record, model: Record) -> Iterator[Finding]:
-    """metrics/train.json has the losses of the model that lies there."""
-    best, last = model.content["best"], model.content["last"]
-    found = {"best_val_loss": best["val_loss"], "best_tokens_seen": best["tokens_seen"]}
-    found |= {"last_val_loss": last["val_loss"], "tokens_seen": last["tokens_seen"], "steps": last["step"]}
-    yield link(metrics, model, found=found, recorded=metrics.content)
+def tokenizer_of_model(digests: Digests, model: Record, meta: Record):
+    """Compare the tokenizer that the model was trained with."""
+    found = {"tokenizer_sha256": digests.of(meta.path).sha256, "vocab_size": meta.content["vocab_size"]}
+    return found, {**model.content, "vocab_size": model.content["config"]["vocab_size"]}
 
 
-def score_of_model(digests: Digests, metrics: Record, model: Record, validation: Record) -> Iterator[Finding]:
-    """metrics/eval.json is of the model and the validation file that lie there."""
+def tokens_of_model(digests: Digests, model: Record, train: Record, validation: Record):
+    """Compare the token files that the model was trained on."""
+    return {"train": train.content["sha256"], "validation": validation.content["sha256"]}, model.content["data_sha256"]
+
+
+def score_of_model(digests: Digests, score: Record, model: Record, validation: Record):
+    """Compare the model and the validation file of data/evaluation/details.json."""
     found = {name: validation.content[name] for name in ("documents", "tokens", "utf8_bytes")}
     found["window_tokens"] = model.content["seq_len"]
-    found["weights_sha256"] = model.content["best"]["sha256"][:12]
-    yield link(metrics, model, validation, found=found, recorded=metrics.content)
+    recorded = score.content["weights_sha256"]  # the first digits
+    found["weights_sha256"] = model.content["best"]["sha256"][: len(recorded)]
+    return found, score.content
+
+
+def metrics_of_details(digests: Digests, metrics: Record, details: Record):
+    """Compare every metric with the details that it was taken from."""
+    known = flatten(details.content)
+    return {name: known.get(NAMES_IN_DETAILS.get(name, name)) for name in metrics.content}, metrics.content
+
+
+def link(compare: Callable) -> Callable[..., Iterator[Finding]]:
+    """Make a check of a record against its origins from one of the functions above."""
+
+    def check(digests: Digests, record: Record, *origins: Record) -> Iterator[Finding]:
+        found, recorded = compare(digests, record, *origins)
+        if found:
+            names = ", ".join(str(origin.path) for origin in origins)
+            blamed = tuple(each.path for each in (*origins, record))
+            yield Finding(f"{record.path} (from {names})", differences(found, recorded), blamed)
+
+    return check
+
+
+# (check, record, *origins) as `run_checks` takes them.
+FILE_CHECKS = [(manifest_files, paths.MANIFEST), (tokenizer_files, paths.TOKENIZER_META)]
+FILE_CHECKS += [(token_file, paths.TRAIN_SIDECAR), (token_file, paths.VALIDATION_SIDECAR), (weights, paths.MODEL)]
+LINK_CHECKS = [
+    (link(compare), *needed)
+    for compare, *needed in (
+        (text_of_tokenizer, paths.TOKENIZER_META, paths.MANIFEST),
+        (text_of_tokens, paths.TRAIN_SIDECAR, paths.MANIFEST),
+        (text_of_tokens, paths.VALIDATION_SIDECAR, paths.MANIFEST),
+        (tokenizer_of_tokens, paths.TRAIN_SIDECAR, paths.TOKENIZER_META),
+        (tokenizer_of_tokens, paths.VALIDATION_SIDECAR, paths.TOKENIZER_META),
+        (audit_of_tokens, paths.AUDIT_DETAILS, paths.MANIFEST, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
+        (tokenizer_of_model, paths.MODEL, paths.TOKENIZER_META),
+        (tokens_of_model, paths.MODEL, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),
+        (score_of_model, paths.EVALUATION_DETAILS, paths.MODEL, paths.VALIDATION_SIDECAR),
+        (metrics_of_details, paths.DATA_METRICS, paths.AUDIT_DETAILS),
+        (metrics_of_details, paths.TRAIN_METRICS, paths.MODEL),
+        (metrics_of_details, paths.EVAL_METRICS, paths.EVALUATION_DETAILS),
+    )
+]

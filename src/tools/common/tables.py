@@ -1,15 +1,26 @@
-"""Tables in Markdown that read as well on a terminal."""
+"""Markdown reports and tables that are also readable on a terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+import tabulate
+
+tabulate.MIN_PADDING = 0  # no extra spaces beside a header that is its column's widest cell
 
 
-def table(header: list[str], rows: list[list]) -> list[str]:
-    """Lines of a Markdown table whose columns stand under each other; the first to the left, others to the right."""
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines of an aligned Markdown table and an empty line; the first column is left-aligned."""
     cells = [[str(cell).replace("|", "\\|") for cell in row] for row in [header, *rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "| "
-        + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        + " |"
-        for row in cells
-    ]
-    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
-    return [lines[0], rule, *lines[1:], ""]
+    align = ["left", *["right"] * (len(header) - 1)] if rows else None
+    text = tabulate.tabulate(cells[1:], cells[0], tablefmt="pipe", disable_numparse=True, colalign=align)
+    return [*text.splitlines(), ""]
+
+
+def render(template: Path, **values) -> list[str]:
+    """Return the lines of a Jinja2 template filled in; a list is shown as its lines. An unknown name is an error."""
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        finalize=lambda value: "\n".join(value) if isinstance(value, list) else value,
+    )  # fmt: skip
+    return environment.from_string(template.read_text(encoding="utf-8")).render(values).splitlines()

@@ -1,1 +1,1 @@
-"""`python src compare`: do runs differ?"""
+"""`python src compare`: is one run better than another?"""

@@ -1,16 +1,19 @@
-"""Runs → groups that differ only by seed → what separates two groups, in losses and in what made them.
+"""Runs, groups of runs that differ only in their seed, and the difference between two groups.
 
-D validation documents, the same for every run, whatever its tokenizer.
+D is the number of validation documents, the same for every run, whatever its tokenizer.
 """
 
 import dataclasses
 import functools
 import itertools
 import json
+import math
+from typing import NamedTuple
 
 import numpy as np
 
-from tools.common.statistics import Difference, bits_per_byte, paired_difference, welch
+from lm.evaluate.intervals import Estimate, ratio_interval
+from tools.common.statistics import bits_per_byte, welch
 
 SEED = "train.seed"
 ABSENT = "(none)"
@@ -20,68 +23,74 @@ ABSENT = "(none)"
 class Run:
     """One trained and evaluated model.
 
-    nats float64, utf8_bytes int64, chose_the_model bool, all (D,); params by dotted name; inputs: path →
-    hash of the data and code that the stages read; figures: tokens_seen, best_tokens_seen, parameters,
-    train_seconds.
+    nats float64 and utf8_bytes int64 (D,); selection_nats, selection_bytes (D,): the same over the tokens that
+    selected the best model, None if not recorded; params by dotted name; inputs: path → hash of the data and
+    code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training seconds.
     """
 
     name: str
     nats: np.ndarray
     utf8_bytes: np.ndarray
-    chose_the_model: np.ndarray
+    selection_nats: np.ndarray | None
+    selection_bytes: np.ndarray | None
     params: dict[str, object]
     inputs: dict[str, str]
-    figures: dict[str, float]
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Over all documents."""
-        return bits_per_byte(self.nats, self.utf8_bytes)
+    figures: list[float]
 
     @property
     def configuration(self) -> str:
-        """All that made the run but its seed, as one comparable string."""
+        """Return everything that made the run except its seed, as one comparable string."""
         others = {name: value for name, value in self.params.items() if name != SEED}
         return json.dumps([others, self.inputs], sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one configuration with different seeds; one run alone is a group as well."""
+    """Runs of one configuration with different seeds, or a single run."""
 
     runs: list[Run]
 
     @property
     def name(self) -> str:
-        """The run's name, or the first and the last."""
+        """Return the name of the run, or of the first and the last."""
         return self.runs[0].name if len(self.runs) == 1 else f"{self.runs[0].name}…{self.runs[-1].name}"
 
     @functools.cached_property
     def nats(self) -> np.ndarray:
-        """(D,) mean over the runs."""
+        """Return the mean over the runs (D,)."""
         return np.mean([run.nats for run in self.runs], axis=0)
 
     @property
     def bits_per_byte(self) -> np.ndarray:
-        """(runs,) over all documents."""
-        return np.array([run.bits_per_byte for run in self.runs])
+        """Return the bits per byte of each run over all documents (runs,)."""
+        return np.array([bits_per_byte(run.nats, run.utf8_bytes) for run in self.runs])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Comparison:
-    """B - A: over all documents, over those that chose neither's best model, and over seeds."""
+class Comparison(NamedTuple):
+    """B - A over all documents, over the `unseen_fraction` of their bytes that selected no model, and over seeds.
+
+    `baseline` is the figure of A itself.
+    """
 
     a: Group
     b: Group
-    documents: Difference
-    unseen: Difference | None
-    num_unseen: int
-    seeds: Difference
+    baseline: Estimate
+    documents: Estimate
+    unseen: Estimate | None
+    unseen_fraction: float
+    seeds: Estimate
+
+    @property
+    def bits(self) -> np.ndarray:
+        """Return the difference of each document in bits (D,)."""
+        return (self.b.nats - self.a.nats) / math.log(2)
 
 
 def group_by_seed(runs: list[Run]) -> list[Group]:
-    """Groups in the order of their first runs. The same configuration and seed a second time (run again,
-    perhaps on another machine) says nothing about seeds and goes into another group."""
+    """Return groups in the order of their first runs.
+
+    A repeated run of the same configuration and seed (on another machine, say) goes into another group.
+    """
     groups: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
         for copy in itertools.count():
@@ -93,41 +102,50 @@ def group_by_seed(runs: list[Run]) -> list[Group]:
 
 
 def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: int) -> Comparison:
-    """The differences between two groups; documents are resampled with `seed`."""
-    first = a.runs[0]
-    unseen = ~np.any([run.chose_the_model for run in a.runs + b.runs], axis=0)
+    """Return the differences between two groups; documents are resampled with `seed`."""
+    sizes = a.runs[0].utf8_bytes
 
-    def paired(keep: np.ndarray) -> Difference:
-        rng = np.random.default_rng(seed)
-        return paired_difference(a.nats[keep], b.nats[keep], first.utf8_bytes[keep], rng, confidence, resamples)
+    def interval(nats: np.ndarray, sizes: np.ndarray) -> Estimate:
+        return ratio_interval(nats / math.log(2), sizes, np.random.default_rng(seed), confidence, resamples)
 
-    return Comparison(
-        a, b, paired(np.ones_like(unseen)), paired(unseen) if unseen.any() and not unseen.all() else None,
-        int(unseen.sum()), welch(a.bits_per_byte, b.bits_per_byte, confidence),
-    )  # fmt: skip
+    rest, unseen, fraction = unseen_bytes(a.runs + b.runs), None, 0.0
+    if rest is not None and rest.any():
+        nats_a, nats_b = (np.mean([run.nats - run.selection_nats for run in g.runs], axis=0) for g in (a, b))
+        unseen, fraction = interval(nats_b - nats_a, rest), float(rest.sum() / sizes.sum())
+    seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
+    return Comparison(a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), unseen, fraction, seeds)
+
+
+def unseen_bytes(runs: list[Run]) -> np.ndarray | None:
+    """Return the bytes of each document (D,) that selected none of the best models; None if that is not known.
+
+    If the runs selected on different text (another tokenizer or seq_len), only documents without any such
+    token are the same unseen text for all; the others count 0 bytes.
+    """
+    selected = [run.selection_bytes for run in runs if run.selection_bytes is not None]
+    sizes = runs[0].utf8_bytes
+    if len(selected) < len(runs) or not np.any(selected):
+        return None
+    if all(np.array_equal(selected[0], other) for other in selected):
+        return sizes - selected[0]
+    return np.where(np.any(selected, axis=0), 0, sizes)
 
 
 def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
-    """Rows (name, of A, of B): the parameters, then the inputs, that are not equal.
+    """Return rows (name, value of A, value of B) of parameters and inputs that differ.
 
-    Seeds count only where both are one run: several on a side are what the grouping is for.
+    The seed is listed only between two single runs; a group has several.
     """
-    first_a, first_b = a.runs[0], b.runs[0]
-    left_out = {SEED} if len(a.runs) + len(b.runs) > 2 else set()
-    rows = []
-    for of_a, of_b in ((first_a.params, first_b.params), (short(first_a.inputs), short(first_b.inputs))):
-        for name in sorted(of_a.keys() | of_b.keys()):
-            values = of_a.get(name, ABSENT), of_b.get(name, ABSENT)
-            if values[0] != values[1] and name not in left_out:
-                rows.append((name, *values))
-    return rows
-
-
-def short(hashes: dict[str, str]) -> dict[str, str]:
-    """Hashes by their first ten digits, as people compare them."""
-    return {path: digest[:10] for path, digest in hashes.items()}
+    hidden = {SEED} if len(a.runs) + len(b.runs) > 2 else set()
+    of_a, of_b = ([run.params, {path: md5[:10] for path, md5 in run.inputs.items()}] for run in (a.runs[0], b.runs[0]))
+    rows = [
+        (name, x.get(name, ABSENT), y.get(name, ABSENT))
+        for x, y in zip(of_a, of_b, strict=True)
+        for name in sorted((x.keys() | y.keys()) - hidden)
+    ]
+    return [row for row in rows if row[1] != row[2]]
 
 
 def most_changed(comparison: Comparison, number: int) -> np.ndarray:
-    """The documents whose bits changed most, in either direction, first."""
-    return np.argsort(-np.abs(comparison.b.nats - comparison.a.nats), kind="stable")[:number]
+    """Return the documents whose bits changed most, in either direction, first."""
+    return np.argsort(-np.abs(comparison.bits), kind="stable")[:number]

@@ -1,1 +1,1 @@
-"""`python src report`: one page about a run."""
+"""Write one page about a run: `python src report`."""

@@ -1,1 +1,1 @@
-"""`python src tokenize_cluster`: tokenizing in ranks."""
+"""`python src tokenize_cluster`: tokenize a split in ranks."""

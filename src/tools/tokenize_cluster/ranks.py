@@ -1,13 +1,12 @@
-"""Tokenizing in ranks: each takes some of a split's parquet files and leaves a token file of its own.
+"""Tokenize in ranks: each rank reads some of a split's parquet files and writes a token file of its own.
 
-    job = plan_ranks(raw, tokenizer, part, folder, chunk_chars, num_ranks)
-    for part in job.unfinished():                     # anywhere, in any order
-        tokenize_part(job, part)
+    job = plan_ranks(raw, tokenizer, text_slice, folder, chunk_chars, num_ranks)
+    for rank in job.unfinished():                     # anywhere, in any order
+        tokenize_rank(job, rank)
     join_ranks(job, Path("train.bin"))
 
-Files go to ranks in their order and are never cut, so that the ranks' ids one after the other are
-those that one process writes. A rank that ended is known by what made it, which stands in its
-sidecar: the files' hashes, its characters of the text, the tokenizer, the code.
+Ranks take the files in order and never cut one, so that the ranks' ids one after the other equal those of
+one process. A finished rank is recognised by the origin in its sidecar.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,14 +24,14 @@ import pyarrow.compute as pc
 from lm.core.errors import IntegrityError, NoDocument
 from lm.core.files import read_json, sha256_file, sha256_json
 from lm.text.documents import MANIFEST, Chunk, Slice, check_files, check_slice, describe_source, iter_chunks
-from lm.text.parquet import open_parquet, read_row_group
-from lm.tokenizer.encoding import Encoded, encode_here, encode_in_thread
-from lm.tokenizer.engine import EngineDifference, open_engine
+from lm.text.parquet import iter_batches
+from lm.tokenizer.encoding import encode_here, encode_in_thread, write_fast
+from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
 from lm.tokens.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_tokens
 
-# What decides the ids of a text, beside the tokenizer.
+# The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
     "lm/text/documents.py", "lm/text/parquet.py", "lm/tokenizer/encoding.py", "lm/tokenizer/engine.py",
     "lm/tokenizer/load.py", "lm/tokenizer/tally.py", "tools/tokenize_cluster/ranks.py",
@@ -41,19 +40,27 @@ SRC = Path(__file__).resolve().parents[2]
 PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
 
 
-class Part(NamedTuple):
-    """What one rank reads: entries of the manifest, and which of their characters."""
+class Rank(NamedTuple):
+    """What one rank reads: entries of the manifest, and the range of their characters."""
 
     number: int
     files: list[dict]
     slice: Slice
 
 
+class Placed(NamedTuple):
+    """A file's entry in the manifest, and the range begin … end of its characters in the split."""
+
+    entry: dict
+    begin: int = 0
+    end: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class RankJob:
-    """The ranks of a slice, or some of them, as a step of datatrove's: called for each, it tokenizes that one's part.
+    """All or some ranks of a slice, as a datatrove step: a call with a rank's index tokenizes that rank.
 
-    Paths are absolute: a rank may run in another folder, and on another machine that has the same disk.
+    Paths are absolute, because a rank may run in another folder and on another machine with the same disk.
     """
 
     raw: Path
@@ -62,95 +69,75 @@ class RankJob:
     slice: Slice
     chunk_chars: int
     manifest: dict = dataclasses.field(repr=False)  # without its splits
-    parts: list[Part] = dataclasses.field(repr=False)
+    ranks: list[Rank] = dataclasses.field(repr=False)
 
     def __call__(self, data, rank: int, world_size: int) -> None:
-        tokenize_part(self, self.parts[rank])
+        tokenize_rank(self, self.ranks[rank])
 
-    def path(self, part: Part) -> Path:
-        """Where a rank's token file is, its sidecar beside it."""
-        return self.folder / f"rank-{part.number:05d}.bin"
+    def path(self, rank: Rank) -> Path:
+        """Return the path of a rank's token file; its sidecar is beside it."""
+        return self.folder / f"rank-{rank.number:05d}.bin"
 
-    def unfinished(self) -> list[Part]:
-        """The parts whose token file is missing, not whole, or made of or by something else."""
-        maker = describe_maker(load_tokenizer(self.tokenizer))
-        return [part for part in self.parts if not is_finished(self.path(part), origin_of(self, part, maker))]
+    def unfinished(self) -> list[Rank]:
+        """Return the ranks whose token file is missing, incomplete or of another origin."""
+        encoder = describe_encoder(load_tokenizer(self.tokenizer))
+        return [rank for rank in self.ranks if not is_finished(self.path(rank), origin_of(self, rank, encoder))]
 
 
-def plan_ranks(raw: Path, tokenizer: Path, part: Slice, folder: Path, chunk_chars: int, num_ranks: int) -> RankJob:
-    """Share the files of a slice among at most `num_ranks` ranks, about the same bytes each.
-
-    A slice that is not a whole split needs the characters of the files before its end, which are
-    counted here, in one pass over them. Raises DataError for a slice that the split does not have.
-    """
+def plan_ranks(
+    raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
+) -> RankJob:
+    """Divide a slice's files among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
     manifest = read_json(raw / MANIFEST)
-    check_slice(manifest, part)
-    split = manifest.pop("splits")[part.split]
-    is_whole = part.start_char == 0 and part.num_chars is None
-    placed = [(entry, 0, 0) for entry in split["files"]] if is_whole else _placed(raw, manifest, split["files"], part)
-    parts = []
+    check_slice(manifest, text_slice)
+    files = manifest.pop("splits")[text_slice.split]["files"]
+    is_whole = text_slice.start_char == 0 and text_slice.num_chars is None
+    placed = [Placed(entry) for entry in files] if is_whole else _place(raw, manifest["column"], files, text_slice)
+    ranks = []
     for number, group in enumerate(_groups(placed, num_ranks)):
-        begin, end = group[0][1], group[-1][2]
-        num_chars = None if part.end_char >= end else part.end_char - max(begin, part.start_char)
-        local = Slice(part.split, max(0, part.start_char - begin), num_chars)
-        parts.append(Part(number, [entry for entry, *_ in group], local))
-    return RankJob(raw.resolve(), tokenizer.resolve(), folder.resolve(), part, chunk_chars, manifest, parts)
+        begin, end = group[0].begin, group[-1].end
+        first = max(begin, text_slice.start_char)
+        num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
+        local = Slice(text_slice.split, first - begin, num_chars)
+        ranks.append(Rank(number, [file.entry for file in group], local))
+    return RankJob(raw.resolve(), tokenizer.resolve(), folder.resolve(), text_slice, chunk_chars, manifest, ranks)
 
 
-Placed = tuple[dict, int, int]  # an entry of the manifest, and its first character in the split and the one behind it
-
-
-def _placed(raw: Path, manifest: dict, files: list[dict], part: Slice) -> list[Placed]:
-    """The files that hold characters of a slice, where they are in the split."""
+def _place(raw: Path, column: str, files: list[dict], text_slice: Slice) -> list[Placed]:
+    """Return the files with characters of the slice, and where they are in the split, after one pass over them."""
     placed, position = [], 0
     for entry in files:
-        begin, position = position, position + _count_characters(raw / entry["path"], manifest["column"])
-        if position > part.start_char:
-            placed.append((entry, begin, position))
-        if position >= part.end_char:
+        texts = (batch.column(0) for batch in iter_batches(raw / entry["path"], [column]))
+        begin, position = position, position + sum(pc.sum(pc.utf8_length(text)).as_py() or 0 for text in texts)
+        if position > text_slice.start_char:
+            placed.append(Placed(entry, begin, position))
+        if position >= text_slice.end_char:
             break
     return placed
 
 
-def _count_characters(path: Path, column: str) -> int:
-    """The characters of a file's documents."""
-    file = open_parquet(path, column)
-    batches = (batch for group in range(file.num_row_groups) for batch in read_row_group(path, file, group, [column]))
-    return sum(pc.sum(pc.utf8_length(batch.column(0))).as_py() or 0 for batch in batches)
-
-
 def _groups(placed: list[Placed], num_groups: int) -> list[list[Placed]]:
-    """Cut the files, in their order, into at most `num_groups` groups of about the same bytes."""
-    sizes = np.array([entry["bytes"] for entry, *_ in placed], np.float64)
+    """Divide the files, in order, into at most `num_groups` groups of about the same number of bytes."""
+    sizes = np.array([file.entry["bytes"] for file in placed], np.float64)
     middles = (np.cumsum(sizes) - sizes / 2) / sizes.sum()
     numbered = zip((middles * num_groups).astype(int), placed, strict=True)
     return [[file for _, file in group] for _, group in itertools.groupby(numbered, key=lambda pair: pair[0])]
 
 
-def describe_maker(tokenizer: Tokenizer) -> dict:
-    """What decides a rank's ids beside its text: the tokenizer, the code and the packages that encode."""
+def describe_encoder(tokenizer: Tokenizer) -> dict:
+    """Return what decides a rank's ids besides its text: the tokenizer, the code and the packages."""
     code = sha256_json([sha256_file(SRC / name) for name in CODE])
-    return {"tokenizer": tokenizer.sha256, "code": code, **{name: _version(name) for name in PACKAGES}}
+    packages = {name: next((found.version for found in distributions(name=name)), None) for name in PACKAGES}
+    return {"tokenizer": tokenizer.sha256, "code": code, **packages}
 
 
-def _version(package: str) -> str | None:
-    """The installed version; None if there is none."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def origin_of(job: RankJob, part: Part, maker: dict) -> dict:
-    """Everything that a rank's token file depends on."""
-    return {"files": part.files, "slice": dataclasses.asdict(part.slice), "column": job.manifest["column"], **maker}
+def origin_of(job: RankJob, rank: Rank, encoder: dict) -> dict:
+    """Return everything that a rank's token file depends on."""
+    return {"files": rank.files, "slice": dataclasses.asdict(rank.slice), "column": job.manifest["column"], **encoder}
 
 
 def is_finished(path: Path, origin: dict) -> bool:
-    """Whether a rank's token file is there, as long as its sidecar says, and has this very origin.
-
-    Its bytes are not read: join_ranks does that.
-    """
+    """Return whether a rank's token file has its sidecar's length and this origin; join_ranks reads its bytes."""
     try:
         record = read_json(sidecar_path(path))
         is_whole = path.stat().st_size == record["tokens"] * DTYPES[record["dtype"]].itemsize
@@ -159,55 +146,42 @@ def is_finished(path: Path, origin: dict) -> bool:
     return is_whole and record.get("origin") == origin
 
 
-def tokenize_part(job: RankJob, part: Part) -> None:
-    """Tokenize a rank's part, unless that is done: with gigatoken where it serves, else with the tokenizer itself.
-
-    Raises IntegrityError if a file is not the one that the manifest names.
-    """
+def tokenize_rank(job: RankJob, rank: Rank) -> None:
+    """Tokenize a rank's files unless that is done; raise IntegrityError if a file differs from the manifest."""
     tokenizer = load_tokenizer(job.tokenizer)
-    path, origin = job.path(part), origin_of(job, part, describe_maker(tokenizer))
+    path, origin = job.path(rank), origin_of(job, rank, describe_encoder(tokenizer))
     if is_finished(path, origin):
         return
-    check_files(job.raw, part.files)
-    path.unlink(missing_ok=True)  # what is there belongs to another sidecar
-    engine = open_engine(tokenizer)
-    if engine is not None:
-        try:
-            return _write_part(job, part, tokenizer, origin, encode_in_thread(_chunks(job, part), engine))
-        except EngineDifference as difference:
-            print(f"warning: {difference}; tokenizing rank {part.number} again with tiktoken alone", file=sys.stderr)
-    _write_part(job, part, tokenizer, origin, encode_here(_chunks(job, part), tokenizer))
+    check_files(job.raw, rank.files)
+    path.unlink(missing_ok=True)  # an old file would not match the new sidecar
+
+    def write(engine: Engine | None) -> dict:
+        chunks, tally, dtype = _chunks(job, rank), Tally(), tokenizer.meta["dtype"]
+        encoded = encode_in_thread(chunks, engine) if engine else encode_here(chunks, tokenizer)
+        return write_tokens(path, tally.ids_of(encoded), dtype, lambda: vars(tally) | {"origin": origin})
+
+    write_fast(write, open_engine(tokenizer), path)
 
 
-def _write_part(job: RankJob, part: Part, tokenizer: Tokenizer, origin: dict, encoded: Encoded) -> None:
-    """Write the rank's token file."""
-    tally, dtype = Tally(), tokenizer.meta["dtype"]
-    write_tokens(job.path(part), tally.ids_of(encoded), dtype, lambda: {**dataclasses.asdict(tally), "origin": origin})
-
-
-def _chunks(job: RankJob, part: Part) -> Iterator[Chunk]:
-    """The rank's documents; none where no document of the slice begins in its files."""
-    no_limit = sys.maxsize  # the slice is known to be inside the split
-    manifest = {**job.manifest, "splits": {part.slice.split: {"files": part.files, "characters": no_limit}}}
+def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
+    """Yield the rank's documents; nothing if no document of the slice begins in its files."""
+    split = {"files": rank.files, "characters": sys.maxsize}  # plan_ranks has checked that the split holds the slice
+    manifest = {**job.manifest, "splits": {rank.slice.split: split}}
     with contextlib.suppress(NoDocument):
-        yield from iter_chunks(job.raw, manifest, part.slice, job.chunk_chars)
+        yield from iter_chunks(job.raw, manifest, rank.slice, job.chunk_chars)
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:
-    """Make the ranks' files the shards of one token file; its sidecar is that of one process, and its shards.
-
-    Raises IntegrityError for a rank's file whose bytes have changed, NoDocument if no rank has a token.
-    """
-    tokenizer, paths = load_tokenizer(job.tokenizer), [job.path(part) for part in job.parts]
+    """Join the ranks' files, if their bytes are unchanged, as shards of one token file; return its sidecar."""
+    tokenizer, paths = load_tokenizer(job.tokenizer), [job.path(rank) for rank in job.ranks]
     records = [read_json(sidecar_path(path)) for path in paths]
     shards = [Shard(path, r["tokens"], r["sha256"]) for path, r in zip(paths, records, strict=True) if r["tokens"]]
     if not shards:
-        raise NoDocument(
-            f"sources.{job.manifest['source']}: no document of split {job.slice.split!r} begins in characters "
-            f"{job.slice.start_char} to {job.slice.end_char}; widen the range"
-        )
+        lacking = f"no document of split {job.slice.split!r} begins in characters"
+        place = f"{job.slice.start_char} to {job.slice.end_char}"
+        raise NoDocument(f"sources.{job.manifest['source']}: {lacking} {place}; widen the range")
     tally = Tally()
     for record in records:
-        tally.add(Tally(**{field.name: record[field.name] for field in dataclasses.fields(Tally)}))
+        tally.add(Tally(**{name: record[name] for name in vars(tally)}))
     described = tally.describe(tokenizer, job.slice, describe_source(job.raw, job.manifest))
     return join_shards(out, shards, tokenizer.meta["dtype"], described)

@@ -1,1 +1,1 @@
-"""`python src verify`: is every file what its record says?"""
+"""Check files against their records: `python src verify`."""

@@ -1,9 +1,7 @@
-"""The outputs that DVC records, against their bytes, in the workspace and in its cache.
+"""Check the outputs that DVC records, in the workspace and in DVC's cache, byte by byte.
 
-DVC hashes a file again only when its time, size or inode has changed, and an object of its cache
-never; a damaged object comes back into the workspace with `dvc checkout` and counts as up to date.
-Here every byte is read. The hashes are DVC's own: a file's MD5, of a folder that of the list of its
-files.
+DVC hashes a file again only if its time, size or inode has changed, and a cache object never, so that `dvc checkout`
+restores a damaged object. The hashes are DVC's: the MD5 of a file, and for a folder the MD5 of the list of its files.
 """
 
 import json
@@ -23,111 +21,87 @@ from dvc_data.hashfile.tree import Tree
 from tools.common.records import Digests, Finding
 
 
-def folder_hash(files: dict[str, str]) -> str:
-    """DVC's hash of a folder whose files have these MD5s; names are relative, with slashes."""
-    tree = Tree()
-    for name, md5 in files.items():
-        tree.add(tuple(name.split("/")), Meta(), HashInfo("md5", md5))
-    tree.digest()
-    return tree.oid
-
-
-def name_changes(found: dict[str, str], recorded: dict[str, str], limit: int = 3) -> str:
-    """Which files of a folder are not as recorded, as a clause."""
-    changes = [f"{name} is changed" for name in recorded if found.get(name, recorded[name]) != recorded[name]]
-    changes += [f"{name} is missing" for name in recorded.keys() - found.keys()]
-    changes += [f"{name} is one too many" for name in found.keys() - recorded.keys()]
+def name_changes(files: dict[str, str], recorded: dict[str, str], limit: int = 3) -> str:
+    """Return a clause that names up to `limit` files of a folder that differ from the record."""
+    changes = [f"{name} is changed" for name in recorded if files.get(name, recorded[name]) != recorded[name]]
+    changes += [f"{name} is missing" for name in recorded.keys() - files.keys()]
+    changes += [f"{name} is not recorded" for name in files.keys() - recorded.keys()]
     rest = len(changes) - limit
     return ", ".join(sorted(changes)[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def changed_params(dep: ParamsDependency) -> list[str]:
-    """Which of the parameters that a stage lists have changed since it ran."""
-    status = dep.workspace_status().get(str(dep), {})  # a word where the whole file is new
-    return [f"{name} in {dep}" for name in status] if isinstance(status, dict) else [str(dep)]
+def recorded_hash(out: Output) -> str:
+    """Return the recorded hash of an output or a dependency, "" if there is none."""
+    return (out.hash_info.value or "") if out.hash_info else ""
 
 
 def shown(path: str) -> str:
-    """A path as short as it can be from here."""
+    """Return a path, relative or absolute, whichever is shorter."""
     return min(path, os.path.relpath(path), key=len)
 
 
 class Outputs:
-    """Everything that a repository's stages record.
-
-    `wrong` and `stale` fill while stages are checked: outputs that are not the recorded ones, and
-    stages that something has changed for since they ran. What mends a fault depends on both.
-    """
+    """Check what a repository's stages record; `check_stages` fills `wrong` (outputs) and `stale` (stages)."""
 
     def __init__(self, repo: Repo, digests: Digests):
         self.repo, self.digests = repo, digests
         self.outs: dict[str, Output] = {out.fs_path: out for stage in repo.index.stages for out in stage.outs}
         self.recorded = [out for out in self.outs.values() if out.hash_info]
-        self.wrong: set[str] = set()
-        self.stale: set[str] = set()
+        self.wrong: set[str] = set()  # outputs that differ from dvc.lock
+        self.stale: set[str] = set()  # stages whose inputs have changed since they ran
 
     def num_bytes(self, with_cache: bool) -> int:
-        """Bytes that checking will read."""
+        """Return how many bytes will be read; hard links count once."""
         files = [file for out in self.recorded for file in self._files(out.fs_path)]
-        if with_cache:
-            files += [object_path for out in self.recorded for object_path in self._objects(out)]
-        sizes = {}
-        for file in filter(os.path.exists, files):
-            found = os.stat(file)
-            sizes[found.st_dev, found.st_ino] = found.st_size
-        return sum(sizes.values())
+        files += [path for out in self.recorded for path in self._objects(out) if with_cache]
+        stats = map(os.stat, filter(os.path.exists, files))
+        return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}.values())
 
     def check_stages(self) -> Iterator[Finding]:
-        """Stage by stage: is what it was made from still the same, and is what it made there."""
+        """Check for each stage whether its inputs have changed and whether its outputs are the recorded ones."""
         for stage in self.repo.index.stages:
             if stage.deps and any(out.hash_info for out in stage.outs):
-                yield self._check_origins(stage)
+                yield self._check_inputs(stage)
             yield from map(self._check_output, stage.outs)
 
     def check_cache(self) -> Iterator[Finding]:
-        """Every object of the cache that is referred to, and how many are not."""
+        """Check every cache object that dvc.lock refers to; count the others."""
         known = set()
         for out in self.recorded:
             objects = self._objects(out)
-            if not out.use_cache:  # kept for DVC's run cache alone, which may forget it
+            if not out.use_cache:  # only DVC's run cache keeps it, and may drop it
                 objects = {path: md5 for path, md5 in objects.items() if os.path.exists(path)}
             known |= objects.keys()
             damaged = self._damaged(objects)
-            for path in damaged:
-                fault = f"md5 is {self.digests.of(Path(path)).md5}, needed for {shown(out.fs_path)}"
-                yield Finding(shown(path), fault, advice=self._mend_object(out, path))
+            for path, md5 in damaged.items():
+                yield Finding(shown(path), f"md5 is {md5}, needed for {shown(out.fs_path)}", (), self._mend(out, path))
             if objects and not damaged:
                 yield Finding(f"cache of {shown(out.fs_path)}")
         others = [path for path in Path(self.repo.cache.local.path).glob("??/*") if str(path) not in known]
         if others:
-            yield Finding("cache", advice=f"not checked, being of other runs: {len(others)} more")
+            yield Finding("cache", advice=f"{len(others)} objects of other runs are not checked")
 
     def mend(self, blamed: tuple[Path, ...]) -> str:
-        """What to do about files that do not fit each other, the one made from the others last."""
-        outs = [self._out_of(path) for path in blamed]
-        for out in filter(None, outs):
-            if out.fs_path in self.wrong:
-                return self._restore(out)
-        stage = outs[-1].stage.addressing if outs and outs[-1] else ""
+        """Return advice for files that do not fit each other; the file that was made from the others is last."""
+        files = [f"{os.path.abspath(path)}/" for path in blamed]
+        outs = [out for file in files for name, out in self.outs.items() if file.startswith(f"{name}/")]
+        if wrong := [out for out in outs if out.fs_path in self.wrong]:
+            return self._restore(wrong[0])
+        stage = outs[-1].stage.addressing if outs else ""
         return "run `dvc repro`" if stage in self.stale or not stage else f"run `dvc repro -fs {stage}`"
 
-    def _out_of(self, path: Path) -> Output | None:
-        """The output that a file is, or lies in."""
-        full = os.path.abspath(path)
-        return next((out for name, out in self.outs.items() if full == name or full.startswith(name + os.sep)), None)
-
-    def _check_origins(self, stage: Stage) -> Finding:
-        """What another stage made must be what that one is recorded to have made; the rest may have changed since."""
-        others, changed = [], [] if not stage.cmd_changed else ["its command"]
+    def _check_inputs(self, stage: Stage) -> Finding:
+        """Report inputs that are not the recorded outputs of other stages; note code and parameters that changed."""
+        name, others, changed = stage.addressing, [], ["its command"] if getattr(stage, "cmd_changed", False) else []
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
-                changed += changed_params(dep)
+                status = dep.workspace_status().get(str(dep), {})  # a word if the whole file is new
+                changed += [f"{name} in {dep}" for name in status] if isinstance(status, dict) else [str(dep)]
                 continue
             maker = self.outs.get(dep.fs_path)
-            found = maker.hash_info.value if maker else self._hash(dep.fs_path)[0]
-            if found != dep.hash_info.value:
+            md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)[0]
+            if md5 != recorded_hash(dep):
                 (others if maker and not maker.stage.is_data_source else changed).append(shown(dep.fs_path))
-        name = stage.addressing
         if others or changed:
             self.stale.add(name)
         if others:
@@ -137,64 +111,63 @@ class Outputs:
         return Finding(f"{name}: {len(stage.deps)} dependencies")
 
     def _check_output(self, out: Output) -> Finding:
-        """An output has the recorded hash; one that is not recorded is a note."""
-        name, recorded = shown(out.fs_path), out.hash_info.value
+        """Compare an output with the recorded hash; note one that is not recorded."""
+        name, recorded, exists = shown(out.fs_path), recorded_hash(out), os.path.lexists(out.fs_path)
         if not recorded:
-            state = "is not in dvc.lock" if os.path.lexists(out.fs_path) else "not made yet"
-            return Finding(name, advice=f"{state}; run `dvc repro`")
-        if not os.path.lexists(out.fs_path):
-            fault = "is missing"
-        else:
-            found, files = self._hash(out.fs_path)
-            if found == recorded:
+            return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; run `dvc repro`")
+        fault = "is missing"
+        if exists:
+            md5, files = self._hash(out.fs_path)
+            if md5 == recorded:
                 return Finding(name)
             known = self._recorded_files(out)
-            fault = f"md5 is {found}, recorded is {recorded}"
-            if known and os.path.isdir(out.fs_path):
-                fault = name_changes(files, known)
+            fault = name_changes(files, known) if known else f"md5 is {md5}, recorded is {recorded}"
         self.wrong.add(out.fs_path)
         return Finding(name, fault, advice=self._restore(out))
 
     def _files(self, path: str) -> list[str]:
-        """A file, or the files of a folder that DVC does not ignore."""
+        """Return a file, or the files of a folder that DVC does not ignore."""
         return list(self.repo.dvcignore.find(self.repo.fs, path)) if os.path.isdir(path) else [path]
 
     def _hash(self, path: str) -> tuple[str, dict[str, str]]:
-        """DVC's hash of a file or folder, and the MD5 of each file by its name in the folder."""
+        """Return DVC's hash of a file or folder, and the MD5 of each file by its name in the folder."""
         if not os.path.isdir(path):
             return self.digests.of(Path(path)).md5, {}
         files = {Path(os.path.relpath(f, path)).as_posix(): self.digests.of(Path(f)).md5 for f in self._files(path)}
-        return folder_hash(files), files
+        tree = Tree()
+        for name, md5 in files.items():
+            tree.add(tuple(name.split("/")), Meta(), HashInfo("md5", md5))
+        tree.digest()
+        return tree.oid or "", files
 
     def _recorded_files(self, out: Output) -> dict[str, str]:
-        """The MD5 of each file that a folder is recorded to have; nothing of a file or if the list is damaged."""
+        """Return the recorded MD5 of each file of a folder; {} for a file or if the list is damaged."""
         path, md5 = self._object(out)
-        if not out.hash_info.isdir or self.digests.of(Path(path)).md5 != md5:
+        if not recorded_hash(out).endswith(".dir") or self.digests.of(Path(path)).md5 != md5:
             return {}
         return {entry["relpath"]: entry["md5"] for entry in json.loads(Path(path).read_bytes())}
 
     def _object(self, out: Output) -> tuple[str, str]:
-        """Where the cache has an output, or the list of its files, and the MD5 that it must have."""
-        return out.cache.oid_to_path(out.hash_info.value), out.hash_info.value.removesuffix(".dir")
+        """Return the cache path of an output, or of the list of a folder's files, and its MD5."""
+        return out.cache.oid_to_path(recorded_hash(out)), recorded_hash(out).removesuffix(".dir")
 
     def _objects(self, out: Output) -> dict[str, str]:
-        """Path and MD5 of every object that an output consists of, as far as is known."""
+        """Return the path and the MD5 of every known cache object of an output."""
         path, md5 = self._object(out)
         return {path: md5} | {out.cache.oid_to_path(md5): md5 for md5 in self._recorded_files(out).values()}
 
-    def _damaged(self, objects: dict[str, str]) -> list[str]:
-        """Those that are missing or have another MD5."""
-        return [path for path, md5 in objects.items() if self.digests.of(Path(path)).md5 != md5]
+    def _damaged(self, objects: dict[str, str]) -> dict[str, str]:
+        """Return {path: present MD5} of the objects that are missing or have another MD5 than the recorded one."""
+        present = {path: self.digests.of(Path(path)).md5 for path in objects}
+        return {path: md5 for path, md5 in present.items() if md5 != objects[path]}
 
     def _restore(self, out: Output) -> str:
-        """What brings an output back: from the cache if that is sound, else from a remote, else made anew."""
+        """Return the command that restores an output: from an intact cache, else a remote, else by its stage."""
         stage, damaged = out.stage, self._damaged(self._objects(out))
         unwanted = [shown(path) for path in (out.fs_path, *damaged) if os.path.lexists(path)]
         target = shlex.quote(shown(out.fs_path))
-        if out.use_cache and not damaged:
-            again = f"dvc checkout {target}"
-        elif out.use_cache and self.repo.config["core"].get("remote"):
-            again = f"dvc pull {target}"
+        if out.use_cache and (not damaged or self.repo.config["core"].get("remote")):
+            again = f"dvc {'pull' if damaged else 'checkout'} {target}"
         elif stage.is_data_source:
             again = f"dvc add {target}"
         else:
@@ -202,12 +175,10 @@ class Outputs:
         removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
         return f"run `{removal}{again}`"
 
-    def _mend_object(self, out: Output, path: str) -> str:
-        """What to do about a damaged object: the workspace has it still, or the output is restored."""
+    def _mend(self, out: Output, path: str) -> str:
+        """Return the command that repairs a cache object, from the workspace if the output there is intact."""
         if out.fs_path in self.wrong:
             return self._restore(out)
-        removal = shlex.join(["rm", "-f", shown(path)])
-        if not out.use_cache:
-            return f"run `{removal}`"
         again = "repro" if out.stage.addressing in self.stale else "commit"
-        return f"run `{removal} && dvc {again} {out.stage.addressing}`"
+        commands = f" && dvc {again} {out.stage.addressing}" if out.use_cache else ""
+        return f"run `{shlex.join(['rm', '-f', shown(path)])}{commands}`"

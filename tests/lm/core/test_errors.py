@@ -1,8 +1,13 @@
-"""A failure is one sentence and an exit code; --debug shows where it came from."""
+"""A failure prints one sentence and returns an exit code; --debug adds the traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from lm.core import errors
+from support import ROOT
 
 
 def failing(error):
@@ -28,7 +33,7 @@ def failing(error):
         (OSError(28, "No space left on device", "x.bin"), 5, "error: x.bin: No space left on device"),
     ],
 )
-def test_each_kind_has_its_code_and_one_line(capsys, error, code, sentence):
+def test_each_error_has_an_exit_code_and_prints_one_line(capsys, error, code, sentence):
     main = failing(error)
     assert main([]) == code
     err = capsys.readouterr().err
@@ -38,6 +43,34 @@ def test_each_kind_has_its_code_and_one_line(capsys, error, code, sentence):
     assert "Traceback" in shown and "in main\n    raise error" in shown and shown.splitlines()[-1].startswith(sentence)
 
 
-def test_what_is_no_fault_of_the_user_keeps_its_traceback():
+def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         failing(ZeroDivisionError())([])
+
+
+PRINTING = """
+import sys
+from pathlib import Path
+from lm.core.errors import ParamsError, command
+
+@command
+def main(argv):
+    Path("before").touch()
+    print("a line\\n" * int(argv[0]), flush=int(argv[0]) > 1)
+    if argv[1:]:
+        raise ParamsError("x is 1")
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["1"], 141), (["100000"], 141), (["1", "fail"], 2)])
+def test_a_reader_that_ends_first_gives_no_message(tmp_path, arguments, status):
+    """`… | head`: also for lines that are still in the buffer when the program ends."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PRINTING, *arguments], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    program.stdout.close()
+    assert program.stderr.read() == ("error: x is 1\n" if status == 2 else "")
+    assert program.wait() == status and Path(tmp_path, "before").exists()

@@ -1,4 +1,4 @@
-"""Files are whole or absent, synced before they are renamed, and have one writer."""
+"""Files are complete or absent, synced before they are renamed, and have one writer."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from support import ROOT
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The order in which files are synced and renamed: ("fsync", what is open) and ("replace", target)."""
+    """Record the order of syncs and renames: ("fsync", open file) and ("replace", target)."""
     found, fsync, replace = [], os.fsync, os.replace
 
     def note_fsync(descriptor):
@@ -32,7 +32,7 @@ def calls(monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
-def test_content_is_on_disk_before_the_name_and_the_name_after(tmp_path, calls):
+def test_content_is_synced_before_the_rename_and_the_folder_after(tmp_path, calls):
     path = tmp_path / "x.bin"
     write_text(path, "content")
     assert [kind for kind, _ in calls] == ["fsync", "replace", "fsync"]
@@ -40,7 +40,7 @@ def test_content_is_on_disk_before_the_name_and_the_name_after(tmp_path, calls):
 
 
 @pytest.mark.parametrize("before", [None, "old"])
-def test_a_failure_while_writing_leaves_what_was_there(tmp_path, before):
+def test_a_failure_while_writing_keeps_the_old_content(tmp_path, before):
     path = tmp_path / "x.bin"
     if before:
         path.write_text(before)
@@ -53,7 +53,7 @@ def test_a_failure_while_writing_leaves_what_was_there(tmp_path, before):
     assert not before or path.read_text() == before
 
 
-def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
     for content in ("old", "new"):
         with atomic_folder(tmp_path / "out") as folder:
             (folder / content).touch()
@@ -82,7 +82,7 @@ def test_json_is_strict(tmp_path, value):
 
 
 @pytest.mark.parametrize(("content", "sentence"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "holds a list")])
-def test_a_json_file_that_is_none_is_named(tmp_path, content, sentence):
+def test_a_broken_json_file_is_named(tmp_path, content, sentence):
     path = tmp_path / "x.json"
     if content is not None:
         path.write_text(content)
@@ -106,7 +106,7 @@ with output_lock(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process that holds the lock of tmp_path/out until its input gets a line."""
+    """Start a process that holds the lock of tmp_path/out until it reads a line."""
     command = [sys.executable, "-c", HOLD, tmp_path / "out"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, **pipes) as process:
@@ -115,23 +115,23 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_a_second_writer_is_told_who_holds_the_lock(tmp_path, holder):
+def test_a_second_writer_gets_the_id_of_the_first(tmp_path, holder):
     with pytest.raises(BusyError, match=f"out: process {holder.pid} is writing it"), output_lock(tmp_path / "out"):
         pass
     holder.kill()
     holder.wait(30)
-    with output_lock(tmp_path / "out"):  # the lock died with its holder
+    with output_lock(tmp_path / "out"):  # the lock ended with its holder
         pass
 
 
-def test_who_waits_gets_the_lock_when_it_is_free(tmp_path, holder, capsys):
+def test_a_waiting_process_gets_the_free_lock(tmp_path, holder, capsys):
     threading.Timer(0.3, holder.communicate, ["go\n"]).start()
     with output_lock(tmp_path / "out", wait=True):
         assert holder.wait(30) == 0
     assert f"waiting for process {holder.pid}" in capsys.readouterr().err
 
 
-def test_equal_values_are_equal_bytes(tmp_path):
+def test_equal_values_give_equal_bytes(tmp_path):
     write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
     assert (tmp_path / "x.json").read_bytes() == '{\n  "b": 1,\n  "a": "ü"\n}\n'.encode()
     assert json.loads((tmp_path / "x.json").read_bytes()) == {"b": 1, "a": "ü"}

@@ -1,4 +1,4 @@
-"""Sampling: the cache changes no id, the filters keep what they say, a seed decides everything."""
+"""Test sampling: the cache changes no id, the filters follow their definitions, a seed decides every draw."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 
 CONFIG = ModelConfig(
-    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, window=8, full_attention_every=3,
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, sliding_window=8, full_attention_every=3,
     rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
     vocab_size=53,
 )  # fmt: skip
@@ -20,7 +20,7 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
 
 @pytest.fixture(scope="module")
 def model() -> Gemma3Model:
-    """Untrained, but what it says next depends strongly on the whole text."""
+    """Return an untrained model whose next id depends strongly on the whole text."""
     model, generator = Gemma3Model(CONFIG), torch.Generator().manual_seed(0)
     model.init_weights(generator)
     for weight in model.parameters():
@@ -39,19 +39,19 @@ def test_cache_gives_the_same_logits_whatever_the_pieces(model, pieces):
     ids = torch.randint(CONFIG.vocab_size, (2, 40), generator=torch.Generator().manual_seed(0))
     cache = KVCache()
     with torch.inference_mode():
-        logits = torch.cat([model(part, cache) for part in ids.split(pieces, dim=1)], dim=1)
+        logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
         assert (logits - model(ids)).abs().max() < 1e-5 * logits.abs().max()
     assert cache.num_tokens == 40
     kept = [cache.past[layer][0].shape[2] for layer in range(CONFIG.n_layer)]
-    assert kept == [7, 7, 40, 7]  # a sliding layer keeps its window but for the token to come
+    assert kept == [7, 7, 40, 7]  # a sliding layer keeps its window, less one for the next token
 
 
 @pytest.mark.parametrize("window", [1, 2, 8, 200])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]], ids=["prompt", "one_id"])
 def test_cache_changes_no_id(model, window, temperature, prompt):
-    """Over more than two windows."""
-    other = Gemma3Model(dataclasses.replace(CONFIG, window=window))
+    """Generate more than two windows of tokens."""
+    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window))
     other.load_state_dict(model.state_dict())
     ids = sample(other, 30, temperature=temperature, prompt=prompt)
     assert ids == sample(other, 30, temperature=temperature, prompt=prompt, use_cache=False)
@@ -75,7 +75,7 @@ def test_with_the_cache_each_token_is_computed_once_and_without_a_graph(model):
     hook = model.embed_tokens.register_forward_hook(look)
     stream = generate(model, PROMPT, 4, generator=torch.Generator().manual_seed(0))
     next(stream)
-    assert seen == [(len(PROMPT), True)]  # streamed: nothing is computed ahead
+    assert seen == [(len(PROMPT), True)]  # nothing is computed in advance
     assert not torch.is_inference_mode_enabled()
     list(stream)
     hook.remove()
@@ -101,12 +101,12 @@ def test_top_k_of_one_is_greedy(model):
 
 
 def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
-    """The filters in plain words, on a list without ties."""
+    """Return the ids that the filters keep of a list without ties, by their definitions."""
     kept = sorted(range(len(logits)), key=lambda i: -logits[i])[:top_k]
     if top_p is not None:
         total = sum(math.exp(logits[i]) for i in kept)
-        shares = itertools.accumulate(math.exp(logits[i]) / total for i in kept)
-        kept = kept[: next((n for n, share in enumerate(shares, 1) if share >= top_p), len(kept))]
+        cumulative = itertools.accumulate(math.exp(logits[i]) / total for i in kept)
+        kept = kept[: next((n for n, p in enumerate(cumulative, 1) if p >= top_p), len(kept))]
     if min_p is not None:
         kept = [i for i in kept if math.exp(logits[i]) >= min_p * math.exp(max(logits))]
     return set(kept)
@@ -115,7 +115,7 @@ def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
 @pytest.mark.parametrize("top_k", [None, 1, 3, 8, 50])
 @pytest.mark.parametrize("top_p", [None, 1e-6, 0.35, 0.7, 0.95])
 @pytest.mark.parametrize("min_p", [None, 0.05, 0.4, 0.999])
-def test_filters_are_their_definition(top_k, top_p, min_p):
+def test_filters_follow_their_definitions(top_k, top_p, min_p):
     generator = torch.Generator().manual_seed(0)
     for size in (1, 2, 8, 20):
         logits = torch.randn(size, generator=generator) * 2
@@ -143,7 +143,7 @@ def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k):
         ({"top_p": 1.5}, "top_p is 1.5, needed: above 0, at most 1"),
         ({"min_p": 0.0}, "min_p is 0.0, needed: above 0, at most 1"),
         ({"prompt": []}, "prompt_ids is empty"),
-        ({"new_tokens": 118}, r"prompt and new tokens are 129, needed: at most max_seq_len \(128\)"),
+        ({"new_tokens": 118}, r"prompt plus max_new_tokens is 129, needed: at most max_seq_len \(128\)"),
     ],
 )
 def test_settings_out_of_range_are_refused_before_anything_is_drawn(model, settings, sentence):

@@ -1,4 +1,4 @@
-"""Token files of other trainers as datasets: every window and sample, once, shifted, masked, unexecuted."""
+"""Datasets give every window and sample once, shifted and masked, and never execute a file."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ def save(path, ids):
 
 
 def items(dataset):
-    """The dataset as a list of (x, y) lists."""
+    """Return the dataset as a list of (x, y) lists."""
     return [(x.tolist(), y.tolist()) for x, y in dataset]
 
 
@@ -73,7 +73,7 @@ def test_exactly_one_window_fits(tmp_path, shape):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_rows_are_apart_or_one_stream(tmp_path, order):
+def test_rows_are_separate_or_one_stream(tmp_path, order):
     path = save(tmp_path / "a.npy", np.asarray(np.arange(24).reshape(4, 6), order=order))
     assert [x[0] for x, _ in items(NpyTokensDataset(path, T, stride=2))] == [0, 6, 12, 18]
     if order == "C":
@@ -84,7 +84,7 @@ def test_rows_are_apart_or_one_stream(tmp_path, order):
             NpyTokensDataset(path, T, rows="stream")
 
 
-def test_random_windows_are_every_one_once_and_then_again_in_another_order(tmp_path):
+def test_random_windows_come_once_each_and_then_in_another_order(tmp_path):
     path = save(tmp_path / "a.npy", np.arange(40))
     num_windows = 40 - T
     starts = [x[0] for x, _ in items(NpyTokensDataset(path, T, seed=3, length=3 * num_windows))]
@@ -97,7 +97,7 @@ def test_random_windows_are_every_one_once_and_then_again_in_another_order(tmp_p
     assert sorted(x[0] for x, _ in items(strided)) == list(range(0, 36, T))
 
 
-def test_global_random_state_plays_no_part(tmp_path):
+def test_global_random_state_has_no_effect(tmp_path):
     dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(400)), T, seed=3, length=50)
     np.random.seed(1), torch.manual_seed(1)
     first = items(dataset)
@@ -109,14 +109,14 @@ def test_global_random_state_plays_no_part(tmp_path):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_same_data_for_any_number_of_workers(tmp_path, method):
     dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(3000, dtype=np.uint16)), T, seed=7, length=64)
-    wanted = [torch.stack([pair[part] for pair in dataset]).tolist() for part in (0, 1)]
+    wanted = [torch.stack([pair[side] for pair in dataset]).tolist() for side in (0, 1)]
     for num_workers in [0, 1, 2, 4] if method == "fork" else [1]:
         workers = {"persistent_workers": True, "prefetch_factor": 2, "multiprocessing_context": method}
         loader = DataLoader(dataset, 8, num_workers=num_workers, pin_memory=torch.cuda.is_available(),
                             **workers if num_workers else {})  # fmt: skip
         for _ in range(2):
             batches = list(loader)
-            assert [torch.cat([batch[part] for batch in batches]).tolist() for part in (0, 1)] == wanted
+            assert [torch.cat([batch[side] for batch in batches]).tolist() for side in (0, 1)] == wanted
 
 
 def test_a_worker_receives_a_path_and_not_the_tokens(tmp_path):
@@ -128,7 +128,7 @@ def test_a_worker_receives_a_path_and_not_the_tokens(tmp_path):
     assert not base.flags.writeable and len(dataset) == 10**9
 
 
-def test_padding_behind_the_last_token_is_no_target(tmp_path):
+def test_padding_after_the_last_token_is_ignored(tmp_path):
     ids, path = np.arange(1, 13, dtype=np.uint16), tmp_path / "a.npy"
     assert write_npy(path, [ids], sidecar(ids), np.dtype("uint16"), 5, 999) == 3
     assert open_npy(path)[-1].tolist() == [11, 12, 999, 999, 999]
@@ -136,7 +136,7 @@ def test_padding_behind_the_last_token_is_no_target(tmp_path):
     assert len(dataset) == 3
     assert items(dataset)[1:] == [([6, 7, 8, 9], [7, 8, 9, 10]), ([11, 12, 999, 999], [12] + [IGNORED] * 3)]
     assert [x for x, _ in items(NpyTokensDataset(path, T, rows="stream"))] == [[1, 2, 3, 4], [5, 6, 7, 8]]
-    # A window without any target is none: the 11th token alone in the last row.
+    # A window without a target does not count: the last row has only the 11th token.
     write_npy(path, [ids[:11]], sidecar(ids[:11]), np.dtype("uint16"), 5, 999)
     assert len(NpyTokensDataset(path, T)) == 2
     assert len(NpyTokensDataset(path, 2, stride=1)) == 2 * 3
@@ -160,7 +160,7 @@ def test_impossible_arguments_are_refused(tmp_path, arguments):
 
 
 def original_reader(folder):
-    """What the format's first reader does, but for the order: any .json is the meta file, pickle.load."""
+    """Read as the format's first reader does, apart from the order: any .json is the meta file, pickle.load."""
     (meta_name,) = [name for name in os.listdir(folder) if name.endswith(".json")]
     meta = json.loads((folder / meta_name).read_text())
     names = [name for name in os.listdir(folder) if name.endswith("pkl")]
@@ -179,7 +179,7 @@ def test_samples_come_in_the_numeric_order_of_the_dumps(tmp_path):
     assert repr(dataset) == "PickledTrainerDataset(24 samples of 4, 96 tokens)"
 
 
-def test_foreign_padding_is_the_run_at_a_samples_end(tmp_path):
+def test_padding_of_foreign_dumps_is_the_run_at_a_samples_end(tmp_path):
     folder = write_foreign(tmp_path / "a", [[9, 9, 1, 2], [1, 9, 2, 9], [9, 9, 9, 9], [3, 4, 9, 9]])
     samples = list(PickledTrainerDataset(folder, pad_token=9))
     assert [sample["labels"].tolist() for sample in samples] == [
@@ -194,10 +194,10 @@ def test_foreign_padding_is_the_run_at_a_samples_end(tmp_path):
 
 
 @pytest.mark.parametrize("num_tokens", range(2, 23))
-def test_what_is_written_is_read_here_and_by_the_original_reader(tmp_path, num_tokens):
+def test_written_dumps_are_read_here_and_by_the_original_reader(tmp_path, num_tokens):
     ids = [9 if i % 3 == 2 else i for i in range(num_tokens)]  # the padding id is a token too
     provenance = write_own(tmp_path / "a", ids)
-    dataset = PickledTrainerDataset(tmp_path / "a", pad_token=9)  # not asked for here: the folder knows
+    dataset = PickledTrainerDataset(tmp_path / "a", pad_token=9)  # ignored: the provenance records the padding
     labels = [token for sample in dataset for token in sample["labels"].tolist() if token != IGNORED]
     single = num_tokens % T == 1  # a last sample without a target
     assert labels == (ids[:-1] if single else ids)
@@ -209,17 +209,17 @@ def test_what_is_written_is_read_here_and_by_the_original_reader(tmp_path, num_t
     assert all(entry["num_samples"] <= 2 for entry in meta.values())
 
 
-def test_a_last_sample_shorter_than_asked_is_left_out_and_counted(tmp_path):
+def test_a_too_short_last_sample_is_left_out_and_counted(tmp_path):
     assert write_own(tmp_path / "a", range(10), min_sample_length=2)["left_out_tokens"] == 0
     provenance = write_own(tmp_path / "a", range(10), min_sample_length=3)
     assert (provenance["left_out_tokens"], provenance["samples"], provenance["padding_tokens"]) == (2, 2, 0)
     assert len(PickledTrainerDataset(tmp_path / "a")) == 2
-    with pytest.raises(DataError, match="2 tokens are no sample of at least 4"):
+    with pytest.raises(DataError, match="2 tokens, needed: a sample of at least 4"):
         write_own(tmp_path / "b", range(2), min_sample_length=10)
     assert not (tmp_path / "b").exists()
 
 
-def test_a_changed_dump_is_found_by_its_hash(tmp_path):
+def test_a_changed_dump_is_noticed_by_its_hash(tmp_path):
     write_own(tmp_path / "a", range(16))
     path = tmp_path / "a" / "dump-1.pkl"
     path.write_bytes(path.read_bytes().replace(b"K\x0b", b"K\x0c"))
@@ -237,7 +237,7 @@ def test_samples_of_different_lengths_do_not_mix(tmp_path):
         PickledTrainerDataset(write_foreign(tmp_path / "c", [[1], [2]]))
 
 
-def test_a_folder_of_something_else_is_never_replaced(tmp_path):
+def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
@@ -250,7 +250,7 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path):
     assert (tmp_path / "b" / PROVENANCE).exists()
 
 
-def test_tokens_are_mapped_from_one_temporary_file_that_goes_with_the_dataset(tmp_path):
+def test_tokens_are_mapped_from_one_temporary_file_deleted_with_the_dataset(tmp_path):
     dataset = PickledTrainerDataset(write_foreign(tmp_path / "a", [[i] * 64 for i in range(500)]))
     file = dataset._path
     assert os.path.getsize(file) == 4 * 500 * 65
@@ -265,7 +265,7 @@ def test_tokens_are_mapped_from_one_temporary_file_that_goes_with_the_dataset(tm
         holder.clear()
         os._exit(0)
     os.waitpid(child, 0)
-    assert os.path.exists(file)  # what a forked worker lets go of is not its own
+    assert os.path.exists(file)  # a forked worker does not delete the file
     holder.clear()
     assert not os.path.exists(file)
 

@@ -1,4 +1,4 @@
-"""The model against transformers' Gemma 3, against its own definition, and against its books."""
+"""Test the model against transformers' Gemma 3, against its definition, and its counts of parameters and FLOP."""
 
 import dataclasses
 import math
@@ -8,36 +8,34 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from lm.formats.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 from lm.model.gemma3 import (
     Gemma3Model,
     ModelConfig,
     ModelParams,
     count_parameters,
     flops_per_token,
-    from_hugging_face,
-    hugging_face_config,
-    to_hugging_face,
 )
 from lm.model.kernels import attend, visible
 
 TINY = ModelConfig(
-    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, window=8, full_attention_every=4,
+    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=8, full_attention_every=4,
     rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
     vocab_size=61,
 )  # fmt: skip
 GEMMA3_270M = ModelParams(
-    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, window=512,
+    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, sliding_window=512,
     full_attention_every=6, rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=256,
     norm_eps=1e-6, max_seq_len=32_768,
 )  # fmt: skip
-SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "window": 11, "query_scale": 24}
+SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "sliding_window": 11, "query_scale": 24}
 SMALL_270M = dataclasses.replace(GEMMA3_270M, **SMALLER, norm_eps=1e-3, max_seq_len=128).config(vocab_size=301)
 CONFIGS = pytest.mark.parametrize("config", [TINY, SMALL_270M], ids=["tiny", "small_270m"])
 AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
 
 
 def build(config: ModelConfig, seed: int = 0) -> Gemma3Model:
-    """A model whose norms are random too, so that none of them can be left out unnoticed."""
+    """Return a model whose norms are random too, so that a test fails if one of them is left out."""
     model, generator = Gemma3Model(config), torch.Generator().manual_seed(seed)
     model.init_weights(generator)
     for weight in model.parameters():
@@ -126,9 +124,9 @@ def test_state_is_float32_in_model_order_without_the_tied_head():
 @AUTOCAST
 @pytest.mark.parametrize(("every", "reach"), [(3, 2 * (8 - 1)), (2, 40)], ids=["sliding", "with_full"])
 def test_causality_and_reach_by_gradient(every, reach, autocast):
-    """Each position depends on itself and `reach` positions before it, exactly."""
+    """Each position depends on itself and exactly `reach` positions before it."""
     config = dataclasses.replace(TINY, n_layer=2, full_attention_every=every)
-    model, ids = build(config), torch.arange(40)[None]  # every position has an embedding of its own
+    model, ids = build(config), torch.arange(40)[None]  # each position has its own embedding
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         hidden = model.hidden(ids).float()
     for t in (0, 7, 8, 14, 15, 39):
@@ -141,7 +139,7 @@ def test_causality_and_reach_by_gradient(every, reach, autocast):
 @AUTOCAST
 @pytest.mark.parametrize("window", [5, 64])
 def test_attention_is_its_definition(window, autocast):
-    """Against softmax(scale q k^T + mask) v in float64, values and gradients, four query heads a key head."""
+    """Compare values and gradients to softmax(scale q k^T + mask) v in float64, with four query heads per key head."""
     generator, dtype = torch.Generator().manual_seed(0), torch.bfloat16 if autocast else torch.float32
     q, k, v, grad = (torch.randn(2, h, 24, 16, generator=generator).to(dtype) for h in (4, 1, 1, 4))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
@@ -181,7 +179,7 @@ def test_flops_are_those_of_the_matrix_products(config):
     products = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
     assert flops["attention"] + flops["mlp"] + flops["head"] == products / (2 * seq_len)
     seen = sum(
-        min(t, seq_len if config.is_full(layer) else config.window)
+        min(t, seq_len if config.is_full(layer) else config.sliding_window)
         for layer in range(config.n_layer)
         for t in range(1, seq_len + 1)
     )
@@ -190,7 +188,7 @@ def test_flops_are_those_of_the_matrix_products(config):
 
 
 @pytest.mark.parametrize("d_model", [48, 640])
-def test_first_loss_is_about_that_of_guessing(d_model):
+def test_first_loss_is_about_ln_of_the_vocabulary(d_model):
     config = dataclasses.replace(TINY, d_model=d_model, vocab_size=1000)
     model = Gemma3Model(config)
     model.init_weights(torch.Generator().manual_seed(0))
@@ -198,7 +196,7 @@ def test_first_loss_is_about_that_of_guessing(d_model):
     assert abs(loss.item() - math.log(1000)) < 0.1
 
 
-def test_weights_come_from_the_generator_alone():
+def test_initial_weights_depend_only_on_the_generator():
     state = torch.get_rng_state()
     models = [Gemma3Model(TINY) for _ in range(3)]
     assert all(weight.count_nonzero() == 0 for weight in models[0].parameters())
@@ -215,7 +213,7 @@ def test_weights_come_from_the_generator_alone():
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_one_batch_is_learned_by_heart():
+def test_one_batch_is_overfitted():
     model = Gemma3Model(TINY)
     model.init_weights(torch.Generator().manual_seed(0))
     ids = draw_ids(TINY, 4, 25)
@@ -257,7 +255,7 @@ def test_autocast_keeps_gradients_in_float32_and_near_the_float32_ones():
         assert F.cosine_similarity(found[name].flatten(), wanted[name].flatten(), dim=0) > 0.99, name
 
 
-def test_compiled_blocks_give_the_same():
+def test_compiled_blocks_give_the_same_loss_and_gradients():
     config = dataclasses.replace(TINY, n_layer=2, full_attention_every=2)
     model, ids, targets = build(config), draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
     wanted_loss = model.loss(ids, targets)
@@ -281,11 +279,11 @@ def test_text_longer_than_the_model_is_refused():
         ("n_head", 5, r"n_head is 5, needed: a multiple of n_kv_head \(2\)"),
         ("d_model", 50, r"d_model is 50, needed: a multiple of n_head \(4\)"),
         ("head_dim", 15, "head_dim is 15, needed: an even number"),
-        ("window", 0, "window is 0, needed: above 0"),
+        ("sliding_window", 0, "sliding_window is 0, needed: above 0"),
         ("norm_eps", 0.0, "norm_eps is 0.0, needed: above 0"),
         ("vocab_size", 0, "vocab_size is 0, needed: above 0"),
     ],
 )
-def test_shapes_that_cannot_be_are_refused(field, value, sentence):
+def test_invalid_shapes_are_refused(field, value, sentence):
     with pytest.raises(ValueError, match=sentence):
         dataclasses.replace(TINY, **{field: value})

@@ -1,12 +1,14 @@
 """Every token is scored once, with real left context; figures over documents are what they say."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize, windows_to_score
+from lm.model.score import loss_by_position, score_tokens, score_windows, sum_by_span, summarize, windows_to_score
+from lm.tokens.tokenfile import TokenFile
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 5, 8, 9, 16, 17, 100])
@@ -25,6 +27,8 @@ def test_windows_cover_each_token_once_with_its_context(num_tokens, seq_len, str
 class CountingModel:
     """Its loss at each position is input + 1000 · target, so that a wrong pair shows."""
 
+    device = torch.device("cpu")
+
     def eval(self):
         pass
 
@@ -34,14 +38,25 @@ class CountingModel:
         return (ids + 1000 * targets).float()
 
 
+def stream(count):
+    """A file of the ids 1 … count - 1 with the end-of-text id 99."""
+    return TokenFile(Path("stream.bin"), np.arange(1, count, dtype=np.uint16), {"tokenizer": {"eot_id": 99}})
+
+
 @pytest.mark.parametrize("stride", [1, 3, 4])
 def test_each_token_is_predicted_from_the_one_before_it_and_the_first_from_end_of_text(stride):
-    ids = np.arange(1, 12, dtype=np.uint16)
-    losses, positions = score_tokens(CountingModel(), ids, 99, 4, stride, 2, torch.device("cpu"), torch.float32)
-    inputs = [99, *range(1, 11)]
-    assert losses.tolist() == [1000 * target + given for target, given in zip(ids.tolist(), inputs, strict=True)]
+    losses, positions = score_tokens(CountingModel(), stream(12), 4, stride, 2, torch.float32)
+    pairs = zip(range(1, 12), [99, *range(1, 11)], strict=True)
+    assert losses.tolist() == [1000 * target + given for target, given in pairs]
     assert positions[0] == 0 and positions.max() == 3
     assert (positions[4:] >= 4 - stride).all()
+
+
+def test_chosen_windows_are_scored_as_among_windows_side_by_side():
+    side_by_side, _ = score_tokens(CountingModel(), stream(41), 4, 4, 2, torch.float32)
+    starts = np.array([0, 8, 12, 24, 36])
+    losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32)
+    assert losses.tolist() == [side_by_side[start : start + 4].tolist() for start in starts]
 
 
 def test_sums_by_document_and_figures():
@@ -69,4 +84,4 @@ def test_the_standard_error_is_that_of_repeated_sampling():
 
 def test_loss_by_position_is_a_mean_over_octaves():
     rows = loss_by_position(np.array([1.0, 2.0, 3.0, 5.0, 7.0]), np.array([0, 1, 2, 3, 4]))
-    assert rows == [(1, 1.0, 1), (2, 2.0, 1), (4, 4.0, 2), (8, 7.0, 1)]
+    assert rows == [(1, 1.0, 1), (2, 2.0, 1), (4, 4.0, 2), (5, 7.0, 1)]

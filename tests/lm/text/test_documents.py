@@ -1,4 +1,4 @@
-"""Slices: whole documents by their first character, streamed, checked against the manifest."""
+"""Slices select whole documents by their first character; files are checked against the manifest."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,7 +45,7 @@ def test_a_document_belongs_to_the_slice_that_holds_its_first_character(tmp_path
 
 
 @pytest.mark.parametrize("cut", range(1, 19))
-def test_two_slices_that_meet_hold_every_document_once(tmp_path, cut):
+def test_two_adjacent_slices_have_every_document_once(tmp_path, cut):
     raw = make_raw(tmp_path)
     parts = []
     for part in ((0, cut), (cut, None)):
@@ -56,7 +56,7 @@ def test_two_slices_that_meet_hold_every_document_once(tmp_path, cut):
     assert parts == [text for text in TEXTS if text]
 
 
-def test_what_a_split_cannot_give_is_refused_with_its_length(tmp_path):
+def test_a_slice_beyond_the_split_is_refused_with_the_length(tmp_path):
     raw = make_raw(tmp_path)
     with pytest.raises(DataError, match="start_char is 19, but split 'text' has 19 characters"):
         texts_of(raw, 19, None)
@@ -66,7 +66,7 @@ def test_what_a_split_cannot_give_is_refused_with_its_length(tmp_path):
         next(iter_texts(raw, Slice("train", 0, None)))
 
 
-def test_overlap_is_refused_only_where_there_is_one():
+def test_only_overlapping_slices_are_refused():
     refuse_overlap(Slice("a", 0, 10), Slice("a", 10, None), "p")
     refuse_overlap(Slice("a", 0, None), Slice("b", 0, None), "p")
     for train, validation in (((0, 11), (10, None)), ((0, None), (10, 5)), ((5, 5), (0, 6))):
@@ -74,7 +74,7 @@ def test_overlap_is_refused_only_where_there_is_one():
             refuse_overlap(Slice("a", *train), Slice("a", *validation), "p")
 
 
-def test_a_changed_file_is_found_before_a_document_is_read(tmp_path):
+def test_a_changed_file_is_detected_before_a_document_is_read(tmp_path):
     raw = make_raw(tmp_path)
     path = raw / "text" / "0001.parquet"
     content = bytearray(path.read_bytes())

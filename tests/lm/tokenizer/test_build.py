@@ -1,4 +1,4 @@
-"""Vocabularies are made alike everywhere, come from downloads intact, and the stage says what it refuses."""
+"""Vocabularies are the same on every machine, downloads are verified, and the stage explains what it refuses."""
 
 import json
 import os
@@ -16,7 +16,8 @@ import make_tokenizer
 from lm.core.errors import DataError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.text.parquet import describe_split, write_documents
-from lm.tokenizer.build import LONG_WORD_CHARS, cut_long_words, recover_merges, write_huggingface
+from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.byte_level import LONG_WORD_CHARS, cut_long_words, recover_merges
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
 from support.tokenizer_cases import (
@@ -46,26 +47,31 @@ def test_trained_bpe_gives_the_ids_of_tokenizers(bpe_folder):
     assert written["model"]["merges"] == json.loads(trained.to_str())["model"]["merges"]
 
 
+def files_of(folder):
+    """The digests of a folder's files but for meta.json, which names the text too."""
+    return {name: sha256 for name, sha256 in digests(Path(folder)).items() if name != "meta.json"}
+
+
 def test_training_is_deterministic(bpe_folder, tmp_path):
     script = (
         "import pickle, sys; from pathlib import Path\n"
-        "from lm.tokenizer.build import train_ranks, write_byte_level\n"
+        "from lm.tokenizer.build import write_trained\n"
         "texts = pickle.load(sys.stdin.buffer); folder = Path(sys.argv[1]); folder.mkdir()\n"
-        f"write_byte_level(folder, train_ranks([texts], {VOCAB_SIZE}), 'bpe')\n"
+        f"write_trained(folder, [texts], {VOCAB_SIZE}, {{}})\n"
     )
     for threads in ("1", "3"):
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": threads}
         environment |= {"RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": str(threads == "3").lower()}
         command = [sys.executable, "-c", script, str(tmp_path / threads)]
         subprocess.run(command, input=pickle.dumps(TRAINING), env=environment, check=True)
-        assert digests(tmp_path / threads) == digests(bpe_folder)
+        assert files_of(tmp_path / threads) == files_of(bpe_folder)
 
 
 def test_merges_are_recovered_from_ranks():
     tokens = [*(bytes([byte]) for byte in range(256)), b"ab", b"cd", b"abcd", b"bc", b"abc"]
     merges = recover_merges({token: rank for rank, token in enumerate(tokens)})
     assert merges == [(b"a", b"b"), (b"c", b"d"), (b"ab", b"cd"), (b"b", b"c"), (b"ab", b"c")]
-    with pytest.raises(AssertionError, match="no merge of lower ranks"):
+    with pytest.raises(AssertionError, match="is not a merge of lower ranks"):
         recover_merges({token: rank for rank, token in enumerate([b"a", b"b", b"aba", b"ab"])})
 
 
@@ -101,7 +107,7 @@ def test_a_tokenizer_without_an_end_is_refused(tmp_path):
     assert write_huggingface(tmp_path / "out", source)["eot_id"] == 3
 
 
-def test_an_import_does_not_depend_on_where_the_tokenizer_lay(bpe_folder, tmp_path):
+def test_an_import_does_not_depend_on_the_source_path(bpe_folder, tmp_path):
     for place in ("here", "there"):
         source = shutil.copytree(bpe_folder, tmp_path / place)
         (tmp_path / f"{place}.out").mkdir()
@@ -131,10 +137,10 @@ def test_a_tokenizer_with_dropout_is_refused(bpe_folder, tmp_path):
         write_huggingface(tmp_path / "out", source)
 
 
-def test_what_is_no_fast_tokenizer_is_refused(tmp_path):
+def test_a_slow_tokenizer_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
-    with pytest.raises(DataError, match="ByT5Tokenizer is no fast"):
+    with pytest.raises(DataError, match="ByT5Tokenizer is not a fast"):
         write_huggingface(tmp_path / "out", tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
@@ -144,37 +150,36 @@ def test_what_is_no_fast_tokenizer_is_refused(tmp_path):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A working directory with text in data/raw; call it with the tokenizers section to run the stage."""
+    """A working directory with text in raw; call the fixture with a tokenizer preset to run the stage."""
     write_documents(tmp_path / "raw" / "train" / "0.parquet", TRAINING)
     splits = {"train": describe_split(tmp_path / "raw", "train", "text")}
     write_json(tmp_path / "raw" / "manifest.json", {"source": "mine", "column": "text", "splits": splits})
     monkeypatch.chdir(tmp_path)
 
-    def run(params: dict, **part) -> int:
-        train = {"split": "train", "start_char": 0, "num_chars": None, **part}
-        sections = {"data": {"source": "mine"}, "sources": {"mine": {"train": train}}}
-        write_json("params.yaml", {**sections, "tokenizer": {"name": "t"}, "tokenizers": {"t": params}})
-        return make_tokenizer.main(["raw", "data/tokenizer"])
+    def run(params: dict, **changed) -> int:
+        train = {"split": "train", "start_char": 0, "num_chars": None, **changed}
+        write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t"}})
+        write_json("presets.yaml", {"sources": {"mine": {"train": train}}, "tokenizers": {"t": params}})
+        return make_tokenizer.main(["--raw", "raw", "--tokenizer", "data/tokenizer"])
 
     return run
 
 
 def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
-    files = lambda folder: {name: sha for name, sha in digests(Path(folder)).items() if name != "meta.json"}  # noqa: E731
     assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}) == 0
-    assert files("data/tokenizer") == files(bpe_folder)
+    assert files_of("data/tokenizer") == files_of(bpe_folder)
     assert read_json("data/tokenizer/meta.json")["text"] == {
         "manifest_sha256": sha256_file("raw/manifest.json"),
         "slice": {"split": "train", "start_char": 0, "num_chars": None},
     }
     assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}, num_chars=5000) == 0
-    assert files("data/tokenizer") != files(bpe_folder)
+    assert files_of("data/tokenizer") != files_of(bpe_folder)
     assert project({"kind": "bpe", "vocab_size": 50_000}) == 0
     assert load_tokenizer("data/tokenizer").vocab_size < 50_000 and "fewer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("params", "part", "code", "sentence"),
+    ("params", "changed", "code", "sentence"),
     [
         ({"kind": "bpe", "vocab_size": 256}, {}, 2, "tokenizers.t.vocab_size is 256, needed: at least 257"),
         ({"kind": "bpe"}, {}, 2, "tokenizers.t.vocab_size is missing"),
@@ -183,7 +188,7 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
         ({"kind": "bpe", "vocab_size": 300}, {"start_char": 10**9}, 3, "start_char is 1000000000"),
     ],
 )
-def test_the_stage_refuses_in_one_sentence(project, capsys, params, part, code, sentence):
-    assert project(params, **part) == code
+def test_the_stage_explains_a_refusal_in_one_sentence(project, capsys, params, changed, code, sentence):
+    assert project(params, **changed) == code
     assert sentence in capsys.readouterr().err.splitlines()[-1]
-    assert not list(Path().glob("data/[!.]*")), "nothing but the lock may be left"
+    assert not list(Path().glob("data/[!.]*")), "only the lock may remain"

@@ -1,4 +1,4 @@
-"""gigatoken gives tiktoken's ids where it is used, and where it does not, that is found and done again."""
+"""gigatoken gives tiktoken's ids; a difference is noticed, and the text is encoded again."""
 
 import importlib.metadata
 import os
@@ -54,8 +54,8 @@ def test_the_compared_versions_are_the_installed_ones():
     assert all(f"{name}=={version}" in required for name, version in COMPARED.items())
 
 
-def test_no_character_differs_beside_those_of_the_rule(bpe):
-    """Every character of Unicode in several contexts; all together, as most of the time is tiktoken's."""
+def test_only_characters_of_the_rule_differ(bpe):
+    """Encode every character of Unicode in several contexts, many at a time because tiktoken is slow."""
     kept = re.sub(ONLY_EXACT, "", "".join(scalars()))
     assert len(kept) + len(NEW) == 0x110000 - 0x800 - 1
     texts = [
@@ -71,7 +71,7 @@ def test_every_character_of_the_rule_differs(bpe, monkeypatch):
     assert len(NEW) == 4657 and NEW[0] == "\u088f"
 
 
-def test_a_part_of_the_fuzz_finds_no_difference(tokenizer):
+def test_a_sample_of_the_fuzz_shows_no_difference(tokenizer):
     engine = open_engine(tokenizer)
     count, found = strings_that_differ(engine, tokenizer, [*seeded_strings(6000, seed=5), *TEXTS[:6000]])
     assert count > 11_000 and found == []
@@ -83,7 +83,7 @@ def test_long_runs_are_encoded_as_tiktoken_does(bpe):
     assert strings_that_differ(engine, bpe, [" " * 1_000_000 + "x"]) == (1, [])
 
 
-def test_documents_with_new_characters_go_to_tiktoken_in_their_place(tokenizer):
+def test_tiktoken_encodes_documents_with_new_characters(tokenizer):
     texts = [NEW[0] + "'s", "plain", f"a{END}b", "漢字", *SPECIAL, *NEW[-3:], "\0", "é" + END, "end"]
     engine = open_engine(tokenizer)
     ids = engine.encode(chunk(texts))
@@ -93,7 +93,7 @@ def test_documents_with_new_characters_go_to_tiktoken_in_their_place(tokenizer):
     assert ids.dtype == tokenizer.dtype and "8 documents by tiktoken instead" in engine.describe()
 
 
-def test_the_exact_way_gives_the_same_ids(tokenizer):
+def test_tiktoken_alone_gives_the_same_ids(tokenizer):
     texts = [text for text in TEXTS[:500] if text]
     engine = open_engine(tokenizer)
     assert np.array_equal(engine.encode(chunk(texts)), encode_exactly(chunk(texts), tokenizer))
@@ -112,7 +112,7 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
 
 
 def backend_that(change):
-    """gigatoken with something done to the rows that it returns."""
+    """Return a gigatoken whose rows are changed."""
     import gigatoken
 
     class Backend:
@@ -132,7 +132,7 @@ def backend_that(change):
 
 
 class Panic(BaseException):
-    """As Rust's panics arrive."""
+    """Stands for a panic in Rust."""
 
 
 def panic(*args, **options):
@@ -140,7 +140,7 @@ def panic(*args, **options):
 
 
 def spelled_out(rows):
-    """The same bytes in other tokens: the first token that is a word, by its letters."""
+    """Return the same bytes in other tokens: the first word letter by letter."""
     assert rows[0, 0] > 256, "the text begins with a token of several bytes"
     return np.concatenate([[spelled_out.letters], rows[:, 1:]], axis=1).astype(np.uint32)
 
@@ -152,10 +152,10 @@ def spelled_out(rows):
         (lambda rows: rows[:, :-1], "gave 1 end-of-text ids"),
         (lambda rows: rows[:, 1:], "2 documents of 18 bytes gave 2 end-of-text ids and"),
         (lambda rows: rows + 60_000, "outside the vocabulary"),
-        (spelled_out, "document 400 has other ids than tiktoken gives it"),
+        (spelled_out, "document 400 has other ids than tiktoken gives"),
     ],
 )
-def test_whatever_is_not_tiktokens_is_found(bpe, monkeypatch, change, message):
+def test_ids_that_are_not_tiktokens_are_noticed(bpe, monkeypatch, change, message):
     spelled_out.letters = [bpe.ranks[bytes([byte])] for byte in b"the"]
     engine = open_engine(bpe)
     monkeypatch.setattr(engine, "_gigatoken", backend_that(change))
@@ -165,7 +165,7 @@ def test_whatever_is_not_tiktokens_is_found(bpe, monkeypatch, change, message):
         engine.compare_sample(documents, engine.encode(documents))
 
 
-def test_where_it_cannot_serve_one_line_says_so(bpe, monkeypatch, capsys):
+def test_an_unusable_gigatoken_gives_a_one_line_warning(bpe, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     assert open_engine(bpe) is None
     assert re.fullmatch(r"warning: gigatoken cannot be used \(.*\); .* the same ids, .*\n", capsys.readouterr().err)
@@ -177,10 +177,10 @@ def test_where_it_cannot_serve_one_line_says_so(bpe, monkeypatch, capsys):
     monkeypatch.undo()
     monkeypatch.setitem(COMPARED, "gigatoken", "0.10.1")
     assert open_engine(bpe) is None
-    assert "found gigatoken 0.10.0 and tiktoken" in capsys.readouterr().err
+    assert "installed: gigatoken 0.10.0 and tiktoken" in capsys.readouterr().err
 
 
-def test_other_tokenizers_are_not_for_it(tmp_path, bpe, monkeypatch, capsys):
+def test_other_patterns_do_not_use_the_engine(tmp_path, bpe, monkeypatch, capsys):
     monkeypatch.setitem(bpe.meta, "pattern", r"\p{L}+|.")
     assert open_engine(bpe) is None and capsys.readouterr().err == ""
 
@@ -197,7 +197,7 @@ def test_a_grown_gigatoken_is_replaced(bpe, monkeypatch):
     assert made[0] is not made[1]
 
 
-def test_importing_it_has_no_effect():
+def test_importing_gigatoken_has_no_side_effects():
     code = """if True:
         import sys, os, signal, threading
         before = dict(os.environ), signal.getsignal(signal.SIGINT), threading.active_count()
@@ -208,7 +208,7 @@ def test_importing_it_has_no_effect():
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-EVER_NEW_WORDS = """
+ENDLESS_NEW_WORDS = """
 import sys
 import numpy as np, pyarrow as pa
 from lm.tokenizer.engine import open_engine
@@ -223,9 +223,9 @@ for _ in range(150):
 
 
 @pytest.mark.slow
-def test_ever_new_words_take_bounded_memory(bpe):
-    """What gigatoken remembers of a text like this is at worst 9 times as large."""
-    command = [sys.executable, "-c", MEASURE, sys.executable, "-c", EVER_NEW_WORDS, str(bpe.folder)]
+def test_endless_new_words_use_bounded_memory(bpe):
+    """Without renewal gigatoken would remember up to 9 times the size of this text."""
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-c", ENDLESS_NEW_WORDS, str(bpe.folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert 100e6 < int(done.stdout) * (1 if sys.platform == "darwin" else 1024) < 400e6

@@ -1,4 +1,4 @@
-"""Ids are the reference's ids for any text, and a folder that is not what it was is refused."""
+"""Ids equal the reference's ids for any text, and a changed folder is refused."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ def test_auto_tokenizer_opens_the_folder_with_the_same_ids(byte_level_folder):
     assert auto_ids(byte_level_folder, texts) == [tokenizer.encode(text) for text in texts]
 
 
-def test_documents_are_encoded_apart_and_end_with_eot(byte_level_folder):
+def test_documents_are_encoded_separately_and_end_with_eot(byte_level_folder):
     tokenizer = load_tokenizer(byte_level_folder)
     texts = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
     ids, lengths = tokenizer.encode_documents(texts)
@@ -85,7 +85,7 @@ def test_surrogates_are_joined_or_replaced():
     assert well_formed("a\ud800b\udfff\ud83d\ude00\ud800") == "a\ufffdb\ufffd\U0001f600\ufffd"
 
 
-def test_white_space_is_that_of_the_pattern():
+def test_white_space_matches_the_pattern():
     """A class wider than tiktoken's \\s would cut where the pattern does not."""
     ranks = {bytes([byte]): byte for byte in range(256)}
     only_space = tiktoken.Encoding("space", pat_str=r"\s", mergeable_ranks=ranks, special_tokens={})
@@ -110,7 +110,7 @@ def test_a_text_is_cut_only_at_long_runs(monkeypatch, bpe_folder):
     assert [cut.encode(text) for text in TEXTS] == [encoding.ids for encoding in whole.encode_batch_fast(TEXTS)]
 
 
-def test_a_meta_that_cannot_be_right_is_refused(bpe_folder, tmp_path):
+def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path):
     folder = shutil.copytree(bpe_folder, tmp_path / "copy")
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     write_json(folder / "meta.json", {**meta, "vocab_size": 70_000})
@@ -148,7 +148,7 @@ def test_a_gemma_like_tokenizer_gives_the_ids_of_auto_tokenizer(gemma_source, ge
 def test_a_gemma_like_tokenizer_is_described(gemma_source, gemma_tokenizer):
     tokenizer = gemma_tokenizer
     vocab = json.loads((gemma_source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    assert tokenizer.vocab_size == len(vocab) == 262_144, "the special token beyond it never stands in a file"
+    assert tokenizer.vocab_size == len(vocab) == 262_144, "the special token after it never occurs in a file"
     assert tokenizer.eot_id == vocab["<eos>"] and not tokenizer.is_byte_level
     assert tokenizer.meta["special_tokens"]["<image_soft_token>"] == 262_144
     assert tokenizer.meta["commit"] == "a" * 40

@@ -1,4 +1,4 @@
-"""Tokenizing takes the memory of its chunks, not of the corpus."""
+"""Tokenizing uses memory for its chunks, not for the corpus."""
 
 import subprocess
 import sys
@@ -19,7 +19,8 @@ def peak_mib(workspace, copies):
     split = describe_split(raw, "train", "text")
     write_json(raw / "manifest.json", {"source": "stories", "column": "text", "splits": {"train": split}})
     out = workspace.folder / "data" / "processed_datasets" / "train.bin"
-    stage = ["src/tokenize_split.py", "train", "data/raw", "data/tokenizer", out]
+    folders = ["--raw", "data/raw", "--tokenizer", "data/tokenizer"]
+    stage = ["src/tokenize_split.py", "--split", "train", *folders, "--tokens", out]
     measured = workspace.run(sys.executable, "-c", MEASURE, sys.executable, *map(str, stage)).stdout
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
     return int(measured) / unit
@@ -29,7 +30,8 @@ def peak_mib(workspace, copies):
 def test_ten_times_the_text_takes_the_same_memory(tmp_path):
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    for stage in (["src/fetch.py", "data/raw"], ["src/make_tokenizer.py", "data/raw", "data/tokenizer"]):
+    make_tokenizer = ["src/make_tokenizer.py", "--raw", "data/raw", "--tokenizer", "data/tokenizer"]
+    for stage in (["src/fetch.py", "--raw", "data/raw"], make_tokenizer):
         subprocess.run([sys.executable, *stage], cwd=tmp_path, env=workspace.environment, check=True)
     small, large = (peak_mib(workspace, copies) for copies in (20, 200))
     assert large < 400

@@ -1,4 +1,4 @@
-"""A token file in shards is the stream that one file would be, for all that read it, and as strictly checked."""
+"""A token file in shards is the same stream as one file for every reader, and as strictly checked."""
 
 import contextlib
 import json
@@ -26,28 +26,28 @@ from support.train_cases import ARGUMENTS, clear, make_training, results
 from support.workspace import Workspace
 from tools import convert
 from tools.common.records import Digests, Record, token_file
-from tools.report import cli as report
+from tools.report import pictures as report
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 100, "eot_id": 99, "sha256": "ab" * 32}
 STREAM = np.random.default_rng(0).integers(100, size=1000, dtype=np.uint16)
 CUTS = (1, 2, 40, 41, 500, 730)
 
 
-def cut(path: Path, cuts, linked: bool = True) -> dict:
-    """Make the shards that a token file is cut into at `cuts` the token file in its place; return the sidecar."""
+def cut(path: Path, cuts) -> dict:
+    """Replace a token file by shards, cut at `cuts`; return the sidecar."""
     single = open_tokens(path)
     described = {
         key: value for key, value in single.meta.items() if key not in ("format_version", "dtype", "tokens", "sha256")
     }
-    parts = path.with_suffix(".parts")
-    parts.mkdir()
+    pieces = path.with_suffix(".pieces")
+    pieces.mkdir()
     shards = []
     for begin, end in zip((0, *cuts), (*cuts, len(single.ids)), strict=True):
-        file = parts / f"{begin}.part"
+        file = pieces / f"{begin}.piece"
         single.ids[begin:end].tofile(file)
         shards.append(Shard(file, end - begin, sha256_file(file)))
     meta = join_shards(path, shards, single.meta["dtype"], described)
-    shutil.rmtree(parts)
+    shutil.rmtree(pieces)
     return meta
 
 
@@ -74,7 +74,7 @@ def test_the_sidecar_is_that_of_one_file_and_its_shards(both):
     assert [sha256_file(sharded.path / shard["path"]) for shard in shards] == [shard["sha256"] for shard in shards]
 
 
-def test_every_slice_and_position_is_the_streams(both):
+def test_every_slice_and_position_gives_the_stream(both):
     ids = both[1].ids
     assert isinstance(ids, ShardedIds) and len(ids) == len(STREAM) and ids.dtype == STREAM.dtype
     places = [0, 1, 2, 3, 39, 40, 41, 42, 499, 500, 501, 999, 1000, 1005]
@@ -92,12 +92,12 @@ def test_every_slice_and_position_is_the_streams(both):
 
 
 @pytest.mark.parametrize("index", [1000, -1001, np.array([3, 1000]), np.array([-1]), np.array([True]), slice(0, 9, 2)])
-def test_what_lies_outside_or_means_nothing_is_refused(both, index):
+def test_invalid_indices_are_refused(both, index):
     with pytest.raises(IndexError):
         both[1].ids[index]
 
 
-def test_what_a_slice_gives_cannot_be_written_to(both):
+def test_a_slice_is_read_only(both):
     with pytest.raises(ValueError, match="read-only"):
         both[1].ids[50:60][0] = 1
 
@@ -117,11 +117,11 @@ def test_windows_across_borders_are_those_of_one_file(both, seq_len):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")
 @pytest.mark.parametrize(("memory_bytes", "is_larger"), [(1 << 40, False), (1000, True)])
-def test_the_kernel_reads_ahead_of_scans_and_of_windows_that_memory_holds(both, monkeypatch, memory_bytes, is_larger):
+def test_windows_of_files_larger_than_memory_are_mapped_without_read_ahead(both, monkeypatch, memory_bytes, is_larger):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory_bytes))
 
     def advised(tokens):
-        """Of each mapping of the stream's files, whether access at random was announced."""
+        """Return for each mapping of the stream's files whether random access was announced."""
         maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
         return sorted("rr" in re.search(r"VmFlags:(.*)", m)[1].split() for m in maps if str(tokens.path) in m)
 
@@ -129,7 +129,7 @@ def test_the_kernel_reads_ahead_of_scans_and_of_windows_that_memory_holds(both, 
         assert advised(tokens) == [False] * count
         windows = TokenWindows(tokens.ids, 8, 2, seed=1)
         assert advised(tokens) == [False] * count + [True] * count * is_larger
-        assert windows.ids is tokens.ids
+        assert np.array_equal(windows.ids, tokens.ids)
 
 
 def test_batches_at_random_are_those_of_one_file(both):
@@ -137,7 +137,7 @@ def test_batches_at_random_are_those_of_one_file(both):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_scans_find_what_they_find_in_one_file(both, monkeypatch):
+def test_scans_give_the_same_results_as_in_one_file(both, monkeypatch):
     single, sharded = both
     ends = np.flatnonzero(STREAM == 99) + 1
     spans = np.stack([np.append(0, ends[:-1]), ends], axis=1)
@@ -145,8 +145,8 @@ def test_scans_find_what_they_find_in_one_file(both, monkeypatch):
         monkeypatch.setattr("lm.tokens.tokenfile.blocks_of.__defaults__", (block,))
         assert np.array_equal(document_spans(single), spans) and np.array_equal(document_spans(sharded), spans)
         monkeypatch.setattr(report, "BLOCK_TOKENS", block)
-        found = [report.scan(tokens.path, tokens.meta) for tokens in both]
-        assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+        scans = [report.scan(tokens.path, tokens.meta) for tokens in both]
+        assert all(np.array_equal(a, b) for a, b in zip(*scans, strict=True))
     for ids, others in ((single.ids, sharded.ids), (sharded.ids, single.ids), (sharded.ids, sharded.ids)):
         assert shared_tokens(ids, others, 101, 13).all()
     sample = [np.concatenate([STREAM[490:520], STREAM[:3]]).astype(np.int64)]
@@ -154,7 +154,7 @@ def test_scans_find_what_they_find_in_one_file(both, monkeypatch):
     assert np.array_equal(np.concatenate(list(checked(bin_stream(sharded.path, "uint16"), sharded.meta))), STREAM)
 
 
-def test_an_id_outside_the_vocabulary_is_found_behind_a_border(tmp_path):
+def test_an_id_outside_the_vocabulary_is_reported_after_a_border(tmp_path):
     ids = STREAM.copy()
     ids[730] = 100
     write(tmp_path / "x.bin", ids)
@@ -170,7 +170,7 @@ def change(path, edit):
 
 
 def swap(meta):
-    """Two shards of the same length in the wrong order: each has its hash."""
+    """Swap two shards of the same length; each still has its hash."""
     meta["shards"][0], meta["shards"][1] = meta["shards"][1], meta["shards"][0]
 
 
@@ -188,14 +188,20 @@ def flip(path):
         (lambda path: (path / "00006.bin").unlink(), "00006.bin: missing beside its sidecar"),
         (lambda path: os.truncate(path / "00004.bin", 900), "00004.bin: 900 bytes, its sidecar says 459 tokens"),
         (lambda path: shutil.rmtree(path) or path.write_bytes(STREAM.tobytes()), "00000.bin: missing"),
-        (lambda path: change(path, lambda meta: meta["shards"].pop()), "no list of files with 1000 tokens in all"),
+        (
+            lambda path: change(path, lambda meta: meta["shards"].pop()),
+            "not a list of files with 1000 tokens in total",
+        ),
         (lambda path: change(path, lambda meta: meta["shards"][0].pop("sha256")), "KeyError"),
-        (lambda path: change(path, lambda meta: meta.update(shards=[])), "no list of files"),
-        (lambda path: change(path, lambda meta: meta["shards"][0].update(path="../other.bin")), "no list of files"),
+        (lambda path: change(path, lambda meta: meta.update(shards=[])), "not a list of files"),
+        (
+            lambda path: change(path, lambda meta: meta["shards"][0].update(path="../other.bin")),
+            "not a list of files",
+        ),
         (lambda path: change(path, lambda meta: meta.pop("shards")), "4096 bytes|bytes, its sidecar says 1000 tokens"),
     ],
 )
-def test_shards_that_are_not_what_the_sidecar_says(both, damage, sentence):
+def test_shards_that_differ_from_the_sidecar_are_refused(both, damage, sentence):
     damage(both[1].path)
     with pytest.raises(IntegrityError, match=sentence):
         open_tokens(both[1].path)
@@ -204,7 +210,7 @@ def test_shards_that_are_not_what_the_sidecar_says(both, damage, sentence):
         assert any(finding.fault for finding in token_file(Digests(), record))
 
 
-def test_verify_reads_the_stream_in_its_order(both):
+def test_verify_reads_the_shards_in_their_order(both):
     path = both[1].path
     for edit, fault in ((lambda meta: None, None), (swap, "sha256 is")):
         change(path, edit)
@@ -213,7 +219,7 @@ def test_verify_reads_the_stream_in_its_order(both):
         assert finding.fault == fault or finding.fault.startswith(fault)
 
 
-def test_files_that_are_not_what_their_record_says_are_not_joined(tmp_path):
+def test_files_that_differ_from_their_record_are_not_joined(tmp_path):
     (tmp_path / "a").write_bytes(b"\1\0")
     with pytest.raises(IntegrityError, match=r"a: sha256 is .* says abab"):
         join_shards(tmp_path / "x.bin", [Shard(tmp_path / "a", 1, "ab" * 32)], "uint16", {"tokenizer": TOKENIZER})
@@ -221,7 +227,7 @@ def test_files_that_are_not_what_their_record_says_are_not_joined(tmp_path):
 
 
 @pytest.mark.parametrize("can_link", [True, False])
-def test_shards_are_links_where_that_is_possible(tmp_path, monkeypatch, can_link):
+def test_shards_are_links_if_possible(tmp_path, monkeypatch, can_link):
     def refuse(*names):
         raise OSError("another disk")
 
@@ -234,14 +240,14 @@ def test_shards_are_links_where_that_is_possible(tmp_path, monkeypatch, can_link
     assert open_tokens(tmp_path / "x.bin").ids[:].tolist() == [1, 1]
 
 
-def test_a_file_takes_the_place_of_shards_only_when_they_are_gone(both):
+def test_a_file_does_not_replace_a_folder_of_shards(both):
     path = both[1].path
     with pytest.raises(ParamsError, match="is a folder of shards"):
         write(path)
     assert np.array_equal(open_tokens(path).ids[:], STREAM)
 
 
-def test_training_on_shards_is_training_on_one_file(tmp_path, monkeypatch, capsys):
+def test_training_on_shards_gives_the_same_results(tmp_path, monkeypatch, capsys):
     make_training(tmp_path / "ws")
     monkeypatch.chdir(tmp_path / "ws")
     assert train_stage.main(ARGUMENTS) == 0
@@ -259,10 +265,11 @@ def test_shards_are_converted_like_one_file(both, monkeypatch):
     assert np.array_equal(np.load("x.npy"), STREAM)
     assert convert.main(["x.npy", "again.bin"]) == 0
     assert Path("again.bin").read_bytes() == both[0].path.read_bytes()
+    assert open_tokens("again.bin").meta == both[0].meta
 
 
 @pytest.mark.slow
-def test_the_pipeline_goes_on_with_shards_as_an_output_of_dvc(tmp_path):
+def test_the_pipeline_continues_with_shards_as_an_output_of_dvc(tmp_path):
     workspace = Workspace(tmp_path)
     workspace.make_small()
     workspace.commit()
@@ -273,7 +280,7 @@ def test_the_pipeline_goes_on_with_shards_as_an_output_of_dvc(tmp_path):
     cut(train, (5, 1000, 20_000))
     cut(validation, (777,))
     workspace.run("dvc", "commit", "-f", "tokenize_train", "tokenize_val")
-    assert workspace.repro() == {"audit", "train", "eval"}
+    assert workspace.repro() == {"audit", "train", "eval", "plot"}
     assert {name: (tmp_path / name).read_bytes() for name in made} == before
     shutil.rmtree(train)
     workspace.run("dvc", "checkout", "data/processed_datasets/train.bin")

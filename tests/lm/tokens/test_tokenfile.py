@@ -1,4 +1,4 @@
-"""A token file is read only if it is exactly what its sidecar says."""
+"""A token file is read only if it matches its sidecar."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def write(path, ids=(1, 2, 99, 3, 99), dtype="uint16"):
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-def test_what_is_written_is_read(tmp_path, dtype):
+def test_a_written_file_is_read_back(tmp_path, dtype):
     path = tmp_path / "train.bin"
     meta = write(path, dtype=dtype)
     tokens = open_tokens(path)
@@ -33,7 +33,7 @@ def test_what_is_written_is_read(tmp_path, dtype):
         tokens.ids[0] = 5
 
 
-def test_a_failure_while_writing_leaves_nothing(tmp_path):
+def test_a_failed_write_leaves_no_file(tmp_path):
     def chunks():
         yield np.zeros(3, np.uint16)
         raise KeyError("in the middle")

@@ -1,4 +1,4 @@
-"""Batches are a function of seed and step, without replacement, and reach every window."""
+"""Batches depend on seed and step alone, draw without replacement and reach every window."""
 
 import hashlib
 import pickle
@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from lm.core.errors import DataError
-from lm.tokens.windows import TokenWindows, hash_of, permute, read_windows
+from lm.tokens.windows import TokenWindows, hash_of, permute, read_windows, selection_starts
 from lm.train.batches import prefetch, to_device
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1023, 1025])
-def test_the_permutation_is_one(size):
+def test_a_permutation_reaches_every_index_once(size):
     for key in range(3):
         assert sorted(permute(np.arange(size), size, key)) == list(range(size))
 
 
-def test_the_permutation_depends_on_its_key_and_looks_random():
+def test_permutations_depend_on_the_key_and_look_random():
     first, second = (permute(np.arange(1000), 1000, key) for key in (1, 2))
     assert (first == second).sum() < 10
     assert abs(np.corrcoef(np.arange(1000), first)[0, 1]) < 0.1
@@ -66,7 +66,7 @@ def test_every_position_that_can_be_a_target_is_reached_over_epochs(length):
     assert reached == set(range(1, length))
 
 
-def test_one_window_is_enough_and_less_is_refused():
+def test_a_file_of_one_window_is_enough_and_a_shorter_one_is_refused():
     x, y = TokenWindows(np.arange(9), 8, 2, seed=0).batch(0)
     assert x.tolist() == [list(range(8))] * 2
     assert y.tolist() == [list(range(1, 9))] * 2
@@ -74,7 +74,7 @@ def test_one_window_is_enough_and_less_is_refused():
         TokenWindows(np.arange(8), 8, 2, seed=0)
 
 
-def test_the_order_of_windows_is_that_of_all_runs_before():
+def test_the_order_of_windows_is_that_of_earlier_versions():
     files = ((100_000, 64, 8, 1), (1000, 16, 5, 2**40), (9, 8, 2, 0))
     all_windows = [TokenWindows(np.arange(length), seq_len, size, seed) for length, seq_len, size, seed in files]
     starts = [windows.starts(step) for windows in all_windows for step in range(600)]
@@ -93,7 +93,7 @@ def test_steps_in_any_order_read_the_same_windows(monkeypatch):
 
 
 @pytest.mark.parametrize("ids", [np.arange(60)[::3], np.arange(20, dtype=">u2"), np.arange(20, dtype=np.uint32)])
-def test_windows_are_read_out_of_any_array_of_integers(ids):
+def test_windows_are_read_from_any_array_of_integers(ids):
     buffer = read_windows(ids, np.array([0, 16, 3]), 4)
     assert buffer.dtype == np.int64 and buffer.flags.c_contiguous and buffer.flags.writeable
     assert buffer.tolist() == [ids[start : start + 4].tolist() for start in (0, 16, 3)]
@@ -101,7 +101,7 @@ def test_windows_are_read_out_of_any_array_of_integers(ids):
         read_windows(ids, np.array([17]), 4)
 
 
-def test_a_batch_is_the_callers_own():
+def test_changing_a_batch_does_not_change_the_next():
     windows = TokenWindows(np.arange(100), 8, 4, seed=1)
     x, y = windows.batch(3)
     before = x.copy()
@@ -110,28 +110,57 @@ def test_a_batch_is_the_callers_own():
     assert np.array_equal(windows.buffer(3)[:, :-1], before)
 
 
-def test_a_pickle_holds_the_ids_and_not_every_window():
+def test_a_pickle_contains_the_ids_and_not_every_window():
     windows = TokenWindows(np.arange(10_000, dtype=np.uint16), 512, 4, seed=1)
     pickled = pickle.dumps(windows)
     assert len(pickled) < 21_000
     assert np.array_equal(pickle.loads(pickled).buffer(7), windows.buffer(7))
 
 
-def test_prefetched_batches_are_those_of_the_steps_one_ahead(monkeypatch):
+def test_prefetch_reads_one_step_ahead(monkeypatch):
     windows, read = TokenWindows(np.arange(500), 8, 4, seed=1), []
     buffer = windows.buffer
     monkeypatch.setattr(windows, "buffer", lambda step: read.append(step) or buffer(step))
     for step, (x, y) in zip(range(3, 7), prefetch(windows, range(3, 7), "cpu"), strict=True):
         assert read == list(range(3, min(step + 2, 7)))
         assert x.dtype == y.dtype == torch.int64
-        for found, wanted in zip((x, y), windows.batch(step), strict=True):
-            assert np.array_equal(found.numpy(), wanted)
-        read[:] = range(3, min(step + 2, 7))  # without the one that this test asked for
+        for tensor, wanted in zip((x, y), windows.batch(step), strict=True):
+            assert np.array_equal(tensor.numpy(), wanted)
+        read[:] = range(3, min(step + 2, 7))  # without the read of this test
     assert list(prefetch(windows, [], "cpu")) == []
 
 
-def test_a_device_gets_inputs_and_targets_out_of_one_buffer():
+def test_inputs_and_targets_on_a_device_share_one_buffer():
     for device in ("cpu", "meta"):
         x, y = to_device(np.arange(10).reshape(2, 5), device)
         assert x.shape == y.shape == (2, 4) and x.device.type == y.device.type == device
         assert y.stride() == (5, 1)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_selected", "seq_len"), [(174_983, 32_768, 128), (10_000, 999, 7)])
+def test_selected_windows_are_spread_evenly_over_the_file(num_tokens, num_selected, seq_len):
+    starts = selection_starts(num_tokens, num_selected, seq_len)
+    assert starts.dtype == np.int64 and len(starts) == num_selected // seq_len
+    assert np.all(starts % seq_len == 0) and starts[0] >= 0 and starts[-1] + seq_len <= num_tokens
+    distances = np.diff(starts) // seq_len
+    assert distances.min() >= 1 and distances.max() - distances.min() <= 1
+    # Any tenth of the file holds a tenth of the windows, up to one window at each end.
+    tenths = np.histogram(starts + seq_len / 2, 10, (0, num_tokens))[0]
+    assert np.all(np.abs(tenths - len(starts) / 10) <= 2)
+    # The first and the last window are about half a distance away from the ends.
+    assert abs(starts[0] - (num_tokens - seq_len - starts[-1])) <= 2 * seq_len
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_selected", "expected"),
+    [
+        (100, 1000, list(range(0, 100, 10))),  # at most the whole windows of the file
+        (105, 50, [10, 30, 50, 70, 90]),
+        (105, 1, [50]),  # at least one
+        (19, 30, [0]),
+        (10, 30, [0]),
+        (7, 30, [0]),  # shorter than a window: the caller shortens the window
+    ],
+)
+def test_selected_windows_at_the_limits(num_tokens, num_selected, expected):
+    assert selection_starts(num_tokens, num_selected, 10).tolist() == expected

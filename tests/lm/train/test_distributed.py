@@ -17,13 +17,14 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_yaml
 from lm.model.device import pick_device
 from lm.model.gemma3 import ModelConfig
-from lm.train import distributed as ranks
+from lm.train import distributed
 from lm.train.checkpoints import load_newest_state
 from lm.train.config import TrainParams
-from lm.train.loop import refuse_unequal_shares, share
-from lm.train.preflight import estimate_memory_bytes
+from lm.train.preflight import estimate_memory_bytes, refuse_unequal_rows
+from lm.train.step import num_micro_batches
+from lm.train.world import SINGLE_PROCESS, World
 from support import ROOT
-from support.rank_cases import become_task, free_port, record_batches, run_ranks, stop_at
+from support.rank_cases import become_task, free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
 
@@ -126,6 +127,17 @@ def test_a_finished_run_is_republished_and_the_other_ranks_leave(workspace, alon
     assert Path("data/models/model.json").read_bytes() == before
 
 
+def test_the_main_rank_chooses_the_dtype_and_a_resumed_run_keeps_it(workspace):
+    workspace.change(**{"train.dtype": "auto"})
+    ended = run_ranks(2, measure_and_stop, 3.0, STOP)
+    assert [rank.code for rank in ended] == [143, 143], ended
+    assert "dtype        bfloat16 (bfloat16 products are 3.0 times as fast)" in ended[0].out
+    ended = run_stage(measure, 0.5)
+    assert ended.code == 0 and "dtype        bfloat16 (as the run began)" in ended.out
+    segments = json.loads(Path("data/models/model.json").read_text())["segments"]
+    assert [(segment["from_step"], segment["dtype"]) for segment in segments] == [(0, "bfloat16"), (STOP, "bfloat16")]
+
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
 
 
@@ -139,7 +151,7 @@ def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     assert_close(curves(), alone["muon"][0])
     shutil.rmtree("data/models")
     ended = run_stage()
-    assert ended.code == 0 and ended.out == ""
+    assert ended.code == 0 and "this run is already finished" in ended.out
     assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == 2
 
 
@@ -150,21 +162,21 @@ def test_ranks_of_srun(workspace, alone):
     assert_close(curves(), alone["muon"][0])
 
 
-def test_shares_are_equal_and_no_larger_than_a_micro_batch():
+def test_ranks_take_equally_many_rows_in_micro_batches_that_are_not_larger():
     params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8)
-    for count, micro_batches in [(1, 3), (2, 3), (3, 1), (4, 3), (24, 1)]:
-        shares = [share(params, ranks.Team(rank, count)) for rank in range(count)]
-        assert [row for rows, _ in shares for row in range(24)[rows]] == list(range(24))
-        assert {parts for _, parts in shares} == {micro_batches}, count
+    for world_size, micro_batches in [(1, 3), (2, 3), (3, 1), (4, 3), (24, 1)]:
+        rows = [World(rank, world_size).rows(24) for rank in range(world_size)]
+        assert [row for each in rows for row in range(24)[each]] == list(range(24))
+        assert num_micro_batches(24 // world_size, params) == micro_batches, world_size
 
 
-def test_what_cannot_be_shared_equally_is_refused():
+def test_a_batch_that_cannot_be_divided_equally_is_refused():
     params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8, optimizer="adamw")
-    refuse_unequal_shares(params, ranks.Team(0, 8, sharded=True))
-    with pytest.raises(ParamsError, match=r"batch_tokens 384 are 24 sequences .* which 5 processes cannot share"):
-        refuse_unequal_shares(params, ranks.Team(0, 5))
-    with pytest.raises(ParamsError, match=r"optimizer is muon, which works on whole matrices"):
-        refuse_unequal_shares(dataclasses.replace(params, optimizer="muon"), ranks.Team(0, 8, sharded=True))
+    refuse_unequal_rows(params, World(0, 8, sharded=True))
+    with pytest.raises(ParamsError, match=r"batch_tokens 384 are 24 sequences .* which 5 processes cannot divide"):
+        refuse_unequal_rows(params, World(0, 5))
+    with pytest.raises(ParamsError, match=r"optimizer is muon, which needs whole matrices"):
+        refuse_unequal_rows(dataclasses.replace(params, optimizer="muon"), World(0, 8, sharded=True))
 
 
 def test_a_divergence_ends_all_ranks_with_6_and_one_sentence(workspace):
@@ -186,18 +198,18 @@ def test_a_divergence_ends_all_ranks_with_6_and_one_sentence(workspace):
     ],
 )  # fmt: skip
 def test_torchrun_and_srun_are_recognised(monkeypatch, environment, place):
-    for name in (*ranks.TORCHRUN, *ranks.SRUN):
+    for name in (*distributed.TORCHRUN, *distributed.SRUN):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert ranks.place() == place
+    assert distributed.ranks_from_environment() == place
 
 
-def test_ranks_that_do_not_know_where_to_meet_say_what_to_set(monkeypatch):
-    for name in ranks.TORCHRUN:
+def test_a_missing_address_is_named(monkeypatch):
+    for name in distributed.TORCHRUN:
         monkeypatch.setenv(name, "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set: rank 2 of 2"), ranks.join(False, 1):
+    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 2 of 2"), distributed.join(False, 1):
         pass
 
 
@@ -216,10 +228,10 @@ def test_sharded_weights_need_less_memory():
 
 
 def test_one_process_needs_no_group(monkeypatch):
-    for name in (*ranks.TORCHRUN, *ranks.SRUN):
+    for name in (*distributed.TORCHRUN, *distributed.SRUN):
         monkeypatch.delenv(name, raising=False)
-    with ranks.join(True, 1) as team:
-        assert team is ranks.ALONE and not ranks.dist.is_initialized()
+    with distributed.join(True, 1) as world:
+        assert world is SINGLE_PROCESS and not torch.distributed.is_initialized()
 
 
 def train_params(**values):

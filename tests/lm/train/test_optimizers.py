@@ -3,12 +3,25 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from lm.train.optimizers import Muon, build_optimizers, learning_rate, orthogonalize, set_learning_rate
+from lm.core.params import read_yaml
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.train.config import TrainParams
+from lm.train.optimizers import Muon, build_optimizers, orthogonalize
+from lm.train.preflight import muon_flops
+from lm.train.schedule import learning_rate
+from lm.train.state import TrainingState
+from lm.train.step import update_weights
+from support import ROOT
+from support.model_cases import optimizer_params
+from support.workspace import MICRO_MODEL
 
 
 def rates(schedule, max_steps=100, warmup_steps=10, decay_share=0.4):
-    return [learning_rate(s, max_steps, warmup_steps, 1.0, 0.1, schedule, decay_share) for s in range(max_steps)]
+    values = dict(batch_tokens=1024, max_tokens=1024 * max_steps, warmup_steps=warmup_steps, peak_lr=1.0, min_lr=0.1)
+    params = {**read_yaml(ROOT / "params.yaml")["train"], **values, "schedule": schedule, "decay_share": decay_share}
+    return [learning_rate(step, TrainParams(**params)) for step in range(max_steps)]
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "stable_decay"])
@@ -38,8 +51,8 @@ class Tiny(nn.Module):
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_each_parameter_is_in_one_group_with_its_factor_and_decay(optimizer):
     model = Tiny()
-    optimizers = build_optimizers(model, optimizer, 0.1, (0.9, 0.95), 3.0, torch.float32)
-    set_learning_rate(optimizers, 0.5)
+    optimizers = build_optimizers(model, optimizer_params(optimizer, embedding_lr_factor=3.0), torch.float32)
+    update_weights(TrainingState(model, optimizers), 0.5)
     groups = [group for o in optimizers for group in o.param_groups]
     found = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(found) == 3
@@ -54,12 +67,9 @@ def test_muon_and_adamw_take_steps_of_one_size():
         torch.manual_seed(0)
         matrix = nn.Linear(64, 32, bias=False)
         before = matrix.weight.detach().clone()
-        optimizers = build_optimizers(matrix, name, 0.0, (0.9, 0.95), 1.0, torch.float32)
-        set_learning_rate(optimizers, 0.01)
+        optimizers = build_optimizers(matrix, optimizer_params(name, weight_decay=0.0), torch.float32)
         matrix.weight.grad = torch.randn(32, 64)
-        for optimizer in optimizers:
-            if optimizer.param_groups[-1]["params"]:
-                optimizer.step()
+        update_weights(TrainingState(matrix, optimizers), 0.01)
         sizes[name] = (matrix.weight - before).square().mean().sqrt().item()
     assert 0.1 < sizes["muon"] / sizes["adamw"] < 1.0
 
@@ -87,3 +97,14 @@ def test_orthogonalizing_brings_singular_values_near_one():
     x = torch.randn(3, 16, 40, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonalize(x, torch.float32))
     assert values.min() > 0.6 and values.max() < 1.3
+
+
+def test_the_work_of_muon_is_that_of_its_products():
+    config = ModelConfig(**MICRO_MODEL, vocab_size=50)
+    model = Gemma3Model(config)
+    muon = build_optimizers(model, optimizer_params(), torch.float32)[1]
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    with FlopCounterMode(display=False) as counter:
+        muon.step()
+    assert muon_flops(config) == counter.get_total_flops()

@@ -1,1 +1,1 @@
-"""Where text comes from: each module fills a folder with parquet and says what it put there."""
+"""Sources of text: each module fills a folder with parquet files and returns the manifest."""

@@ -1,16 +1,12 @@
-"""Dataset repositories that are not parquet (JSON lines, CSV, text, …), read by `datasets`.
-
-The files are downloaded and verified as lm.sources.hub does it; `datasets` prepares their rows in
-its own cache at the resolved commit, and the text column is written as parquet. A repository's own
-code is never run.
-"""
+"""Read dataset repositories in other formats than parquet with `datasets`, verified as in hub; never run their code."""
 
 import contextlib
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import RemoteEntryNotFoundError
@@ -19,23 +15,17 @@ from lm.core.errors import DataError, EnvironmentFailure
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.hub import check_repository, check_splits, download, explained, patiently, resolve_commit
 
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetBuilder
-
 ROWS_PER_READ = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetsFetch:
-    """A dataset repository at `revision`; `config` null is its default one.
-
-    `splits` maps our split to the set's own, or to a part of it such as "train[:95%]".
-    """
+    """A dataset repository; `splits` maps names to its splits or their slices such as "train[:95%]"."""
 
     kind: Literal["datasets"]
     repo: str
     revision: str
-    config: str | None
+    config: str | None  # null is the default configuration
     splits: dict[str, str]
     column: str
 
@@ -45,76 +35,64 @@ class DatasetsFetch:
 
 
 def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
-    """Write the text column of each split below `folder` and return the manifest.
-
-    Raises DataError where the set has no such config, split or column, EnvironmentFailure and
-    IntegrityError as lm.sources.hub.download does.
-    """
+    """Write the text column of each split below `folder` and return the manifest; a missing one raises DataError."""
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
     with _one_sentence(fetch, commit):
         builder = _cached_builder(fetch, commit) or _prepared_builder(fetch, commit)
         for split, source_split in fetch.splits.items():
-            texts = _texts(builder.as_dataset(split=source_split), fetch)
-            write_documents(folder / split / "0000.parquet", texts)
-    return {
-        "kind": fetch.kind,
-        "repo": fetch.repo,
-        "revision": fetch.revision,
-        "commit": commit,
-        "config": fetch.config,
-        "column": "text",
-        "splits": {split: describe_split(folder, split, "text", [fetch.repo]) for split in fetch.splits},
-    }
+            write_documents(folder / split / "0000.parquet", _texts(builder.as_dataset(split=source_split), fetch))
+    origin = {"kind": fetch.kind, "repo": fetch.repo, "revision": fetch.revision, "commit": commit}
+    splits = {split: describe_split(folder, split, "text", [fetch.repo]) for split in fetch.splits}
+    return {**origin, "config": fetch.config, "column": "text", "splits": splits}
 
 
-def _cached_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder | None":
-    """Rows that `datasets` has prepared at exactly this commit, found without any network call."""
-    import datasets
+def _cached_builder(fetch: DatasetsFetch, commit: str) -> Any:
+    """Return the DatasetBuilder if `datasets` has this commit in its cache, else None; make no network call."""
+    from datasets import config, load_dataset_builder
 
-    offline, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
+    offline, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, True
     try:
-        builder = datasets.load_dataset_builder(fetch.repo, fetch.config)
+        builder = load_dataset_builder(fetch.repo, fetch.config)
     except (OSError, ValueError):
         return None
     finally:
-        datasets.config.HF_HUB_OFFLINE = offline
+        config.HF_HUB_OFFLINE = offline
     return builder if builder.hash == commit else None
 
 
-def _prepared_builder(fetch: DatasetsFetch, commit: str) -> "DatasetBuilder":
-    """Download and verify the set's files at the commit and prepare its rows in the cache."""
+def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
+    """Download and verify the files at the commit, prepare the rows in the cache and return the DatasetBuilder."""
     import datasets
 
     readme = hf_hub_url(fetch.repo, "README.md", repo_type="dataset", revision=commit)
     with contextlib.suppress(RemoteEntryNotFoundError):
-        patiently(lambda: get_hf_file_metadata(readme))  # `datasets` takes minutes to give up a dead hub
+        patiently(lambda: get_hf_file_metadata(readme))  # fail at once: `datasets` tries for minutes
     builder = datasets.load_dataset_builder(fetch.repo, fetch.config, revision=commit)
-    if builder.hash != commit:  # `datasets` offers any cached commit where the hub is out of reach
+    if builder.hash != commit:  # without the hub, `datasets` takes any cached commit
         raise EnvironmentFailure(f"{fetch.repo}: found commit {builder.hash}, needed: {commit}; run again")
     prefix = f"hf://datasets/{fetch.repo}@{commit}/"
-    for urls in builder.config.data_files.values():
-        for url in urls:
-            if url.startswith(prefix):
-                download(fetch.repo, commit, url.removeprefix(prefix), "dataset")
+    for url in itertools.chain.from_iterable((builder.config.data_files or {}).values()):
+        if url.startswith(prefix):
+            download(fetch.repo, commit, url.removeprefix(prefix), "dataset")
     builder.download_and_prepare()
     return builder
 
 
-def _texts(rows: "Dataset", fetch: DatasetsFetch) -> Iterator[str | None]:
-    """Yield the text column, which must be there and hold strings, row by row."""
+def _texts(rows, fetch: DatasetsFetch) -> Iterator[str | None]:
+    """Yield the text column of a datasets.Dataset row by row. Raise DataError if it is missing or has no strings."""
     if fetch.column not in rows.column_names:
-        columns = ", ".join(rows.column_names)
-        raise DataError(f"{fetch.repo}: has no column {fetch.column!r}; its columns are {columns}")
-    kind = getattr(rows.features[fetch.column], "dtype", "a list or structure")
-    if kind not in ("string", "large_string"):
-        raise DataError(f"{fetch.repo}: column {fetch.column!r} holds {kind}, not strings")
+        problem = f"has no column {fetch.column!r}; its columns are {', '.join(rows.column_names)}"
+        raise DataError(f"{fetch.repo}: {problem}")
+    dtype = getattr(rows.features[fetch.column], "dtype", "a list or structure")
+    if dtype not in ("string", "large_string"):
+        raise DataError(f"{fetch.repo}: column {fetch.column!r} holds {dtype}, not strings")
     for batch in rows.select_columns([fetch.column]).iter(ROWS_PER_READ):
         yield from batch[fetch.column]
 
 
 @contextlib.contextmanager
 def _one_sentence(fetch: DatasetsFetch, commit: str) -> Iterator[None]:
-    """Keep `datasets` quiet off a terminal, and turn what it raises into one sentence."""
+    """Silence `datasets` without a terminal, and turn its exceptions into a DataError with one sentence."""
     import datasets
     from datasets.exceptions import DatasetsError
 
@@ -125,5 +103,4 @@ def _one_sentence(fetch: DatasetsFetch, commit: str) -> Iterator[None]:
         with explained(fetch.repo, "dataset", f"its files at commit {commit}"):
             yield
     except (DatasetsError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error.__cause__ or error).split())
-        raise DataError(f"{fetch.repo}: {reason}") from None
+        raise DataError(f"{fetch.repo}: {' '.join(str(error.__cause__ or error).split())}") from None

@@ -1,41 +1,49 @@
-"""Text of your own: a file or a folder, plain or compressed, into a train and a validation split.
+"""The user's own text: a file or a folder, plain or compressed, becomes a train and a validation split.
 
-.parquet and .jsonl files give one document a row (`column`); every other file is one document, or
-several where `separator` is set. `.gz` and `.zst` are read through. Bytes that are not UTF-8 and
-lone surrogates become U+FFFD and are counted (in parquet they are refused); NUL is an ordinary
-character. Null and empty rows go into the split train or text, where they are counted as dropped.
+.parquet, .csv, .tsv and .jsonl files have one document per row (`column`), and a .json array one per item. Any other
+file is one document, or several if `separator` is set. Text is UTF-8, or UTF-16 with a byte-order mark. Invalid bytes
+and lone surrogates become U+FFFD and are counted (in parquet files they are refused).
 """
 
+import codecs
 import contextlib
+import csv
 import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from tqdm import tqdm
 
 from lm.core.errors import DataError
-from lm.text.parquet import describe_split, open_parquet, read_row_group, write_documents
+from lm.core.params import needed
+from lm.text.parquet import describe_split, iter_batches, write_documents
 
 REPLACEMENT = "\ufffd"
-MAX_REPLACED_SHARE = 0.1
+MAX_UNREADABLE_FRACTION = 0.1  # of a file's characters: U+FFFD for invalid bytes, and NUL
+MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
 CODECS = {".gz": "gzip", ".zst": "zstd"}
+SPLIT_AT_BLANK_LINES = """`dvc exp run -S data.source=local -S 'presets.yaml:sources.local.fetch.separator="\\n\\n"'`"""
+csv.field_size_limit(sys.maxsize)
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalPath:
-    """The section `local` of params.yaml: where the text lies, inside or outside the repository."""
+    """The section `local` of params.yaml: the path of the text, inside or outside the repository."""
 
     path: str
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalFetch:
-    """Which files below local.path (`include`, a glob), how rows are read, how much validates."""
+    """Which files below local.path are read (`include`, a glob), how, and the fraction for validation."""
 
     kind: Literal["local"]
     include: str
@@ -45,158 +53,197 @@ class LocalFetch:
 
     def __post_init__(self):
         parts = PurePosixPath(self.include).parts
-        if not parts or {"/", ".."} & set(parts) or any("**" in part and part != "**" for part in parts):
-            raise ValueError(f"include is {self.include!r}, needed: a glob below local.path such as '**/*.txt'")
-        if self.validation_fraction is not None and not 0 < self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}, needed: between 0 and 1, or null for one split"
-            )
-        if self.separator == "":
-            raise ValueError("separator is empty, needed: a string, or null for one document a file")
+        is_below = parts and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
+        needed(is_below, "include", repr(self.include), "a glob below local.path such as '**/*.txt'")
+        in_range = self.validation_fraction is None or 0 < self.validation_fraction < 1
+        needed(in_range, "validation_fraction", self.validation_fraction, "between 0 and 1, or null for one split")
+        needed(self.separator != "", "separator", "empty", "a string, or null for one document per file")
+
+
+def link_into_copy(path: Path) -> None:
+    """Link the files below a relative `path` into the repository's copy of `--queue`, which lacks what Git ignores."""
+    root = Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    if path.is_absolute() or root == Path.cwd():
+        return
+    for file in (root / path).rglob("*"):
+        link = path / file.relative_to(root / path)
+        if (file.is_symlink() or file.is_file()) and not os.path.lexists(link):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
 
 
 def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     """Write the documents below `folder` in path order and return the manifest.
 
-    With a validation_fraction there are the splits train and validation: a document validates if the
-    SHA-256 of its text is among the highest, so the split is the same on every machine, does not
-    depend on names, and keeps equal documents together. Without one there is the split `text`, to be
-    cut by start_char and num_chars.
+    With a validation_fraction, documents are chosen for validation by the SHA-256 of their text: alike on every machine
+    and for all file names, equal documents together. Without a fraction the only split is `text`, cut by the slices.
     """
-    files, replaced = find_files(path, fetch.include), {"characters": 0}
+    files, replaced = find_files(path, fetch.include), Counter()
     if fetch.validation_fraction is None:
-        write_documents(folder / "text" / "0000.parquet", _documents(files, fetch, replaced))
+        splits = ("text",)
+        write_documents(folder / "text/0000.parquet", _documents(files, fetch, replaced))
     else:
-        threshold = _validation_threshold(files, fetch)
-        for split, uncounted in (("train", replaced), ("validation", {"characters": 0})):
-            documents = _documents(files, fetch, uncounted)
-            chosen = (text for text in documents if _validates(text, threshold) == (split == "validation"))
-            write_documents(folder / split / "0000.parquet", chosen)
-    splits = sorted(entry.name for entry in folder.iterdir())
-    return {
-        "kind": fetch.kind,
-        "path": str(path),
-        "input_files": len(files),
-        "replaced_characters": replaced["characters"],
-        "column": "text",
-        "splits": {split: describe_split(folder, split, "text", [str(path)]) for split in splits},
-    }
+        splits, chosen = ("train", "validation"), _choose_validation(files, fetch, fetch.validation_fraction)
+        train = (text for text in _documents(files, fetch, replaced) if not text or _digest(text) not in chosen)
+        write_documents(folder / "train/0000.parquet", train)
+        again = _documents(files, fetch, Counter())  # replaced characters were counted in the first pass
+        validation = (text for text in again if text and _digest(text) in chosen)
+        write_documents(folder / "validation/0000.parquet", validation)
+    if replaced:
+        where = f"{replaced.total()} characters in {len(replaced)} of {len(files)} files"
+        problem = f"are not UTF-8 and became U+FFFD, first in {next(iter(replaced))}; save them as UTF-8"
+        print(f"warning: {where} {problem}", file=sys.stderr)
+    counts = {"input_files": len(files), "replaced_characters": replaced.total()}
+    described = {split: describe_split(folder, split, "text", [str(path)]) for split in splits}
+    return {"kind": fetch.kind, "path": str(path), **counts, "column": "text", "splits": described}
 
 
 def find_files(path: Path, include: str) -> list[Path]:
-    """The files to read, in path order; hidden ones are left out. Raises DataError if none is found."""
+    """Return the visible files in path order. Raise DataError if there are none, or a link that DVC does not follow."""
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise DataError(f"local.path is {path}, which does not exist; put text there or point it elsewhere")
-    found = (file for file in path.glob(include) if file.is_file())
-    files = sorted(file for file in found if not any(p.startswith(".") for p in file.relative_to(path).parts))
+        raise DataError(f"local.path is {path}, which does not exist; put text there or change the path")
+    is_hidden = lambda file: any(p.startswith(".") for p in file.relative_to(path).parts)  # noqa: E731
+    for link in path.rglob("*"):
+        if link.is_symlink() and not link.is_file() and not is_hidden(link):
+            problem = f"links to the folder {link.resolve()}; set local.path to that folder, or copy it"
+            raise DataError(f"{link}: {problem if link.is_dir() else 'links to nothing; remove it'}")
+    files = sorted(file for file in path.glob(include) if file.is_file() and not is_hidden(file))
     if not files:
         raise DataError(f"{path}: no file matches {include!r} (sources.local.fetch.include); put text there")
     return files
 
 
-def _validation_threshold(files: list[Path], fetch: LocalFetch) -> bytes:
-    """The digest from which on documents validate: the smallest set holding the asked share of characters."""
-    lengths: dict[bytes, int] = {}
-    for text in filter(None, _documents(files, fetch, {"characters": 0})):
-        digest = _digest(text)
-        lengths[digest] = lengths.get(digest, 0) + len(text)
+def _choose_validation(files: list[Path], fetch: LocalFetch, fraction: float) -> set[bytes]:
+    """Return the highest digests that give the wanted characters, without far too long documents; warn if far off."""
+    lengths = Counter()
+    for text in filter(None, _documents(files, fetch, Counter())):
+        lengths[_digest(text)] += len(text)
     if len(lengths) < 2:
-        raise DataError(
-            f"local.path: found {len(lengths)} distinct documents in {len(files)} files, needed: at least 2, one to "
-            "validate; add files, or set sources.local.fetch.separator (a blank line is '\"\\n\\n\"')"
-        )
-    wanted, ordered = fetch.validation_fraction * sum(lengths.values()), sorted(lengths, reverse=True)
-    position, held = 0, lengths[ordered[0]]
-    while held < wanted and position < len(ordered) - 2:
-        position += 1
-        held += lengths[ordered[position]]
-    return ordered[position]
+        found = f"found {len(lengths)} distinct documents in {len(files)} files, needed: at least 2, one for validation"
+        remedy = f"add files, or make each paragraph a document with {SPLIT_AT_BLANK_LINES}"
+        raise DataError(f"local.path: {found}; {remedy}")
+    wanted_chars, num_chars, chosen = fraction * lengths.total(), 0, set()
+    for digest in sorted(lengths, reverse=True)[:-1]:  # the last document is always for training
+        if num_chars < wanted_chars and num_chars + lengths[digest] <= MAX_OVERSHOOT * wanted_chars:
+            num_chars += lengths[digest]
+            chosen.add(digest)
+    chosen = chosen or {min(lengths, key=lambda digest: (lengths[digest], digest))}
+    actual = sum(lengths[digest] for digest in chosen) / lengths.total()
+    if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
+        found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
+        why = f"the longest of {len(lengths)} documents has {max(lengths.values()) / lengths.total():.1%}"
+        remedy = f"to make each paragraph a document, run {SPLIT_AT_BLANK_LINES}"
+        print(f"warning: {found}, as {why}; {remedy}", file=sys.stderr)
+    return chosen
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8")).digest()
+    return hashlib.sha256(text.encode()).digest()
 
 
-def _validates(text: str | None, threshold: bytes) -> bool:
-    return bool(text) and _digest(text) >= threshold
-
-
-def _documents(files: list[Path], fetch: LocalFetch, replaced: dict) -> Iterator[str | None]:
-    """Yield every document, null and empty ones too; `replaced` counts characters that became U+FFFD."""
+def _documents(files: list[Path], fetch: LocalFetch, replaced: Counter) -> Iterator[str | None]:
+    """Yield every document, null and empty ones too; count the replaced characters of each file."""
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
         yield from read_documents(path, fetch.column, fetch.separator, replaced)
 
 
-def read_documents(path: Path, column: str, separator: str | None, replaced: dict) -> Iterator[str | None]:
-    """Yield the documents of one file by its suffix. Raises DataError naming the file and the place."""
-    suffixes = [suffix for suffix in path.suffixes if suffix not in CODECS]
-    kind = suffixes[-1] if suffixes else ""
-    if kind == ".parquet":
-        yield from _parquet_rows(path, column)
-    elif kind in (".jsonl", ".ndjson"):
-        with _open(path) as file:
-            yield from _json_lines(path, file, column, replaced)
-    else:
-        with _open(path) as file:
+def read_documents(path: Path, column: str, separator: str | None, replaced: Counter) -> Iterator[str | None]:
+    """Yield the documents of one file. Raise DataError with the file and the place if it cannot be read."""
+    suffix = ([""] + [suffix for suffix in path.suffixes if suffix.lower() not in CODECS])[-1].lower()
+    if suffix == ".parquet":
+        for batch in iter_batches(path, [column]):
+            yield from batch.column(0).to_pylist()
+        return
+    with _open(path) as file:
+        if suffix in (".jsonl", ".ndjson"):
+            lines = enumerate(_lines(path, file, replaced), 1)
+            rows = ((f"line {i}", _parse_json(path, f"line {i}", line)) for i, line in lines if line.strip())
+            yield from (_json_text(path, place, row, column, replaced) for place, row in rows)
+        elif suffix in (".csv", ".tsv"):
+            lines = (line.replace("\r\n", "\n") for line in _lines(path, file, replaced))
+            table = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
+            try:
+                if column not in (table.fieldnames or ()):
+                    raise DataError(_no_column(path, "the first line", column, table.fieldnames or ()))
+                yield from (row[column] for row in table)
+            except csv.Error as error:
+                raise DataError(f"{path}: line {table.reader.line_num}: {error}; correct or remove the file") from None
+        else:
             text = _plain_text(path, file.read(), replaced)
-        yield from text.split(separator) if separator else [text]
+            if suffix == ".json" and text.lstrip().startswith("["):
+                items = enumerate(_parse_json(path, "the array", text), 1)
+                yield from (_json_text(path, f"item {i}", item, column, replaced) for i, item in items)
+            else:
+                yield from text.split(separator.replace(r"\n", "\n")) if separator else [text]
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    """Open for reading bytes, through gzip or zstandard where the suffix says so; a part of such is a DataError."""
+def _open(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file for reading bytes, decompressed by its suffix. Raise DataError if it is truncated or damaged."""
+    codec = CODECS.get(path.suffix.lower())
     with open(path, "rb") as file:
-        if path.suffix not in CODECS:
-            yield file
-            return
         try:
-            yield io.BufferedReader(pa.input_stream(file, compression=CODECS[path.suffix]))
+            yield io.BufferedReader(pa.input_stream(file, compression=codec)) if codec else file
         except OSError as error:
-            raise DataError(f"{path}: not a whole {path.suffix} file ({error}); replace it or leave it out") from None
+            if not codec:
+                raise
+            raise DataError(f"{path}: not a whole {path.suffix} file ({error}); replace or remove it") from None
 
 
-def _plain_text(path: Path, content: bytes, replaced: dict) -> str:
-    """A file's text with LF line ends; one that is mostly not text is refused."""
-    own = {"characters": 0}
-    text = _decode(content, own).replace("\r\n", "\n")
-    if own["characters"] > MAX_REPLACED_SHARE * len(text):
-        raise DataError(
-            f"{path}: {own['characters']} of {len(text)} characters are not UTF-8; leave the file out of local.path"
-        )
-    replaced["characters"] += own["characters"]
+def _plain_text(path: Path, content: bytes, replaced: Counter) -> str:
+    """Return the text of a file with LF line ends. Raise DataError if most of it is not text."""
+    own = Counter()
+    text = _decode(path, content, _encoding(content), own).replace("\r\n", "\n")
+    unreadable = own.total() + text.count("\0")
+    if unreadable > MAX_UNREADABLE_FRACTION * len(text):
+        problem = f"{unreadable} of {len(text)} characters are not UTF-8, or NUL"
+        raise DataError(f"{path}: {problem}; save the file as UTF-8, or remove it from local.path")
+    replaced.update(own)
     return text
 
 
-def _decode(content: bytes, replaced: dict) -> str:
-    """UTF-8 with U+FFFD, counted, for what is not."""
-    text = content.decode("utf-8", errors="replace")
-    replaced["characters"] += text.count(REPLACEMENT) - content.count(REPLACEMENT.encode())
+def _encoding(start: bytes) -> str:
+    """Return the encoding by the byte-order mark at the start of a file, which decoding removes."""
+    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+def _decode(path: Path, content: bytes, encoding: str, replaced: Counter) -> str:
+    """Decode bytes; replace invalid ones by U+FFFD and count them under the file, if there are any."""
+    text = content.decode(encoding, errors="replace")
+    if REPLACEMENT in text:
+        count = text.count(REPLACEMENT) - content.decode(encoding, errors="ignore").count(REPLACEMENT)
+        replaced.update({str(path): count} if count else {})
     return text
 
 
-def _json_lines(path: Path, file: BinaryIO, column: str, replaced: dict) -> Iterator[str | None]:
-    """One JSON object a line; its `column` must be a string or null."""
-    for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        try:
-            text = json.loads(_decode(line, replaced).removeprefix("\ufeff"))[column]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise DataError(f"{path}: line {number} is no JSON object with the key {column!r}") from None
-        if text is None:
-            yield None
-            continue
-        if not isinstance(text, str):
-            raise DataError(f"{path}: line {number}: {column!r} is a {type(text).__name__}, not a string")
-        clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        replaced["characters"] += clean.count(REPLACEMENT) - text.count(REPLACEMENT)
-        yield clean
+def _lines(path: Path, file: io.BufferedReader, replaced: Counter) -> Iterator[str]:
+    """Return the decoded lines of a file; UTF-16 is read whole."""
+    encoding = _encoding(file.peek(2))
+    if encoding == "utf-16":
+        return io.StringIO(_decode(path, file.read(), encoding, replaced))
+    return (_decode(path, line, encoding, replaced) for line in file)
 
 
-def _parquet_rows(path: Path, column: str) -> Iterator[str | None]:
-    file = open_parquet(path, column)
-    for group in range(file.num_row_groups):
-        for batch in read_row_group(path, file, group, [column]):
-            yield from batch.column(0).to_pylist()
+def _parse_json(path: Path, place: str, text: str) -> Any:
+    """Return a JSON value. Raise DataError if the text is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {place} is not JSON ({error}); correct or remove it") from None
+
+
+def _json_text(path: Path, place: str, row: Any, column: str, replaced: Counter) -> str | None:
+    """Return a string, or the string or null in `column` of an object, without lone surrogates, unknown to UTF-8."""
+    if isinstance(row, dict) and column not in row:
+        raise DataError(_no_column(path, place, column, row))
+    text = row[column] if isinstance(row, dict) else row
+    if not (isinstance(text, str) or (text is None and isinstance(row, dict))):
+        raise DataError(f"{path}: {place} holds {type(text).__name__}, needed: a string, or one in {column!r}")
+    return text and _decode(path, text.encode("utf-16", "surrogatepass"), "utf-16", replaced)
+
+
+def _no_column(path: Path, place: str, column: str, names: Iterable[str]) -> str:
+    """Return the sentence that names the columns there are, and the parameter that selects one."""
+    return f"{path}: {place} has no {column!r} but {', '.join(names)}; set sources.local.fetch.column to one of them"

@@ -1,13 +1,13 @@
-"""PyTorch's own C++ and CUDA headers: real code that the pinned torch wheel puts on every machine.
+"""PyTorch's C++ and CUDA headers: real code that the pinned torch wheel installs on every machine.
 
-The subset read here is the same in every wheel of that version (Linux with and without CUDA,
-aarch64, macOS, Windows); its SHA-256 in params.yaml proves it. Documents stand in the order of
-their content's hash, so that every character range is of one kind. BSD-3; nothing redistributed.
+The subset is the same in all wheels of a version; a SHA-256 in presets.yaml checks that. Documents are ordered by the
+hash of their content, so that all character ranges are alike. The licence is BSD-3; nothing is redistributed.
 """
 
 import dataclasses
 import hashlib
 import importlib.metadata
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -19,12 +19,13 @@ FOLDERS = (
     "c10/core/", "c10/util/", "ATen/core/", "ATen/cpu/", "ATen/functorch/", "ATen/native/",
     "torch/csrc/", "torch/headeronly/",
 )  # fmt: skip
+GENERATED_NAME = re.compile(r"/generated/|^ATen/native/metal/|/TensorBody\.h$|_generated\.h$")  # differ between wheels
 GENERATED_HEAD_CHARS = 3000
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchHeadersFetch:
-    """`torch_version` whose headers are read, and the `sha256` over path\\0text\\0 in path order."""
+    """The version of torch whose headers are read, and the SHA-256 over path\\0text\\0 in path order."""
 
     kind: Literal["torch_headers"]
     torch_version: str
@@ -32,56 +33,38 @@ class TorchHeadersFetch:
 
 
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
-    """Write the headers as one split `text` and return its manifest; torch itself is not imported."""
+    """Write the headers as one split `text` and return the manifest; torch is not imported."""
     headers = read_headers(_include_folder(fetch.torch_version))
-    digest = hashlib.sha256()
-    for name, text in headers:
-        digest.update(f"{name}\0{text}\0".encode())
-    if digest.hexdigest() != fetch.sha256:
-        raise IntegrityError(
-            f"headers of torch {fetch.torch_version}: sha256 is {digest.hexdigest()}, "
-            f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; reinstall torch with `make clean-venv && make`"
-        )
+    actual = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in headers).encode()).hexdigest()
+    if actual != fetch.sha256:
+        needed = f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; reinstall torch with `make clean-venv && make`"
+        raise IntegrityError(f"headers of torch {fetch.torch_version}: sha256 is {actual}, {needed}")
     texts = sorted((text for _, text in headers), key=lambda text: hashlib.sha256(text.encode()).digest())
     write_documents(folder / "text" / "0000.parquet", texts)
-    return {
-        "kind": fetch.kind,
-        "package": f"torch=={fetch.torch_version}",
-        "licence": "BSD-3-Clause",
-        "sha256": fetch.sha256,
-        "column": "text",
-        "splits": {"text": describe_split(folder, "text", "text")},
-    }
+    origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}
+    splits = {"text": describe_split(folder, "text", "text")}
+    return {**origin, "sha256": fetch.sha256, "column": "text", "splits": splits}
 
 
 def _include_folder(version: str) -> Path:
-    """The headers' folder of the installed torch, which must be `version` (a local +suffix is free)."""
+    """Return the folder of headers of the installed torch, whose version must be `version`; a +suffix is ignored."""
     try:
         torch = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:
-        raise EnvironmentFailure(f"torch is not installed; it must be {version}: run `make`") from None
+        raise EnvironmentFailure(f"torch is not installed, needed: {version}; run `make`") from None
     if torch.version.split("+")[0] != version:
         raise EnvironmentFailure(f"torch {torch.version} is installed, needed: {version}; run `make`")
     return Path(str(torch.locate_file("torch"))) / "include"
 
 
 def read_headers(include: Path) -> list[tuple[str, str]]:
-    """Return (path, text) of the hand-written headers in path order, each text once, LF line ends."""
+    """Return (path, text) of the hand-written headers in path order; each text once, with LF line ends."""
     seen, headers = set(), []
     for name in sorted(path.relative_to(include).as_posix() for path in include.rglob("*.*")):
-        if not name.startswith(FOLDERS) or not name.endswith(SUFFIXES) or _is_generated_name(name):
+        if not name.startswith(FOLDERS) or not name.endswith(SUFFIXES) or GENERATED_NAME.search(name):
             continue
         text = (include / name).read_bytes().decode("utf-8").replace("\r\n", "\n")
         if text and text not in seen and "@generated" not in text[:GENERATED_HEAD_CHARS]:
             seen.add(text)
             headers.append((name, text))
     return headers
-
-
-def _is_generated_name(name: str) -> bool:
-    """Headers that differ between wheels are told by their names."""
-    return (
-        "/generated/" in name
-        or name.startswith("ATen/native/metal/")
-        or name.endswith(("/TensorBody.h", "_generated.h"))
-    )

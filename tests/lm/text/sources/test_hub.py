@@ -1,4 +1,4 @@
-"""Hub sources with the real clients against a hub on loopback: what arrives, and what every fault gives."""
+"""Hub sources with the real clients against a hub on loopback: the files, and the error of each fault."""
 
 import fcntl
 import hashlib
@@ -21,7 +21,7 @@ from support.loopback_hub import LoopbackHub, parquet_bytes
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
 
-# Does its steps in one process; answers with a JSON line each: exit code, value or error, seconds.
+# Run the steps in one process; print a JSON line for each: exit code, value or error, seconds.
 CLIENT = """
 import json, os, sys, time
 from pathlib import Path
@@ -69,7 +69,7 @@ def start_client(hub, home, steps, hurry="1") -> subprocess.Popen:
 
 
 def finish(client) -> list[dict]:
-    """The answers to the steps. Off a terminal nothing else is said; torch is not imported."""
+    """Return the answers to the steps. Check that nothing else is printed and torch is not imported."""
     stdout, stderr = client.communicate(timeout=100)
     assert client.returncode == 0, stderr
     assert stderr == ""
@@ -92,7 +92,7 @@ def hub_fetch(**changes) -> dict:
 
 
 def fetched(folder) -> dict[str, bytes]:
-    """Path → bytes of everything below a folder, hidden files too."""
+    """Return path → bytes of all files below a folder, including hidden ones."""
     paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
@@ -105,7 +105,7 @@ def test_a_branch_is_resolved_and_files_arrive_in_the_listed_order(hub, tmp_path
     first, second = parquet_bytes(text=["b", None, ""]), parquet_bytes(text=["aé", "c"])
     hub.add("datasets", "o/n", B, {"data/z.parquet": parquet_bytes(text=["old"])})
     hub.add("datasets", "o/n", A, {"data/z.parquet": first, "more/a.parquet": second, "val.parquet": second})
-    hub.xet = True  # never asked for: the client would wait minutes for it
+    hub.xet = True  # must not be used: the client would wait minutes for it
     files = {"train": ["data/z.parquet", "more/a.parquet"], "validation": ["val.parquet"]}
     section = hub_fetch(revision="main", files=files)
     (answer,) = run(hub, tmp_path / "hf", ["fetch", section, f"{tmp_path}/raw"])
@@ -128,7 +128,7 @@ def test_a_branch_is_resolved_and_files_arrive_in_the_listed_order(hub, tmp_path
     }
 
 
-def test_a_dead_hub_is_given_up_soon(hub, tmp_path):
+def test_a_dead_hub_fails_within_seconds(hub, tmp_path):
     hub.__exit__()
     pinned, branch = hub_fetch(), hub_fetch(revision="main")
     (slow,) = run(hub, tmp_path / "hf", ["fetch", pinned, f"{tmp_path}/1"], hurry="")
@@ -148,7 +148,7 @@ def test_a_hub_that_ignores_ranges_starts_the_file_again(hub, tmp_path):
     assert answer["exit"] == 0 and fetched(tmp_path / "raw") == {"train/0000-x.parquet": STORIES}
 
 
-def test_a_full_disk_is_noticed_before_the_first_byte(tmp_path):
+def test_a_full_disk_is_refused_before_the_first_byte(tmp_path):
     with open(tmp_path / "partial", "a+b") as partial, pytest.raises(EnvironmentFailure, match="are free"):
         _receive("http://127.0.0.1:9/", partial, 10**18, "o/n: x.parquet")
 
@@ -167,7 +167,7 @@ def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
     assert right["exit"] == 0 and Path(right["value"]).read_bytes() == STORIES
 
 
-def test_two_processes_take_turns_at_one_file(hub, tmp_path):
+def test_only_one_process_downloads_a_file(hub, tmp_path):
     hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES})
     blob = tmp_path / "hf/hub/datasets--o--n/blobs" / hashlib.sha256(STORIES).hexdigest()
     blob.parent.mkdir(parents=True)
@@ -186,13 +186,13 @@ def test_two_processes_take_turns_at_one_file(hub, tmp_path):
     assert lfs_requests(hub) == 0
 
 
-def test_what_does_not_exist_is_named(hub, tmp_path):
+def test_a_missing_revision_file_or_repository_is_named(hub, tmp_path):
     hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES, "code.parquet": parquet_bytes(content=["a"])})
     expected = [
         (hub_fetch(revision="v9"), 5, "has no revision 'v9'"),
-        (hub_fetch(revision=B), 5, f"commit {B}, for its revision does not exist"),
+        (hub_fetch(revision=B), 5, f"commit {B}: the revision does not exist"),
         (hub_fetch(files={"train": ["data/y.parquet"]}), 5, "has no data/y.parquet"),
-        (hub_fetch(repo="o/other"), 5, "o/other is no dataset repository"),
+        (hub_fetch(repo="o/other"), 5, "o/other is not a dataset repository"),
         (hub_fetch(files={"train": ["code.parquet"]}), 3, "content"),
     ]
     steps = [["fetch", section, f"{tmp_path}/{i}"] for i, (section, _, _) in enumerate(expected)]
@@ -225,7 +225,7 @@ def json_lines(word) -> bytes:
     return b"".join(json.dumps({"body": f"{word} {i}", "n": i}).encode() + b"\n" for i in range(20))
 
 
-def test_a_set_of_json_lines_becomes_parquet_and_its_commit_is_cached(hub, tmp_path):
+def test_a_dataset_of_json_lines_becomes_parquet_and_its_commit_is_cached(hub, tmp_path):
     hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old"), "README.md": b"---\nlicense: mit\n---\n"})
     (answer,) = run(hub, tmp_path / "hf", ["fetch", set_fetch(revision="main"), f"{tmp_path}/1"])
     train, validation = (pq.read_table(tmp_path / "1" / split) for split in ("train", "validation"))
@@ -235,7 +235,7 @@ def test_a_set_of_json_lines_becomes_parquet_and_its_commit_is_cached(hub, tmp_p
     assert (manifest["commit"], manifest["revision"], manifest["column"]) == (A, "main", "text")
     assert manifest["splits"]["train"]["documents"] == 18
 
-    # A needs no network any more; for B, which cannot be had, `datasets` alone would give A's rows.
+    # A needs no network now. B is unavailable; `datasets` alone would return the rows of A.
     hub.add("datasets", "o/j", B, {"train.jsonl": json_lines("new")})
     hub.fail(f"revision/{B}", 500)
     hub.requests.clear()
@@ -250,7 +250,7 @@ def test_a_set_of_json_lines_becomes_parquet_and_its_commit_is_cached(hub, tmp_p
         hub.__exit__()
 
 
-def test_what_is_wrong_with_a_set_is_said_in_one_sentence(hub, tmp_path):
+def test_each_fault_of_a_dataset_gives_one_sentence(hub, tmp_path):
     hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("a")})
     hub.add("datasets", "o/broken", A, {"train.jsonl": b'{"body": "a"}\n{"body" nonsense\n'})
     hub.add("datasets", "o/wrong", A, {"w/train.jsonl": json_lines("w")})

@@ -1,4 +1,4 @@
-"""The default corpus: the subset of torch's headers that is the same in every wheel."""
+"""The default corpus: the torch headers that are the same in every wheel."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ from lm.core.params import read_section
 from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
-FETCH = read_section(ROOT / "params.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
+FETCH = read_section(ROOT / "presets.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 
 
 def test_the_installed_headers_are_the_pinned_ones(tmp_path):
@@ -22,14 +22,14 @@ def test_the_installed_headers_are_the_pinned_ones(tmp_path):
     assert digests == sorted(digests)
 
 
-def test_another_torch_or_other_text_is_refused(tmp_path):
+def test_another_torch_version_or_text_is_refused(tmp_path):
     with pytest.raises(EnvironmentFailure, match=r"torch 2\.13\.0.* is installed, needed: 2\.12\.0"):
         fetch_torch_headers(TorchHeadersFetch("torch_headers", "2.12.0", FETCH.sha256), tmp_path)
     with pytest.raises(IntegrityError, match="sha256 is 23ccdf"):
         fetch_torch_headers(TorchHeadersFetch("torch_headers", FETCH.torch_version, "0" * 64), tmp_path)
 
 
-def test_what_differs_between_wheels_is_left_out(tmp_path):
+def test_headers_that_differ_between_wheels_are_left_out(tmp_path):
     kept = {"c10/core/A.h": "// a\r\nint x;", "torch/csrc/b.cuh": "b", "ATen/native/c.hpp": "c"}
     dropped = {
         "c10/cuda/D.h": "d",

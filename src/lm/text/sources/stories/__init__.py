@@ -1,1 +1,1 @@
-"""Little stories from a seeded grammar whose entropy is known."""
+"""Short stories from a seeded grammar with known entropy: the grammar in code, the words in text files."""

@@ -1,46 +1,48 @@
-"""Little stories from a seeded grammar whose entropy is known exactly: 64 plots of uniform choices.
+"""Short stories from a seeded grammar whose entropy is known exactly: 64 plots with uniform choices.
 
-A plot is a text with fields in braces. A field names a slot, and a slot's options are a list of
-`stories_words`: its first field in a plot makes the choice, every later one repeats it.
+A plot (`plots_children.txt`, `plots_wonders.txt`) is a text with fields in braces. A field names a slot, and
+`words.txt` lists the options of each slot. The first field of a slot in a plot makes the choice; later
+fields repeat it.
 
     {toy}         the chosen option: kite
     {a toy}       with its article: a kite, an umbrella
-    {he friend}   the pronoun of the slot's option, or another word that follows it:
+    {he friend}   the pronoun of the slot's option, or another word that depends on it:
                   he him his boy brother king man (she her her girl sister queen woman)
     {he}          the same for the slot `hero`
     {He} {A bird} a capital in the field is a capital in the text
 
-A story is a number: 128 random bits are read as the digits of its derivation, first the plot, then
-one digit a slot in the order of appearance. Every list holds a power of two options, so the digits
-are independent and exactly uniform, and a story's surprisal is the sum of log2(options) along its
-derivation. No option of a list begins with the whole of another, and two plots differ in the first
-piece they do not share whatever is filled in, so a text has one derivation; `parse` reads it from
-left to right. Stories are one paragraph, and fields stand behind a space where they can, so that a
-word is the same token wherever it returns.
+A story is a number: 128 random bits are read as digits, first the plot, then one digit per slot in order of
+appearance. Every list has a power of two options, so the digits are independent and exactly uniform, and a story's
+surprisal is the sum of log2(options) over its digits. No option of a list begins with the whole of another, and two
+plots differ in the first piece they do not share, whatever fills the fields. So a text has one derivation.
 """
 
+import collections
 import functools
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tqdm import tqdm
 
-from lm.core.errors import DataError
+from lm.core.params import needed
 from lm.text.parquet import describe_split, write_documents
-from lm.text.sources.stories import children, wonders
-from lm.text.sources.stories.words import PRONOUNS, WORDS
 
 FIELD = re.compile(r"\{(?:(\w+) )?(\w+)\}")
+FORMS = ("he", "him", "his", "boy", "brother", "king", "man")
+PRONOUNS = {
+    "he": dict(zip(FORMS, FORMS, strict=True)),
+    "she": dict(zip(FORMS, ("she", "her", "her", "girl", "sister", "queen", "woman"), strict=True)),
+}
 MASK_64 = 2**64 - 1
 
 
 @dataclass(frozen=True)
 class StoriesFetch:
-    """`seed` of the corpus and the stories in each split; validation continues train's counter."""
+    """The seed of the corpus and the number of stories in each split; validation continues after train."""
 
     kind: Literal["stories"]
     seed: int
@@ -48,25 +50,21 @@ class StoriesFetch:
     num_validation_documents: int
 
     def __post_init__(self):
-        if not 0 <= self.seed <= MASK_64:
-            raise ValueError(f"seed is {self.seed}, needed: 0 to 2**64 - 1")
+        needed(0 <= self.seed <= MASK_64, "seed", self.seed, "0 to 2**64 - 1")
         for name in ("num_documents", "num_validation_documents"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, needed: at least 1")
+            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
 
 
-@dataclass(frozen=True)
-class Story:
-    """A text, its derivation (plot, then one option per slot) and the derivation's information."""
+class Story(NamedTuple):
+    """A text, its derivation (the plot, then one option per slot) and its information."""
 
     text: str
     choices: tuple[int, ...]
     surprisal_bits: float
 
 
-@dataclass(frozen=True)
-class Field:
-    """One brace of a plot: the slot it shows, and what each of the slot's options reads as there."""
+class Field(NamedTuple):
+    """One pair of braces in a plot: the number of its slot, and the text of each of the slot's options."""
 
     slot: int
     words: tuple[str, ...]
@@ -74,7 +72,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Plot:
-    """A compiled plot: literals[0] fields[0] literals[1] … and the number of options of each slot."""
+    """A compiled plot: literals[0] fields[0] literals[1] …, and the number of options of each slot."""
 
     literals: tuple[str, ...]
     fields: tuple[Field, ...]
@@ -82,70 +80,69 @@ class Plot:
 
     @property
     def surprisal_bits(self) -> float:
-        """The information of one story of this plot, the choice of the plot included."""
+        """Return the information of a story of this plot, including the choice of the plot."""
         return math.log2(len(plots())) + sum(math.log2(count) for count in self.num_options)
 
     @property
     def mean_utf8_bytes(self) -> float:
-        """The expected length of a story of this plot: each field takes its options' mean."""
-        mean_of_fields = sum(sum(map(_utf8_bytes, field.words)) / len(field.words) for field in self.fields)
-        return sum(map(_utf8_bytes, self.literals)) + mean_of_fields
+        """Return the expected length of a story of this plot: each field has the mean length of its options."""
+        of_fields = sum(len("".join(field.words).encode()) / len(field.words) for field in self.fields)
+        return len("".join(self.literals).encode()) + of_fields
 
 
-def _utf8_bytes(text: str) -> int:
-    return len(text.encode("utf-8"))
+def _read_blocks(name: str) -> list[str]:
+    """Return the blocks of a text file beside this module, each as one line without its comments."""
+    blocks = Path(__file__).with_name(name).read_text(encoding="utf-8").split("\n\n")
+    lines = (" ".join(ln.strip() for ln in block.splitlines() if not ln.startswith("#")) for block in blocks)
+    return [line for line in lines if line]
+
+
+@functools.cache
+def word_lists() -> dict[str, list[tuple[str, str]]]:
+    """Return slot → its options in order, each as (word, "he" | "she" | "")."""
+    lists = collections.defaultdict(list)
+    for block in _read_blocks("words.txt"):
+        head, _, words = block.partition(":")
+        slot, _, gender = head.partition(" ")
+        lists[slot] += [(word.strip(), gender.strip("()")) for word in words.split(",")]
+    return dict(lists)
 
 
 @functools.cache
 def plots() -> tuple[Plot, ...]:
-    """All plots, compiled, in the order of the two books."""
-    blocks = (children.PLOTS + wonders.PLOTS).strip().split("\n\n")
-    return tuple(_compile(block) for block in blocks)
+    """Return all plots, compiled, in the order of the two files."""
+    return tuple(map(_compile, _read_blocks("plots_children.txt") + _read_blocks("plots_wonders.txt")))
 
 
-def _compile(block: str) -> Plot:
-    """Compile one plot: a title line, which is dropped, then lines that are joined by spaces."""
-    text = " ".join(block.split("\n")[1:])
+def _compile(text: str) -> Plot:
+    """Compile the text of one plot."""
     slots: dict[str, int] = {}
     fields = []
     for form, name in FIELD.findall(text):
-        form, name = _form_and_slot(form, name)
+        if not form and name.lower() in FORMS:
+            form, name = name, "hero"  # {he} is short for {he hero}
         slot = slots.setdefault(name.lower(), len(slots))
-        fields.append(Field(slot, _words(form, name)))
+        fields.append(Field(slot, _field_words(form, name)))
     literals = FIELD.sub("\0", text).split("\0")
-    return Plot(tuple(literals), tuple(fields), tuple(len(options(name)) for name in slots))
-
-
-def _form_and_slot(form: str, name: str) -> tuple[str, str]:
-    """{he} is short for {he hero}."""
-    return (name, "hero") if not form and name.lower() in PRONOUNS["he"] else (form, name)
+    return Plot(tuple(literals), tuple(fields), tuple(len(word_lists()[name]) for name in slots))
 
 
 @functools.cache
-def options(slot: str) -> tuple[tuple[str, str], ...]:
-    """The options of a slot as (word, "he" | "she" | "")."""
-    groups = [group.rpartition(":") for group in WORDS[slot].split(";")]
-    return tuple((" ".join(word.split()), gender.strip()) for gender, _, words in groups for word in words.split(","))
-
-
-@functools.cache
-def _words(form: str, name: str) -> tuple[str, ...]:
-    """What each option of a slot reads as in a field, e.g. form "A", name "toy" → "An umbrella", …"""
-    words = tuple(_inflect(form.lower(), *option) for option in options(name.lower()))
+def _field_words(form: str, name: str) -> tuple[str, ...]:
+    """Return the text of each option in a field: form "A" and name "toy" give "An umbrella", …"""
+    options = word_lists()[name.lower()]
+    if form.lower() == "a":
+        words = tuple(f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}" for word, _ in options)
+    else:
+        words = tuple(PRONOUNS[gender][form.lower()] if form else word for word, gender in options)
     return tuple(word[0].upper() + word[1:] for word in words) if (form + name)[0].isupper() else words
 
 
-def _inflect(form: str, word: str, gender: str) -> str:
-    if not form:
-        return word
-    if form == "a":
-        return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
-    return PRONOUNS[gender][form]
-
-
 def story(seed: int, index: int) -> Story:
-    """The story number `index` (from 0) of the corpus `seed`: the same on every machine."""
-    digits, plot_index = divmod(_random_128_bits(seed, index), len(plots()))
+    """Return story `index` (from 0) of the corpus `seed`; it is the same on every machine."""
+    start = _splitmix64(seed, 0)
+    bits = _splitmix64(start, 2 * index) << 64 | _splitmix64(start, 2 * index + 1)
+    digits, plot_index = divmod(bits, len(plots()))
     plot = plots()[plot_index]
     choices = [plot_index]
     for count in plot.num_options:
@@ -155,70 +152,27 @@ def story(seed: int, index: int) -> Story:
 
 
 def render(choices: Sequence[int]) -> str:
-    """The text of a derivation."""
+    """Return the text of a derivation."""
     plot = plots()[choices[0]]
-    parts = [plot.literals[0]]
-    for field, literal in zip(plot.fields, plot.literals[1:], strict=True):
-        parts.append(field.words[choices[1 + field.slot]])
-        parts.append(literal)
-    return "".join(parts)
-
-
-def _random_128_bits(seed: int, index: int) -> int:
-    """Outputs 2·index and 2·index + 1 of splitmix64 whose state starts at the hash of `seed`."""
-    start = _splitmix64(seed, 0)
-    return _splitmix64(start, 2 * index) << 64 | _splitmix64(start, 2 * index + 1)
+    words = [field.words[choices[1 + field.slot]] for field in plot.fields]
+    return "".join(literal + word for literal, word in zip(plot.literals, [*words, ""], strict=True))
 
 
 def _splitmix64(state: int, step: int) -> int:
-    """Output number `step` of splitmix64 (Steele, Lea, Flood 2014) from `state`, in 64 bits."""
+    """Return output number `step` of splitmix64 (Steele, Lea, Flood 2014) from `state`, 64 bits."""
     z = (state + (step + 1) * 0x9E3779B97F4A7C15) & MASK_64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK_64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK_64
     return z ^ (z >> 31)
 
 
-def parse(text: str) -> tuple[int, ...]:
-    """The one derivation of a story's text; DataError if the grammar cannot derive it."""
-    for plot_index, plot in enumerate(plots()):
-        choices = _match(plot, text)
-        if choices is not None:
-            return (plot_index, *choices)
-    raise DataError(f"no story of the grammar: {text[:60]!r}…; surprisal is known for its own stories only")
-
-
-def _match(plot: Plot, text: str) -> tuple[int, ...] | None:
-    """The options of `plot`'s slots in `text`, or None. Every field narrows its slot's candidates."""
-    candidates = [range(count) for count in plot.num_options]
-    position = 0
-    for literal, field in zip(plot.literals, (*plot.fields, None), strict=True):
-        if not text.startswith(literal, position):
-            return None
-        position += len(literal)
-        if field is None:
-            break
-        found = [c for c in candidates[field.slot] if text.startswith(field.words[c], position)]
-        if not found:
-            return None
-        candidates[field.slot] = found
-        position += len(field.words[found[0]])
-    if position != len(text):
-        return None
-    return tuple(found[0] for found in candidates)
-
-
-def surprisal_bits(text: str) -> float:
-    """The information of one story's text; DataError as `parse`."""
-    return plots()[parse(text)[0]].surprisal_bits
-
-
 def entropy_bits_per_story() -> float:
-    """The entropy of a story: plots are equally likely, and so are the options of each slot."""
+    """Return the entropy of a story: plots are equally likely, and so are the options of each slot."""
     return sum(plot.surprisal_bits for plot in plots()) / len(plots())
 
 
 def mean_utf8_bytes_per_story() -> float:
-    """The expected length of a story, exact over the grammar."""
+    """Return the expected length of a story, exact over the grammar."""
     return sum(plot.mean_utf8_bytes for plot in plots()) / len(plots())
 
 
@@ -233,17 +187,13 @@ def fetch_stories(fetch: StoriesFetch, folder: Path) -> dict:
         write_documents(folder / split / "0000.parquet", texts, surprisal_bits=bits)
         realised_bits[split] = sum(bits)
         first += count
-    return {
-        "kind": fetch.kind,
-        "seed": fetch.seed,
-        "licence": "MIT",
-        "column": "text",
-        "splits": {split: describe_split(folder, split, "text") for split in counts},
-        "entropy": {
-            "bits_per_story": entropy_bits_per_story(),
-            "utf8_bytes_per_story": mean_utf8_bytes_per_story(),
-            "bits_per_byte": entropy_bits_per_story() / mean_utf8_bytes_per_story(),
-            "stories_per_split": counts,
-            "realised_bits_per_split": realised_bits,
-        },
+    splits = {split: describe_split(folder, split, "text") for split in counts}
+    entropy = {
+        "bits_per_story": entropy_bits_per_story(),
+        "utf8_bytes_per_story": mean_utf8_bytes_per_story(),
+        "bits_per_byte": entropy_bits_per_story() / mean_utf8_bytes_per_story(),
+        "stories_per_split": counts,
+        "realised_bits_per_split": realised_bits,
     }
+    origin = {"kind": fetch.kind, "seed": fetch.seed, "licence": "MIT", "column": "text"}
+    return {**origin, "splits": splits, "entropy": entropy}

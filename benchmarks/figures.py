@@ -1,0 +1,351 @@
+"""Write the figures that README.md, docs/ and data/README.md quote, from committed results alone.
+
+    PYTHONPATH=src:benchmarks python benchmarks/figures.py
+
+A page marks each place with `<!-- figures:NAME -->` and `<!-- end -->`, each on a line of its own. The lines between
+them are what FRAGMENTS[NAME] returns, so a figure has one source and running this again changes nothing.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import house as house_shape
+import large_corpus
+import summarize
+from harness import summary
+from lm.core.files import write_text
+from lm.evaluate.intervals import ratio_interval
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
+
+
+def pages() -> list[Path]:
+    """Return the pages that may hold figures."""
+    return [ROOT / "README.md", ROOT / "data" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def filled(page: str) -> str:
+    """Return a page with every marked place filled in."""
+    fragments = {name: FRAGMENTS[name]().strip() for _, name, _ in MARKED.findall(page)}
+    return MARKED.sub(lambda mark: mark[1] + (f"\n{text}\n\n" if (text := fragments[mark[2]]) else "") + mark[3], page)
+
+
+def read(name: str) -> dict:
+    """Read benchmarks/results/NAME.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def computed(run: dict) -> str:
+    """Return what a recorded run was computed on: `float32 on 2 threads, AVX512`."""
+    last = run["segments"][-1]
+    threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
+    device = last.get("instruction_set") or last["device"]
+    return f"{last['dtype']} on {threads}, {device}"
+
+
+def machine(name: str) -> str:
+    """Return the machine of a benchmark: processor, cores and memory."""
+    found = read(name)["hardware"]
+    return f"{found['cores']} cores of an {found['processor']}, {found['memory_gib']:.0f} GiB of memory"
+
+
+def default_run() -> str:
+    """README: what the default run takes and where it ends."""
+    run = read("default")
+    found, last = run["metrics"], run["segments"][-1]
+    return (
+        f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
+        f"{found['parameters'] / 1e6:.1f} million parameters took {found['train_seconds'] / 60:.1f} minutes and "
+        f"ended at **{found['bits_per_byte']:.3f} bits per byte**."
+    )
+
+
+def first_experiment() -> str:
+    """README: the output of the first experiment, as `dvc metrics diff` printed it."""
+    path = RESULTS / "first_experiment.txt"
+    return f"```text output\n{path.read_text(encoding='utf-8').strip()}\n```" if path.exists() else ""
+
+
+def results() -> str:
+    """README: one row per recorded run."""
+    rows = [
+        "| run | tokens seen | bits per byte | on clean documents | computed in | training |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, label in (("default", "default: C++ headers"), ("stories", "`make stories`: stories of known entropy")):
+        run = read(name)
+        found, entropy = run["metrics"], run["evaluation"].get("entropy")
+        floor = f" (entropy of the text: {entropy['floor_bits_per_byte']:.3f})" if entropy else ""
+        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found and not entropy else "–"
+        cells = (
+            label, f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['bits_per_byte']:.3f}{floor}", clean, computed(run),
+            f"{found['train_seconds']:.0f} s",
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def speed() -> str:
+    """README: one row per benchmark."""
+    step = next(row for row in summarize.steps() if row.baseline == "transformers, float32")
+    others = (summarize.tokenizing, summarize.batches, summarize.time_to_loss, summarize.generation)
+    first, *rest = (rows()[0] for rows in others)
+    return summarize.table([first, rest[0], step, *rest[1:]])
+
+
+def standard_error() -> str:
+    """docs/metrics.md: how uncertain the figure of the default run is."""
+    run = read("default")
+    return (
+        f"The default validation text has {run['evaluation']['documents']} documents of very unequal length, so the "
+        f"standard error of its bits per byte is {run['metrics']['bpb_se']:.2f}."
+    )
+
+
+def contamination() -> str:
+    """docs/metrics.md: how much of the default validation text also occurs in the training text."""
+    run = read("default")
+    found, clean = run["metrics"], run["evaluation"].get("clean")
+    text = (
+        f"In the default corpus, {found['leaked_fraction']:.0%} of the validation tokens are part of a 13-gram that "
+        f"also occurs in the training text: copied licences and generated code."
+    )
+    if not clean:
+        return text
+    return (
+        f"{text} On the {clean['documents']} documents with less than a fifth of such tokens, the same model has "
+        f"{clean['bits_per_byte']:.2f} bits per byte instead of {found['bits_per_byte']:.2f}."
+    )
+
+
+def side_by_side() -> str:
+    """docs/metrics.md: what the overlapping windows are worth."""
+    found = read("default")["evaluation"]
+    return (
+        f"With windows side by side, the default model has {found['bits_per_byte_side_by_side']:.3f} bits per byte; "
+        f"with overlapping windows it has {found['bits_per_byte']:.3f}."
+    )
+
+
+def stories() -> str:
+    """docs/metrics.md: the run on text of known entropy."""
+    run = read("stories")
+    entropy, found = run["evaluation"]["entropy"], run["evaluation"]
+    return (
+        f"A story has {entropy['floor_bits_per_document']:.1f} bits of entropy on average, or "
+        f"{entropy['floor_bits_per_byte']:.3f} bits per byte. The model of `make stories` needs "
+        f"{found['bits_per_byte']:.3f} bits per byte: {entropy['excess_bits_per_document']:.1f} bits, or "
+        f"{entropy['excess_share']:.0%}, more."
+    )
+
+
+def default_data() -> str:
+    """docs/data.md: the size of the default corpus."""
+    found = read("default")["audit"]
+    rows = ["| file | documents | text | tokens | text per token | size |", "|---|---|---|---|---|---|"]
+    for split in ("train", "validation"):
+        counts = found[split]
+        cells = (
+            f"`{split}.bin`", f"{counts['documents']:,}", f"{counts['utf8_bytes']:,} bytes", f"{counts['tokens']:,}",
+            f"{counts['bytes_per_token']:.2f} bytes", f"{2 * counts['tokens'] / 1e6:.1f} MB",
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def weights() -> str:
+    """docs/data.md: the size of the default model's weights."""
+    parameters = read("default")["metrics"]["parameters"]
+    return f"The default model has {parameters:,} parameters, so each file of weights takes {4e-6 * parameters:.1f} MB."
+
+
+def tables_of(name: str) -> list[str]:
+    """Return the tables of benchmarks/results/NAME.md."""
+    return re.findall(r"(?:^\|.*\n)+", (RESULTS / f"{name}.md").read_text(encoding="utf-8"), re.M)
+
+
+def optimizers() -> str:
+    """docs/experiments.md: Muon against AdamW, as `compare` wrote it."""
+    _, configurations, noise, *_ = tables_of("optimizers")
+    rows = np.loadtxt(RESULTS / "optimizers.csv", delimiter=",", skiprows=1)
+    sizes, rates = rows[:, 1], rows[:, 3] - rows[:, 2]
+    now = ratio_interval(rates * sizes, sizes, np.random.default_rng(1))
+    return (
+        f"{configurations}\n{noise}\nThe present version, which allows for a difference that depends on the length "
+        f"(here the correlation with log bytes is {np.corrcoef(rates, np.log(sizes))[0, 1]:.2f}), has the interval "
+        f"{now.low:+.4f} to {now.high:+.4f} and p = {now.p_value:.2g} for all 96 documents."
+    )
+
+
+def interval_coverage() -> str:
+    """docs/metrics.md: how often 95 % intervals held the truth."""
+    rows = [
+        "| population | documents | held | ±1.96 standard errors held | p ≤ 0.01 | p ≤ 0.5 |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    keys = ("coverage", "coverage of 1.96 standard errors", "p <= 0.01", "p <= 0.5")
+    for name, by_count in read("interval_coverage")["coverage"].items():
+        for count, measured in by_count.items():
+            rows.append(f"| {name} | {count} | {' | '.join(f'{100 * measured[key]:.1f} %' for key in keys)} |")
+    return "\n".join(rows)
+
+
+def scaling() -> str:
+    """docs/experiments.md: how well the law fits, as `scaling` wrote it."""
+    _, law, predicted, *_ = tables_of("scaling")
+    report = (RESULTS / "scaling.md").read_text(encoding="utf-8")
+    (error,) = re.findall(r"^- ((?:It misses|Error of the fit).*)$", report, re.M)
+    return f"{law}\n{error}\n\n{predicted}"
+
+
+def all_speeds() -> str:
+    """docs/benchmarks.md: every comparison."""
+    return f"Measured on {machine('tokenizing')}.\n\n{summarize.table(summarize.all_rows())}"
+
+
+def tokenizing_memory() -> str:
+    """docs/benchmarks.md: the memory of a process that tokenizes."""
+    sizes = read("tokenizing")["memory_of_ours"]
+    listed = ", ".join(f"{size['peak_mb_of_a_process']} MB for {size['text_mb']:,.0f} MB of text" for size in sizes)
+    return f"A process that tokenizes needs {listed}."
+
+
+def step() -> str:
+    """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
+    rows = [
+        "| step of 30 M parameters | with AMX | of bfloat16 peak | without AMX | of bfloat16 peak |",
+        "|---|---|---|---|---|",
+    ]
+    found = [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
+    for case in ("ours", "ours, compiled", "ours, float32", "the matrix products of ours alone"):
+        rates = [(each["tokens_per_s"][case], each["share_of_bf16_peak"][case]["median"]) for each in found]
+        label = summarize.CASES.get(case, case)
+        rows.append(f"| {label} | {' | '.join(f'{rate:,.0f} tokens/s | {share:.0%}' for rate, share in rates)} |")
+    return "\n".join(rows)
+
+
+def memory() -> str:
+    """docs/benchmarks.md: the memory of a large vocabulary."""
+    kept, given_back = read("train_step")["questions"]["memory"]["runs"]
+    return (
+        f"Gemma 3 270M with its own vocabulary of {kept['vocab_size']:,} entries, one sequence of 256 tokens at a "
+        f"time, trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for "
+        f"{kept['steps']} steps. With `keep_freed_memory: false` in `runtime.yaml` it took "
+        f"{given_back['peak_rss_gib']:.1f} GiB and {given_back['seconds']:.0f} seconds."
+    )
+
+
+def time_to_loss() -> str:
+    """docs/benchmarks.md: bits per byte after each budget, over the seeds."""
+    found = read("time_to_loss")
+    rows = ["| seconds of training | ours, bits per byte | nanoGPT's recipe for a CPU |", "|---|---|---|"]
+    for index, budget in enumerate(found["budgets_s"]):
+        ours = [run["curves"]["ours"][index]["bits_per_byte"] for run in found["runs"]]
+        points = [[p for p in run["curves"]["reference"] if p["seconds"] <= 1.02 * budget] for run in found["runs"]]
+        theirs = [curve[-1]["bits_per_byte"] for curve in points]
+        rows.append(f"| {budget} | {spread(ours)} | {spread(theirs)} |")
+    return f"{len(found['runs'])} seeds each; the smallest and the largest result:\n\n" + "\n".join(rows)
+
+
+def spread(values: list[float]) -> str:
+    """Return the smallest and the largest value: `1.662 to 1.674`."""
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def generation() -> str:
+    """docs/export.md: what the key-value cache is worth."""
+    found = read("generate")
+    return f"The key-value cache makes this {found['times_longer_than_ours']['not']['median']:.1f} times faster."
+
+
+def large_corpora() -> str:
+    """docs/distributed.md: estimates for large corpora and the rates that they use."""
+    found = read("large_corpus")
+    rates = {name: rate / 1e9 for name, rate in found["rates"].items()}
+    return (
+        f"The estimates use rates measured on {machine('large_corpus')}: {1e3 * rates['tokenize']:.0f} MB of text per "
+        f"second and process, SHA-256 at {rates['sha256']:.1f} GB/s and MD5 at {rates['md5']:.1f} GB/s per core, "
+        f"{found['bytes_per_token']} bytes of text and {large_corpus.TOKEN_BYTES} bytes of file per token.\n\n"
+        "| text | token file | tokenizing | joining | check on opening | DVC's MD5 | memory, all ranks |\n"
+        f"|---|---|---|---|---|---|---|\n{large_corpus.table(found['estimates'])}"
+    )
+
+
+def read_ahead() -> str:
+    """docs/distributed.md: a batch from a file larger than memory."""
+    found = read("large_corpus")["batches"]["1 TB"]
+    return (
+        f"From a file of 1 TB, a batch takes {found['batch_ms']['median']:.1f} ms; "
+        f"with read-ahead it would take {found['batch_with_read_ahead_ms']['median']:.0f} ms."
+    )
+
+
+def rounding() -> str:
+    """docs/troubleshooting.md: how far rounding moves a loss and a result."""
+    found = read("tolerance")
+    spreads = found["spread_nats_per_token"]
+    rows = ["| default run computed in | bits per byte |", "|---|---|"]
+    rows += [
+        f"| {computed(run)} | {run['metrics']['bits_per_byte']:.4f} |" for run in map(read, ("default", "float32"))
+    ]
+    return (
+        f"After {found['tokens']:,} tokens, {len(found['runs'])} runs with one and two threads and with AVX2, AVX512 "
+        f"and AMX differ by up to {spreads['bfloat16']:.4f} nats per token in bfloat16 and {spreads['float32']:.7f} in "
+        "float32. At the end of a run:\n\n" + "\n".join(rows)
+    )
+
+
+def reproduced() -> str:
+    """README: what `make reproduce` compared."""
+    outputs = json.loads((ROOT / "metrics" / "repro.json").read_text(encoding="utf-8"))["outputs"].values()
+    same = sum(output["same_in_both_runs"] for output in outputs)
+    return f"`make reproduce` ran the pipeline in two fresh clones: {same} of {len(outputs)} outputs had equal bytes."
+
+
+def dvc_overhead() -> str:
+    """docs/benchmarks.md: the cost of DVC itself."""
+    found = read("dvc_overhead")
+    no_op = summary(found["no_op"]["seconds"]["large"])["median"]
+    return (
+        f"`dvc repro` with nothing to do takes {no_op:.1f} seconds; an output of "
+        f"{found['size_bytes'] / 1e9:.1f} GB adds {1e3 * found['no_op']['extra_s']['median']:.0f} ms to it. `dvc add` "
+        f"of that file takes {found['add']['times_of_md5']['median']:.1f} times as long as its MD5."
+    )
+
+
+def house() -> str:
+    """docs/architecture.md: the shape of this repository beside its peers, as benchmarks/house.py measured them."""
+    head = f"| {' | '.join(house_shape.COLUMNS)} |\n{'|---' * len(house_shape.COLUMNS)}|"
+    peers = (RESULTS / "house_peers.md").read_text(encoding="utf-8")
+    return f"{head}\n{house_shape.row('this project', read('house'))}\n{peers}"
+
+
+FRAGMENTS: dict[str, Callable[[], str]] = {
+    "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
+    "reproduced": reproduced, "standard-error": standard_error, "contamination": contamination,
+    "side-by-side": side_by_side, "stories": stories, "default-data": default_data, "weights": weights,
+    "optimizers": optimizers, "interval-coverage": interval_coverage,
+    "scaling": scaling, "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory,
+    "step": step, "memory": memory, "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead,
+    "generation": generation, "large-corpora": large_corpora, "read-ahead": read_ahead, "rounding": rounding,
+    "house": house,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Fill in every page."""
+    for path in pages():
+        page = path.read_text(encoding="utf-8")
+        if filled(page) != page:
+            write_text(path, filled(page))
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Byte-level BPE as ranks (token bytes → rank): training, tiktoken's file format, the `tokenizers` form."""
+
+import base64
+import itertools
+import re
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+END_OF_TEXT = "<|endoftext|>"
+
+# Training time is quadratic in the longest word: one of 100,000 characters takes a minute.
+LONG_WORD_CHARS = 1000
+_LONG_WORD = re.compile(rf"(?<!\S)\S{{{LONG_WORD_CHARS},}}|(?<!\s)\s{{{LONG_WORD_CHARS},}}")
+
+# The character that stands for each byte in GPT-2's vocabulary files: itself if it is visible.
+_HIDDEN = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
+BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(byte) for byte in range(256)]
+_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+def train_ranks(batches: Iterable[list[str]], vocab_size: int) -> dict[bytes, int]:
+    """Train byte-level BPE and return at most vocab_size - 1 ranks, the same on every machine.
+
+    The end-of-text token takes one entry. There are fewer ranks if no other pair occurs twice in the text. Words
+    longer than LONG_WORD_CHARS are cut.
+    """
+    tokenizer, alphabet = Tokenizer(BPE()), ByteLevel.alphabet()
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = BpeTrainer(vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
+    cut_batches = ([piece for text in texts for piece in cut_long_words(text)] for texts in batches)
+    tokenizer.train_from_iterator(cut_batches, trainer)
+    return {bytes(_BYTES[char] for char in token): rank for token, rank in tokenizer.get_vocab().items()}
+
+
+def cut_long_words(text: str) -> list[str]:
+    """Cut runs of white space, or of other characters, into pieces of at most LONG_WORD_CHARS."""
+    runs = _LONG_WORD.finditer(text) if len(text) > LONG_WORD_CHARS else ()
+    cuts = [cut for run in runs for cut in range(run.start() + LONG_WORD_CHARS, run.end(), LONG_WORD_CHARS)]
+    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
+
+
+def format_ranks(ranks: dict[bytes, int]) -> bytes:
+    """Write ranks in tiktoken's format: one line per token, base64, a space, the rank, in the order of ranks."""
+    return b"".join(base64.b64encode(token) + b" %d\n" % ranks[token] for token in sorted(ranks, key=ranks.__getitem__))
+
+
+def byte_level_backend(ranks: dict[bytes, int], eot_id: int) -> Tokenizer:
+    """Return the ranks as a tokenizer of the `tokenizers` library."""
+
+    def spell(token: bytes) -> str:
+        return "".join(BYTE_CHARACTERS[byte] for byte in token)
+
+    vocabulary = {spell(token): rank for token, rank in ranks.items()}
+    merges = [(spell(left), spell(right)) for left, right in recover_merges(ranks)]
+    backend = Tokenizer(BPE(vocab={**vocabulary, END_OF_TEXT: eot_id}, merges=merges))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.decoder = ByteLevelDecoder()
+    backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return backend
+
+
+def recover_merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
+    """Return the pair that was merged into each token of several bytes, in the order of ranks.
+
+    Encoding the token's bytes with lower ranks only leaves exactly that pair.
+    """
+    merges = []
+    for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):
+        rank, pieces = ranks[token], [token[i : i + 1] for i in range(len(token))]
+        while len(pieces) > 2:
+            pair_ranks = [ranks.get(left + right, rank) for left, right in itertools.pairwise(pieces)]
+            first = pair_ranks.index(min(pair_ranks))
+            assert pair_ranks[first] < rank, f"rank {rank}, {token}, is not a merge of lower ranks: {pieces}"
+            pieces[first : first + 2] = [pieces[first] + pieces[first + 1]]
+        merges.append(tuple(pieces))
+    return merges

@@ -1,0 +1,71 @@
+"""The state of a training run: everything that the next step depends on, and the rows of the curves so far."""
+
+import dataclasses
+import math
+import time
+
+import torch
+
+from lm.model.gemma3 import Gemma3Model
+from lm.train.world import SINGLE_PROCESS, World
+
+ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run is counted, without pauses
+
+
+@dataclasses.dataclass
+class History:
+    """Rows of the curves."""
+
+    train: list[list] = dataclasses.field(default_factory=list)  # [step, tokens, lr, train_loss, grad_norm]
+    validation: list[list] = dataclasses.field(default_factory=list)  # [step, tokens, val_loss]
+    timing: list[list] = dataclasses.field(default_factory=list)  # [tokens, seconds of each of ACTIVITIES so far]
+
+
+@dataclasses.dataclass
+class TrainingState:
+    """A run after `step` optimizer steps. `restore(as_dict())` continues it bit for bit."""
+
+    model: Gemma3Model
+    optimizers: list[torch.optim.Optimizer]
+    world: World = SINGLE_PROCESS
+    step: int = 0
+    best_loss: float = math.inf
+    best_step: int = 0
+    best_weights: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    history: History = dataclasses.field(default_factory=History)
+    interval_loss: float = 0.0  # sum of the losses since the last row of the training curve
+    seconds: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(ACTIVITIES, 0.0))
+    segments: list[dict] = dataclasses.field(default_factory=list)
+    measured: float = 0.0  # time.monotonic() up to which `seconds` counts
+
+    PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "seconds", "segments")
+
+    def as_dict(self) -> dict:
+        """Return the whole state on the main rank, as tensors and plain values; all ranks call it together."""
+        return {
+            "model": self.world.gather(self.model.state_dict()),
+            "optimizers": [self.world.gather(optimizer.state_dict()) for optimizer in self.optimizers],
+            "history": dataclasses.asdict(self.history),
+            "rng": torch.get_rng_state(),
+            **{name: getattr(self, name) for name in self.PLAIN},
+        }
+
+    def restore(self, saved: dict) -> None:
+        """Load a state that `as_dict` returned."""
+        self.model.load_state_dict(self.world.shard_weights(saved["model"], self.model))
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(self.world.shard_optimizer_state(state, optimizer))
+        self.history = History(**saved["history"])
+        torch.set_rng_state(saved["rng"])
+        for name in self.PLAIN:
+            setattr(self, name, saved[name])
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the weights on the CPU, in model order. All ranks call it; the main rank's is whole."""
+        weights = self.world.gather(self.model.state_dict())
+        return {name: value.detach().cpu().clone() for name, value in weights.items()}
+
+    def count_seconds(self, activity: str) -> None:
+        """Add the time since the last call to seconds[activity]."""
+        before, self.measured = self.measured, time.monotonic()
+        self.seconds[activity] += self.measured - before

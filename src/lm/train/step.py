@@ -1,0 +1,123 @@
+"""The arithmetic of a training step and of a validation; src/train.py calls these functions in order.
+
+They are part of the fingerprint under which a run resumes (lm.train.checkpoints): a change starts a run of its own.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lm.core.errors import DivergedError
+from lm.model.gemma3 import Gemma3Model
+from lm.model.score import score_windows
+from lm.tokens.windows import TokenWindows, selection_starts
+from lm.train.config import TrainParams
+from lm.train.state import TrainingState
+
+
+def num_micro_batches(rows: int, params: TrainParams) -> int:
+    """Return the number of equal micro-batches in which a rank computes its `rows` of a batch."""
+    return rows // math.gcd(rows, params.micro_batch_tokens // params.seq_len)
+
+
+def compute_gradients(
+    state: TrainingState, batch: tuple[Tensor, Tensor], params: TrainParams, dtype: torch.dtype
+) -> tuple[float, float]:
+    """Compute the clipped gradients of a step; return the loss in nats per token and the norm before clipping.
+
+    batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
+    """
+    own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
+    loss = state.world.average(own_loss, state.model.parameters())
+    norm = nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip)
+    full_tensor = getattr(norm, "full_tensor", None)  # of sharded weights
+    return loss, float(full_tensor() if full_tensor else norm)
+
+
+def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype) -> float:
+    """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
+    total = torch.zeros((), device=x.device)
+    for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
+        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
+            loss = model.loss(ids, targets) / micro_batches
+        loss.backward()
+        total += loss.detach()
+    return float(total)
+
+
+def check_finite(
+    loss: float, grad_norm: float, state: TrainingState, windows: TokenWindows, params: TrainParams
+) -> None:
+    """Raise DivergedError if the loss or the gradient norm of the current step is not finite."""
+    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+        raise DivergedError(
+            f"training diverged at step {state.step}: loss {loss}, gradient norm {grad_norm}, windows "
+            f"{windows.starts(state.step)[:4].tolist()}…; lower train.peak_lr {params.peak_lr}"
+        )
+
+
+def update_weights(state: TrainingState, lr: float) -> None:
+    """Apply the gradients at learning rate `lr` times each group's factor, and clear them."""
+    for optimizer in state.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["lr_factor"]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+
+
+def log_step(state: TrainingState, loss: float, grad_norm: float, lr: float, params: TrainParams) -> None:
+    """Add the loss to its interval; after `log_every_steps` steps append the mean to the training curve."""
+    state.interval_loss += loss
+    if state.step % params.log_every_steps == 0:
+        mean_loss = state.interval_loss / params.log_every_steps
+        state.history.train.append([state.step, state.step * params.batch_tokens, lr, mean_loss, grad_norm])
+        state.interval_loss = 0.0
+        check_divergence(state, params)
+
+
+def check_divergence(state: TrainingState, params: TrainParams) -> None:
+    """Raise DivergedError if the last training loss is more than `divergence_nats` above the lowest."""
+    losses = [row[3] for row in state.history.train]
+    if losses and params.divergence_nats is not None and losses[-1] > min(losses) + params.divergence_nats:
+        raise DivergedError(
+            f"training diverged at step {state.history.train[-1][0]}: loss {losses[-1]:.3f}, {min(losses):.3f} before, "
+            f"a rise of more than train.divergence_nats {params.divergence_nats}; lower train.peak_lr {params.peak_lr}"
+        )
+
+
+def validation_loss(
+    state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype, max_batches: int | None = None
+) -> float:
+    """Return the mean nats per token over the windows of a token file that select the best model.
+
+    Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
+    batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
+    """
+    world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
+    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
+    starts = starts[: max_batches and max_batches * batch_size]
+    losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
+    num_batches = -(-len(starts) // batch_size)
+    for number in range(world.rank, world.rank + num_batches, world.world_size):
+        first = min(number, num_batches - 1) * batch_size
+        batch = slice(first, first + batch_size)
+        losses[batch] = score_windows(state.model, tokens, starts[batch], params.seq_len, dtype)
+    return float(world.all_gather_losses(losses).mean(dtype="float64"))
+
+
+def record_validation(state: TrainingState, loss: float, params: TrainParams) -> None:
+    """Append a validation loss in nats per token to its curve; keep the weights if it is the best so far."""
+    if not math.isfinite(loss):
+        raise DivergedError(f"validation loss is {loss} at step {state.step}; lower train.peak_lr {params.peak_lr}")
+    state.history.validation.append([state.step, state.step * params.batch_tokens, loss])
+    if loss < state.best_loss:
+        state.best_loss, state.best_step, state.best_weights = loss, state.step, state.weights()
+
+
+def is_finished(state: TrainingState, params: TrainParams) -> bool:
+    """Return True after all steps, or after `patience_evals` validations without improvement."""
+    since_best = sum(step > state.best_step for step, _, _ in state.history.validation)
+    return state.step >= params.max_steps or (params.patience_evals is not None and since_best >= params.patience_evals)

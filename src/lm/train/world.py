@@ -1,0 +1,134 @@
+"""The ranks of a run while it trains: they split each batch, average gradients, agree, and shard weights.
+
+Rank 0, the main rank, alone holds locks, prints and writes. With one process every method returns what it is given.
+Training draws no random numbers (no dropout, and a batch is a function of seed and step), so no rank needs a
+generator of its own. lm.train.distributed starts and ends the process group.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lm.model.gemma3 import Gemma3Model
+
+BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """This process among all `world_size` ranks of a run, and among the `local_world_size` ranks of its host."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    sharded: bool = False  # each rank keeps only its shard of the weights (FSDP2)
+    timeout_s: float = 0.0
+    store: Any = None  # the torch.distributed.Store that the ranks meet at
+
+    @property
+    def is_main(self) -> bool:
+        """Return True for the one rank that holds locks, prints and writes."""
+        return self.rank == 0
+
+    def rows(self, batch_size: int) -> slice:
+        """Return the rows of a batch that this rank takes."""
+        rows = batch_size // self.world_size
+        return slice(self.rank * rows, (self.rank + 1) * rows)
+
+    def all_reduce_max(self, *values: int) -> tuple[int, ...]:
+        """Return the maximum of each value over all ranks: what one rank wants, all do at the same step."""
+        if self.world_size == 1:
+            return values
+        maxima = torch.tensor(values)
+        dist.all_reduce(maxima, dist.ReduceOp.MAX)
+        return tuple(maxima.tolist())
+
+    def average(self, loss: float, parameters: Iterable[Tensor]) -> float:
+        """Replace every gradient by its mean over the ranks, which have equally many rows; return the mean loss."""
+        if self.world_size == 1:
+            return loss
+        if not self.sharded:  # FSDP averages in its backward pass
+            self._average_gradients([p.grad for p in parameters if p.grad is not None])
+        total = torch.tensor(loss, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.item() / self.world_size
+
+    def _average_gradients(self, grads: list[Tensor]) -> None:
+        # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is the
+        # same, but does not overlap with the last backward pass.
+        while grads:
+            size = np.cumsum([grad.numel() for grad in grads])
+            end = max(1, int(np.searchsorted(size, BUCKET_NUMBERS, side="right")))
+            bucket, grads = grads[:end], grads[end:]
+            flat = torch.cat([grad.flatten() for grad in bucket])
+            dist.all_reduce(flat)
+            flat /= self.world_size
+            for grad, mean in zip(bucket, flat.split([grad.numel() for grad in bucket]), strict=True):
+                grad.copy_(mean.view_as(grad))
+
+    def all_gather_losses(self, losses: np.ndarray) -> np.ndarray:
+        """Combine the losses (W, T) float32 of all ranks; each rank passes NaN for windows that it did not score."""
+        if self.world_size == 1:
+            return losses
+        combined = torch.from_numpy(np.where(np.isnan(losses), -np.inf, losses))
+        dist.all_reduce(combined, dist.ReduceOp.MAX)
+        return combined.masked_fill_(combined.isneginf(), torch.nan).numpy()
+
+    def place_model(self, model: Gemma3Model, device: torch.device) -> None:
+        """Move the model to the device; if sharded, keep only this rank's shard of each block's weights."""
+        if not self.sharded:
+            model.to(device)
+            return
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+        mesh = init_device_mesh(device.type, (self.world_size,))
+        for module in (*model.layers, model):
+            fully_shard(module, mesh=mesh)
+        for name in ("loss", "token_losses"):
+            register_fsdp_forward_method(model, name)
+
+    def gather(self, value) -> Any:
+        """Return `value` with its sharded tensors whole on the main rank, empty on others; all ranks call it."""
+        if not self.sharded:
+            return value
+        if isinstance(value, dict):
+            return {key: self.gather(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.gather(item) for item in value]
+        if not hasattr(value, "full_tensor"):
+            return value
+        whole = value.full_tensor()  # one at a time
+        return whole.cpu() if self.is_main else torch.empty(0)
+
+    def shard_weights(self, weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+        """Return this rank's shards of whole weights; the inverse of `gather` for a model's state."""
+        own = model.state_dict()
+        return {name: _shard(value, own[name]) for name, value in weights.items()} if self.sharded else weights
+
+    def shard_optimizer_state(self, state: dict, optimizer: torch.optim.Optimizer) -> dict:
+        """Return this rank's shards of an optimizer's whole state."""
+        if not self.sharded:
+            return state
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        shards = {i: {name: _shard(v, own[i]) for name, v in values.items()} for i, values in state["state"].items()}
+        return {**state, "state": shards}
+
+
+SINGLE_PROCESS = World()
+
+
+def _shard(value: Tensor, like: Any) -> Tensor:
+    """Return the shard of `value` that `like` has on this rank; a tensor of another shape stays whole."""
+    if value.shape != like.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    # Every rank has the whole tensor, so nothing is sent.
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

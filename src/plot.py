@@ -1,0 +1,55 @@
+"""Stage plot: the curves of training and evaluation → pictures.
+
+    python src/plot.py --validation data/processed_datasets/validation.json --evaluation data/evaluation --plots plots
+
+Pictures are drawn in a stage of their own, so that a change of a colour trains and evaluates nothing.
+"""
+
+import argparse
+import functools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from lm import plots
+from lm.core.errors import command
+from lm.core.files import read_json
+from lm.tokens.ngrams import CLEAN_BELOW
+from lm.tokens.tokenfile import TokenFile, entropy_per_token, sidecar_path
+
+
+@command
+def main(argv: list[str]) -> None:
+    """Draw the pictures of a run into the folder of its curves."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    for name in ("validation", "evaluation", "plots"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    args = parser.parse_args(argv)
+    draw, folder = functools.partial, args.plots
+
+    # Training: losses with the text's entropy where its source knows it, learning rate, gradient norm.
+    train, validation, curve = (
+        plots.read_csv(folder / f"{name}.csv") for name in ("training", "validation", "loss_by_position")
+    )
+    floor = entropy_per_token(TokenFile(args.validation, np.empty(0), read_json(sidecar_path(args.validation))))
+    panels = (
+        draw(plots.draw_losses, train=train, validation=validation, floor=floor),
+        draw(plots.draw_learning_rate, train=train), draw(plots.draw_gradient_norm, train=train),
+    )  # fmt: skip
+    figure = plots.figure_of(*panels, size=(7.5, 7.5), heights=(3, 1, 1), title="Loss while training")
+    plots.save_png(figure, folder / "training.png")
+
+    # Evaluation: how much context helps, and how much of the loss is explained by contamination.
+    by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by position in the window"
+    plots.save_png(plots.figure_of(by_position, size=(7.5, 3.6), title=title), folder / "loss_by_position.png")
+    table = pq.read_table(args.evaluation / "document_losses.parquet")
+    documents = {name: table[name].to_numpy() for name in ("leaked_fraction", "nats", "utf8_bytes")}
+    by_document = draw(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
+    title = "Loss and contamination of each validation document (area: its bytes)"
+    plots.save_png(plots.figure_of(by_document, size=(7.5, 4.2), title=title), folder / "contamination.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

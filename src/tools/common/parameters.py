@@ -1,0 +1,35 @@
+"""Parameters by dotted name, and the presets that the selectors choose."""
+
+SELECTORS = {"data.source": "sources", "tokenizer.name": "tokenizers", "model.name": "models"}
+
+
+def flatten(section: dict, prefix: str = "") -> dict[str, object]:
+    """Return the leaves of nested mappings by dotted name: {"a": {"b": 1}} → {"a.b": 1}."""
+    leaves = {}
+    for key, value in section.items():
+        name = f"{prefix}{key}"
+        leaves |= flatten(value, f"{name}.") if isinstance(value, dict) and value else {name: value}
+    return leaves
+
+
+def recorded_params(lock: dict) -> dict[str, object]:
+    """Return the parameters in the content of a dvc.lock by dotted name."""
+    files = (file for stage in lock["stages"].values() for file in stage.get("params", {}).values())
+    return {name: value for file in files for name, value in flatten(file).items()}
+
+
+def selected_presets(params: dict, presets: dict) -> dict[str, dict]:
+    """Return the chosen entry of each section of presets.yaml: {"models.tiny": {…}, …}."""
+    chosen = {book: flatten(params)[selector] for selector, book in SELECTORS.items()}
+    return {f"{book}.{name}": presets[book][name] for book, name in chosen.items()}
+
+
+def preset_names_left_out(params: dict) -> dict:
+    """Rename models.tiny.n_layer to models.*.n_layer, so that two presets are compared field by field."""
+    for selector, book in SELECTORS.items():
+        chosen = f"{book}.{params.get(selector)}."
+        params = {
+            f"{book}.*.{name.removeprefix(chosen)}" if name.startswith(chosen) else name: value
+            for name, value in params.items()
+        }
+    return params

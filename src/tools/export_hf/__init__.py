@@ -1,0 +1,1 @@
+"""Convert models to and from Hugging Face folders: `python src export_hf`."""

@@ -1,0 +1,187 @@
+"""Convert a trained model to a folder that transformers loads, or such a folder to a trained model.
+
+    python src export_hf DIR [--models data/models --tokenizer data/tokenizer]
+    python src export_hf --from DIR MODELS [--tokenizer data/tokenizer]
+
+transformers then begins texts as `generate` does. The folder also holds the record and the tokenizer (`tokenizer/`)
+of the training, so that an import restores the exported files. Of any other text-only Gemma 3 an import takes the
+weights; its tokenizer must give the same ids.
+"""
+
+import argparse
+import dataclasses
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import jinja2
+import tokenizers
+import torch
+import yaml
+
+from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.files import atomic_folder, read_json, sha256_file, write_json, write_text
+from lm.core.params import read_section, read_yaml
+from lm.formats.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained, write_pretrained
+from lm.formats.hugging_face import WEIGHTS as SAFETENSORS
+from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams, count_parameters
+from lm.model.weights import RECORD, WEIGHTS, WEIGHTS_DIGITS, check_trained_with, load_trained, save_tensors
+from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
+from lm.tokenizer.build import write_for_generation, write_huggingface
+from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
+from tools.common import paths
+from tools.common.arguments import tool_parser
+from tools.common.parameters import SELECTORS, flatten, selected_presets
+from tools.common.tables import table
+
+CARD = "README.md"
+RECORDED = ("seq_len", "seed", "eval_tokens")  # parameters of the section train that model.json records too
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the arguments; a wrong one ends the program with status 2."""
+    parser = tool_parser("export_hf", __doc__)
+    parser.add_argument("folder", type=Path, help="the folder to write")
+    parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
+    for path in (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.AUDIT, paths.EVALUATION):
+        parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
+    parser.add_argument("--seq_len", type=int, default=512, help="window for scoring an imported model (512)")
+    return parser.parse_args(argv)
+
+
+def check_replaceable(folder: Path, names: set[str]) -> None:
+    """Raise ParamsError unless a folder is missing, empty, or an earlier export with only the files `names`."""
+    if not folder.exists():
+        return
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    unknown = sorted(present - names)
+    if unknown or (present and RECORD not in present):
+        reason = f"holds {unknown[0]}" if unknown else f"has no {RECORD}"
+        raise ParamsError(f"{folder}: {reason}, so it is not an earlier export; name another folder")
+
+
+def export(args: argparse.Namespace, folder: Path) -> None:
+    """Write the best model of args.models, its tokenizer and its card, all or nothing."""
+    model, record = load_trained(args.models, torch.device("cpu"))
+    tokenizer = load_tokenizer(args.tokenizer)
+    check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
+    card = model_card(record, chosen_params(args, record), read_figures(args, record), tokenizer)
+    copied = [META, *tokenizer.meta["files"]]
+    check_replaceable(folder, {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, paths.TOKENIZER.name, *copied})
+    with atomic_folder(folder) as temporary:
+        (temporary / paths.TOKENIZER.name).mkdir()
+        for name in copied:
+            shutil.copyfile(args.tokenizer / name, temporary / paths.TOKENIZER.name / name)
+        write_for_generation(temporary, args.tokenizer, tokenizer.eot_id)
+        write_pretrained(temporary, model, tokenizer.eot_id)
+        write_json(temporary / RECORD, {name: value for name, value in record.items() if name != "last"})
+        write_text(temporary / CARD, card)
+
+
+def chosen_params(args: argparse.Namespace, record: dict) -> dict:
+    """Return the parameters of the model. Raise IntegrityError if the model was trained with other ones."""
+    params = read_yaml(args.params)
+    chosen = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
+    shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
+    train = params.get("train", {})
+    expected = {**record["config"], **record}
+    for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, {n: train.get(n) for n in RECORDED})):
+        for name, value in values.items():
+            if value != expected[name]:
+                sentence = f"{path}: {name} is {value}, the model was trained with {expected[name]}"
+                raise IntegrityError(f"{sentence}; run `dvc repro`, or name the {path.name} of that run")
+    return chosen | {"train": train} | selected_presets(params, read_yaml(args.presets))
+
+
+def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
+    """Return the figures of training, evaluation and data. Raise IntegrityError if they are another model's."""
+    details = args.evaluation / paths.EVALUATION_DETAILS.name
+    evaluation = flatten(read_json(details))
+    evaluated, expected = evaluation.pop("weights_sha256", None), record["best"]["sha256"][:WEIGHTS_DIGITS]
+    if evaluated != expected:
+        raise IntegrityError(f"{details}: is about the model {evaluated}, not {expected}; run `dvc repro`")
+    training = {"best_val_loss": record["best"]["val_loss"]} | flatten(record.get("training", {}))
+    return {"training": training, "evaluation": evaluation, "data": flatten(read_json(args.audit / details.name))}
+
+
+def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: Tokenizer) -> str:
+    """Return README.md: what the model is and how to use it, its metrics, its data, its parameters."""
+    data, config = record["data_sha256"], ModelConfig(**record["config"])
+    hashes = {"training tokens": data["train"], "validation tokens": data["validation"]}
+    hashes |= {"tokenizer": record["tokenizer_sha256"], WEIGHTS: record["best"]["sha256"]}
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), keep_trailing_newline=True)
+    return environment.get_template("card.md.j2").render(
+        model_name=params["model.name"], source=params["data.source"], config=config, best=record["best"],
+        parameters=count_parameters(config)["total"], eot_id=tokenizer.eot_id,
+        tables=[two_columns(name, "value", values) for name, values in figures.items()],
+        hashes=two_columns("file", "SHA-256", hashes),
+        params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True),
+    )  # fmt: skip
+
+
+def two_columns(left: str, right: str, rows: dict) -> str:
+    """Return a Markdown table; numbers keep six significant digits."""
+    cells = [[name, f"{value:.6g}" if isinstance(value, float) else value] for name, value in rows.items()]
+    return "\n".join(table([left, right], cells))
+
+
+def import_model(args: argparse.Namespace, folder: Path) -> None:
+    """Write a Hugging Face folder's weights and their record as training would have left them."""
+    if not args.source.is_dir():
+        raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
+    check_replaceable(folder, set())
+    model = read_pretrained(args.source)
+    with atomic_folder(folder) as temporary:
+        sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
+        own = args.source / RECORD
+        record = own_record(own, model, sha256) if own.exists() else foreign_record(args, model, sha256)
+        write_json(temporary / RECORD, record)
+
+
+def foreign_record(args: argparse.Namespace, model: Gemma3Model, sha256: str) -> dict:
+    """Return the record of a model that was trained elsewhere; unknown values are null."""
+    limit = model.config.max_seq_len
+    if not 1 <= args.seq_len <= limit:
+        raise ParamsError(f"--seq_len is {args.seq_len}, needed: from 1 to the model's max_seq_len ({limit})")
+    tokenizer = load_tokenizer(args.tokenizer)
+    check_same_tokenizer(args.source, tokenizer)
+    if model.config.vocab_size < tokenizer.vocab_size:
+        sizes = f"{model.config.vocab_size}, needed: at least the tokenizer's {tokenizer.vocab_size}"
+        raise DataError(f"{args.source}: vocab_size is {sizes}")
+    return {
+        "config": dataclasses.asdict(model.config), "seq_len": args.seq_len, "seed": None,
+        "eval_tokens": 0,  # no validation tokens selected this model
+        "tokenizer_sha256": tokenizer.sha256, "data_sha256": {"train": None, "validation": None}, "segments": [],
+        "imported": {path.name: sha256_file(path) for path in sorted(args.source.glob("*.safetensors"))},
+        "best": {"step": 0, "tokens_seen": 0, "val_loss": None, "sha256": sha256},
+    }  # fmt: skip
+
+
+def check_same_tokenizer(source: Path, tokenizer: Tokenizer) -> None:
+    """Raise IntegrityError unless a folder's tokenizer gives the same ids, as it is or as transformers rewrites it."""
+    with tempfile.TemporaryDirectory() as copy:  # without config.json, which would change how transformers opens it
+        for name in (BACKEND, TOKENIZER_CONFIG):
+            if not (source / name).exists():
+                raise DataError(f"{source}: {name} is missing; it defines the ids of the model")
+            shutil.copyfile(source / name, Path(copy, name))
+        write_huggingface(Path(copy, "rewritten"), Path(copy))
+        theirs = [rules_of_ids(path / BACKEND) for path in (source, Path(copy, "rewritten"))]
+    if rules_of_ids(tokenizer.folder / BACKEND) not in theirs:
+        advice = "choose its tokenizer as tokenizer.name in params.yaml and run `dvc repro make_tokenizer`"
+        raise IntegrityError(f"{source}: its tokenizer differs from {tokenizer.folder}; {advice}")
+
+
+def rules_of_ids(path: Path) -> list:
+    """Return what decides the ids of a text; padding and the tokens that are added around it do not."""
+    content = json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
+    return [content[name] for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")]
+
+
+@command
+def main(argv: list[str]) -> None:
+    """Export data/models or, with --from, import a folder."""
+    args = parse(argv)
+    folder = args.folder.resolve()
+    (import_model if args.source else export)(args, folder)
+    print(f"{folder}: {sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()):,} bytes")

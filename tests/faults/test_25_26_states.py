@@ -1,0 +1,238 @@
+"""Training that is killed at any moment, finds no space on the disk, or finds damaged states.
+
+After each fault the same command ends with the bits of an undisturbed run.
+"""
+
+import itertools
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lm.train import checkpoints
+from lm.train.checkpoints import load_newest_state, save_state
+from support.train_cases import (
+    clear,
+    die_at,
+    die_in_state,
+    flip_a_bit,
+    make_training,
+    only_run,
+    restored,
+    results,
+    run_stage,
+    set_runtime,
+    stop_after,
+    undisturbed_results,
+)
+
+CHANGED = ["params.yaml", "runtime.yaml"]  # by tests
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    return make_training(tmp_path_factory.mktemp("training") / "ws")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(template):
+    return undisturbed_results(template)
+
+
+@pytest.fixture
+def workspace(template, undisturbed, monkeypatch):
+    """The current directory: the small copy as it was for `undisturbed`, before any run."""
+    monkeypatch.chdir(template.folder)
+    clear()
+    with restored(*CHANGED):
+        yield template
+    for name in ("held", "go", "ran"):
+        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- 25: kill -9
+
+# Of a state, the first call, and then of its record, with which it counts.
+PHASES = [
+    ("torch.save", 1, "before"), ("torch.save", 1, "during"), ("torch.save", 1, "after"),
+    ("os.fsync", 1, "before"), ("os.fsync", 1, "after"), ("os.replace", 1, "before"), ("os.replace", 1, "after"),
+    ("os.fsync", 3, "before"), ("os.fsync", 3, "after"), ("os.replace", 2, "before"), ("os.replace", 2, "after"),
+]  # fmt: skip
+QUICK = [(3, PHASES[1]), (1, PHASES[6]), (3, PHASES[10])]
+CASES = [
+    pytest.param(step, *phase, marks=() if (step, phase) in QUICK else pytest.mark.slow)
+    for step in (1, 3)
+    for phase in PHASES
+]
+
+
+@pytest.mark.parametrize(("step", "name", "call", "when"), CASES)
+def test_25_a_kill_in_any_phase_of_a_state_leaves_one_that_loads(workspace, undisturbed, step, name, call, when):
+    assert run_stage(die_in_state, step, name, call, when).code == -signal.SIGKILL
+    loaded = load_newest_state(only_run())
+    saved = step if (name, call, when) == PHASES[-1] else step - 1
+    assert (loaded["step"] if loaded else 0) == saved
+    set_runtime(checkpoint_every_s=3600)
+    ended = run_stage()
+    assert ended.code == 0, ended.err
+    assert (f"resumed at step {saved} " in ended.out) == bool(saved)
+    assert results() == undisturbed
+    assert [path.name for path in only_run().iterdir()] == ["done"]  # nothing of the killed one stays
+
+
+@pytest.mark.slow
+def test_25_a_kill_at_any_rename_of_a_run_changes_nothing(workspace, undisturbed):
+    for number in itertools.count(1):
+        clear()
+        if run_stage(die_at, "os.replace", number, "after").code == 0:
+            break
+        assert run_stage().code == 0
+        assert results() == undisturbed, f"after a kill at rename {number}"
+    assert number > 20
+
+
+def test_25_what_a_killed_save_left_is_not_counted_among_the_states_kept(tmp_path):
+    for step in (2, 3):
+        save_state(tmp_path, step, {"step": step})
+    (tmp_path / "state-000000004.pt").write_bytes(b"renamed, but killed before its record")
+    save_state(tmp_path, 5, {"step": 5})
+    flip_a_bit(tmp_path / "state-000000005.pt")
+    assert load_newest_state(tmp_path) == {"step": 3}
+
+
+def test_25_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undisturbed):
+    assert run_stage().code == 0
+    set_runtime(keep_fingerprints=1)
+    peak_lr = workspace.get("train.peak_lr")
+    workspace.change(**{"train.peak_lr": 0.001})
+    assert run_stage(die_while_pruning).code == -signal.SIGKILL
+    workspace.change(**{"train.peak_lr": peak_lr})
+    for name in ("data/models", "metrics", "plots"):  # as DVC does before a stage
+        shutil.rmtree(name)
+    assert run_stage().code == 0
+    assert results() == undisturbed
+
+
+def die_while_pruning():
+    prune = checkpoints.prune_runs
+
+    def armed(*arguments):
+        die_at("os.unlink", 3, "after")
+        prune(*arguments)
+
+    checkpoints.prune_runs = armed
+
+
+# ---------------------------------------------------------------- 26: full disk, damaged states
+
+
+def limit_files_from(step, size):
+    """A sabotage: from the state of a step on no file can have more bytes than this."""
+    save = checkpoints.save_state
+
+    def limited(run, at, state):
+        if at == step:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        save(run, at, state)
+
+    checkpoints.save_state = limited
+
+
+def check_full_disk(ended):
+    """The error; the states that were there before, and no other file."""
+    assert ended.code == 5
+    assert "state-000000003.pt: " in ended.sentence and "free some space" in ended.sentence
+    names = sorted(path.name for path in only_run().iterdir())
+    assert names == [f"state-00000000{step}.{suffix}" for step in (1, 2) for suffix in ("json", "pt")]
+    assert load_newest_state(only_run())["step"] == 2
+
+
+@pytest.mark.parametrize("size", [4096, 60_000])
+def test_26_a_state_that_cannot_be_written_ends_with_5_and_the_one_before_stays(workspace, undisturbed, size):
+    check_full_disk(run_stage(limit_files_from, 3, size))
+    assert run_stage().code == 0
+    assert results() == undisturbed
+
+
+@pytest.mark.slow
+def test_26_a_full_disk(workspace, undisturbed):
+    runs = Path(".runs")
+    runs.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(runs)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can be mounted by root alone")
+    try:
+        ended = run_stage(fill_disk_at, 3)
+        (runs / "filler").unlink()
+        check_full_disk(ended)
+        assert run_stage().code == 0
+        assert results() == undisturbed
+    finally:
+        subprocess.run(["umount", runs], check=True)
+
+
+def fill_disk_at(step):
+    """A sabotage: when the state of a step is saved, 30 kB are left on the disk of .runs."""
+    save = checkpoints.save_state
+
+    def filling(run, at, state):
+        if at == step:
+            left = shutil.disk_usage(run).free - 30_000
+            (run.parent / "filler").write_bytes(bytes(left))
+        save(run, at, state)
+
+    checkpoints.save_state = filling
+
+
+def test_26_a_damaged_newest_state_gives_way_to_the_one_before_with_a_warning(workspace, undisturbed):
+    stop_after(3)
+    flip_a_bit(only_run() / "state-000000003.pt")
+    ended = run_stage()
+    assert ended.code == 0 and "resumed at step 2 " in ended.out
+    assert "warning: " in ended.err and "state-000000003.pt: sha256 is" in ended.err
+    assert results() == undisturbed
+
+
+DAMAGES = {
+    "a flipped bit": flip_a_bit,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+    "an empty record": lambda path: path.with_suffix(".json").write_text(""),
+    "a record of nothing": lambda path: path.with_suffix(".json").write_text("{}"),
+}
+
+
+def test_26_without_an_intact_state_nothing_starts_from_scratch(workspace, undisturbed):
+    stop_after(3)
+    run, kept = only_run(), Path("kept")
+    shutil.copytree(run, kept)
+    for name, damage in DAMAGES.items():
+        shutil.rmtree(run)
+        shutil.copytree(kept, run)
+        for path in run.glob("state-*.pt"):
+            damage(path)
+        ended = run_stage()
+        assert ended.code == 4, name
+        assert f"{run}: none of 2 states is intact; delete" in ended.sentence, name
+    shutil.rmtree(kept)
+    shutil.rmtree(run)
+    assert run_stage().code == 0
+    assert results() == undisturbed
+
+
+def test_26_a_damaged_finished_run_is_not_published(workspace, undisturbed):
+    assert run_stage().code == 0
+    done = only_run() / "done"
+    flip_a_bit(done / "models" / "best_model_params.pt")
+    shutil.rmtree("data/models")
+    ended = run_stage()
+    assert ended.code == 4 and "best_model_params.pt: sha256 is" in ended.sentence
+    assert not Path("data/models").exists()
+    shutil.rmtree(only_run())
+    assert run_stage().code == 0
+    assert results() == undisturbed

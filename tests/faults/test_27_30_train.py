@@ -1,0 +1,315 @@
+"""Training with hostile states, changed inputs or code, a diverging loss, or a request to stop.
+
+After each fault the same command ends with the bits of an undisturbed run.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm.core.files import sha256_file, write_json
+from lm.model.weights import save_tensors
+from lm.train.checkpoints import load_newest_state, save_state
+from support.train_cases import (
+    Stage,
+    clear,
+    die_in_state,
+    flip_a_bit,
+    hold_at,
+    make_training,
+    only_run,
+    restored,
+    results,
+    run_stage,
+    set_runtime,
+    set_variable,
+    stop_after,
+    undisturbed_results,
+    wait_for,
+)
+
+STEP, OPTIMIZERS = "src/lm/train/step.py", "src/lm/train/optimizers.py"
+CHANGED = [  # by tests
+    "params.yaml", "runtime.yaml", "train.bin", "train.json", STEP, OPTIMIZERS, "src/lm/train/preflight.py",
+    "src/train.py",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    return make_training(tmp_path_factory.mktemp("training") / "ws")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(template):
+    return undisturbed_results(template)
+
+
+@pytest.fixture
+def workspace(template, undisturbed, monkeypatch):
+    """The current directory: the small copy as it was for `undisturbed`, before any run."""
+    monkeypatch.chdir(template.folder)
+    clear()
+    with restored(*CHANGED):
+        yield template
+    for name in ("held", "go", "ran"):
+        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- 27: hostile and foreign files
+
+
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def hostile(value):
+    return {**value, "payload": Payload()}
+
+
+def another_shape(weights):
+    """One entry less and one of another shape."""
+    return {name: weights[name] for name in weights if name != "embed_tokens.weight"} | {"norm.weight": torch.ones(3)}
+
+
+def replace_states(change):
+    """Both states of the run become change(the newest), with records that are right."""
+    value = change(load_newest_state(only_run()))
+    for step in (2, 3):
+        save_state(only_run(), step, value)
+
+
+SWITCH = [(), (set_variable, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")]
+
+
+@pytest.mark.parametrize("switch", SWITCH)
+def test_27_a_hostile_state_never_runs(workspace, switch):
+    stop_after(3)
+    replace_states(hostile)
+    ended = run_stage(*switch)
+    assert ended.code == 4 and "none of 2 states is intact" in ended.sentence
+    assert "refused by torch.load(weights_only=True)" in ended.err
+    assert not Path("ran").exists()
+    torch.load(next(only_run().glob("*.pt")), weights_only=False)
+    Path("ran").rmdir()  # the payload works
+
+
+def test_27_a_state_of_another_shape_is_refused_by_the_names_that_differ(workspace):
+    stop_after(3)
+    replace_states(lambda state: state | {"model": another_shape(state["model"])})
+    ended = run_stage()
+    assert ended.code == 4
+    assert "norm.weight" in ended.sentence and "embed_tokens.weight" in ended.sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "sentences"),
+    [
+        (hostile, ["refused by torch.load(weights_only=True)"]),
+        (another_shape, ["norm.weight", "embed_tokens.weight"]),
+        (lambda weights: weights | {"more": torch.ones(1)}, ["more"]),
+        (list, ["best_model_params.pt"]),
+        (None, ["sha256 is", "its record says"]),
+    ],
+)
+@pytest.mark.parametrize("switch", SWITCH)
+def test_27_a_model_to_begin_with_is_refused(workspace, undisturbed, change, sentences, switch):
+    """By the function with which every reader of data/models loads it."""
+    path = Path("other/best_model_params.pt")
+    path.parent.mkdir()
+    for name in undisturbed:
+        if name.startswith("data/models"):
+            Path("other", Path(name).name).write_bytes(undisturbed[name])
+    if change is None:
+        flip_a_bit(path)
+    else:
+        record = json.loads((path.parent / "model.json").read_text())
+        record["best"]["sha256"] = save_tensors(path, change(torch.load(path, weights_only=True)))
+        write_json(path.parent / "model.json", record)
+    workspace.change(**{"train.init_from": "other"})
+    ended = run_stage(*switch)
+    shutil.rmtree(path.parent)
+    assert ended.code == 4 and "other/best_model_params.pt" in ended.sentence
+    assert all(sentence in ended.sentence for sentence in sentences), ended.sentence
+    assert not Path("ran").exists()
+
+
+# ---------------------------------------------------------------- 28: something changed
+
+
+def change_param(workspace):
+    workspace.change(**{"train.peak_lr": 0.001})
+
+
+def change_data(workspace):
+    path = Path("train.json")
+    content = Path("train.bin").read_bytes()
+    Path("train.bin").write_bytes(content[2:] + content[:2])
+    path.write_text(path.read_text().replace(sha256_of(content), sha256_file("train.bin")))
+
+
+def change_code(workspace):
+    replace_in(OPTIMIZERS, "alpha=-size", "alpha=-size * 1.01")
+
+
+def change_words(workspace):
+    replace_in(STEP, "a rise of more than", "which rose by more than")
+    replace_in(OPTIMIZERS, "    a, b, c = NEWTON", "    # The coefficients.\n    a, b, c = NEWTON")
+    replace_in("src/lm/train/preflight.py", "expect overfitting", "the model may overfit")
+    replace_in("src/train.py", "resumed at step", "continued at step")
+
+
+def replace_in(name, old, new):
+    text = Path(name).read_text()
+    assert text.count(old) == 1, (name, old)
+    Path(name).write_text(text.replace(old, new))
+
+
+def sha256_of(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_28_changed_words_keep_the_states_of_a_run(workspace, undisturbed):
+    stop_after(3)
+    change_words(workspace)
+    ended = run_stage()
+    assert ended.code == 0 and "resumed at step 3 " in ended.out
+    assert results() == undisturbed
+
+
+def test_28_a_change_starts_a_run_of_its_own_and_changing_back_resumes(workspace, undisturbed):
+    stop_after(3)
+    for change in (change_param, change_data, change_code):
+        with restored(*CHANGED):
+            change(workspace)
+            ended = run_stage(die_in_state, 1, "torch.save", 1, "before")
+        assert ended.code == -signal.SIGKILL and "resumed" not in ended.out, change.__name__
+    ended = run_stage()
+    assert ended.code == 0 and "resumed at step 3 " in ended.out
+    assert results() == undisturbed
+
+
+# ---------------------------------------------------------------- 29: diverged
+
+
+def test_29_a_loss_that_is_not_finite_ends_with_6_and_the_best_model_is_kept(workspace, undisturbed):
+    before = {name: workspace.get(name) for name in ("train.peak_lr", "train.divergence_nats")}
+    workspace.change(**{"train.peak_lr": 1e30, "train.divergence_nats": None})
+    set_runtime(checkpoint_every_s=3600)
+    for _ in range(2):
+        ended = run_stage()
+        assert ended.code == 6
+        assert "training diverged at step 1: loss " in ended.sentence
+        assert "gradient norm nan, windows [" in ended.sentence and "lower train.peak_lr" in ended.sentence
+    state = load_newest_state(only_run())
+    assert (state["step"], state["best_step"]) == (1, 0)
+    assert all(weight.isfinite().all() for weight in state["best_weights"].values())
+    for path in Path("metrics").glob("*.json"):
+        json.loads(path.read_text(), parse_constant=pytest.fail)
+    workspace.change(**before)
+    assert run_stage().code == 0
+    assert results() == undisturbed
+
+
+def test_29_a_run_that_diverged_does_not_go_on_past_it(workspace):
+    workspace.change(**{"train.peak_lr": 3.0, "train.divergence_nats": 0.1})
+    first, second = run_stage(), run_stage()
+    assert first.code == second.code == 6
+    assert "training diverged at step 4: loss " in first.sentence == second.sentence
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_29_no_metric_is_written_that_strict_json_lacks(tmp_path, value):
+    write_json(tmp_path / "train.json", {"loss": 2.5})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "train.json", {"loss": [value]})
+    assert json.loads((tmp_path / "train.json").read_text()) == {"loss": 2.5}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# ---------------------------------------------------------------- 30: stopped
+
+
+@pytest.fixture
+def only_stopping_saves(workspace):
+    """No state is saved but by a stage that is asked to stop."""
+    set_runtime(checkpoint_every_s=3600)
+    return workspace
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_30_a_signal_saves_the_state_and_the_next_run_goes_on(only_stopping_saves, undisturbed, number, code):
+    stage = Stage(hold_at, 3)
+    wait_for(Path("held").exists)
+    os.kill(stage.process.pid, number)
+    Path("go").touch()
+    ended = stage.end()
+    assert ended.code == code
+    assert f"training stopped at step 3 ({number.name}); its state is saved" in ended.sentence
+    assert not Path("data/models").exists()
+    ended = run_stage()
+    assert ended.code == 0 and "resumed at step 3 " in ended.out
+    assert results() == undisturbed
+
+
+def test_30_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed):
+    stage = Stage(hold_at, 3)
+    wait_for(Path("held").exists)
+    os.kill(stage.process.pid, signal.SIGTERM)
+    wait_for(lambda: "send the signal again" in stage.err)
+    os.kill(stage.process.pid, signal.SIGINT)
+    ended = stage.end()
+    assert ended.code == 130
+    assert "stopped at once (SIGINT)" in ended.sentence and "`dvc repro`" in ended.sentence
+    assert load_newest_state(only_run()) is None
+    assert run_stage().code == 0
+    assert results() == undisturbed
+
+
+def test_30_a_stage_whose_parent_is_gone_leaves_and_never_are_there_two_writers(only_stopping_saves, undisturbed):
+    stage = Stage(in_a_child, 3)
+    wait_for(Path("held").exists)
+    stage.process.kill()
+    ended = run_stage()
+    assert ended.code == 75
+    assert f"data/models: process {Path('held').read_text()} is writing it" in ended.sentence
+    Path("go").touch()
+    wait_for(lambda: "error: " in stage.err)
+    assert "training stopped at step 3 (the process that started it is gone); its state is saved" in stage.err
+    ended = run_stage()
+    assert ended.code == 0 and "resumed at step 3 " in ended.out
+    assert results() == undisturbed
+
+
+def in_a_child(step):
+    """A sabotage: the stage runs in a child of its process, which does nothing but wait."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    hold_at(step)
+
+
+def test_30_the_same_run_in_another_copy_waits_and_is_served(workspace, undisturbed, tmp_path, monkeypatch):
+    """Queued experiments share .runs and may differ in what is no part of the run."""
+    stage = Stage(hold_at, 3)
+    wait_for(Path("held").exists)
+    copy = shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".runs"))
+    monkeypatch.chdir(copy)
+    other = Stage(set_variable, "DVC_ROOT", str(workspace.folder))
+    wait_for(lambda: f": waiting for process {stage.process.pid}" in other.err)
+    (workspace.folder / "go").touch()
+    ended = other.end()
+    assert ended.code == 0 and "parameters" not in ended.out  # not a step was computed here
+    assert results() == undisturbed
+    assert not Path(".runs").exists()
+    assert stage.end().code == 0

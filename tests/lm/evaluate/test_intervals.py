@@ -1,0 +1,142 @@
+"""Intervals over documents contain the true value, p-values are small as often as they should be."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from lm.evaluate.intervals import dominating_documents, effective_documents, ratio_interval, studentized
+from support import ROOT
+from support.loss_cases import LN2, corpus
+
+
+def difference(data, rng, **options):
+    """Return the interval of B - A of `corpus`."""
+    nats_a, nats_b, sizes = data
+    return ratio_interval((nats_b - nats_a) / LN2, sizes, rng, **options)
+
+
+def committed_pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return sizes and bits per byte under both configurations of the committed comparison (96,)."""
+    with open(ROOT / "benchmarks" / "results" / "optimizers.csv", encoding="utf-8") as file:
+        return tuple(np.array(list(csv.reader(file))[1:], dtype=float)[:, 1:].T)
+
+
+@pytest.mark.parametrize("documents", [24, 96])
+@pytest.mark.parametrize("population", ["committed pairs", "lognormal"])
+def test_coverage_where_the_difference_depends_on_the_length(documents, population):
+    """Differences fall with the length of a document, as in the committed pairs (correlation -0.56)."""
+    sizes, a, b = committed_pairs()
+    logs = np.log(sizes)
+    slope, start = np.polyfit(logs, b - a, 1)
+    rng, p_values = np.random.default_rng(documents), []
+    for _ in range(600):
+        if population == "committed pairs":
+            chosen, truth = rng.integers(96, size=documents), (b - a) @ sizes / sizes.sum()
+            size, rate = sizes[chosen], (b - a)[chosen]
+        else:
+            log_size, truth = rng.normal(logs.mean(), logs.std(), documents), slope * logs.var()
+            scatter = rng.choice(b - a - start - slope * logs, documents)
+            size, rate = np.exp(log_size), slope * (log_size - logs.mean()) + scatter
+        p_values.append(ratio_interval((rate - truth) * size, size, rng, resamples=299).p_value)
+    p_values = np.array(p_values)
+    assert 0.92 <= np.mean(p_values > 0.05) <= 0.985
+    assert np.mean(p_values <= 0.01) <= 0.04
+    assert 0.12 <= np.mean(p_values <= 0.25) <= 0.3
+
+
+def test_without_a_difference_p_is_uniform_or_slightly_too_large():
+    """Intervals that hold where the difference depends on the length are slightly wide where it does not."""
+    rng = np.random.default_rng(4)
+    found = [difference(corpus(rng, 96, 0.0), rng, resamples=299) for _ in range(400)]
+    p_values = np.array([each.p_value for each in found])
+    assert 0.925 <= np.mean([each.low <= 0 <= each.high for each in found]) <= 0.99
+    for level in (0.25, 0.5, 0.75):
+        assert level - 0.12 <= np.mean(p_values <= level) <= level + 0.05
+
+
+def test_interval_of_a_true_difference_contains_it():
+    rng = np.random.default_rng(5)
+    found = [difference(corpus(rng, 96, -0.08), rng, resamples=299) for _ in range(200)]
+    assert 0.91 <= np.mean([f.low <= -0.08 <= f.high for f in found]) <= 0.995
+    assert np.mean([f.p_value < 0.05 for f in found]) > 0.7
+
+
+def test_a_single_figure_is_covered_more_often_than_by_standard_errors():
+    sizes, a, _ = committed_pairs()
+    logs, rng, held = np.log(sizes), np.random.default_rng(6), []
+    slope, start = np.polyfit(logs, a, 1)
+    truth = start + slope * (logs.mean() + logs.var())
+    for _ in range(300):
+        log_size = rng.normal(logs.mean(), logs.std(), 96)
+        rate, size = start + slope * log_size + rng.choice(a - start - slope * logs, 96), np.exp(log_size)
+        found = ratio_interval(rate * size, size, rng, resamples=299)
+        held.append(found.low <= truth <= found.high)
+    assert np.mean(held) >= 0.91
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
+@pytest.mark.parametrize("shift", [0.0, 0.02, 0.03, 0.04, 0.08])
+def test_p_and_interval_agree(shift, confidence):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        found = difference(corpus(rng, 30, shift), rng, confidence=confidence, resamples=999)
+        assert (found.p_value <= 1 - confidence + 1e-9) == (not found.low <= 0 <= found.high)
+        assert found.low < found.value < found.high
+
+
+def test_equal_lengths_give_the_ordinary_standard_error_and_t():
+    rates = np.random.default_rng(0).normal(3, 1, 20)
+    z, se, df = studentized(rates * 100, np.full(20, 100.0), 3.0)
+    assert se == pytest.approx(rates.std(ddof=1) / math.sqrt(20)) and df == pytest.approx(19)
+    assert z == pytest.approx((rates.mean() - 3) / se, rel=0.05)
+
+
+def test_degrees_of_freedom_equal_those_of_the_whole_covariance():
+    sizes = np.random.default_rng(1).lognormal(7, 1.3, 12)
+    weights = sizes / sizes.sum()
+    centre = np.eye(12) - np.outer(sizes, np.ones(12)) / sizes.sum()
+    covariance = centre @ np.diag(sizes**2) @ centre.T
+    scale = 1 / np.sqrt(1 - 2 * weights + (weights**2).sum())
+    scaled = covariance * np.outer(scale, scale)
+    expected = np.trace(scaled) ** 2 / np.square(scaled).sum()
+    assert studentized(sizes, sizes, 0.0)[2] == pytest.approx(expected)
+
+
+def test_same_seed_gives_the_same_result():
+    data = corpus(np.random.default_rng(6), 50, 0.02)
+    first = difference(data, np.random.default_rng(1), resamples=999)
+    assert first == difference(data, np.random.default_rng(1), resamples=999)
+    assert first != difference(data, np.random.default_rng(2), resamples=999)
+
+
+def test_too_few_documents_give_no_interval():
+    rng = np.random.default_rng(8)
+    alone = ratio_interval(np.array([1.0]), np.array([10]), rng)
+    assert alone.value == pytest.approx(0.1) and alone.se is alone.low is alone.p_value is None
+    with np.errstate(all="raise"):
+        for count in (2, 3):
+            few = difference(corpus(rng, count), rng, resamples=199)
+            assert few.se > 0 and few.low is few.high is few.p_value is None
+        equal = ratio_interval(np.full(9, 5.0), np.full(9, 10), rng)
+    assert equal.value == 0.5 and equal.low is None
+
+
+def test_equal_losses_give_zero_with_p_one():
+    found = ratio_interval(np.zeros(20), np.full(20, 7), np.random.default_rng(0))
+    assert (found.value, found.low, found.high, found.p_value) == (0, 0, 0, 1)
+
+
+def test_documents_without_text_are_left_out():
+    values, sizes = np.array([1.0, 5.0, 2.0, 3.5, 1.5]), np.array([10, 0, 20, 30, 11])
+    found, expected = (
+        ratio_interval(values[keep], sizes[keep], np.random.default_rng(1)) for keep in (sizes >= 0, sizes > 0)
+    )
+    assert found == expected
+
+
+def test_effective_number_and_dominating_documents():
+    assert effective_documents(np.full(7, 300)) == pytest.approx(7)
+    assert effective_documents(np.array([1000, 1, 1, 1])) == pytest.approx(1, abs=0.01)
+    assert dominating_documents(np.array([10, 60, 4, 126])) == {3: 0.63, 1: 0.3}

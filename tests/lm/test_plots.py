@@ -1,0 +1,102 @@
+"""Test the pictures of a run: deterministic bytes, readable ticks, labels that do not overlap."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from lm.plots import (
+    draw_documents,
+    draw_gradient_norm,
+    draw_learning_rate,
+    draw_loss_by_position,
+    draw_losses,
+    figure_of,
+    read_csv,
+    save_png,
+    smooth,
+    to_svg,
+)
+
+TOKENS = [1000.0, 2000.0, 3000.0]
+TRAIN = {"tokens": TOKENS, "lr": [0.1, 0.2, 0.0], "train_loss": [5.0, 4.0, 3.0], "grad_norm": [2.0, 1.0, 0.5]}
+VALIDATION = {"tokens": [0.0, 3000.0], "val_loss": [9.0, 3.01]}
+TIMING = {"tokens": [0.0, 3000.0], "seconds": [10.0, 1210.0]}
+DOCUMENTS = {
+    "leaked_fraction": np.array([0.0, 0.5, 1.0]),
+    "nats": np.array([100.0, 50.0, 1.0]),
+    "utf8_bytes": np.array([100, 80, 0]),
+}
+DRAW = functools.partial
+PANELS = {
+    "losses": DRAW(draw_losses, train=TRAIN, validation=VALIDATION, floor=2.0),
+    "losses_by_time": DRAW(draw_losses, train=TRAIN, validation=VALIDATION, timing=TIMING),
+    "learning_rate": DRAW(draw_learning_rate, train=TRAIN),
+    "gradient_norm": DRAW(draw_gradient_norm, train=TRAIN),
+    "position": DRAW(draw_loss_by_position, curve={"context_tokens": [1, 2, 4], "nats_per_token": [5.0, 4.0, 3.0]}),
+    "documents": DRAW(draw_documents, documents=DOCUMENTS, clean_below=0.2),
+}
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_equal_data_give_equal_bytes(tmp_path, panel):
+    for name in ("a.png", "b.png"):
+        save_png(figure_of(PANELS[panel], size=(4, 3)), tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert to_svg(figure_of(PANELS[panel], size=(4, 3))) == to_svg(figure_of(PANELS[panel], size=(4, 3)))
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_every_picture_names_both_axes(panel):
+    (axes,) = figure_of(PANELS[panel], size=(4, 3)).axes
+    assert axes.get_xlabel() and axes.get_ylabel()
+
+
+def test_of_several_panels_the_lowest_one_keeps_the_x_label():
+    figure = figure_of(PANELS["losses"], PANELS["learning_rate"], PANELS["gradient_norm"], size=(6, 6), title="Loss")
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "tokens seen"]
+    assert figure.axes[0].get_title("left") == "Loss"
+    figure = figure_of(lambda axes: axes.set_title("its own"), size=(6, 6))
+    assert figure.axes[0].get_title("left") == "its own"
+
+
+def test_a_run_that_has_only_begun_is_drawn(tmp_path):
+    begun = {name: values[:1] for name, values in VALIDATION.items()}
+    save_png(figure_of(DRAW(draw_losses, train={}, validation=begun), size=(4, 3)), tmp_path / "a.png")
+    save_png(figure_of(DRAW(draw_learning_rate, train={}), size=(4, 3)), tmp_path / "b.png")
+    save_png(figure_of(DRAW(draw_gradient_norm, train={}), size=(4, 3)), tmp_path / "c.png")
+
+
+@pytest.mark.parametrize(("train_end", "validation_end"), [(3.0, 3.0), (3.0, 3.01), (3.05, 3.0), (3.0, 6.0)])
+def test_the_names_of_two_curves_do_not_overlap(train_end, validation_end):
+    train = TRAIN | {"train_loss": [9.0, 5.0, train_end]}
+    validation = VALIDATION | {"val_loss": [9.0, validation_end]}
+    figure = figure_of(DRAW(draw_losses, train=train, validation=validation), size=(7.5, 4))
+    figure.draw_without_rendering()
+    low, high = sorted((text.get_window_extent() for text in figure.axes[0].texts), key=lambda box: box.y0)
+    assert low.y1 <= high.y0
+
+
+@pytest.mark.parametrize("last", [100, 128, 65, 1100, 32768])
+def test_the_last_tick_of_the_positions_is_the_windows_length(last):
+    x = [*(2**i for i in range((last - 1).bit_length())), last]
+    curve = {"context_tokens": x, "nats_per_token": [3.0] * len(x)}
+    figure = figure_of(DRAW(draw_loss_by_position, curve=curve), size=(4.6, 3.2))
+    figure.draw_without_rendering()
+    labels = sorted(figure.axes[0].get_xticklabels(), key=lambda label: label.get_position()[0])
+    assert labels[-1].get_text() == f"{last:,}"
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_smoothing_keeps_the_ends_and_the_length():
+    assert smooth([1.0, 5.0, 3.0], fraction=0.7).tolist() == [1.0, 3.0, 3.0]
+
+
+def test_a_csv_without_rows_has_no_columns(tmp_path):
+    (tmp_path / "empty.csv").write_text("tokens,train_loss\n")
+    (tmp_path / "full.csv").write_text("tokens,train_loss\n1,2.5\n3,4\n")
+    assert read_csv(tmp_path / "empty.csv") == {}
+    assert read_csv(tmp_path / "full.csv") == {"tokens": [1.0, 3.0], "train_loss": [2.5, 4.0]}

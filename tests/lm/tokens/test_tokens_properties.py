@@ -1,0 +1,127 @@
+"""What holds for any size, key, cut and dtype: permutations, windows, selection, shards and token files."""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm.tokens.shards import ShardedIds
+from lm.tokens.tokenfile import DTYPES, open_tokens, write_tokens
+from lm.tokens.windows import TokenWindows, permute, read_windows, selection_starts
+from support.properties import check_examples
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+@check_examples
+@given(size=st.integers(1, 5000), key=KEYS)
+def test_a_permutation_is_a_bijection(size, key):
+    assert np.array_equal(np.sort(permute(np.arange(size), size, key)), np.arange(size))
+
+
+@check_examples
+@given(size=st.integers(1, 2**40), key=KEYS, data=st.data())
+def test_a_permutation_of_any_size_stays_inside_and_sends_no_two_to_one_place(size, key, data):
+    index = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True)))
+    sent = permute(index, size, key)
+    assert sent.min() >= 0 and sent.max() < size and len(set(sent.tolist())) == len(index)
+
+
+@check_examples
+@given(
+    num_tokens=st.integers(2, 600), seq_len=st.integers(1, 40), batch_size=st.integers(1, 7),
+    seed=st.integers(0, 2**63 - 1),
+)  # fmt: skip
+def test_two_epochs_take_every_window_once_each(num_tokens, seq_len, batch_size, seed):
+    seq_len = min(seq_len, num_tokens - 1)
+    windows = TokenWindows(np.arange(num_tokens, dtype=np.uint32), seq_len, batch_size, seed)
+    sizes = [windows.windows_per_epoch(epoch) for epoch in (0, 1)]
+    steps = -(-sum(sizes) // batch_size)
+    starts = np.concatenate([windows.starts(step) for step in range(steps)])
+    for epoch_starts in (starts[: sizes[0]], starts[sizes[0] : sum(sizes)]):
+        in_order = np.sort(epoch_starts)
+        assert np.all(np.diff(in_order) == seq_len)
+        assert 0 <= in_order[0] < seq_len and in_order[-1] + seq_len < num_tokens
+        assert in_order[-1] + 2 * seq_len >= num_tokens, "no window is left out at the end"
+
+
+@check_examples
+@given(num_tokens=st.integers(1, 100_000), num_selected=st.integers(1, 100_000), seq_len=st.integers(1, 600))
+def test_selected_windows_are_inside_aligned_and_evenly_spread(num_tokens, num_selected, seq_len):
+    starts = selection_starts(num_tokens, num_selected, seq_len)
+    num_windows = max(1, num_tokens // seq_len)
+    assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
+    assert np.all(starts % seq_len == 0)
+    numbers = starts // seq_len
+    assert numbers[0] >= 0 and numbers[-1] < num_windows
+    gaps = np.diff(numbers)
+    assert len(gaps) == 0 or (gaps.min() >= 1 and gaps.max() - gaps.min() <= 1)
+    # As much of the stream is before the first window as after the last one, up to one gap.
+    assert abs(numbers[0] - (num_windows - 1 - numbers[-1])) <= num_windows / len(starts)
+
+
+@st.composite
+def shards(draw):
+    """Return ids (N,) and the same ids cut into shards, empty ones among them."""
+    dtype = draw(st.sampled_from([np.uint16, np.uint32]))
+    ids = np.array(draw(st.lists(st.integers(0, np.iinfo(dtype).max), min_size=1, max_size=60)), dtype)
+    cuts = sorted(draw(st.lists(st.integers(0, len(ids)), max_size=6)))
+    return ids, ShardedIds([ids[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(ids)])])
+
+
+@check_examples
+@given(both=shards(), data=st.data())
+def test_shards_index_like_one_array(both, data):
+    ids, sharded = both
+    bound = st.one_of(st.none(), st.integers(-70, 70))
+    wanted = slice(data.draw(bound), data.draw(bound))
+    assert np.array_equal(sharded[wanted], ids[wanted]) and sharded[wanted].dtype == ids.dtype
+    positions = np.array(data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=30)), np.int64)
+    assert np.array_equal(sharded[positions], ids[positions])
+    position = data.draw(st.integers(-len(ids), len(ids) - 1))
+    assert sharded[position] == ids[position]
+    assert len(sharded) == len(ids) and np.array_equal(np.asarray(sharded), ids)
+
+
+@check_examples
+@given(both=shards(), position=st.integers(), before=st.booleans())
+def test_shards_refuse_what_is_outside(both, position, before):
+    ids, sharded = both
+    outside = -len(ids) - 1 - abs(position) if before else len(ids) + abs(position)
+    with pytest.raises(IndexError):
+        sharded[outside]
+
+
+@check_examples
+@given(both=shards(), length=st.integers(1, 20), data=st.data())
+def test_windows_of_shards_are_those_of_one_array(both, length, data):
+    ids, sharded = both
+    length = min(length, len(ids))
+    starts = np.array(data.draw(st.lists(st.integers(0, len(ids) - length), min_size=1, max_size=10)), np.int64)
+    wanted = np.stack([ids[start : start + length] for start in starts])
+    for stream in (ids, sharded):
+        windows = read_windows(stream, starts, length)
+        assert windows.dtype == np.int64 and np.array_equal(windows, wanted)
+
+
+@check_examples
+@given(dtype=st.sampled_from(sorted(DTYPES)), data=st.data())
+def test_a_token_file_holds_the_ids_that_were_written(dtype, data):
+    largest = np.iinfo(DTYPES[dtype]).max
+    chunks = data.draw(st.lists(st.lists(st.integers(0, largest), max_size=20), min_size=1, max_size=5))
+    ids = np.array(list(itertools.chain(*chunks)), DTYPES[dtype])
+    if not len(ids):
+        return
+    tokenizer = {"vocab_size": int(largest) + 1, "eot_id": 0, "sha256": "0" * 64}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.bin"
+        parts = [np.array(chunk, DTYPES[dtype]) for chunk in chunks]
+        meta = write_tokens(path, parts, dtype, lambda: {"tokenizer": tokenizer})
+        assert path.read_bytes() == ids.astype(DTYPES[dtype]).tobytes()
+        tokens = open_tokens(path)
+        assert tokens.meta == meta and meta["tokens"] == len(ids)
+        assert np.array_equal(tokens.ids, ids)

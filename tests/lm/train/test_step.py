@@ -1,0 +1,261 @@
+"""Training steps: repeatable, resumable bit for bit, the same for any micro-batch, stopped by non-finite values."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from lm.core.errors import DivergedError
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.tokens.windows import TokenWindows
+from lm.train.batches import prefetch
+from lm.train.optimizers import build_optimizers
+from lm.train.preflight import step_seconds, validation_seconds
+from lm.train.schedule import learning_rate
+from lm.train.state import TrainingState
+from lm.train.step import (
+    accumulate_gradients,
+    check_finite,
+    compute_gradients,
+    is_finished,
+    log_step,
+    record_validation,
+    update_weights,
+    validation_loss,
+)
+from lm.train.world import World
+from support import ROOT
+from support.model_cases import optimizer_params
+from support.workspace import MICRO_MODEL
+
+CPU = torch.device("cpu")
+IDS = (np.arange(3000) * 7919 % 61 % 50).astype(np.uint16)  # learnable: a fixed cycle
+
+
+@dataclasses.dataclass(frozen=True)
+class Params:
+    seq_len: int = 16
+    batch_tokens: int = 128
+    micro_batch_tokens: int = 128
+    max_steps: int = 12
+    warmup_steps: int = 2
+    peak_lr: float = 0.02
+    min_lr: float = 0.0
+    schedule: str = "stable_decay"
+    decay_share: float = 0.4
+    grad_clip: float = 1.0
+    log_every_steps: int = 3
+    patience_evals: int | None = None
+    divergence_nats: float | None = None
+    eval_tokens: int = 100
+
+    @property
+    def batch_size(self):
+        return self.batch_tokens // self.seq_len
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    ids: np.ndarray = dataclasses.field(default_factory=lambda: IDS)
+    eot_id: int = 49
+
+
+def new_state(optimizer="muon"):
+    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
+    model.init_weights(torch.Generator().manual_seed(1))
+    return TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
+
+
+def run(state, params=None, until=None):
+    """Take the steps of src/train.py, without its validations, checkpoints and display."""
+    params = params or Params()
+    windows = TokenWindows(IDS, params.seq_len, params.batch_size, seed=1)
+    batches = prefetch(windows, range(state.step, params.max_steps), CPU)
+    while not is_finished(state, params) and state.step != until:
+        loss, grad_norm = compute_gradients(state, next(batches), params, torch.float32)
+        check_finite(loss, grad_norm, state, windows, params)
+        lr = learning_rate(state.step, params)
+        update_weights(state, lr)
+        log_step(state, loss, grad_norm, lr, params)
+    return state
+
+
+def validate(state, loss):
+    record_validation(state, loss, Params())
+
+
+def same(first, second):
+    weights = zip(first.weights().values(), second.weights().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in weights) and first.history == second.history
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_the_same_seed_gives_the_same_bits_and_the_loss_falls(optimizer):
+    first, second = (run(new_state(optimizer), Params(max_steps=60)) for _ in range(2))
+    assert same(first, second)
+    losses = [row[3] for row in first.history.train]
+    assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("stop", [1, 2, 5, 11])
+def test_an_interrupted_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, optimizer, stop):
+    undisturbed = run(new_state(optimizer))
+    stopped = run(new_state(optimizer), until=stop)
+    torch.save(stopped.as_dict(), tmp_path / "state.pt")
+    resumed = new_state(optimizer)
+    resumed.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert resumed.step == stop
+    assert same(run(resumed), undisturbed)
+
+
+def test_a_resumed_run_draws_the_numbers_that_the_undisturbed_one_would_have():
+    state = new_state()
+    saved, expected = state.as_dict(), torch.rand(3)
+    torch.manual_seed(99)
+    new_state().restore(saved)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+def test_accumulation_gives_the_gradients_of_the_large_batch(micro_batches):
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
+    results = []
+    for parts in (1, micro_batches):
+        model = new_state().model
+        loss = accumulate_gradients(model, x, y, parts, torch.float32)
+        results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
+    assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
+    assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
+
+
+def test_a_row_of_the_curve_averages_its_interval():
+    single = run(new_state(), Params(log_every_steps=1)).history.train
+    averaged = run(new_state()).history.train
+    assert [row[0] for row in averaged] == [3, 6, 9, 12]
+    assert [row[1] for row in averaged] == [384, 768, 1152, 1536]
+    for row in averaged:
+        mean = np.mean([loss for step, _, _, loss, _ in single if row[0] - 3 < step <= row[0]])
+        assert row[3] == pytest.approx(mean)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update():
+    state = new_state()
+    with torch.no_grad():
+        state.model.norm.weight[0] = float("nan")
+    before = state.model.embed_tokens.weight.clone()
+    with pytest.raises(DivergedError, match=r"diverged at step 0: loss nan.*lower train\.peak_lr 0\.02"):
+        run(state)
+    assert torch.equal(state.model.embed_tokens.weight, before)
+    with pytest.raises(DivergedError, match="validation loss is nan"):
+        validate(state, float("nan"))
+
+
+def test_a_rise_of_the_loss_ends_the_run_where_it_is_asked_to():
+    wild = Params(peak_lr=3.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
+    losses = [row[3] for row in run(new_state(), wild).history.train]
+    first = next(i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5)
+    with pytest.raises(DivergedError, match=rf"diverged at step {(first + 1) * 3}: .*divergence_nats 0\.5"):
+        run(new_state(), dataclasses.replace(wild, divergence_nats=0.5))
+
+
+def test_patience_ends_the_run_also_when_it_was_stopped_at_its_end(tmp_path):
+    state, params = new_state(), Params(patience_evals=2)
+    validate(state, 2.0)
+    for loss in (1.5, 1.6, 1.5):  # equal is not better
+        run(state, params, until=state.step + 1)
+        validate(state, loss)
+    assert (state.step, state.best_step) == (3, 1)
+    resumed = new_state()
+    resumed.restore(state.as_dict())
+    assert run(resumed, params).step == 3
+    assert run(resumed, Params()).step == 12
+
+
+def test_the_best_weights_are_kept_apart_from_those_that_follow():
+    state = new_state()
+    validate(state, 2.0)
+    best = {name: value.clone() for name, value in state.best_weights.items()}
+    run(state)
+    validate(state, 3.0)
+    assert (state.best_loss, state.best_step) == (2.0, 0)
+    assert all(torch.equal(state.best_weights[name], value) for name, value in best.items())
+    validate(state, 1.0)
+    assert (state.best_loss, state.best_step) == (1.0, 12)
+
+
+def everything(state):
+    """Return all bits of a state: weights, optimizers, history, random numbers."""
+    return (
+        str(state.as_dict()),
+        [p.tolist() for p in state.model.parameters()],
+        [o.state_dict() for o in state.optimizers],
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_measuring_a_step_and_a_validation_leaves_no_trace(optimizer):
+    measured, untouched = new_state(optimizer), new_state(optimizer)
+    for state in (measured, untouched):  # with a rate of 0, as at the start of a run, most bits would stay anyway
+        for group in (group for each in state.optimizers for group in each.param_groups):
+            group["lr"] = 0.1
+    windows = TokenWindows(IDS, 16, 8, seed=1)
+    assert step_seconds(measured, windows, Params(), torch.float32) > 0
+    assert validation_seconds(measured, Tokens(), Params(), torch.float32) > 0
+    assert everything(measured) == everything(untouched)
+    assert same(run(measured), run(untouched))
+
+
+class EchoModel:
+    """Its loss is the id of the target; it counts its batches."""
+
+    device, batches = CPU, 0
+
+    def eval(self):
+        pass
+
+    train = eval
+
+    def token_losses(self, ids, targets):
+        self.batches += 1
+        return targets.float()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_all_ranks_validate_equally_many_batches_and_together_all_windows(world_size, monkeypatch):
+    tokens, states = Tokens(np.arange(1600).astype(np.uint16)), []
+    gathered = []
+    monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
+    for rank in range(world_size):
+        states.append(TrainingState(EchoModel(), [], World(rank, world_size)))
+        validation_loss(states[-1], tokens, Params(eval_tokens=20 * 16), torch.float32)  # 20 windows, 8 at a time
+    assert len({state.model.batches for state in states}) == 1
+    validation_loss(TrainingState(EchoModel(), []), tokens, Params(eval_tokens=20 * 16), torch.float32)
+    assert np.array_equal(np.nanmax(gathered[:-1], axis=0), gathered[-1])
+
+
+def test_the_validation_windows_are_spread_over_the_whole_file():
+    tokens = Tokens(np.arange(1600).astype(np.uint16))
+    state = TrainingState(EchoModel(), [])
+    # 100 windows of 16 tokens; 4 windows begin at 12, 37, 62 and 87 windows.
+    expected = np.mean([np.arange(16 * k, 16 * k + 16) for k in (12, 37, 62, 87)])
+    assert validation_loss(state, tokens, Params(eval_tokens=64), torch.float32) == expected
+
+
+def test_losses_are_the_golden_ones():
+    """tests/golden/losses.json; after an intended change, run: python tests/lm/train/test_step.py."""
+    golden = json.loads((ROOT / "tests" / "golden" / "losses.json").read_text())
+    assert golden_losses() == {name: pytest.approx(losses, abs=2e-4) for name, losses in golden.items()}
+
+
+def golden_losses():
+    params = Params(log_every_steps=1)
+    return {name: [row[3] for row in run(new_state(name), params).history.train] for name in ("muon", "adamw")}
+
+
+if __name__ == "__main__":
+    path = ROOT / "tests" / "golden" / "losses.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(golden_losses(), indent=1) + "\n")

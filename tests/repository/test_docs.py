@@ -1,0 +1,254 @@
+"""README.md, docs/ and data/README.md: their code runs, their figures are current, what they name exists.
+
+Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, `parse` blocks are parsed, and
+`output` blocks are figures that benchmarks/figures.py writes.
+"""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from test_architecture import MAY_IMPORT
+
+import figures
+from lm.core import errors
+from lm.core.params import read_yaml
+from support import ROOT
+from support.workspace import Workspace
+
+BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
+PAGES = figures.pages()
+OTHERS = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "faults" / "README.md"]
+TOLERANCE = 0.01  # bits per byte, as docs/troubleshooting.md promises for another processor
+MAX_README_LINES = 200
+TRANSLATED = re.compile(
+    r"\b(is|are|was|were|has|have) no (?!longer|more|effect)\w+|\banew\b|\blies? (here|there)\b|\bso many\b"
+    r"|\bbehind (it|them|each)\b|\bas it is\b|\bwhat (lies|stands)\b|\bstands? (twice|there|in)\b"
+    r"|\bgoes on\b|\bthe other way\b",
+    re.I,
+)
+
+
+def name_of(page) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def cells_of(name: str, heading: str) -> list[list[str]]:
+    """Return the rows of the first table after a heading, without its head."""
+    section = f"\n{text_of(name)}".split(f"\n{heading}\n")[1]
+    rows = re.search(r"^\|.*\n\|[-:| ]+\|\n((?:^\|.*\n)+)", section, re.M)[1].splitlines()
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def blocks(*tags):
+    return [
+        pytest.param(language, tag, code, id=f"{name_of(page)}-{number}")
+        for page in PAGES
+        for number, (language, tag, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), 1)
+        if not tags or tag in tags
+    ]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    workspace = Workspace(tmp_path_factory.mktemp("docs"))
+    workspace.make_small()
+    workspace.commit()
+    workspace.repro()
+    workspace.commit()
+    return workspace
+
+
+@pytest.mark.parametrize(("language", "tag", "code"), blocks())
+def test_every_block_has_a_tag_and_parses(language, tag, code):
+    assert tag in {"bash": ("run", "slow", "parse"), "python": ("run", "parse"), "text": ("output",)}[language]
+    if language == "python":
+        compile(code, "docs", "exec")
+    elif language == "bash":
+        subprocess.run(["bash", "-n"], input=code, text=True, check=True)
+
+
+@pytest.mark.parametrize(("language", "tag", "code"), blocks("run"))
+def test_run_blocks_run(workspace, language, tag, code):
+    if language == "python":
+        workspace.run(sys.executable, "-c", code, PYTHONPATH="src")
+    else:
+        workspace.run("bash", "-euo", "pipefail", "-c", code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("language", "tag", "code"), blocks("slow"))
+def test_slow_blocks_run_in_a_fresh_clone(tmp_path, language, tag, code):
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(tmp_path / "clone")], check=True)
+    subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path / "clone", check=True)
+
+
+# Figures
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_figures_are_those_of_the_committed_results(page):
+    text = page.read_text(encoding="utf-8")
+    assert figures.filled(text) == text, "run `make figures`"
+    assert len(figures.MARKED.findall(text)) == text.count("<!-- figures:")
+
+
+def test_every_fragment_is_on_a_page_and_output_comes_from_one():
+    marked = [match[2] for page in PAGES for match in figures.MARKED.finditer(page.read_text(encoding="utf-8"))]
+    assert sorted(marked) == sorted(figures.FRAGMENTS)
+    for page in PAGES:
+        outside = figures.MARKED.sub("", page.read_text(encoding="utf-8"))
+        assert all(tag != "output" for _, tag, _ in BLOCK.findall(outside)), name_of(page)
+
+
+def test_the_recorded_default_run_is_the_committed_one():
+    """`make` on another processor writes metrics of its own, so losses agree within the tolerance only."""
+    metrics = {}
+    for path in (ROOT / "metrics").glob("*.json"):
+        metrics |= json.loads(path.read_text())
+    recorded = figures.read("default")["metrics"]
+    for name in ("bits_per_byte", "parameters", "tokens_seen"):
+        assert metrics[name] == pytest.approx(recorded[name], abs=TOLERANCE), f"{name}: run `make figures`"
+
+
+def test_rounding_stays_within_the_tolerance():
+    results = [figures.read(name)["metrics"]["bits_per_byte"] for name in ("default", "float32")]
+    assert abs(results[0] - results[1]) < TOLERANCE
+    assert f"±{TOLERANCE} bits per byte" in text_of("docs/troubleshooting.md")
+
+
+def test_the_first_experiment_started_from_the_recorded_default_run():
+    path = figures.RESULTS / "first_experiment.txt"
+    if not path.exists():
+        pytest.skip("`make first-experiment` has not run yet")
+    (before,) = re.findall(r"bits_per_byte +([\d.]+)", path.read_text())
+    assert float(before) == pytest.approx(figures.read("default")["metrics"]["bits_per_byte"], abs=1e-4)
+
+
+def test_the_page_of_metrics_lists_the_metrics():
+    listed = [row[1].strip("`") for row in cells_of("docs/metrics.md", "# Metrics")]
+    assert listed == list(figures.read("default")["metrics"])
+
+
+def test_the_words_about_the_example_runs_fit_their_results():
+    seeds = text_of("benchmarks/results/optimizers.md")
+    assert "`muon-1…muon-5` is better than `adamw-1…adamw-5`" in seeds and "409,600" in seeds
+    found = figures.read("time_to_loss")["train"]
+    params = read_yaml(ROOT / "params.yaml")["train"]
+    assert {name for name in params if found.get(name) != params[name]} == set()
+
+
+# What the pages name
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.M)
+            slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in slugs, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_targets_and_parameters_exist(page):
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    makefile, sections = text_of("Makefile"), read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml")
+    for target in re.findall(r"`make ([\w-]+)", text):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+    for path in re.findall(r"`((?:src|tests|benchmarks|\.github)/[\w/.-]+)`", text):
+        assert (ROOT / path).exists() or "NAME" in path or path in text_of("dvc.yaml"), path
+    for section, name in re.findall(r"`(data|tokenizer|model|local|train|eval)\.(\w+)(?=[`:=])", text):
+        assert name in (*sections[section], "bin", "json"), name
+
+
+def test_the_stages_are_those_of_the_pipeline():
+    named = [row[0].strip("`") for row in cells_of("README.md", "## Pipeline")]
+    assert named == list(read_yaml(ROOT / "dvc.yaml")["stages"])
+
+
+def test_the_sources_and_tokenizers_are_those_of_the_presets():
+    presets = read_yaml(ROOT / "presets.yaml")
+    for heading, section in (("## Sources", "sources"), ("## Tokenizers", "tokenizers")):
+        assert [row[0].strip("`") for row in cells_of("docs/data.md", heading)] == list(presets[section])
+
+
+def test_the_rooms_and_their_imports_are_those_of_the_rules():
+    rows = cells_of("docs/architecture.md", "## Rooms")
+    allowed = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
+    assert allowed == {room: set(others) for room, others in MAY_IMPORT.items() if room in allowed}
+    assert set(allowed) == {path.parent.name for path in (ROOT / "src" / "lm").glob("*/__init__.py")}
+
+
+def test_names_for_other_code_can_be_imported():
+    section = text_of("docs/architecture.md").split("These names are stable")[1].split("\n## ")[0]
+    for names, module in re.findall(r"^\| (`.*`) \| `([\w.]+)` \|$", section, re.M):
+        for name in re.findall(r"`(\w+)`", names):
+            assert hasattr(importlib.import_module(module), name), name
+
+
+def test_every_tool_is_explained():
+    listed = subprocess.run([sys.executable, "src", "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for tool in re.findall(r"^(\w+)  ", listed.stdout, re.M):
+        assert f"src {tool}" in text or f"make {tool}" in text, tool
+
+
+def test_exit_codes_are_those_of_the_errors():
+    for codes, _, name in cells_of("docs/troubleshooting.md", "## Exit codes"):
+        error = getattr(errors, name.strip("`"))
+        if error is not errors.Interrupted:
+            assert [error.exit_code] == [int(code) for code in codes.split(",")]
+
+
+def test_quoted_messages_are_those_of_the_code():
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    code = re.sub(r'"\s*f?"', "", code)  # sentences go over several lines
+    for message, *_ in cells_of("docs/troubleshooting.md", "## Messages"):
+        quoted = re.fullmatch(r"`(?:error|warning): (.*)`", message)
+        for piece in quoted[1].split("…") if quoted else []:
+            assert piece.strip(" :,;") in code, piece
+
+
+def test_the_tables_have_the_columns_that_the_page_names(workspace):
+    rows = re.findall(r"^\| `(\w+)\.parquet` \| for each validation (.*) \|$", text_of("docs/data.md"), re.M)
+    assert len(rows) == 2
+    for name, columns in rows:
+        (path,) = (workspace.folder / "data").glob(f"*/{name}.parquet")
+        assert pq.read_schema(path).names == re.findall(r"`(\w+)`", columns)
+
+
+def test_a_tagged_model_can_be_fetched_as_an_artifact(workspace, tmp_path):
+    workspace.run("dvc", "remote", "add", "--default", "there", str(tmp_path / "remote"))
+    workspace.run("dvc", "push", "data/models")
+    workspace.commit("remote")
+    tag = ("git", "-c", "user.name=t", "-c", "user.email=t@localhost", "tag", "-a", "language-model@v1.0.0", "-m", "1")
+    workspace.run(*tag)
+    workspace.run("dvc", "artifacts", "get", ".", "language-model", "--out", str(tmp_path / "model"))
+    assert (tmp_path / "model" / "best_model_params.pt").exists()
+
+
+# Words
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").splitlines()) <= MAX_README_LINES
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
+def test_the_pages_are_in_plain_english(page):
+    text = figures.MARKED.sub("", page.read_text(encoding="utf-8"))  # quoted results keep the words of their tools
+    assert [match[0] for match in TRANSLATED.finditer(" ".join(text.split()))] == []

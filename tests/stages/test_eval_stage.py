@@ -1,0 +1,89 @@
+"""Test the sections of the stage eval: which tokens selected the model, and sums over documents."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import eval as eval_stage
+from lm.tokens.tokenfile import TokenFile, document_spans
+from lm.tokens.windows import selection_starts
+
+EOT = 9
+IDS = np.array([1, 2, 3, EOT, 1, 2, EOT, EOT, 3, 3, 3, EOT], np.uint16)  # documents of 4, 3, 1 and 4 tokens
+TOKEN_BYTES = np.array([0, 1, 2, 3, 0, 0, 0, 0, 0, 0])
+
+
+@pytest.fixture
+def validation() -> TokenFile:
+    return TokenFile(Path("validation.bin"), IDS, {"tokenizer": {"eot_id": EOT, "vocab_size": 10}})
+
+
+def documents_of(validation: TokenFile, selected: np.ndarray, utf8_bytes=(6, 3, 0, 9)) -> dict[str, np.ndarray]:
+    losses = np.arange(1, len(IDS) + 1, dtype=np.float32)
+    spans = document_spans(validation)
+    documents = eval_stage.sum_by_document(losses, selected, TOKEN_BYTES[IDS], spans, np.array(utf8_bytes))
+    return documents | {"leaked_fraction": np.array([0.0, 0.19, 0.2, 1.0])}
+
+
+@pytest.mark.parametrize(("num_tokens", "eval_tokens", "seq_len"), [(100, 40, 10), (95, 1000, 10), (33, 5, 32)])
+def test_selection_tokens_are_those_of_the_selection_windows(num_tokens, eval_tokens, seq_len):
+    selected = eval_stage.mark_selection(num_tokens, eval_tokens, seq_len)
+    starts = selection_starts(num_tokens, eval_tokens, seq_len)
+    assert selected.sum() == len(starts) * seq_len
+    assert all(selected[start : start + seq_len].all() for start in starts)
+
+
+def test_no_token_selected_an_imported_model():
+    assert not eval_stage.mark_selection(100, eval_tokens=0, seq_len=10).any()
+
+
+def test_sums_by_document_keep_selection_tokens_apart(validation):
+    selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])  # the last two tokens of one document, two of the next
+    documents = documents_of(validation, selected)
+    assert documents["tokens"].tolist() == [4, 3, 1, 4]
+    assert documents["utf8_bytes"].tolist() == [6, 3, 0, 9]
+    assert documents["nats"].tolist() == [10, 18, 8, 42]
+    assert documents["selection_nats"].tolist() == [7, 11, 0, 0]
+    assert documents["selection_bytes"].tolist() == [3, 3, 0, 0]
+
+
+def test_bytes_are_those_of_the_text_where_the_tokenizer_changes_it(validation):
+    selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])
+    documents = documents_of(validation, selected, utf8_bytes=(12, 2, 1, 9))
+    assert documents["utf8_bytes"].tolist() == [12, 2, 1, 9]
+    assert documents["selection_bytes"].tolist() == [6, 2, 0, 0]
+
+
+def test_sections_leave_out_documents_without_text_in_them(validation):
+    selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])
+    sections = eval_stage.summarize_sections(documents_of(validation, selected))
+    assert {name: section["documents"] for name, section in sections.items()} == {
+        "selection": 2, "unseen": 2, "clean": 2,
+    }  # fmt: skip
+    assert sections["selection"]["bits_per_byte"] == pytest.approx((7 + 11) / math.log(2) / 6)
+    assert sections["unseen"]["bits_per_byte"] == pytest.approx((3 + 42) / math.log(2) / 12)
+    assert sections["clean"]["bits_per_byte"] == pytest.approx((10 + 18) / math.log(2) / 9)
+
+
+def test_a_section_without_text_is_absent(validation):
+    documents = documents_of(validation, np.zeros(len(IDS), bool))
+    documents["leaked_fraction"] = np.ones(4)
+    assert set(eval_stage.summarize_sections(documents)) == {"unseen"}
+
+
+def test_a_known_entropy_is_compared_to_the_loss(validation):
+    documents = documents_of(validation, np.zeros(len(IDS), bool))
+    details = eval_stage.make_details(documents, np.ones(12, np.float32), entropy_bits=50.0)
+    bits = (10 + 18 + 8 + 42) / math.log(2)
+    assert details["entropy"]["excess_bits_per_byte"] == pytest.approx((bits - 50) / 18)
+    assert details["entropy"]["excess_fraction"] == pytest.approx(bits / 50 - 1)
+    assert details["bits_per_byte_side_by_side"] == pytest.approx(12 / math.log(2) / 18)
+    assert "entropy" not in eval_stage.make_details(documents, np.ones(12, np.float32), entropy_bits=None)
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.01])
+def test_a_stride_outside_the_window_is_refused(fraction):
+    with pytest.raises(ValueError, match=f"stride_fraction is {fraction}, needed: above 0, at most 1"):
+        eval_stage.EvalParams(fraction, 1, 1, 1.0, 1, 1)

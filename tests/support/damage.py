@@ -1,0 +1,64 @@
+"""Damage files and records of a finished pipeline, and read what `python src verify` says about it."""
+
+import contextlib
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from lm.core.files import read_json, write_json
+from lm.core.params import read_yaml
+
+
+@contextlib.contextmanager
+def writable(path):
+    """Open a file for a change that keeps its modification time, as a failing disk would."""
+    before = os.stat(path)
+    os.chmod(path, 0o644)
+    with open(path, "r+b") as file:
+        yield file
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.chmod(path, before.st_mode & 0o777)
+
+
+def flip(path):
+    """Flip one bit in the middle of a file."""
+    with writable(path) as file:
+        middle = os.path.getsize(path) // 2
+        file.seek(middle)
+        byte = file.read(1)[0]
+        file.seek(middle)
+        file.write(bytes([byte ^ 1]))
+
+
+def edit(path, change):
+    """Replace a JSON file by a changed one; the cache keeps the old one."""
+    value = read_json(path)
+    change(value)
+    write_json(path, value)
+
+
+def wrong(lines):
+    """Return the lines of faults."""
+    return [line for line in lines if line.startswith("WRONG")]
+
+
+def command(line):
+    """Return the command that a line says to run."""
+    return re.search(r"run `([^`]*)`", line)[1]
+
+
+def object_of(path):
+    """Return the object of DVC's cache that holds a file's bytes."""
+    md5 = hashlib.md5(Path(path).read_bytes()).hexdigest()
+    return f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
+
+
+def recording(path):
+    """Return the output that a file is or lies in, its stage, and whether it is cached, from dvc.yaml."""
+    for stage, entry in read_yaml("dvc.yaml")["stages"].items():
+        for out in [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]:
+            name = out if isinstance(out, str) else next(iter(out))
+            if path == name or path.startswith(name + "/"):
+                return name, stage, isinstance(out, str)
+    raise AssertionError(path)

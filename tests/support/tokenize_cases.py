@@ -1,0 +1,94 @@
+"""A small project for the tokenizing stages: text, parameters, and the stages as functions of a folder.
+
+The vocabulary of BYTES gives each text its UTF-8 bytes as ids, so that the expected token file can be
+read off the text.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import audit
+import make_tokenizer
+import tokenize_split
+from lm.core.files import read_json, write_json
+from lm.text.parquet import describe_split, write_documents
+from lm.tokenizer.build import write_byte_level
+from support import ROOT
+from support.refusal import files_below
+
+BYTES = {bytes([byte]): byte for byte in range(256)}
+END = 256  # the end-of-text id of the vocabulary of BYTES
+ALL = {"split": "text", "start_char": 0, "num_chars": None}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
+MANY = [f"document {i}: {i * 7919} and {i * 104729}.\n" * 10 for i in range(1000)]  # 800 kB of tokens
+
+
+def make_project() -> None:
+    """Write parameters and tokenizer/, the vocabulary of BYTES, into the working directory."""
+    write_params()
+    write_runtime(1, 1000)
+    Path("tokenizer").mkdir()
+    write_byte_level(Path("tokenizer"), BYTES, "bpe")
+
+
+def write_raw(texts) -> None:
+    """Write data/raw as fetch leaves it, with one split `text`."""
+    write_documents(Path("raw/text/0000.parquet"), texts)
+    splits = {"text": describe_split(Path("raw"), "text", "text")}
+    write_json("raw/manifest.json", {"source": "mine", "column": "text", "splits": splits})
+
+
+def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
+    """Write params.yaml and presets.yaml with one source `mine` and one tokenizer `t`."""
+    selected = {"data": {"source": "mine"}, "tokenizer": {"name": "t"}, "local": {"path": "texts"}}
+    source = {"fetch": fetch, "train": train, "validation": validation}
+    write_json("params.yaml", selected)
+    tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300}}
+    write_json("presets.yaml", {"sources": {"mine": source}, "tokenizers": tokenizers})
+
+
+LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
+
+
+def write_runtime(num_processes, chunk_chars) -> None:
+    write_json("runtime.yaml", {"tokenize": {"num_processes": num_processes, "chunk_chars": chunk_chars}})
+
+
+def arguments(split="train", folder="tokenizer", tokens=None) -> list[str]:
+    tokens = tokens or f"out/{split}.bin"
+    return ["--split", split, "--raw", "raw", "--tokenizer", str(folder), "--tokens", str(tokens)]
+
+
+def tokenize(split="train", folder="tokenizer") -> int:
+    return tokenize_split.main(arguments(split, folder))
+
+
+def build_tokenizer(folder="out") -> int:
+    return make_tokenizer.main(["--raw", "raw", "--tokenizer", folder])
+
+
+def run_audit() -> dict:
+    """Return the data card of both splits; the flags of duplicates are in audit/duplicates.parquet."""
+    splits = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
+    assert audit.main(["--raw", "raw", *splits, "--audit", "audit", "--metrics", "metrics"]) == 0
+    return read_json("audit/details.json")
+
+
+def start(program: str, *options: str, folder="tokenizer") -> subprocess.Popen:
+    """Run a Python program with the stage's arguments in a process group of its own."""
+    command = [sys.executable, "-c", program, *options, *arguments(folder=folder)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **pipes)
+
+
+def outputs() -> list[str]:
+    return sorted(files_below(Path("out")))
+
+
+def expected_ids(texts) -> np.ndarray:
+    return np.array([i for text in texts for i in [*text.encode("utf-8"), END]], dtype="<u2")

@@ -1,0 +1,149 @@
+"""compare on real experiments: its numbers are those of their files, and unsuitable runs are refused."""
+
+import csv
+import itertools
+import json
+import re
+import subprocess
+import sys
+
+import dvc.api
+import numpy as np
+import pytest
+
+from lm.text.documents import Slice, iter_texts
+from support import ROOT
+from support.workspace import Workspace
+from tools.compare.cli import main
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """Return a workspace with the experiments base, seed2 and vocab (another tokenizer); the last is checked out."""
+    workspace = Workspace(tmp_path_factory.mktemp("compare"))
+    workspace.make_small()
+    workspace.change(**{"train.max_tokens": 5120, "train.eval_every_tokens": 2560})
+    workspace.commit()
+    for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
+        workspace.run("git", "config", name, value)
+    workspace.run("dvc", "exp", "run", "-n", "base")
+    workspace.run("dvc", "exp", "run", "-n", "seed2", "-S", "train.seed=2")
+    workspace.run(
+        "dvc", "exp", "run", "-n", "vocab", "-S", "train.seed=1", "-S", "presets.yaml:tokenizers.bpe.vocab_size=320"
+    )
+    return workspace
+
+
+@pytest.fixture
+def compare(workspace, monkeypatch, capsys):
+    """The command in the workspace: (exit status, standard output, standard error)."""
+    monkeypatch.chdir(workspace.folder)
+
+    def run_it(*arguments: str):
+        return main(["--resamples", "499", *arguments]), *capsys.readouterr()
+
+    return run_it
+
+
+def measured(name: str) -> dict:
+    """Return the evaluation details of an experiment of the current folder, read by DVC's own API."""
+    return json.loads(dvc.api.read("data/evaluation/details.json", rev=name))
+
+
+def test_difference_across_tokenizers_equals_that_of_the_metrics(compare):
+    status, output, _ = compare("base", "vocab", "--documents", "3")
+    base, vocab = measured("base"), measured("vocab")
+    delta = vocab["bits_per_byte"] - base["bits_per_byte"]
+    assert status == 0 and base["tokens"] != vocab["tokens"]
+    assert f"## vocab − base: {delta:+.4f} bits per byte" in output
+    assert f"`base` itself has {base['bits_per_byte']:.3f} bits per byte, 95 % interval " in output
+    assert re.search(r"\| tokenizers\.\*\.vocab_size +\| +400 \| +320 \|", output)
+    assert "train.seed" not in output.split("what differs")[1].split("document that")[0]
+
+
+def test_written_files_are_the_same_again_and_git_stays_clean(workspace, compare):
+    before = workspace.run("git", "status", "--porcelain").stdout
+    _, output, _ = compare("base", "vocab")
+    folder = workspace.folder / "comparisons"
+    names = [f"base-vs-vocab.{suffix}" for suffix in ("md", "png", "csv")]
+    contents = [(folder / name).read_bytes() for name in names]
+    assert contents[0].decode().splitlines()[0] == output.splitlines()[0]
+    assert "(base-vs-vocab.png)" in contents[0].decode()
+    rows = list(csv.DictReader(contents[2].decode().splitlines()))
+    total = sum(float(row["utf8_bytes"]) * (float(row["vocab"]) - float(row["base"])) for row in rows)
+    delta = total / sum(float(row["utf8_bytes"]) for row in rows)
+    assert f"## vocab − base: {delta:+.4f} bits" in output
+    assert compare("base", "vocab")[0] == 0
+    assert [(folder / name).read_bytes() for name in names] == contents
+    assert workspace.run("git", "status", "--porcelain").stdout == before
+    assert compare("base", "vocab", "--out", str(workspace.folder / ".runs" / "mine.md"))[0] == 0
+    assert {path.suffix for path in (workspace.folder / ".runs").glob("mine.*")} == {".md", ".png", ".csv"}
+
+
+def test_documents_are_listed_with_their_first_characters(workspace, compare):
+    _, output, _ = compare("vocab", "base", "--documents", "4")
+    shown = re.findall(r"^\| (\d+): `(.*)` ", output, re.M)
+    part = Slice("validation", 0, None)
+    texts = list(itertools.chain.from_iterable(iter_texts(workspace.folder / "data" / "raw", part)))
+    assert len(shown) == 4
+    for document, begins in shown:
+        assert len(begins) > 20 and texts[int(document)].startswith(begins.rstrip("…"))
+
+
+def test_seeds_are_grouped_and_workspace_is_the_current_folder(compare):
+    status, output, _ = compare("base", "seed2", "workspace")
+    values = np.array([measured(name)["bits_per_byte"] for name in ("base", "seed2")])
+    assert status == 0
+    mean, sd = values.mean(), values.std(ddof=1)
+    assert re.search(rf"\| base…seed2 +\| +2 \| +{mean:.4f} \| +± {sd:.4f} \|", output)
+    delta = measured("vocab")["bits_per_byte"] - mean
+    assert f"## workspace − base…seed2: {delta:+.4f} bits per byte" in output
+    assert "only one run of `workspace`" in output
+
+
+def test_two_seeds_of_one_configuration_differ_by_noise(compare):
+    status, output, _ = compare("base", "seed2")
+    assert status == 0
+    assert re.search(r"\| train\.seed +\| +1 \| +2 \|", output)
+    assert "this difference is noise of seed or machine" in output
+
+
+def test_wrong_names_and_arguments_are_refused(compare):
+    assert "nonsense is neither an experiment nor a git revision" in compare("base", "nonsense")[2]
+    for arguments in (["base"], ["base", "base"], ["base", "nonsense"], ["base", "vocab", "--confidence", "1"],
+                      ["base", "vocab", "--confidence", "0.999", "--resamples", "99"],
+                      ["base", "vocab", "--out", "x.txt"]):  # fmt: skip
+        assert compare(*arguments)[0] == 2, arguments
+    status, _, error = compare("base", "main")
+    assert status == 4 and "main: dvc.lock is neither in git nor in DVC's cache" in error
+
+
+def test_an_altered_file_is_refused(workspace, compare):
+    path = workspace.folder / "data" / "evaluation" / "document_losses.parquet"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    status, _, error = compare("base", "workspace")
+    path.unlink()
+    path.write_bytes(content)
+    assert status == 4 and "workspace: data/evaluation/document_losses.parquet has the md5" in error
+
+
+def test_outside_a_repository_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["a", "workspace"]) == 2
+    assert "this folder is not in a DVC repository" in capsys.readouterr().err
+
+
+def test_runs_on_different_documents_are_refused(workspace, compare):
+    """The last test of the workspace: it changes what lies there."""
+    workspace.change(**{"sources.stories.validation.start_char": 2000})
+    workspace.repro("tokenize_val")
+    status, output, error = compare("base", "workspace")
+    assert status == 4 and output == ""
+    assert "base and workspace were evaluated on different documents" in error
+
+
+def test_torch_is_not_imported():
+    code = "import sys, tools.compare.cli; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", check=True)
