@@ -33,6 +33,7 @@ from support.tokenize_cases import (
     ALL,
     BYTES,
     ENVIRONMENT,
+    FETCH,
     LOCAL,
     MANY,
     STAGE,
@@ -105,9 +106,9 @@ def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, stage):
     for i, text in enumerate(MANY):
         Path(f"texts/{i:04d}.txt").write_text(text)
     write_params(tokenizer={"kind": "bpe", "vocab_size": 1000}, fetch=LOCAL)
-    assert fetch.main(["--raw", "raw"]) == 0
+    assert fetch.main(FETCH) == 0
     stages = {
-        "fetch": ["fetch", "--raw", "out/raw"],
+        "fetch": ["fetch", *FETCH[:2], "--raw", "out/raw"],
         "make_tokenizer": ["make_tokenizer", "--raw", "raw", "--tokenizer", "out/tokenizer"],
         "tokenize_train": ["tokenize_split", *arguments()],
     }

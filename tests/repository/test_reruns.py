@@ -8,15 +8,15 @@ from dvc_objects.fs.system import reflink
 
 from support.workspace import Workspace
 
-ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"}
-NEW_VALIDATION = {"tokenize_val", "audit", "train", "eval", "plot"}
+ALL = {"resolve", "fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"}
+NEW_VALIDATION = {"resolve", "tokenize_val", "audit", "train", "eval", "plot"}
 # In this order, each upon the one before it: what is changed, which stages run.
 TABLE = [
     ("nothing", {}, set()),
-    ("a preset that is not selected", {"models.small.d_model": 320}, set()),
+    ("a preset that is not selected", {"models.small.d_model": 320}, {"resolve"}),
     ("eval.stride_fraction", {"eval.stride_fraction": 0.25}, {"eval", "plot"}),
     ("train.seq_len", {"train.seq_len": 16}, {"train", "eval", "plot"}),
-    ("model.name", {"models.other": None, "model.name": "other"}, {"train", "eval", "plot"}),
+    ("model.name", {"models.other": None, "model.name": "other"}, {"resolve", "train", "eval", "plot"}),
     ("validation.start_char", {"sources.stories.validation.start_char": 2000}, NEW_VALIDATION),
     ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch"}),
     ("data.source", {"data.source": "local"}, ALL),

@@ -49,7 +49,9 @@ def workspace(tmp_path, hub):
 def test_a_hub_dataset_and_a_gemma_like_tokenizer_pass_the_stages(workspace):
     folder = workspace.folder / "data"
     raw, tokenizer = ("--raw", "data/raw"), ("--tokenizer", "data/tokenizer")
-    workspace.run("python", "src/fetch.py", *raw)
+    definition = ("--definition", "data/source.json")
+    workspace.run("python", "src/resolve.py", *definition)
+    workspace.run("python", "src/fetch.py", *definition, *raw)
     workspace.run("python", "src/make_tokenizer.py", *raw, *tokenizer)
     for split in ("train", "validation"):
         tokens = ("--tokens", f"data/processed_datasets/{split}.bin")

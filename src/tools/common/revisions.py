@@ -118,7 +118,7 @@ def refuse_other_text(first: Revision, other: Revision) -> None:
 
 
 def _validation_text(revision: Revision, sidecar: dict) -> tuple:
-    """Return what decides the validation documents: hashes of the files, text column, range of characters."""
+    """Return what decides the validation documents: hashes of files, text column, range of characters of each part."""
     content = revision.read(MANIFEST)
     sha256, recorded = hashlib.sha256(content).hexdigest(), sidecar["source"]["manifest_sha256"]
     if sha256 != recorded:
@@ -127,5 +127,13 @@ def _validation_text(revision: Revision, sidecar: dict) -> tuple:
             "run `dvc repro`"
         )
     manifest, chosen = json.loads(content), sidecar["slice"]
-    files = [entry["sha256"] for entry in manifest["splits"][chosen["split"]]["files"]]
-    return files, manifest["column"], chosen["start_char"], chosen["num_chars"]
+    # A mixture's validation text is that of its parts in their order; their names do not matter.
+    parts = [(part, part["validation"]) for part in manifest["parts"].values()] if "parts" in manifest else []
+    text = [_text_of(part, part_slice) for part, part_slice in parts or [(manifest, chosen)]]
+    return text, chosen["start_char"], chosen["num_chars"]
+
+
+def _text_of(manifest: dict, part_slice: dict) -> tuple:
+    """Return what decides the documents of a slice of a source that is no mixture."""
+    files = [entry["sha256"] for entry in manifest["splits"][part_slice["split"]]["files"]]
+    return files, manifest["column"], part_slice["start_char"], part_slice["num_chars"]

@@ -31,7 +31,9 @@ def test_ten_times_the_text_takes_the_same_memory(tmp_path):
     workspace = Workspace(tmp_path)
     workspace.make_small()
     make_tokenizer = ["src/make_tokenizer.py", "--raw", "data/raw", "--tokenizer", "data/tokenizer"]
-    for stage in (["src/fetch.py", "--raw", "data/raw"], make_tokenizer):
+    definition = ["--definition", "data/source.json"]
+    fetch = ["src/fetch.py", *definition, "--raw", "data/raw"]
+    for stage in (["src/resolve.py", *definition], fetch, make_tokenizer):
         subprocess.run([sys.executable, *stage], cwd=tmp_path, env=workspace.environment, check=True)
     small, large = (peak_mib(workspace, copies) for copies in (20, 200))
     assert large < 400
