@@ -31,7 +31,7 @@ from lm.model.score import loss_by_position, score_tokens, sum_by_span, summariz
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.ngrams import CLEAN_BELOW
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, open_tokens
 from lm.tokens.windows import selection_starts
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
@@ -90,11 +90,12 @@ def score(model: Gemma3Model, validation: TokenFile, seq_len: int, stride: int) 
     return losses, positions
 
 
-def mark_selection(num_tokens: int, eval_tokens: int, seq_len: int) -> np.ndarray:
+def mark_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.ndarray:
     """Return (N,) bool: the tokens that selected the best model; none where `eval_tokens` is 0, as for an import."""
-    selected = np.zeros(num_tokens, bool)
+    selected = np.zeros(len(validation.ids), bool)
     if eval_tokens:
-        selected[selection_starts(num_tokens, eval_tokens, seq_len)[:, None] + np.arange(seq_len)] = True
+        starts = selection_starts(len(selected), eval_tokens, seq_len, validation.spans)
+        selected[starts[:, None] + np.arange(seq_len)] = True
     return selected
 
 
@@ -185,8 +186,8 @@ def main(argv: list[str]) -> None:
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, and sum the losses by document.
         losses, _ = score(model, validation, seq_len, stride)
-        selected = mark_selection(len(losses), record["eval_tokens"], seq_len)
-        token_bytes, spans = tokenizer.token_bytes[validation.ids], document_spans(validation)
+        selected = mark_selection(validation, record["eval_tokens"], seq_len)
+        token_bytes, spans = tokenizer.token_bytes[validation.ids], validation.spans
         documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | {"leaked_fraction": leaked}
 
         # Score again in windows side by side: they fill every position equally, and are what others report.

@@ -66,6 +66,11 @@ MUTANTS = [
            "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
            "    str(f", "faults/test_17_20_tokenize.py -k test_19_overlapping"),
+    Mutant("a long document among the selection tokens", "src/lm/tokens/windows.py",
+           "np.minimum(lengths, _longest_counted(lengths[lengths > 0], count * seq_len))", "lengths",
+           "lm/tokens/test_windows.py"),
+    Mutant("selection tokens of eval and train", "src/eval.py", "eval_tokens, seq_len, validation.spans)",
+           "eval_tokens, seq_len, validation.spans[-1:])", "stages/test_eval_stage.py"),
 ]  # fmt: skip
 
 
