@@ -71,6 +71,10 @@ MUTANTS = [
            "lm/tokens/test_windows.py"),
     Mutant("selection tokens of eval and train", "src/eval.py", "eval_tokens, seq_len, validation.spans)",
            "eval_tokens, seq_len, validation.spans[-1:])", "stages/test_eval_stage.py"),
+    Mutant("documents of the parts", "src/eval.py", "    if sum(counts.values()) != len(validation.spans):\n",
+           "    if False:\n", "stages/test_eval_stage.py"),
+    Mutant("runs with different parts", "src/tools/compare/runs.py", "np.array_equal(parts, run.parts)", "True",
+           "tools/test_compare.py"),
 ]  # fmt: skip
 
 

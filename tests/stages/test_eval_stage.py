@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import eval as eval_stage
+from lm.core.errors import IntegrityError
 from lm.tokens.tokenfile import TokenFile
 from lm.train.state import TrainingState
 from lm.train.step import validation_loss
@@ -103,6 +104,40 @@ def test_a_section_without_text_is_absent(validation):
     documents = documents_of(validation, np.zeros(len(IDS), bool))
     documents["leaked_fraction"] = np.ones(4)
     assert set(eval_stage.summarize_sections(documents)) == {"unseen"}
+
+
+def with_parts(validation: TokenFile, **documents: int) -> TokenFile:
+    parts = {name: {"documents": count, "utf8_bytes": 1, "passes": 1} for name, count in documents.items()}
+    return dataclasses.replace(validation, meta={**validation.meta, "parts": parts})
+
+
+def test_parts_of_a_mixture_are_summarized_in_the_order_of_the_stream(validation):
+    mixed = with_parts(validation, stories=1, headers=3)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool)) | eval_stage.part_of_documents(mixed)
+    assert documents["part"].tolist() == ["stories", "headers", "headers", "headers"]
+    parts = eval_stage.make_details(documents, np.ones(12, np.float32), entropy_bits=None)["parts"]
+    assert list(parts) == ["stories", "headers"]
+    assert parts["stories"] == {
+        "documents": 1, "bits_per_byte": pytest.approx(10 / math.log(2) / 6), "bits_per_byte_se": None,
+    }  # fmt: skip
+    assert parts["headers"]["documents"] == 2, "the empty document has no figure"
+    assert parts["headers"]["bits_per_byte"] == pytest.approx((18 + 42) / math.log(2) / 12)
+    assert parts["headers"]["bits_per_byte_se"] > 0
+
+
+def test_a_part_without_text_and_a_plain_source_have_no_figures(validation):
+    mixed = with_parts(validation, stories=2, empty=1, headers=1, none=0)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool))
+    assert list(eval_stage.summarize_parts(documents | eval_stage.part_of_documents(mixed))["parts"]) == [
+        "stories", "headers",
+    ]  # fmt: skip
+    assert eval_stage.part_of_documents(validation) == {}
+    assert "parts" not in eval_stage.make_details(documents, np.ones(12, np.float32), entropy_bits=None)
+
+
+def test_parts_that_count_other_documents_are_refused(validation):
+    with pytest.raises(IntegrityError, match=r"validation.json: `parts` counts 5 documents, the file holds 4; run"):
+        eval_stage.part_of_documents(with_parts(validation, stories=2, headers=3))
 
 
 def test_a_known_entropy_is_compared_to_the_loss(validation):

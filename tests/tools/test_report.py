@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from lm.core.files import read_json, write_json, write_text
@@ -107,6 +108,25 @@ def test_a_finished_run_has_everything_on_one_page(folder):
         assert read_json(f"data/processed_datasets/{sidecar}.json")["sha256"] in words
     assert "12 of 12 links between records hold" in words
     assert words.count("1. (nothing), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in words
+
+
+def test_a_mixture_has_a_row_for_each_part(folder):
+    assert "By part of the mixture" not in made_page().words()
+    sidecar = Path("data/processed_datasets/validation.json")
+    meta = read_json(sidecar)
+    counts = {"long": 7, "rest": meta["documents"] - 7}
+    write_json(sidecar, meta | {"parts": {name: {"documents": count} for name, count in counts.items()}})
+    command = read_yaml("dvc.yaml")["stages"]["eval"]["cmd"]
+    assert importlib.import_module("eval").main(shlex.split(command)[2:]) == 0
+    parts = read_json("data/evaluation/details.json")["parts"]
+    assert {name: figures["documents"] for name, figures in parts.items()} == counts
+    table = pq.read_table("data/evaluation/document_losses.parquet")
+    assert table["part"].to_pylist() == ["long"] * 7 + ["rest"] * counts["rest"]
+    words = made_page().words()
+    head = "By part of the mixture part documents bits per byte standard error"
+    rows = (f"{name} {each['documents']} {each['bits_per_byte']:.4f} {each['bits_per_byte_se']:.4f}"
+            for name, each in parts.items())  # fmt: skip
+    assert f"{head} {' '.join(rows)}" in words and "parts.long" not in words
 
 
 def test_the_page_needs_no_other_file(folder):

@@ -126,16 +126,19 @@ def curves(workspace: Workspace) -> dict:
 
 
 def metrics(workspace: Workspace) -> dict:
-    """Return the metrics first, then every figure of the evaluation and of the training."""
+    """Return the metrics first, then every figure of the evaluation and of the training, and a row for each part."""
+    score = dict(workspace.get(paths.EVALUATION_DETAILS))
+    columns = ("documents", "bits_per_byte", "bits_per_byte_se")
+    parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
     tables = {
         "metrics": {name: value for path in METRICS for name, value in workspace.get(path).items()},
-        str(paths.EVALUATION_DETAILS): workspace.get(paths.EVALUATION_DETAILS),
+        str(paths.EVALUATION_DETAILS): score,
         f"{paths.MODEL}, training": workspace.get(paths.MODEL).get("training", {}),
     }
     needed = [(path, "metrics") for path in METRICS]
     needed += [(paths.EVALUATION_DETAILS, "details of the evaluation"), (paths.MODEL, "details of the training")]
     tables = {title: list(flatten(figures).items()) for title, figures in tables.items() if figures}
-    return {"tables": tables, "notes": workspace.notes(*needed)}
+    return {"tables": tables, "parts": parts, "notes": workspace.notes(*needed)}
 
 
 def samples(workspace: Workspace) -> dict:
