@@ -32,8 +32,6 @@ def workspace(tmp_path):
     pipeline = yaml.safe_load((tmp_path / "dvc.yaml").read_text())
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"fetch": pipeline["stages"]["fetch"]}}))
     workspace.commit()
-    for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
-        workspace.run("git", "config", name, value)
     return workspace
 
 
