@@ -74,6 +74,7 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
     raw, manifest, check, text_slice, tokenizer, engine = inputs
 
     def write(engine: Engine | None) -> dict:
+        """Write the token file with this engine, by default the tokenizer's own; return its sidecar."""
         # Stream the documents in chunks and encode them in their order.
         chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars), Tally()
         if engine:

@@ -66,6 +66,15 @@ MUTANTS = [
            "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
            "    str(f", "faults/test_17_20_tokenize.py -k test_19_overlapping"),
+    Mutant("a long document among the selection tokens", "src/lm/tokens/windows.py",
+           "np.minimum(lengths, _longest_counted(lengths[lengths > 0], count * seq_len))", "lengths",
+           "lm/tokens/test_windows.py"),
+    Mutant("selection tokens of eval and train", "src/eval.py", "eval_tokens, seq_len, validation.spans)",
+           "eval_tokens, seq_len, validation.spans[-1:])", "stages/test_eval_stage.py"),
+    Mutant("documents of the parts", "src/eval.py", "    if sum(counts.values()) != len(validation.spans):\n",
+           "    if False:\n", "stages/test_eval_stage.py"),
+    Mutant("runs with different parts", "src/tools/compare/runs.py", "np.array_equal(parts, run.parts)", "True",
+           "tools/test_compare.py"),
 ]  # fmt: skip
 
 

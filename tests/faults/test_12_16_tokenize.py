@@ -28,7 +28,6 @@ from support.tokenize_cases import (
     arguments,
     build_tokenizer,
     expected_ids,
-    make_project,
     outputs,
     run_audit,
     tokenize,
@@ -39,28 +38,18 @@ from support.tokenize_cases import (
 from support.tokenizer_cases import SPECIAL, TIKTOKEN_CACHE, write_bpe, write_gemma_like, write_gpt2
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The working directory: parameters and the vocabulary of bytes in tokenizer/; each test writes its texts."""
-    monkeypatch.chdir(tmp_path)
-    make_project()
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory):
+def tokenizers(tmp_path_factory, byte_vocabularies):
     """A folder for each kind of tokenizer: trained, tiktoken's (if its file is cached), Hugging Face's.
 
     "imported" is the vocabulary of bytes in Hugging Face's form, which gives the same ids.
     """
-    made = {kind: tmp_path_factory.mktemp(kind) for kind in ("bytes", "bpe", "gpt2", "huggingface", "imported")}
-    write_byte_level(made["bytes"], BYTES, "bpe")
-    write_huggingface(made["imported"], made["bytes"])
+    made = {kind: tmp_path_factory.mktemp(kind) for kind in ("bpe", "gpt2", "huggingface")}
     write_bpe(made["bpe"])
     write_huggingface(made["huggingface"], write_gemma_like(tmp_path_factory.mktemp("source")))
     if TIKTOKEN_CACHE.exists():
         write_gpt2(made["gpt2"])
-    return made
+    return made | byte_vocabularies
 
 
 @pytest.fixture(scope="module", params=["bpe", "gpt2", "huggingface"])

@@ -33,8 +33,6 @@ def workspace(tmp_path):
     stages = {name: pipeline["stages"][name] for name in ("resolve", "fetch")}
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
     workspace.commit()
-    for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
-        workspace.run("git", "config", name, value)
     return workspace
 
 

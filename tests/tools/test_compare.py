@@ -2,12 +2,15 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import re
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lm.core.errors import IntegrityError
@@ -16,7 +19,7 @@ from support.loss_cases import LN2, corpus
 from tools.common.parameters import flatten
 from tools.common.revisions import Revision
 from tools.common.tables import table
-from tools.compare.cli import refuse_other_bytes, refuse_other_text
+from tools.compare.cli import read_run, refuse_other_bytes, refuse_other_text
 from tools.compare.figure import _draw_documents
 from tools.compare.report import report
 from tools.compare.runs import Run, compare_groups, group_by_seed, most_changed, unseen_bytes, what_differs
@@ -147,6 +150,47 @@ def test_without_a_record_of_the_selection_there_is_no_unseen_text(selection):
     a, b = (dataclasses.replace(run(name, params={"p": name}), selection_bytes=selection) for name in "ab")
     found = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
     assert found.unseen is None and "selected no model" not in text_of([a, b])
+
+
+def test_a_difference_is_given_for_each_part_that_all_runs_have():
+    parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
+    a = dataclasses.replace(run("a"), parts=parts)
+    rates = np.where(parts == "headers", -0.05, 0.02) + np.random.default_rng(5).normal(0, 1e-3, 40)
+    change = rates * a.utf8_bytes * LN2
+    b = dataclasses.replace(a, name="b", nats=a.nats + change, params={"train.seed": 1, "p": 1})
+    comparison = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
+    assert list(comparison.parts) == ["stories", "headers"]
+    own = parts == "headers"
+    expected = ratio_interval(change[own] / LN2, a.utf8_bytes[own], np.random.default_rng(1), 0.95, 99)
+    assert comparison.parts["headers"] == pytest.approx(expected) and expected.value == pytest.approx(-0.05, abs=2e-3)
+    text = text_of([a, b])
+    assert re.search(r"\| part +\| +documents \| +a \| +b \| +Δ bits per byte \| ", text)
+    assert re.search(r"\| stories +\| +15 \| +[\d.]+ \| +[\d.]+ \| +\+0\.0(19|20)\d \| ", text)
+    assert re.search(r"\| headers +\| +25 \| +[\d.]+ \| +[\d.]+ \| +-0\.0(49|50)\d \| .* to -0\.0", text)
+    assert text.index("| part ") < text.index("| what differs ")
+
+
+def test_runs_without_parts_or_with_different_ones_are_compared_as_a_whole():
+    parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
+    mixed, plain = dataclasses.replace(run("a"), parts=parts), run("b", params={"p": 1})
+    renamed = dataclasses.replace(plain, parts=np.where(parts == "headers", "code", parts))
+    for pair in ([mixed, plain], [plain, mixed], [mixed, renamed], [run("a"), plain]):
+        assert compare_groups(*group_by_seed(pair), 1, 0.95, 99).parts == {}
+        assert "| part " not in text_of(pair)
+
+
+def test_the_part_of_each_document_is_read_where_it_is_recorded():
+    columns = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4]}
+    for extra in ({}, {"part": ["stories", "headers"]}):
+        content = io.BytesIO()
+        pq.write_table(pa.table(columns | extra), content)
+        recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
+        revision = SimpleNamespace(
+            name="a", results=lambda recorded=recorded: recorded, read_json=lambda path: {"train_seconds": 1.0},
+            read=lambda path, content=content: content.getvalue(), hashes=lambda *a, **k: {}, params=dict,
+        )  # fmt: skip
+        found = read_run(revision)
+        assert (found.parts is None) if not extra else (found.parts.tolist() == extra["part"])
 
 
 def test_table_columns_are_aligned():

@@ -351,7 +351,12 @@ def test_a_foreign_model_is_imported_and_generates(foreign, tmp_path, capsys):
             4,
             r"model-\d+-of-\d+.safetensors: .*download it again",
         ),
-        (lambda f: (f / "config.json").unlink(), 4, "config.json: missing"),
+        (
+            lambda f: (f / "config.json").unlink(),
+            4,
+            "config.json: missing; name the folder of a model in Hugging Face's",
+        ),
+        (lambda f: (f / "config.json").write_text("{"), 4, "config.json: not valid JSON .* or download it again"),
     ],
 )
 def test_a_folder_that_cannot_be_imported_is_refused(foreign, tmp_path, capsys, change, status, sentence):

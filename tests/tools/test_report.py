@@ -3,6 +3,7 @@
 import base64
 import importlib
 import json
+import math
 import os
 import re
 import shlex
@@ -16,6 +17,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lm.core.files import read_json, write_json, write_text
@@ -107,6 +110,43 @@ def test_a_finished_run_has_everything_on_one_page(folder):
         assert read_json(f"data/processed_datasets/{sidecar}.json")["sha256"] in words
     assert "12 of 12 links between records hold" in words
     assert words.count("1. (nothing), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in words
+
+
+def test_the_interval_and_the_documents_that_dominate_the_figure_are_named(folder):
+    scored = read_json("data/evaluation/details.json")
+    low, high = scored["bits_per_byte_interval"]
+    words = made_page().words()
+    assert f"The 95 % interval is {low:.3f} to {high:.3f}." in words and "of the bytes and has" not in words
+    path = Path("data/evaluation/document_losses.parquet")
+    columns = pq.read_table(path).to_pydict()
+    columns["utf8_bytes"][3] = 4 * sum(columns["utf8_bytes"])
+    pq.write_table(pa.table(columns), path)
+    nats, sizes = (np.array(columns[name]) for name in ("nats", "utf8_bytes"))
+    own, rest = nats[3] / math.log(2) / sizes[3], np.delete(nats, 3).sum() / math.log(2) / np.delete(sizes, 3).sum()
+    fraction = 100 * sizes[3] / sizes.sum()
+    sentence = (
+        f"Document 3 holds {fraction:.0f} % of the bytes and has {own:.3f} bits per byte; without it the figure is"
+    )
+    assert f"{sentence} {rest:.3f}." in made_page().words()
+
+
+def test_a_mixture_has_a_row_for_each_part(folder):
+    assert "By part of the mixture" not in made_page().words()
+    sidecar = Path("data/processed_datasets/validation.json")
+    meta = read_json(sidecar)
+    counts = {"long": 7, "rest": meta["documents"] - 7}
+    write_json(sidecar, meta | {"parts": {name: {"documents": count} for name, count in counts.items()}})
+    command = read_yaml("dvc.yaml")["stages"]["eval"]["cmd"]
+    assert importlib.import_module("eval").main(shlex.split(command)[2:]) == 0
+    parts = read_json("data/evaluation/details.json")["parts"]
+    assert {name: figures["documents"] for name, figures in parts.items()} == counts
+    table = pq.read_table("data/evaluation/document_losses.parquet")
+    assert table["part"].to_pylist() == ["long"] * 7 + ["rest"] * counts["rest"]
+    words = made_page().words()
+    head = "By part of the mixture part documents bits per byte standard error"
+    rows = (f"{name} {each['documents']} {each['bits_per_byte']:.4f} {each['bits_per_byte_se']:.4f}"
+            for name, each in parts.items())  # fmt: skip
+    assert f"{head} {' '.join(rows)}" in words and "parts.long" not in words
 
 
 def test_the_page_needs_no_other_file(folder):

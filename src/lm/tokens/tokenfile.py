@@ -5,6 +5,7 @@ lists `shards`, X.bin is a folder, and the stream is its files one after the oth
 """
 
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -44,6 +45,11 @@ class TokenFile:
     def eot_id(self) -> int:
         """Return the id that ends each document."""
         return self.meta["tokenizer"]["eot_id"]
+
+    @functools.cached_property
+    def spans(self) -> np.ndarray:
+        """Return `document_spans`; the first call reads the stream."""
+        return document_spans(self)
 
 
 class Shard(NamedTuple):

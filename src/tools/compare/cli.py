@@ -72,7 +72,7 @@ def read_run(revision: Revision) -> Run:
         revision.name, columns["nats"], columns["utf8_bytes"], columns.get("selection_nats"),
         columns.get("selection_bytes"), preset_names_left_out(revision.params()),
         {path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
-        [*figures, timing["train_seconds"]],
+        [*figures, timing["train_seconds"]], columns.get("part"),
     )  # fmt: skip
 
 

@@ -20,12 +20,14 @@ import pyarrow.parquet as pq
 from lm import plots
 from lm.core.files import read_json, sha256_file
 from lm.core.params import read_yaml
+from lm.evaluate.intervals import dominating_documents
 from lm.model.gemma3 import ModelConfig, count_parameters, flops_per_token
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import TokenFile, entropy_per_token
 from tools.common import paths
 from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
+from tools.common.statistics import bits_per_byte
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
 
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
@@ -97,12 +99,28 @@ def verdict(workspace: Workspace) -> dict:
     seconds = workspace.get(paths.TIMING_METRICS).get("train_seconds")
     return {
         "score": workspace.get(paths.EVALUATION_DETAILS),
+        "dominating": dominating(workspace),
         "tokens_seen": workspace.get(paths.TRAIN_METRICS).get("tokens_seen"),
         "took": "" if seconds is None else f", {seconds:,.{0 if seconds >= 10 else 1}f} seconds of training",
         "validation": curve("validation.csv"),
         "max_tokens": workspace.params["train"]["max_tokens"],
         "finished": paths.MODEL in workspace.records,
     }
+
+
+def dominating(workspace: Workspace) -> list[dict]:
+    """Return the documents with a large fraction of the bytes: number, fraction, bits per byte of it and without it."""
+    if not (workspace.get(paths.EVALUATION_DETAILS) and paths.DOCUMENT_LOSSES.exists()):
+        return []
+    table = pq.read_table(paths.DOCUMENT_LOSSES, columns=["nats", "utf8_bytes"])
+    nats, sizes = table["nats"].to_numpy(), table["utf8_bytes"].to_numpy()
+    documents = []
+    for number, fraction in dominating_documents(sizes).items():
+        own = np.arange(len(sizes)) == number
+        if sizes[~own].any():
+            figures = {"own": bits_per_byte(nats[own], sizes[own]), "without": bits_per_byte(nats[~own], sizes[~own])}
+            documents.append({"number": number, "fraction": fraction, **figures})
+    return documents
 
 
 def curves(workspace: Workspace) -> dict:
@@ -126,16 +144,19 @@ def curves(workspace: Workspace) -> dict:
 
 
 def metrics(workspace: Workspace) -> dict:
-    """Return the metrics first, then every figure of the evaluation and of the training."""
+    """Return the metrics first, then every figure of the evaluation and of the training, and a row for each part."""
+    score = dict(workspace.get(paths.EVALUATION_DETAILS))
+    columns = ("documents", "bits_per_byte", "bits_per_byte_se")
+    parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
     tables = {
         "metrics": {name: value for path in METRICS for name, value in workspace.get(path).items()},
-        str(paths.EVALUATION_DETAILS): workspace.get(paths.EVALUATION_DETAILS),
+        str(paths.EVALUATION_DETAILS): score,
         f"{paths.MODEL}, training": workspace.get(paths.MODEL).get("training", {}),
     }
     needed = [(path, "metrics") for path in METRICS]
     needed += [(paths.EVALUATION_DETAILS, "details of the evaluation"), (paths.MODEL, "details of the training")]
     tables = {title: list(flatten(figures).items()) for title, figures in tables.items() if figures}
-    return {"tables": tables, "notes": workspace.notes(*needed)}
+    return {"tables": tables, "parts": parts, "notes": workspace.notes(*needed)}
 
 
 def samples(workspace: Workspace) -> dict:
