@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from lm.core.errors import IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, sha256_file, write_json
-from lm.text.documents import Slice, iter_texts, read_manifest
+from lm.text.documents import iter_texts, parts_of, read_manifest
+from lm.text.slices import Slice, slice_from
 from lm.tokens.ngrams import CLEAN_BELOW, shared_tokens
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 
@@ -99,6 +100,19 @@ def describe_tokens(tokens: TokenFile) -> dict:
     return counts
 
 
+def describe_rows(manifest: dict) -> dict:
+    """Return the rows that fetch dropped in each split, of each part if it is a mixture, and replaced characters."""
+    parts = parts_of(manifest)
+    dropped = {
+        name: {split: entry["dropped_rows"] for split, entry in part["splits"].items()} for name, part in parts.items()
+    }
+    replaced = sum(part.get("replaced_characters", 0) for part in parts.values())
+    return {
+        "dropped_rows": dropped if "parts" in manifest else dropped[manifest["source"]],
+        "replaced_characters": replaced,
+    }
+
+
 def open_current(path: Path, raw: Path) -> TokenFile:
     """Open a token file. Raise IntegrityError if it was made from another data/raw."""
     tokens = open_tokens(path)
@@ -120,7 +134,7 @@ def main(argv: list[str]) -> None:
     train, validation = (open_current(path, args.raw) for path in (args.train, args.validation))
 
     # Compare the documents of both splits as text, then as tokens.
-    documents = [describe_documents(args.raw, Slice(**tokens.meta["slice"])) for tokens in (train, validation)]
+    documents = [describe_documents(args.raw, slice_from(tokens.meta["slice"])) for tokens in (train, validation)]
     flags = flag_duplicates(*documents)
     contamination = measure_contamination(train, validation)
     contamination = contamination.append_column("utf8_bytes", [documents[1][:, 2].astype(np.int64)])
@@ -132,8 +146,7 @@ def main(argv: list[str]) -> None:
         "validation": describe_tokens(validation),
         "duplicates": count_duplicates(flags),
         "contamination": describe_contamination(contamination),
-        "dropped_rows": {name: split["dropped_rows"] for name, split in manifest["splits"].items()},
-        "replaced_characters": manifest.get("replaced_characters", 0),
+        **describe_rows(manifest),
     }
     with output_lock(args.audit), atomic_folder(args.audit) as folder:
         for name, table in (("duplicates", flags), ("contamination", contamination)):

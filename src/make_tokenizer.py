@@ -12,7 +12,8 @@ from typing import Literal
 from lm.core.errors import command
 from lm.core.files import atomic_folder, output_lock, sha256_file
 from lm.core.params import needed, read_section
-from lm.text.documents import MANIFEST, Slice, iter_texts
+from lm.text.documents import MANIFEST, iter_texts
+from lm.text.slices import AnySlice
 from lm.tokenizer.build import write_from_hub, write_tiktoken, write_trained
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
@@ -57,7 +58,7 @@ PARAMS_TYPES = {"bpe": BpeParams, "tiktoken": TiktokenParams, "huggingface": Hug
 def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     """Train on the training slice of data.source and return meta.json."""
     source = read_section(PARAMS, "data.source", str)
-    text_slice = read_section(PRESETS, f"sources.{source}.train", Slice)
+    text_slice = read_section(PRESETS, f"sources.{source}.train", AnySlice)
     text = {"manifest_sha256": sha256_file(raw / MANIFEST), "slice": dataclasses.asdict(text_slice)}
     meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, text)
     if meta["vocab_size"] < params.vocab_size:

@@ -19,8 +19,9 @@ from tempfile import TemporaryDirectory
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import output_lock, write_json
 from lm.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
-from lm.text.documents import MANIFEST, Slice, iter_chunks, read_manifest
+from lm.text.documents import MANIFEST, iter_chunks, read_manifest
 from lm.text.parquet import describe_split, open_parquet
+from lm.text.slices import Slice
 from lm.tokenizer.build import write_from_hub, write_huggingface, write_tiktoken
 from lm.tokenizer.encoding import encode_here, show_progress
 from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from lm.core.errors import command
 from lm.core.files import output_lock, read_json
 from lm.core.params import needed, read_section
-from lm.text.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
+from lm.text.documents import MANIFEST, check_files, describe_source, expected_chars, files_of, iter_chunks
+from lm.text.slices import AnySlice, Slice, refuse_overlap
 from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress, write_fast
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -71,7 +72,6 @@ def open_inputs(raw: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
 def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
     """Write the slice's tokens to `out` and its sidecar; return the sidecar and the name of the encoder."""
     raw, manifest, check, text_slice, tokenizer, engine = inputs
-    total_chars = manifest["splits"].get(text_slice.split, {}).get("characters", 0) - text_slice.start_char
 
     def write(engine: Engine | None) -> dict:
         # Stream the documents in chunks and encode them in their order.
@@ -86,7 +86,7 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
             return tally.describe(tokenizer, text_slice, describe_source(raw, manifest))
 
         # Write the stream, then the sidecar.
-        shown = show_progress(encoded, min(total_chars, text_slice.num_chars or total_chars))
+        shown = show_progress(encoded, expected_chars(manifest, text_slice))
         return write_tokens(out, tally.ids_of(shown), tokenizer.meta["dtype"], describe)
 
     return write_fast(write, engine, out)
@@ -95,7 +95,7 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
 def read_slice(split: str) -> Slice:
     """Return the slice of the selected source; refuse a validation slice that overlaps the training slice."""
     source = read_section(PARAMS, "data.source", str)
-    train = read_section(PRESETS, f"sources.{source}.train", Slice)
+    train = read_section(PRESETS, f"sources.{source}.train", AnySlice)
     if split == "train":  # a change of the validation slice must not tokenize train again
         return train
     validation = read_section(PRESETS, f"sources.{source}.validation", Slice)
@@ -122,6 +122,9 @@ def main(argv: list[str]) -> None:
     with output_lock(args.tokens), open_inputs(args.raw, args.tokenizer, text_slice) as inputs:
         meta, encoder = tokenize_slice(inputs, args.tokens, runtime)
 
+    for name, part in meta.get("parts", {}).items():
+        share, passes = part["utf8_bytes"] / meta["utf8_bytes"], f"{part['passes']:.2f} passes"
+        print(f"{name}: {part['documents']:,} documents, {share:.1%} of the bytes, {passes}")
     bytes_per_token = meta["utf8_bytes"] / meta["tokens"]
     print(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")
 

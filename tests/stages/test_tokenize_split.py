@@ -11,8 +11,9 @@ import pytest
 import tokenize_split
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import sha256_file, write_json
-from lm.text.documents import Slice, iter_chunks, iter_rows, read_manifest
+from lm.text.documents import iter_chunks, iter_rows, read_manifest
 from lm.text.parquet import describe_split, write_documents
+from lm.text.slices import Slice
 from lm.tokenizer import encoding as lm_encode
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.encoding import map_in_order

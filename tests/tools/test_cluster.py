@@ -19,8 +19,8 @@ import pytest
 import tokenize_split
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json, write_json
-from lm.text.documents import Slice
 from lm.text.parquet import describe_split, write_documents
+from lm.text.slices import Slice
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.engine import Engine
 from lm.tokens.tokenfile import open_tokens

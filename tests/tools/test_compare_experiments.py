@@ -11,7 +11,8 @@ import dvc.api
 import numpy as np
 import pytest
 
-from lm.text.documents import Slice, iter_texts
+from lm.text.documents import iter_texts
+from lm.text.slices import Slice
 from support import ROOT
 from support.workspace import Workspace
 from tools.compare.cli import main

@@ -22,7 +22,7 @@ from pathlib import Path
 from lm.core.errors import EnvironmentFailure, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
-from lm.text.documents import Slice, refuse_overlap
+from lm.text.slices import Slice, refuse_overlap
 from tools.common.arguments import tool_parser
 from tools.tokenize_cluster.ranks import SRC, RankJob, join_ranks, plan_ranks
 

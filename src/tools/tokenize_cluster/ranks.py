@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from lm.core.errors import IntegrityError, NoDocument
 from lm.core.files import read_json, sha256_file, sha256_json
-from lm.text.documents import MANIFEST, Chunk, Slice, check_files, check_slice, describe_source, iter_chunks
+from lm.text.documents import MANIFEST, Chunk, check_files, describe_source, iter_chunks
 from lm.text.parquet import iter_batches
+from lm.text.slices import Slice, check_slice
 from lm.tokenizer.encoding import encode_here, encode_in_thread, write_fast
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -33,8 +34,8 @@ from lm.tokens.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_
 
 # The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
-    "lm/text/documents.py", "lm/text/parquet.py", "lm/tokenizer/encoding.py", "lm/tokenizer/engine.py",
-    "lm/tokenizer/load.py", "lm/tokenizer/tally.py", "tools/tokenize_cluster/ranks.py",
+    "lm/text/documents.py", "lm/text/parquet.py", "lm/text/slices.py", "lm/tokenizer/encoding.py",
+    "lm/tokenizer/engine.py", "lm/tokenizer/load.py", "lm/tokenizer/tally.py", "tools/tokenize_cluster/ranks.py",
 )  # fmt: skip
 SRC = Path(__file__).resolve().parents[2]
 PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
