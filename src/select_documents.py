@@ -18,7 +18,7 @@ from tqdm import tqdm
 from lm.core.errors import DataError, command
 from lm.core.files import atomic_folder, output_lock, read_json, sha256_file, write_json
 from lm.core.params import read_section
-from lm.text.documents import MANIFEST, Slice, read_manifest
+from lm.text.documents import MANIFEST, parts_of, read_manifest
 from lm.text.near_duplicates import find_clusters
 from lm.text.rules import MEASURES, RULES, Selection
 from lm.text.selection import (
@@ -32,10 +32,10 @@ from lm.text.selection import (
     iter_documents,
     kept_texts,
     mark_documents,
-    parts_of,
     texts_at,
     write_dropped,
 )
+from lm.text.slices import Slice
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
 NUM_EXAMPLES, EXAMPLE_CHARS = 3, 200  # for each rule

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from lm.core.errors import MEND, IntegrityError
 from lm.core.files import read_json, sha256_file, sha256_json
-from lm.text.documents import MANIFEST, Slice, iter_rows
+from lm.text.documents import MANIFEST, Dropped, iter_rows, parts_of
 from lm.text.rules import KEPT, RULES, Selection, first_broken_rules
+from lm.text.slices import Slice
 
 DETAILS, DROPPED = "details.json", "dropped.parquet"
 HASHES = "dropped_sha256", "validation_dropped_sha256"  # of dropped.parquet; of its documents in validation slices
@@ -63,11 +64,6 @@ class Marks:
         repeats = np.flatnonzero(first != np.arange(len(kept)))
         self.rule[kept[repeats]] = RULES.index(rule)
         self.repeats[kept[repeats]] = kept[first[repeats]]
-
-
-def parts_of(manifest: dict) -> dict[str, dict]:
-    """Return the manifest of each part by name; a plain source has one part, itself."""
-    return manifest.get("parts") or {manifest["source"]: manifest}
 
 
 def iter_documents(raw: Path, manifest: dict, validation: dict[str, Slice]) -> Iterator[Batch]:
@@ -183,7 +179,7 @@ def _rows(marks: Marks, dropped: np.ndarray) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def read_dropped(selection: Path, raw: Path) -> dict[tuple[str, str], np.ndarray]:
+def read_dropped(selection: Path, raw: Path) -> Dropped:
     """Return the numbers of the dropped documents by (part, split), each (n,) int64, sorted.
 
     Raise IntegrityError if the selection was made from another data/raw, or if the file differs from its record.

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm.core.errors import IntegrityError
-from lm.core.files import read_json, sha256_file, write_json
+from lm.core.files import read_json, write_json
 from lm.core.params import read_section
 from lm.text.documents import Slice
 from lm.text.parquet import describe_split, write_documents
@@ -25,9 +25,9 @@ from lm.text.selection import (
     mark_documents,
     read_dropped,
     texts_at,
-    write_dropped,
 )
 from support import ROOT
+from support.selections import write_selection
 
 EXACT = dataclasses.replace(
     read_section(ROOT / "presets.yaml", "selections.none", Selection), exact_duplicates=True, min_chars=2
@@ -126,18 +126,9 @@ def test_equal_digests_point_to_the_first_one():
     assert digest("a") != digest("a ") and 0 <= digest("é") < 2**64
 
 
-def record(folder, raw, marks):
-    """Write data/selection as the stage does, but for its counts."""
-    folder.mkdir(exist_ok=True)
-    write_dropped(folder / "dropped.parquet", marks)
-    hashes = [sha256_file(raw / "manifest.json"), sha256_file(folder / "dropped.parquet"), hash_of_validation(marks)]
-    names = ("manifest_sha256", "dropped_sha256", "validation_dropped_sha256")
-    write_json(folder / "details.json", {"selection": "mine"} | dict(zip(names, hashes, strict=True)))
-
-
 def test_what_is_written_is_read_back(tmp_path):
     _, marks = marked(tmp_path / "raw")
-    record(tmp_path / "selection", tmp_path / "raw", marks)
+    write_selection(tmp_path / "selection", tmp_path / "raw", marks)
     rows = pq.read_table(tmp_path / "selection" / "dropped.parquet").to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         ("s", "train", 2, "exact_duplicates", "s", "train", 1),
@@ -157,7 +148,7 @@ def test_many_dropped_documents_of_several_splits_are_read_back_sorted(tmp_path)
     zeros = np.zeros(count, np.int64)
     names = [("s", "a"), ("s", "b")]
     marks = Marks(names, source, zeros > 0, number, zeros, zeros.astype(np.uint64), zeros.astype(np.uint8), zeros - 1)
-    record(tmp_path / "selection", tmp_path / "raw", marks)
+    write_selection(tmp_path / "selection", tmp_path / "raw", marks)
     dropped = read_dropped(tmp_path / "selection", tmp_path / "raw")
     for index, key in enumerate(names):
         assert np.array_equal(dropped[key], np.sort(number[source == index]))
@@ -167,7 +158,7 @@ def test_many_dropped_documents_of_several_splits_are_read_back_sorted(tmp_path)
 def test_nothing_dropped_has_no_rows_and_the_same_bytes_for_every_text(tmp_path):
     for name in ("one", "two"):
         write_raw(tmp_path / name, {"text": [[f"text {name}"]]})
-        record(tmp_path / f"{name} selection", tmp_path / name, None)
+        write_selection(tmp_path / f"{name} selection", tmp_path / name, None)
         assert read_dropped(tmp_path / f"{name} selection", tmp_path / name) == {}
     hashes = [read_json(tmp_path / f"{name} selection" / "details.json") for name in ("one", "two")]
     assert hashes[0].pop("manifest_sha256") != hashes[1].pop("manifest_sha256") and hashes[0] == hashes[1]
@@ -175,7 +166,7 @@ def test_nothing_dropped_has_no_rows_and_the_same_bytes_for_every_text(tmp_path)
 
 def test_a_selection_of_another_text_or_a_damaged_one_is_refused(tmp_path):
     _, marks = marked(tmp_path / "raw")
-    record(tmp_path / "selection", tmp_path / "raw", marks)
+    write_selection(tmp_path / "selection", tmp_path / "raw", marks)
     described = describe_selection(tmp_path / "selection", tmp_path / "raw")
     assert described.keys() == {"name", "dropped_sha256", "validation_dropped_sha256"}
     path = tmp_path / "selection" / "dropped.parquet"
