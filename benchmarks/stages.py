@@ -2,7 +2,7 @@
 
     folder = stage_folder(Path(name))
     change_params(folder, {"train.seq_len": 64})
-    run_stage(folder, "fetch")
+    run_stage(folder, "resolve")
 
 The folder holds links to the code and copies of the parameter files; nothing of the repository changes.
 """

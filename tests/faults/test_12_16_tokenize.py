@@ -22,14 +22,17 @@ from support.tokenize_cases import (
     ALL,
     BYTES,
     ENVIRONMENT,
+    FETCH,
     LOCAL,
     STAGE,
+    TEXT,
     arguments,
     build_tokenizer,
     expected_ids,
     make_project,
     outputs,
     run_audit,
+    select,
     tokenize,
     write_params,
     write_raw,
@@ -95,10 +98,10 @@ def test_12_an_empty_corpus_is_refused_by_fetch_and_by_tokenize(project, capsys)
     write_params(fetch=LOCAL)
     Path("texts").mkdir()
     sentence = "texts: no file matches '**/*' (sources.local.fetch.include); put text there"
-    refused(fetch.main(["--raw", "raw"]), capsys.readouterr().err, 3, sentence)
+    refused(fetch.main(FETCH), capsys.readouterr().err, 3, sentence)
     Path("texts/a.txt").write_text("")
     sentence = "texts: split 'text' has no document, only 0 null and 1 empty rows; at least one is needed"
-    refused(fetch.main(["--raw", "raw"]), capsys.readouterr().err, 3, sentence)
+    refused(fetch.main(FETCH), capsys.readouterr().err, 3, sentence)
     assert not Path("raw").exists()
 
     write_raw(["text"])  # as if made by hand
@@ -143,7 +146,8 @@ def test_13_a_vocabulary_is_trained_on_them_in_seconds(project):
     """Without cutting long words the trainer would take hours for each."""
     write_raw(LONG.values())
     program = "import sys, make_tokenizer; sys.exit(make_tokenizer.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "--raw", "raw", "--tokenizer", "out"]
+    assert select() == 0
+    command = [sys.executable, "-c", program, *TEXT, "--tokenizer", "out"]
     subprocess.run(command, env=ENVIRONMENT, check=True, timeout=60)
     assert load_tokenizer("out").decode(load_tokenizer("out").encode(LONG["a million spaces"])).endswith(" x")
 
@@ -178,7 +182,7 @@ def test_14_invalid_utf_8_is_replaced_and_counted(project):
         "bad \ufffd and lone \ufffd, paired \N{GRINNING FACE}",
     ]
     write_params({**ALL, "num_chars": 10}, {**ALL, "start_char": 10}, fetch=LOCAL)
-    assert fetch.main(["--raw", "raw"]) == tokenize("train") == tokenize("validation") == 0
+    assert fetch.main(FETCH) == tokenize("train") == tokenize("validation") == 0
     for split, text in zip(("train", "validation"), texts, strict=True):
         assert np.fromfile(f"out/{split}.bin", "<u2").tolist() == expected_ids([text]).tolist()
     assert run_audit()["replaced_characters"] == 3

@@ -33,15 +33,18 @@ from support.tokenize_cases import (
     ALL,
     BYTES,
     ENVIRONMENT,
+    FETCH,
     LOCAL,
     MANY,
     STAGE,
+    TEXT,
     arguments,
     build_tokenizer,
     expected_ids,
     make_project,
     outputs,
     run_audit,
+    select,
     start,
     tokenize,
     write_params,
@@ -105,10 +108,10 @@ def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, stage):
     for i, text in enumerate(MANY):
         Path(f"texts/{i:04d}.txt").write_text(text)
     write_params(tokenizer={"kind": "bpe", "vocab_size": 1000}, fetch=LOCAL)
-    assert fetch.main(["--raw", "raw"]) == 0
+    assert fetch.main(FETCH) == select() == 0
     stages = {
-        "fetch": ["fetch", "--raw", "out/raw"],
-        "make_tokenizer": ["make_tokenizer", "--raw", "raw", "--tokenizer", "out/tokenizer"],
+        "fetch": ["fetch", *FETCH[:2], "--raw", "out/raw"],
+        "make_tokenizer": ["make_tokenizer", *TEXT, "--tokenizer", "out/tokenizer"],
         "tokenize_train": ["tokenize_split", *arguments()],
     }
     name, *rest = stages[stage]

@@ -49,8 +49,9 @@ def workspace(tmp_path, hub):
 def test_a_hub_dataset_and_a_gemma_like_tokenizer_pass_the_stages(workspace):
     folder = workspace.folder / "data"
     raw, tokenizer = ("--raw", "data/raw"), ("--tokenizer", "data/tokenizer")
-    text = (*raw, "--selection", "data/selection")
-    workspace.run("python", "src/fetch.py", *raw)
+    definition, text = ("--definition", "data/source.json"), (*raw, "--selection", "data/selection")
+    workspace.run("python", "src/resolve.py", *definition)
+    workspace.run("python", "src/fetch.py", *definition, *raw)
     workspace.run("python", "src/select_documents.py", *text)
     workspace.run("python", "src/make_tokenizer.py", *text, *tokenizer)
     for split in ("train", "validation"):

@@ -26,11 +26,12 @@ TESTED = {
 
 @pytest.fixture
 def workspace(tmp_path):
-    """Create a small repository with one commit and a git identity; its pipeline is the stage fetch alone."""
+    """Create a small repository with one commit and a git identity; its pipeline is the stages resolve and fetch."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
     pipeline = yaml.safe_load((tmp_path / "dvc.yaml").read_text())
-    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"fetch": pipeline["stages"]["fetch"]}}))
+    stages = {name: pipeline["stages"][name] for name in ("resolve", "fetch")}
+    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
     workspace.commit()
     for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
         workspace.run("git", "config", name, value)

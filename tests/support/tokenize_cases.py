@@ -53,10 +53,18 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     selected["selection"] = {"name": "none"}
     source = {"fetch": fetch, "train": train, "validation": validation}
     write_json("params.yaml", selected)
+    write_definition(Path(), "mine", fetch)
     tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300}}
     write_json("presets.yaml", {"sources": {"mine": source}, "selections": {"none": NONE}, "tokenizers": tokenizers})
 
 
+def write_definition(folder: Path, source: str, fetch: dict | None) -> None:
+    """Write source.json into `folder` as the stage resolve does."""
+    kind = fetch["kind"] if fetch else None
+    write_json(folder / "source.json", {"source": source, "kind": kind, "parts": {source: {"fetch": fetch}}})
+
+
+FETCH = ["--definition", "source.json", "--raw", "raw"]
 LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
 
 

@@ -194,14 +194,17 @@ def read_dropped(selection: Path, raw: Path) -> Dropped:
 
 
 def describe_selection(selection: Path, raw: Path) -> dict:
-    """Return the selection's name and hashes, as records name it; raise IntegrityError as `read_dropped` does."""
+    """Return the hashes of the selection, as records name it; raise IntegrityError as `read_dropped` does.
+
+    The name of the rules is not among them, so that rules that drop the same documents train nothing again.
+    """
     details, path = read_json(selection / DETAILS), selection / DROPPED
     if details["manifest_sha256"] != sha256_file(raw / MANIFEST):
         raise IntegrityError(f"{selection}: made from another version of {raw}; run `dvc repro`")
     actual = sha256_file(path) if path.exists() else "no file"
     if actual != details["dropped_sha256"]:
         raise IntegrityError(f"{path}: sha256 is {actual}, {DETAILS} says {details['dropped_sha256']}; {MEND}")
-    return {"name": details["selection"], **{name: details[name] for name in HASHES}}
+    return {name: details[name] for name in HASHES}
 
 
 def add_up(documents: dict) -> dict:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
+from lm.text.documents import files_of as text_files
 from lm.tokens.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_stream
 from tools.common import paths
 from tools.common.parameters import flatten
@@ -112,12 +113,11 @@ def check_file(path: Path, record: Record, found: dict, recorded) -> Finding:
 def manifest_files(digests: Digests, manifest: Record) -> Iterator[Finding]:
     """Compare every parquet file with the manifest; report files that it does not list."""
     raw, listed = manifest.path.parent, set()
-    for split in manifest.content["splits"].values():
-        for entry in split["files"]:
-            path = raw / entry["path"]
-            digest = digests.of(path)
-            listed.add(path)
-            yield check_file(path, manifest, {"bytes": digest.num_bytes, "sha256": digest.sha256}, entry)
+    for entry in text_files(manifest.content):
+        path = raw / entry["path"]
+        digest = digests.of(path)
+        listed.add(path)
+        yield check_file(path, manifest, {"bytes": digest.num_bytes, "sha256": digest.sha256}, entry)
     for path in sorted(set(raw.rglob("*.parquet")) - listed):
         yield Finding(str(path), f"is not in {manifest.path.name}", (path,))
 
@@ -186,8 +186,8 @@ def selection_of_tokenizer(digests: Digests, meta: Record, details: Record):
 
 def selection_of_tokens(digests: Digests, sidecar: Record, details: Record):
     """Compare the selection that the tokens were made with."""
-    hashes = {name: details.content[name] for name in ("dropped_sha256", "validation_dropped_sha256")}
-    return {"name": details.content["selection"], **hashes}, sidecar.content["source"].get("selection")
+    found = {name: details.content[name] for name in ("dropped_sha256", "validation_dropped_sha256")}
+    return found, sidecar.content["source"].get("selection")
 
 
 def text_of_tokens(digests: Digests, sidecar: Record, manifest: Record):

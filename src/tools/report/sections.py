@@ -171,7 +171,7 @@ def model(workspace: Workspace) -> dict:
 def data_card(workspace: Workspace) -> dict:
     """Return the origin of the text and its counts by split; draw lengths of tokens and documents."""
     manifest, card = workspace.get(paths.MANIFEST), workspace.get(paths.AUDIT_DETAILS)
-    origin = {name: value for name, value in manifest.items() if name not in ("splits", "format_version")}
+    origin = {name: value for name, value in manifest.items() if name not in ("splits", "parts", "format_version")}
     both = {name: value for name, value in card.items() if name not in (*SPLITS, "source", "duplicates", "selection")}
     splits = [{**card[split], "duplicates": card["duplicates"][split]} for split in SPLITS] if card else []
     counts = [flatten(split) for split in splits]

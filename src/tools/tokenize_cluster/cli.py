@@ -22,7 +22,7 @@ from pathlib import Path
 from lm.core.errors import EnvironmentFailure, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
-from lm.text.slices import Slice, refuse_overlap
+from lm.text.slices import AnySlice, MixedSlice, Slice, refuse_overlap
 from tools.common.arguments import tool_parser
 from tools.tokenize_cluster.ranks import SRC, RankJob, join_ranks, plan_ranks
 
@@ -57,7 +57,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def read_slice(split: str) -> Slice:
     """Return the slice that the stage tokenizes; refuse overlap as the stage does."""
     source = read_section(PARAMS, "data.source", str)
-    slices = {name: read_section(PRESETS, f"sources.{source}.{name}", Slice) for name in STAGES}
+    slices = {name: read_section(PRESETS, f"sources.{source}.{name}", AnySlice) for name in STAGES}
+    if isinstance(slices["train"], MixedSlice):
+        problem = f"sources.{source} is a mixture, whose stream no rank can cut out of the files"
+        raise ParamsError(f"{PRESETS}: {problem}; run `dvc repro {STAGES[split]}` instead")
     if split == "validation":
         refuse_overlap(slices["train"], slices["validation"], f"{PRESETS}: sources.{source}")
     return slices[split]

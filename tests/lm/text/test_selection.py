@@ -168,7 +168,7 @@ def test_a_selection_of_another_text_or_a_damaged_one_is_refused(tmp_path):
     _, marks = marked(tmp_path / "raw")
     write_selection(tmp_path / "selection", tmp_path / "raw", marks)
     described = describe_selection(tmp_path / "selection", tmp_path / "raw")
-    assert described.keys() == {"name", "dropped_sha256", "validation_dropped_sha256"}
+    assert described.keys() == {"dropped_sha256", "validation_dropped_sha256"}
     path = tmp_path / "selection" / "dropped.parquet"
     content = path.read_bytes()
     path.write_bytes(content[:-1])

@@ -32,9 +32,10 @@ def peak_mib(workspace, copies):
 def test_ten_times_the_text_takes_the_same_memory(tmp_path):
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    select = ["src/select_documents.py", "--raw", "data/raw", "--selection", "data/selection"]
+    definition, raw = ["--definition", "data/source.json"], ["--raw", "data/raw"]
+    select = ["src/select_documents.py", *raw, "--selection", "data/selection"]
     make_tokenizer = ["src/make_tokenizer.py", *select[1:], "--tokenizer", "data/tokenizer"]
-    for stage in (["src/fetch.py", "--raw", "data/raw"], select, make_tokenizer):
+    for stage in (["src/resolve.py", *definition], ["src/fetch.py", *definition, *raw], select, make_tokenizer):
         subprocess.run([sys.executable, *stage], cwd=tmp_path, env=workspace.environment, check=True)
     small, large = (peak_mib(workspace, copies) for copies in (20, 200))
     assert large < 400
