@@ -12,6 +12,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from test_architecture import MAY_IMPORT
 
 import figures
@@ -69,9 +70,16 @@ def workspace(tmp_path_factory):
 
 @pytest.mark.parametrize(("language", "tag", "code"), blocks())
 def test_every_block_has_a_tag_and_parses(language, tag, code):
-    assert tag in {"bash": ("run", "slow", "parse"), "python": ("run", "parse"), "text": ("output",)}[language]
+    assert (
+        tag
+        in {"bash": ("run", "slow", "parse"), "python": ("run", "parse"), "text": ("output",), "yaml": ("parse",)}[
+            language
+        ]
+    )
     if language == "python":
         compile(code, "docs", "exec")
+    elif language == "yaml":
+        assert yaml.safe_load(code)
     elif language == "bash":
         subprocess.run(["bash", "-n"], input=code, text=True, check=True)
 
