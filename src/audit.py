@@ -1,6 +1,6 @@
 """Stage audit: both splits → data/audit (duplicates, contamination, a data card) and metrics/data.json.
 
-    python src/audit.py --raw data/raw \
+    python src/audit.py --raw data/raw --selection data/selection \
         --train data/processed_datasets/train.bin --validation data/processed_datasets/validation.bin \
         --audit data/audit --metrics metrics
 
@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm.core.errors import IntegrityError, command
-from lm.core.files import atomic_folder, output_lock, sha256_file, write_json
-from lm.text.documents import iter_texts, parts_of, read_manifest
+from lm.core.files import atomic_folder, output_lock, read_json, sha256_file, write_json
+from lm.text.documents import Dropped, iter_texts, parts_of, read_manifest
+from lm.text.selection import DETAILS, add_up, describe_selection, read_dropped
 from lm.text.slices import Slice, slice_from
 from lm.tokens.ngrams import CLEAN_BELOW, shared_tokens
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
@@ -33,11 +34,13 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
 
 
-def describe_documents(raw: Path, text_slice: Slice) -> np.ndarray:
+def describe_documents(raw: Path, text_slice: Slice, dropped: Dropped) -> np.ndarray:
     """Return of each document the digest, that with white space folded, and the UTF-8 bytes: (D, 3) uint64."""
     row_of = lambda text: (digest(text), digest(" ".join(text.split())), len(text.encode()))  # noqa: E731
     # Make arrays batch by batch: Python integers would take nine times the memory.
-    return np.concatenate([np.array([*map(row_of, texts)], np.uint64) for texts in iter_texts(raw, text_slice)])
+    return np.concatenate(
+        [np.array([*map(row_of, texts)], np.uint64) for texts in iter_texts(raw, text_slice, dropped)]
+    )
 
 
 def is_repeat(digests: np.ndarray) -> np.ndarray:
@@ -113,11 +116,18 @@ def describe_rows(manifest: dict) -> dict:
     }
 
 
-def open_current(path: Path, raw: Path) -> TokenFile:
-    """Open a token file. Raise IntegrityError if it was made from another data/raw."""
+def describe_dropped(details: dict) -> dict:
+    """Return the name of the selection, and how many documents and characters of data/raw each rule dropped."""
+    return {"name": details["selection"], "dropped": add_up(details["documents"])}
+
+
+def open_current(path: Path, raw: Path, selection: Path) -> TokenFile:
+    """Open a token file. Raise IntegrityError if it was made from another data/raw or another selection of it."""
     tokens = open_tokens(path)
     if tokens.meta["source"]["manifest_sha256"] != sha256_file(raw / "manifest.json"):
         raise IntegrityError(f"{path}: made from another version of {raw}; run `dvc repro`")
+    if tokens.meta["source"].get("selection") != describe_selection(selection, raw):
+        raise IntegrityError(f"{path}: made with another version of {selection}; run `dvc repro`")
     return tokens
 
 
@@ -125,16 +135,18 @@ def open_current(path: Path, raw: Path) -> TokenFile:
 def main(argv: list[str]) -> None:
     """Audit the slices of --raw that --train and --validation were made from."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    for name in ("raw", "train", "validation", "audit", "metrics"):
+    for name in ("raw", "selection", "train", "validation", "audit", "metrics"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args(argv)
 
     # Check that the text and both token files belong together.
     manifest = read_manifest(args.raw)
-    train, validation = (open_current(path, args.raw) for path in (args.train, args.validation))
+    dropped = read_dropped(args.selection, args.raw)
+    train, validation = (open_current(path, args.raw, args.selection) for path in (args.train, args.validation))
 
     # Compare the documents of both splits as text, then as tokens.
-    documents = [describe_documents(args.raw, slice_from(tokens.meta["slice"])) for tokens in (train, validation)]
+    slices = [slice_from(tokens.meta["slice"]) for tokens in (train, validation)]
+    documents = [describe_documents(args.raw, each, dropped) for each in slices]
     flags = flag_duplicates(*documents)
     contamination = measure_contamination(train, validation)
     contamination = contamination.append_column("utf8_bytes", [documents[1][:, 2].astype(np.int64)])
@@ -146,6 +158,7 @@ def main(argv: list[str]) -> None:
         "validation": describe_tokens(validation),
         "duplicates": count_duplicates(flags),
         "contamination": describe_contamination(contamination),
+        "selection": describe_dropped(read_json(args.selection / DETAILS)),
         **describe_rows(manifest),
     }
     with output_lock(args.audit), atomic_folder(args.audit) as folder:

@@ -276,7 +276,7 @@ def test_05_shell_characters_are_inert_everywhere(tmp_path):
     presets = read_yaml(workspace.folder / "presets.yaml")
     presets["sources"][source], presets["tokenizers"][tokenizer] = entry, {"kind": "bpe", "vocab_size": 300}
     (workspace.folder / "presets.yaml").write_text(json.dumps(presets))
-    assert workspace.repro("tokenize_val") == {"resolve", "fetch", "make_tokenizer", "tokenize_val"}
+    assert workspace.repro("tokenize_val") == {"resolve", "fetch", "select", "make_tokenizer", "tokenize_val"}
     sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
     assert sidecar["documents"] >= 1 and sidecar["source"]["name"] == source
     assert not list(tmp_path.rglob("pwned*"))

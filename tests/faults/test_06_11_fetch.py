@@ -25,7 +25,7 @@ from lm.text.sources import torch_headers
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below, refused
-from support.tokenize_cases import FETCH, write_definition
+from support.tokenize_cases import FETCH, NONE, TEXT, select, write_definition
 from support.tokenizer_cases import write_bpe
 
 A, B = "a" * 40, "b" * 40
@@ -37,7 +37,6 @@ from lm.text.sources import hub
 hub.RETRY_WAITS_S = (0.02, 0.02, 0.02)
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
-RAW_FOLDER = ["--raw", "raw"]
 TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
 STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
 RAW = {"raw/train/0000-x.parquet": STORIES}
@@ -46,9 +45,11 @@ RAW = {"raw/train/0000-x.parquet": STORIES}
 def write_parameters(folder, source: dict, tokenizer: dict) -> None:
     """Write params.yaml and presets.yaml with the source `s` and the tokenizer `t`; own text is in `texts`."""
     params = {"data": {"source": "s"}, "tokenizer": {"name": "t"}, "local": {"path": "texts"}}
+    params["selection"] = {"name": "none"}
     (folder / "params.yaml").write_text(json.dumps(params))
     write_definition(folder, "s", source["fetch"])
-    (folder / "presets.yaml").write_text(json.dumps({"sources": {"s": source}, "tokenizers": {"t": tokenizer}}))
+    presets = {"sources": {"s": source}, "selections": {"none": NONE}, "tokenizers": {"t": tokenizer}}
+    (folder / "presets.yaml").write_text(json.dumps(presets))
 
 
 class Project:
@@ -68,7 +69,9 @@ class Project:
     def run(self, stage="fetch", *options, **variables) -> subprocess.CompletedProcess:
         """Run a stage; its outputs are data/raw and data/tokenizer, its cache is beside the folder."""
         environment = self.hub.environment(self.folder.parent / "hf", PYTHONPATH=f"{ROOT}/src", **variables)
-        own = ["--tokenizer", "data/tokenizer"] if stage == "make_tokenizer" else ["--definition", "source.json"]
+        own = ["--definition", "source.json"]
+        if stage == "make_tokenizer":
+            own = ["--selection", "data/selection", "--tokenizer", "data/tokenizer"]
         arguments = ["--raw", "data/raw", *own]
         command = [sys.executable, "-c", HURRIED, stage, *arguments, *options]
         return subprocess.run(
@@ -280,12 +283,12 @@ def test_09_null_and_empty_rows_are_skipped_and_counted_in_the_data_card(texts, 
     lines = b"".join(json.dumps({"text": row}).encode() + b"\n" for row in rows)
     (texts / name).write_bytes(lines if name == "x.jsonl" else parquet_bytes(text=rows))
     assert fetch.main(FETCH) == 0
-    assert make_tokenizer.main([*RAW_FOLDER, "--tokenizer", "tokenizer"]) == 0
+    assert select() == make_tokenizer.main([*TEXT, "--tokenizer", "tokenizer"]) == 0
     for split in ("train", "validation"):
         options = ["--split", split, "--tokenizer", "tokenizer", "--tokens", f"{split}.bin"]
-        assert tokenize_split.main([*RAW_FOLDER, *options]) == 0
+        assert tokenize_split.main([*TEXT, *options]) == 0
     tokens = ["--train", "train.bin", "--validation", "validation.bin"]
-    assert audit.main([*RAW_FOLDER, *tokens, "--audit", "audit", "--metrics", "metrics"]) == 0
+    assert audit.main([*TEXT, *tokens, "--audit", "audit", "--metrics", "metrics"]) == 0
     card = json.loads((texts.parent / "audit/details.json").read_text())
     assert card["dropped_rows"] == {"text": {"null": 3, "empty": 2}}
     assert card["train"]["documents"] + card["validation"]["documents"] == 49

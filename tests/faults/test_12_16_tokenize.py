@@ -25,11 +25,13 @@ from support.tokenize_cases import (
     FETCH,
     LOCAL,
     STAGE,
+    TEXT,
     arguments,
     build_tokenizer,
     expected_ids,
     outputs,
     run_audit,
+    select,
     tokenize,
     write_params,
     write_raw,
@@ -133,7 +135,8 @@ def test_13_a_vocabulary_is_trained_on_them_in_seconds(project):
     """Without cutting long words the trainer would take hours for each."""
     write_raw(LONG.values())
     program = "import sys, make_tokenizer; sys.exit(make_tokenizer.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "--raw", "raw", "--tokenizer", "out"]
+    assert select() == 0
+    command = [sys.executable, "-c", program, *TEXT, "--tokenizer", "out"]
     subprocess.run(command, env=ENVIRONMENT, check=True, timeout=60)
     assert load_tokenizer("out").decode(load_tokenizer("out").encode(LONG["a million spaces"])).endswith(" x")
 

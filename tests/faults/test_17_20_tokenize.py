@@ -36,11 +36,13 @@ from support.tokenize_cases import (
     LOCAL,
     MANY,
     STAGE,
+    TEXT,
     arguments,
     build_tokenizer,
     expected_ids,
     outputs,
     run_audit,
+    select,
     start,
     tokenize,
     write_params,
@@ -86,10 +88,10 @@ def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, stage):
     for i, text in enumerate(MANY):
         Path(f"texts/{i:04d}.txt").write_text(text)
     write_params(tokenizer={"kind": "bpe", "vocab_size": 1000}, fetch=LOCAL)
-    assert fetch.main(FETCH) == 0
+    assert fetch.main(FETCH) == select() == 0
     stages = {
         "fetch": ["fetch", *FETCH[:2], "--raw", "out/raw"],
-        "make_tokenizer": ["make_tokenizer", "--raw", "raw", "--tokenizer", "out/tokenizer"],
+        "make_tokenizer": ["make_tokenizer", *TEXT, "--tokenizer", "out/tokenizer"],
         "tokenize_train": ["tokenize_split", *arguments()],
     }
     name, *rest = stages[stage]

@@ -33,7 +33,7 @@ from tools.compare.report import csv_rows, report
 from tools.compare.runs import Group, Run, compare_groups, group_by_seed, most_changed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-NOT_CAUSES = {"stages": ("resolve", "fetch", "audit", "plot"), "paths": ("data/models", "data/audit")}
+NOT_CAUSES = {"stages": ("resolve", "fetch", "select", "audit", "plot"), "paths": ("data/models", "data/audit")}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

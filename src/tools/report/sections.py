@@ -77,8 +77,9 @@ def read_workspace() -> Workspace:
 def gather() -> dict:
     """Return the variables of page.html.j2."""
     workspace = read_workspace()
-    sections = (verdict, curves, metrics, samples, model, data_card, parameters, provenance)
-    title = " · ".join(name.partition(".")[2] for name in selected_presets(workspace.params, workspace.presets))
+    sections = (verdict, curves, metrics, samples, model, data_card, selection, parameters, provenance)
+    chosen = [name.partition(".")[2] for name in selected_presets(workspace.params, workspace.presets)]
+    title = " · ".join(name for name in chosen if name != "none")
     return {"title": title} | {section.__name__: section(workspace) for section in sections}
 
 
@@ -192,7 +193,7 @@ def data_card(workspace: Workspace) -> dict:
     """Return the origin of the text and its counts by split; draw lengths of tokens and documents."""
     manifest, card = workspace.get(paths.MANIFEST), workspace.get(paths.AUDIT_DETAILS)
     origin = {name: value for name, value in manifest.items() if name not in ("splits", "parts", "format_version")}
-    both = {name: value for name, value in card.items() if name not in (*SPLITS, "source", "duplicates")}
+    both = {name: value for name, value in card.items() if name not in (*SPLITS, "source", "duplicates", "selection")}
     splits = [{**card[split], "duplicates": card["duplicates"][split]} for split in SPLITS] if card else []
     counts = [flatten(split) for split in splits]
     names = dict.fromkeys(name for each in counts for name in each)
@@ -206,6 +207,28 @@ def data_card(workspace: Workspace) -> dict:
         "pictures": text_pictures(workspace),
         "notes": workspace.notes(*needed),
     }
+
+
+def selection(workspace: Workspace) -> dict:
+    """Return the number of dropped documents by part, split and rule, and examples of each rule."""
+    details = workspace.get(paths.SELECTION_DETAILS)
+    rows = [
+        (part, split, rule, dropped["documents"], dropped["documents"] / found["documents"], dropped["characters"])
+        for part, splits in details.get("documents", {}).items()
+        for split, found in splits.items()
+        for rule, dropped in found["dropped"].items()
+    ]
+    notes = workspace.notes((paths.SELECTION_DETAILS, "which documents were dropped"))
+    examples = {rule: [describe_example(each) for each in few] for rule, few in details.get("examples", {}).items()}
+    return {"name": details.get("selection"), "rows": rows, "examples": examples, "notes": notes}
+
+
+def describe_example(example: dict) -> list[tuple[str, str]]:
+    """Return (title, beginning) of a dropped document, then of the document that it repeats if it is a duplicate."""
+    value = f", {example['value']:,.4g}" if "value" in example else ""
+    documents = [(value, example)] + [(", which stays", example["repeats"])] * ("repeats" in example)
+    place = "{part}, {split}, document {document:,}: {characters:,} characters"
+    return [(place.format(**each) + fact, each["text"]) for fact, each in documents]
 
 
 def text_pictures(workspace: Workspace) -> list[dict]:

@@ -20,6 +20,7 @@ from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.byte_level import LONG_WORD_CHARS, cut_long_words, recover_merges
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
+from support.selections import write_selection
 from support.tokenizer_cases import (
     TEXTS,
     TRAINING,
@@ -160,7 +161,8 @@ def project(tmp_path, monkeypatch):
         train = {"split": "train", "start_char": 0, "num_chars": None, **changed}
         write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t"}})
         write_json("presets.yaml", {"sources": {"mine": {"train": train}}, "tokenizers": {"t": params}})
-        return make_tokenizer.main(["--raw", "raw", "--tokenizer", "data/tokenizer"])
+        write_selection("selection", "raw")
+        return make_tokenizer.main(["--raw", "raw", "--selection", "selection", "--tokenizer", "data/tokenizer"])
 
     return run
 
@@ -170,6 +172,7 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
     assert files_of("data/tokenizer") == files_of(bpe_folder)
     assert read_json("data/tokenizer/meta.json")["text"] == {
         "manifest_sha256": sha256_file("raw/manifest.json"),
+        "dropped_sha256": sha256_file("selection/dropped.parquet"),
         "slice": {"split": "train", "start_char": 0, "num_chars": None},
     }
     assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}, num_chars=5000) == 0

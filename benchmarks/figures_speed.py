@@ -1,0 +1,106 @@
+"""The figures of docs/benchmarks.md, docs/export.md, docs/distributed.md and docs/data.md about time and memory."""
+
+import large_corpus
+import summarize
+from harness import summary
+from recorded import machine, read
+
+
+def all_speeds() -> str:
+    """docs/benchmarks.md: every comparison."""
+    return f"Measured on {machine('tokenizing')}.\n\n{summarize.table(summarize.all_rows())}"
+
+
+def tokenizing_memory() -> str:
+    """docs/benchmarks.md: the memory of a process that tokenizes."""
+    sizes = read("tokenizing")["memory_of_ours"]
+    listed = ", ".join(f"{size['peak_mb_of_a_process']} MB for {size['text_mb']:,.0f} MB of text" for size in sizes)
+    return f"A process that tokenizes needs {listed}."
+
+
+def step() -> str:
+    """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
+    rows = [
+        "| step of 30 M parameters | with AMX | of bfloat16 peak | without AMX | of bfloat16 peak |",
+        "|---|---|---|---|---|",
+    ]
+    found = [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
+    for case in ("ours", "ours, compiled", "ours, float32", "the matrix products of ours alone"):
+        rates = [(each["tokens_per_s"][case], each["share_of_bf16_peak"][case]["median"]) for each in found]
+        label = summarize.CASES.get(case, case)
+        rows.append(f"| {label} | {' | '.join(f'{rate:,.0f} tokens/s | {share:.0%}' for rate, share in rates)} |")
+    return "\n".join(rows)
+
+
+def memory() -> str:
+    """docs/benchmarks.md: the memory of a large vocabulary."""
+    kept, given_back = read("train_step")["questions"]["memory"]["runs"]
+    return (
+        f"Gemma 3 270M with its own vocabulary of {kept['vocab_size']:,} entries, one sequence of 256 tokens at a "
+        f"time, trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for "
+        f"{kept['steps']} steps. With `keep_freed_memory: false` in `runtime.yaml` it took "
+        f"{given_back['peak_rss_gib']:.1f} GiB and {given_back['seconds']:.0f} seconds."
+    )
+
+
+def time_to_loss() -> str:
+    """docs/benchmarks.md: bits per byte after each budget, over the seeds."""
+    found = read("time_to_loss")
+    rows = ["| seconds of training | ours, bits per byte | nanoGPT's recipe for a CPU |", "|---|---|---|"]
+    for index, budget in enumerate(found["budgets_s"]):
+        ours = [run["curves"]["ours"][index]["bits_per_byte"] for run in found["runs"]]
+        points = [[p for p in run["curves"]["reference"] if p["seconds"] <= 1.02 * budget] for run in found["runs"]]
+        theirs = [curve[-1]["bits_per_byte"] for curve in points]
+        rows.append(f"| {budget} | {spread(ours)} | {spread(theirs)} |")
+    return f"{len(found['runs'])} seeds each; the smallest and the largest result:\n\n" + "\n".join(rows)
+
+
+def spread(values: list[float]) -> str:
+    """Return the smallest and the largest value: `1.662 to 1.674`."""
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def generation() -> str:
+    """docs/export.md: what the key-value cache is worth."""
+    found = read("generate")
+    return f"The key-value cache makes this {found['times_longer_than_ours']['not']['median']:.1f} times faster."
+
+
+def large_corpora() -> str:
+    """docs/distributed.md: estimates for large corpora and the rates that they use."""
+    found = read("large_corpus")
+    rates = {name: rate / 1e9 for name, rate in found["rates"].items()}
+    return (
+        f"The estimates use rates measured on {machine('large_corpus')}: {1e3 * rates['tokenize']:.0f} MB of text per "
+        f"second and process, SHA-256 at {rates['sha256']:.1f} GB/s and MD5 at {rates['md5']:.1f} GB/s per core, "
+        f"{found['bytes_per_token']} bytes of text and {large_corpus.TOKEN_BYTES} bytes of file per token.\n\n"
+        "| text | token file | tokenizing | joining | check on opening | DVC's MD5 | memory, all ranks |\n"
+        f"|---|---|---|---|---|---|---|\n{large_corpus.table(found['estimates'])}"
+    )
+
+
+def read_ahead() -> str:
+    """docs/distributed.md: a batch from a file larger than memory."""
+    found = read("large_corpus")["batches"]["1 TB"]
+    return (
+        f"From a file of 1 TB, a batch takes {found['batch_ms']['median']:.1f} ms; "
+        f"with read-ahead it would take {found['batch_with_read_ahead_ms']['median']:.0f} ms."
+    )
+
+
+def dvc_overhead() -> str:
+    """docs/benchmarks.md: the cost of DVC itself."""
+    found = read("dvc_overhead")
+    no_op = summary(found["no_op"]["seconds"]["large"])["median"]
+    return (
+        f"`dvc repro` with nothing to do takes {no_op:.1f} seconds; an output of "
+        f"{found['size_bytes'] / 1e9:.1f} GB adds {1e3 * found['no_op']['extra_s']['median']:.0f} ms to it. `dvc add` "
+        f"of that file takes {found['add']['times_of_md5']['median']:.1f} times as long as its MD5."
+    )
+
+
+FRAGMENTS = {
+    "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory, "step": step, "memory": memory,
+    "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead, "generation": generation,
+    "large-corpora": large_corpora, "read-ahead": read_ahead,
+}  # fmt: skip
