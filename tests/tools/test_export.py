@@ -21,7 +21,7 @@ from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
 from support.model_cases import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
-from tools.export_hf.cli import main
+from tools.export_hf.cli import main, model_card
 from tools.generate import main as generate_main
 from tools.generate import parse as parse_generate
 
@@ -155,7 +155,9 @@ def test_card_has_metrics_parameters_and_hashes(exported):
     source = PARAMS["data"]["source"]
     assert params["models.micro"] == SHAPE and params["train"]["seq_len"] == 32
     assert params["data.source"] == source and params[f"sources.{source}"] == PRESETS["sources"][source]
-    assert "1,280 tokens of" in card
+    assert "1,280 tokens of" in card and "must hold one document" not in card
+    record = exported.record | {"attend_across_documents": False}
+    assert "must hold one document:\n\n```python" in model_card(record, params, {}, exported.tokenizer)
 
 
 def test_the_code_of_the_card_runs(exported, monkeypatch, capsys):
@@ -196,6 +198,7 @@ def test_a_file_is_not_overwritten(exported, tmp_path):
     ("file", "edit", "sentence"),
     [
         ("params.yaml", lambda p: p["train"].update(seq_len=64), "seq_len is 64, the model was trained with 32"),
+        ("params.yaml", lambda p: p["train"].update(attend_across_documents=False), "attend_across_documents is False"),
         ("presets.yaml", lambda p: p["models"]["micro"].update(d_ff=65), "d_ff is 65, the model was trained with 64"),
         (
             "evaluation/details.json",

@@ -2,7 +2,8 @@
 
 Legend: N tokens, W windows, B of them at a time, T tokens of a window, D documents. Nats are natural-logarithm units.
 Bits per byte divide the nats of all tokens, end-of-text tokens included, by ln 2 and by the UTF-8 bytes of the text.
-`tokens` has `ids` (N,) and `eot_id`, as a lm.tokens.tokenfile.TokenFile.
+`tokens` has `ids` (N,) and `eot_id`, as a lm.tokens.tokenfile.TokenFile. A model with a `document_start_id` predicts a
+token from those of its own document that the window holds.
 """
 
 import math
@@ -32,7 +33,10 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
 def score_tokens(
     model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it."""
+    """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it.
+
+    For a model that keeps to its document, positions are those in the part of the document that the window holds.
+    """
     num_tokens = len(tokens.ids)
     seq_len = min(seq_len, num_tokens)
     windows = list(windows_to_score(num_tokens, seq_len, min(stride, seq_len)))
@@ -45,7 +49,16 @@ def score_tokens(
                 losses[first : start + seq_len] = row[first - start :]
                 positions[first : start + seq_len] = np.arange(first - start, seq_len)
                 bar.update(start + seq_len - first)
+    if getattr(model, "document_start_id", None) is not None:
+        np.minimum(positions, positions_in_documents(tokens.ids[:] == tokens.eot_id), out=positions)
     return losses, positions
+
+
+def positions_in_documents(is_last: np.ndarray) -> np.ndarray:
+    """Return the position (N,) int32 of each token in its document, given which tokens (N,) bool are a last one."""
+    begins = np.concatenate([[0], np.flatnonzero(is_last[:-1]) + 1])
+    lengths = np.diff(begins, append=len(is_last))
+    return np.arange(len(is_last), dtype=np.int32) - np.repeat(begins, lengths).astype(np.int32)
 
 
 @torch.inference_mode()
