@@ -79,6 +79,21 @@ MUTANTS = [
            "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
            "    str(f", "faults/test_17_20_tokenize.py -k test_19_overlapping"),
+    Mutant("overlap of a part's slices", "src/resolve.py", "        refuse_overlap(train, validation, f",
+           "        str(f", "stages/test_resolve.py"),
+    Mutant("a weight of each part", "src/lm/text/slices.py", "if missing := [name for name in parts if",
+           "if missing := [name for name in () if", "lm/text/test_mixture.py"),
+    Mutant("equal keys in the order of the parts", "src/lm/text/mixture.py",
+           "side = \"right\" if number <= last_number else \"left\"", "side = \"right\"",
+           "lm/text/test_mixture_properties.py"),
+    Mutant("dropped documents", "src/lm/text/documents.py",
+           "        keep[has_text[left_out[first:last] - number]] = False\n", "", "lm/text/test_mixture.py"),
+    Mutant("hash check of a kept part", "src/lm/text/parts.py", "return bool(read_manifest(folder))",
+           "return (folder / MANIFEST).exists()", "stages/test_fetch_mixture.py -k damaged"),
+    Mutant("code of a kept part", "src/lm/text/parts.py", "\"fetch\": fetch, \"code\": code,", "\"fetch\": fetch,",
+           "stages/test_fetch_mixture.py -k other_code"),
+    Mutant("own text is read again", "src/fetch.py", "    if fetch[\"kind\"] == \"local\":", "    if False:",
+           "stages/test_fetch_mixture.py -k own_text"),
 ]  # fmt: skip
 
 

@@ -196,6 +196,30 @@ def test_different_files_or_ranges_are_refused(files, part):
         refuse_other_text(revision("a", ["1", "2"]), revision("b", files, **part))
 
 
+def revision_of_mixture(name: str, parts: dict[str, str], **part) -> SimpleNamespace:
+    """A revision whose validation text is that of a mixture: one file, by its hash, for each part."""
+    own = {"split": "validation", "start_char": 0, "num_chars": None, **part}
+    manifests = {
+        key: {"column": "text", "splits": {"validation": {"files": [{"sha256": digest}]}}, "validation": own}
+        for key, digest in parts.items()
+    }
+    manifest = json.dumps({"source": name, "parts": manifests}).encode()
+    plain = revision(name, [], sha256=hashlib.sha256(manifest).hexdigest())
+    return SimpleNamespace(name=name, read=lambda path: manifest, read_json=plain.read_json)
+
+
+def test_mixtures_of_the_same_validation_text_are_the_same_documents_whatever_the_names_and_weights():
+    first = revision_of_mixture("a", {"x": "1", "y": "2"})
+    refuse_other_text(first, revision_of_mixture("b", {"z": "1", "y": "2"}))
+    for other in ({"y": "2", "x": "1"}, {"x": "1"}, {"x": "1", "y": "3"}):
+        with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
+            refuse_other_text(first, revision_of_mixture("b", other))
+    with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
+        refuse_other_text(first, revision_of_mixture("b", {"x": "1", "y": "2"}, start_char=5))
+    with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
+        refuse_other_text(first, revision("b", ["1", "2"]))
+
+
 def test_a_manifest_other_than_the_recorded_one_is_refused():
     with pytest.raises(IntegrityError, match=r"data/raw/manifest\.json has the sha256"):
         refuse_other_text(revision("a", ["1"]), revision("b", ["1"], sha256="0" * 64))

@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 from lm.core.errors import ParamsError
 
 Section = typing.TypeVar("Section")
-NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
+NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
 
 
 def read_yaml(path: Path | str) -> dict:
