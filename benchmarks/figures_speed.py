@@ -99,8 +99,53 @@ def dvc_overhead() -> str:
     )
 
 
+def near_duplicates() -> str:
+    """docs/data.md: how many planted copies the near-duplicate rule finds."""
+    found = read("near_duplicates")
+    corpora, documents = found["planted"], found["documents"]
+    thresholds = list(next(iter(found["unchanged_dropped"].values())))
+    rows = [f"| change of each document | similarity | {' | '.join(f'found at {t}' for t in thresholds)} |"]
+    rows.append("|---|---|" + "---|" * len(thresholds))
+    for edit in next(iter(corpora.values())):
+        cells = [", ".join(f"{corpus[edit]['similarity']:.2f}" for corpus in corpora.values())]
+        cells += [", ".join(percent(corpus[edit]["recall"][t]) for corpus in corpora.values()) for t in thresholds]
+        rows.append(f"| {edit} | {' | '.join(cells)} |")
+    unchanged = [", ".join(percent(each[t], 1) for each in found["unchanged_dropped"].values()) for t in thresholds]
+    rows.append(f"| none: originals that are dropped | – | {' | '.join(unchanged)} |")
+    named = " and ".join(f"{count:,} {name}" for name, count in documents.items())
+    return (
+        f"{named}, and a changed copy of each. In each cell, the first figure is for {next(iter(documents))}:\n\n"
+        + ("\n".join(rows))
+    )
+
+
+def percent(fraction: float, digits: int = 0) -> str:
+    """Return a fraction as a percentage: `98 %`."""
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def selection() -> str:
+    """docs/data.md: the speed of each rule, what a gigabyte takes, and the estimate for 100 GB."""
+    found = read("near_duplicates")
+    small, large = found["stages"]
+    gigabytes, documents = large["utf8_bytes"] / 1e9, large["documents"]
+    more = {name: large[name] - small[name] for name in ("documents", "peak_rss_gib")}
+    bytes_per_document = more["peak_rss_gib"] * 2**30 / more["documents"]
+    hours = 100 / gigabytes * large["cpu_seconds"] / 3600
+    rows = ["| rule | MB of text per second |", "|---|---|"]
+    rows += [f"| `{rule}` | {rate:,.0f} |" for rule, rate in found["megabytes_per_cpu_second"].items()]
+    return "\n".join(rows) + (
+        f"\n\nOn one core, `filtered` took {large['cpu_seconds']:.0f} seconds and {large['peak_rss_gib']:.2f} GiB of "
+        f"memory for {gigabytes:.1f} GB of text in {documents:,} documents. Each document adds "
+        f"{bytes_per_document:.0f} bytes, {4 * found['parameters']['num_permutations']} of them for its signature. So "
+        f"100 GB in {100 / gigabytes * documents / 1e6:.0f} million such documents would take about {hours:.1f} hours "
+        f"and {100 / gigabytes * documents * bytes_per_document / 1e9:.0f} GB."
+    )
+
+
 FRAGMENTS = {
     "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory, "step": step, "memory": memory,
     "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead, "generation": generation,
-    "large-corpora": large_corpora, "read-ahead": read_ahead,
+    "large-corpora": large_corpora, "read-ahead": read_ahead, "near-duplicates": near_duplicates,
+    "selection": selection,
 }  # fmt: skip

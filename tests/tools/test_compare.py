@@ -15,6 +15,7 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
+from lm.text.selection import hash_of_validation
 from support.loss_cases import LN2, corpus
 from tools.common.parameters import flatten
 from tools.common.revisions import Revision
@@ -205,7 +206,7 @@ def test_flatten_names_leaves():
 # The same documents, whatever the tokenizer.
 
 
-def revision(name: str, files: list[str], sha256: str = "", **part) -> SimpleNamespace:
+def revision(name: str, files: list[str], sha256: str = "", left_out: str = "", **part) -> SimpleNamespace:
     """A revision of which only the validation text's origin is known."""
     splits = {"validation": {"files": [{"sha256": digest} for digest in files]}}
     manifest = json.dumps({"column": "text", "splits": splits, "salt": name}).encode()
@@ -213,11 +214,22 @@ def revision(name: str, files: list[str], sha256: str = "", **part) -> SimpleNam
         "slice": {"split": "validation", "start_char": 0, "num_chars": None, **part}, "documents": 3, "utf8_bytes": 30,
         "source": {"name": "s", "manifest_sha256": sha256 or hashlib.sha256(manifest).hexdigest()},
     }  # fmt: skip
+    if left_out:
+        sidecar["source"]["selection"] = {"dropped_sha256": name, "validation_dropped_sha256": left_out}
     return SimpleNamespace(name=name, read=lambda path: manifest, read_json=lambda path: sidecar)
 
 
 def test_equal_files_and_range_are_the_same_documents_whatever_else_was_fetched():
     refuse_other_text(revision("a", ["1", "2"]), revision("b", ["1", "2"]))
+
+
+def test_runs_that_left_out_the_same_validation_documents_are_comparable():
+    nothing = hash_of_validation(None)
+    refuse_other_text(revision("a", ["1"], left_out="ab"), revision("b", ["1"], left_out="ab"))
+    refuse_other_text(revision("a", ["1"]), revision("b", ["1"], left_out=nothing))
+    for first, other in (("ab", "cd"), ("ab", nothing), ("ab", "")):
+        with pytest.raises(IntegrityError, match=r"different documents.*selection of validation documents"):
+            refuse_other_text(revision("a", ["1"], left_out=first), revision("b", ["1"], left_out=other))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from lm.core.params import read_yaml
 from lm.plots import figure_of, to_svg
 from lm.tokens.tokenfile import document_spans, open_tokens
 from support import ROOT
+from support.damage import edit
 from support.workspace import Workspace
 from tools.common.parameters import flatten
 from tools.report import cli as report
@@ -34,7 +35,7 @@ from tools.report import pictures, sections
 CURVES = ["Loss by tokens", "Loss by time", "Learning rate and gradient norm", "Loss by context"]
 DOCUMENTS = "Loss and contamination by document"
 PICTURES = [*CURVES, "Parameters and FLOP by part", "Token length", "Document length", DOCUMENTS]
-SECTIONS = ["Curves", "Metrics", "Samples", "Model", "Data card", "Parameters", "Provenance"]
+SECTIONS = ["Curves", "Metrics", "Samples", "Model", "Data card", "Selection", "Parameters", "Provenance"]
 TEMPLATE = ROOT / ".dvc" / "plots" / "offline.html"
 
 
@@ -108,7 +109,8 @@ def test_a_finished_run_has_everything_on_one_page(folder):
     assert f"parameters {trained['parameters']:,}" in words and "Left out" not in words and "not hold" not in words
     for sidecar in ("train", "validation"):
         assert read_json(f"data/processed_datasets/{sidecar}.json")["sha256"] in words
-    assert "12 of 12 links between records hold" in words
+    assert "16 of 16 links between records hold" in words
+    assert "The selection none dropped no document." in words and "none ·" not in page.text
     assert words.count("1. (nothing), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in words
 
 
@@ -147,6 +149,23 @@ def test_a_mixture_has_a_row_for_each_part(folder):
     rows = (f"{name} {each['documents']} {each['bits_per_byte']:.4f} {each['bits_per_byte_se']:.4f}"
             for name, each in parts.items())  # fmt: skip
     assert f"{head} {' '.join(rows)}" in words and "parts.long" not in words
+
+
+def test_dropped_documents_are_counted_and_shown_with_what_they_repeat(folder):
+    def drop(details):
+        counts = {"min_chars": (3, 9), "exact_duplicates": (1, 5)}
+        dropped = {rule: {"documents": n, "characters": c} for rule, (n, c) in counts.items()}
+        details["documents"]["stories"]["train"]["dropped"] = dropped
+        place = {"part": "stories", "split": "train", "document": 7, "characters": 1234, "text": "<b>once</b>"}
+        first = place | {"split": "validation", "document": 2, "text": "the first"}
+        details["examples"] = {"min_chars": [place | {"value": 3}], "exact_duplicates": [place | {"repeats": first}]}
+
+    edit("data/selection/details.json", drop)
+    page = made_page()
+    assert "stories train min_chars 3 0.0100 9" in page.words() and "<b>once</b>" not in page.text
+    assert "min_chars stories, train, document 7: 1,234 characters, 3 <b>once</b>" in page.words()
+    original = "stories, validation, document 2: 1,234 characters, which it repeats the first"
+    assert f"exact_duplicates stories, train, document 7: 1,234 characters <b>once</b> {original}" in page.words()
 
 
 def test_the_page_needs_no_other_file(folder):
@@ -203,7 +222,7 @@ def test_before_the_first_run_every_line_says_what_is_missing(folder):
         shutil.rmtree(name)
     page = made_page()
     assert not page.pictures and "Nothing is trained yet." in page.words()
-    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 16
+    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 17
 
 
 def test_a_record_that_does_not_fit_is_named_and_left_out(folder):
@@ -212,7 +231,7 @@ def test_a_record_that_does_not_fit_is_named_and_left_out(folder):
     card["train"]["tokens"] += 1
     write_json(path, card)
     words = made_page().words()
-    assert "11 of 12 links" in words and f"Does not hold: {path}" in words
+    assert "15 of 16 links" in words and f"Does not hold: {path}" in words
     assert f"Left out: counts and duplicates; {path} does not fit the other records, see Provenance." in words
 
 
@@ -233,7 +252,7 @@ def test_parameters_are_the_chosen_ones_and_say_what_was_changed(folder):
     assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words
     assert "1 of them differ from those that dvc.lock records" in words
     shown = {name for rows in sections.parameters(sections.read_workspace())["tables"] for name, _ in rows}
-    pattern = re.compile(r"(sources\.stories|tokenizers\.bpe|models\.micro)\.")
+    pattern = re.compile(r"(sources\.stories|selections\.none|tokenizers\.bpe|models\.micro)\.")
     chosen = filter(pattern.match, flatten(presets))
     assert shown == {*flatten(params), *chosen}
     assert "models.micro.n_layer 2" in words and "models.tiny" not in words and "tinystories" not in words

@@ -226,7 +226,9 @@ def selection(workspace: Workspace) -> dict:
 def describe_example(example: dict) -> list[tuple[str, str]]:
     """Return (title, beginning) of a dropped document, then of the document that it repeats if it is a duplicate."""
     value = f", {example['value']:,.4g}" if "value" in example else ""
-    documents = [(value, example)] + [(", which stays", example["repeats"])] * ("repeats" in example)
+    documents = [(value, example)]
+    if "repeats" in example:
+        documents.append((", which it repeats", example["repeats"]))
     place = "{part}, {split}, document {document:,}: {characters:,} characters"
     return [(place.format(**each) + fact, each["text"]) for fact, each in documents]
 
