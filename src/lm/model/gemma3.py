@@ -267,7 +267,7 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
     """Return the training FLOP per token by component and in "total": matrix products, forward and backward.
 
     As in PaLM (arXiv 2204.02311, appendix B), 6 per weight and 12 H D per score, but only for the scores that the
-    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens.
+    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens, all of one document.
     """
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
