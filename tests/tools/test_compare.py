@@ -96,7 +96,7 @@ def test_a_single_run_is_reported_to_say_nothing_about_seeds():
     assert re.search(r"documents, all 40 .*\n\| documents, the 75 % of their text that selected no model ", text)
 
 
-@pytest.mark.parametrize("name", ["eval.stride_fraction", "train.seq_len"])
+@pytest.mark.parametrize("name", ["eval.stride_fraction", "train.seq_len", "train.attend_across_documents"])
 def test_scoring_with_different_context_is_reported(name):
     text = text_of([run("a", params={name: 0.5}), run("b", params={name: 0.25})])
     assert f"`{name}` differs: the two were scored with different context." in text

@@ -61,6 +61,10 @@ class ModelConfig(ModelParams):
         """Return True if the layer, counted from 0, sees the whole context."""
         return (layer + 1) % self.full_attention_every == 0
 
+    def window(self, layer: int) -> int:
+        """Return how many tokens the layer, counted from 0, sees at most, the current one included."""
+        return self.max_seq_len if self.is_full(layer) else self.sliding_window
+
 
 class RMSNorm(nn.Module):
     """Normalize over the last axis; the gain is 1 + weight."""
@@ -103,7 +107,7 @@ class Attention(nn.Module):
         super().__init__()
         C, H, K, D = config.d_model, config.n_head, config.n_kv_head, config.head_dim
         self.layer, self.head_dim, self.scale = layer, D, config.query_scale**-0.5
-        self.window = config.max_seq_len if config.is_full(layer) else config.sliding_window
+        self.window = config.window(layer)
         self.q_proj, self.k_proj, self.v_proj = Linear(C, H * D), Linear(C, K * D), Linear(C, K * D)
         self.o_proj = Linear(H * D, C)
         self.q_norm, self.k_norm = RMSNorm(D, config.norm_eps), RMSNorm(D, config.norm_eps)
@@ -203,8 +207,8 @@ class Gemma3Model(nn.Module):
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
         bases = {layer.rope_base for layer in self.layers}
         tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}  # pyright: ignore[reportArgumentType] - a ModuleList loses types
-        for layer in self.layers:
-            x = layer(x, tables[layer.rope_base], cache, masks.get(layer.self_attn.window))
+        for number, layer in enumerate(self.layers):
+            x = layer(x, tables[layer.rope_base], cache, masks.get(self.config.window(number)))
         return self.norm(x)
 
     def refuse_second_document(self, ids: Tensor) -> dict:
@@ -218,7 +222,7 @@ class Gemma3Model(nn.Module):
         if self.document_start_id is None:
             return {}
         documents, T = document_numbers(ids, self.document_start_id), ids.shape[1]
-        windows = {layer.self_attn.window for layer in self.layers}  # pyright: ignore[reportAttributeAccessIssue] - a ModuleList loses types
+        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
         if ids.device.type == "cuda" and self.is_compiled:
             return {window: block_mask(documents, window) for window in windows}
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
@@ -267,7 +271,7 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
     """Return the training FLOP per token by component and in "total": matrix products, forward and backward.
 
     As in PaLM (arXiv 2204.02311, appendix B), 6 per weight and 12 H D per score, but only for the scores that the
-    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens.
+    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens, all of one document.
     """
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)

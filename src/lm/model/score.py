@@ -37,7 +37,7 @@ def score_tokens(
 
     For a model that keeps to its document, positions are those in the part of the document that the window holds.
     """
-    num_tokens = len(tokens.ids)
+    num_tokens, start_id = len(tokens.ids), getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
     windows = list(windows_to_score(num_tokens, seq_len, min(stride, seq_len)))
     losses, positions = np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)
@@ -47,18 +47,17 @@ def score_tokens(
             rows = score_windows(model, tokens, np.array([start for start, _ in batch]), seq_len, dtype)
             for row, (start, first) in zip(rows, batch, strict=True):
                 losses[first : start + seq_len] = row[first - start :]
-                positions[first : start + seq_len] = np.arange(first - start, seq_len)
+                seen = positions_in_window(tokens.ids[start : start + seq_len], start_id)
+                positions[first : start + seq_len] = seen[first - start :]
                 bar.update(start + seq_len - first)
-    if getattr(model, "document_start_id", None) is not None:
-        np.minimum(positions, positions_in_documents(tokens.ids[:] == tokens.eot_id), out=positions)
     return losses, positions
 
 
-def positions_in_documents(is_last: np.ndarray) -> np.ndarray:
-    """Return the position (N,) int32 of each token in its document, given which tokens (N,) bool are a last one."""
-    begins = np.concatenate([[0], np.flatnonzero(is_last[:-1]) + 1])
-    lengths = np.diff(begins, append=len(is_last))
-    return np.arange(len(is_last), dtype=np.int32) - np.repeat(begins, lengths).astype(np.int32)
+def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:
+    """Return the position (T,) of each of ids (T,) in the window; it is 0 again after `start_id`."""
+    position = np.arange(len(ids))
+    begins = np.where(ids[:-1] == start_id, position[1:], 0)
+    return position - np.maximum.accumulate(np.concatenate([[0], begins]))
 
 
 @torch.inference_mode()

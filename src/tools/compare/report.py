@@ -52,7 +52,7 @@ def section(comparison: Comparison, begins: dict[int, str], num_listed: int, per
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
         rows.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})", *cells(seeds)])
     different = what_differs(a, b)
-    scored_by = {"eval.stride_fraction", "train.seq_len"}
+    scored_by = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}
     return {
         "noise": table(["noise from", "Δ bits per byte", "standard error", f"{percent} interval", "p"], rows),
         "parts": parts_table(comparison, percent),

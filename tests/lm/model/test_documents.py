@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from lm.model.documents import block_mask, dense_mask, document_numbers, mask_rule
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import attend
-from lm.model.score import positions_in_documents, score_tokens
+from lm.model.score import positions_in_window, score_tokens
 from lm.tokens.shards import ShardedIds
 
 EOT, WINDOW = 0, 8
@@ -200,6 +200,7 @@ def test_a_token_is_scored_from_its_own_document_in_its_window(stride, sharded):
 
 
 def test_positions_begin_anew_with_each_document():
-    is_last = np.array([False, True, True, False, False, True])
-    assert positions_in_documents(is_last).tolist() == [0, 1, 0, 0, 1, 2]
-    assert positions_in_documents(is_last[:5]).tolist() == [0, 1, 0, 0, 1]
+    ids = np.array([7, EOT, EOT, 5, 6, EOT], np.uint16)
+    assert positions_in_window(ids, EOT).tolist() == [0, 1, 0, 0, 1, 2]
+    assert positions_in_window(ids, None).tolist() == [0, 1, 2, 3, 4, 5]
+    assert positions_in_window(ids[:1], EOT).tolist() == [0]
