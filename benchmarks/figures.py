@@ -15,6 +15,7 @@ import numpy as np
 
 import figures_speed
 import house as house_shape
+import recipes
 import summarize
 from lm.core.files import write_text
 from lm.evaluate.intervals import ratio_interval
@@ -183,6 +184,31 @@ def interval_coverage() -> str:
     return "\n".join(rows)
 
 
+def scaling_coverage() -> str:
+    """docs/experiments.md: how often the 95 % intervals of `scaling` held the truth."""
+    found = read("interval_coverage")["scaling"]
+    names = {"E": "E", "A": "A", "alpha": "α", "B": "B", "beta": "β"}
+    columns = list(next(iter(found["coverage"].values())))
+    rows = [f"| law | {' | '.join(names.get(name, name) for name in columns)} |", f"|---{'|--:' * len(columns)}|"]
+    for name, measured in found["coverage"].items():
+        rows.append(f"| {name} | {' | '.join(f'{measured[column]:.0%}' for column in columns)} |")
+    return (
+        f"In {found['trials']} simulated sweeps of 18 runs, 95 % intervals held the truth this often:\n\n"
+        + "\n".join(rows)
+    )
+
+
+def longer_runs() -> str:
+    """docs/experiments.md: the longer runs, what each takes, and their commands."""
+    peaks = ", ".join(f"{name} {peak}" for name, peak in recipes.PEAK_TFLOPS.items())
+    return (
+        f"{recipes.table()}\n\nThe times are FLOP divided by FLOP per second, for the training steps alone. On the "
+        f"CPU, the speed is the measured one of a step in bfloat16 ({figures_speed.machine('train_step')}). On GPUs it is computed, "
+        f"not measured: {recipes.UTILISATION:.0%} of the stated dense bfloat16 throughput in TFLOP/s ({peaks}); "
+        f"small models reach less.\n\n```bash parse\n{recipes.commands()}\n```"
+    )
+
+
 def scaling() -> str:
     """docs/experiments.md: how well the law fits, as `scaling` wrote it."""
     _, law, predicted, *_ = tables_of("scaling")
@@ -225,7 +251,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "reproduced": reproduced, "standard-error": standard_error, "contamination": contamination,
     "side-by-side": side_by_side, "stories": stories, "default-data": default_data, "weights": weights,
     "optimizers": optimizers, "interval-coverage": interval_coverage, "scaling": scaling, "rounding": rounding,
-    "house": house, **figures_speed.FRAGMENTS,
+    "scaling-coverage": scaling_coverage, "longer-runs": longer_runs, "house": house, **figures_speed.FRAGMENTS,
 }  # fmt: skip
 
 

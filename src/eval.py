@@ -57,12 +57,16 @@ class EvalParams:
         needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
 
 
-def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, np.ndarray]:
-    """Return each validation document's UTF-8 bytes (D,) and its fraction (D,) that is in the training text too."""
+def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return each validation document's UTF-8 bytes (D,), and columns (D,) that are known before it is scored.
+
+    `leaked_fraction` is the fraction of its tokens that is in the training text too; `part` see `part_of_documents`.
+    """
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
-    return table["utf8_bytes"].to_numpy(), table["leaked_fraction"].to_numpy()
+    known = {"leaked_fraction": table["leaked_fraction"].to_numpy()}
+    return table["utf8_bytes"].to_numpy(), known | part_of_documents(validation)
 
 
 def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenizer: Tokenizer) -> None:
@@ -202,8 +206,7 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(paths.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
-    parts = part_of_documents(validation)
-    utf8_bytes, leaked = read_audit(paths.audit / "contamination.parquet", validation)
+    utf8_bytes, known = read_audit(paths.audit / "contamination.parquet", validation)
     model, record = load_trained(paths.models, pick_device())
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
@@ -214,8 +217,7 @@ def main(argv: list[str]) -> None:
         losses, _ = score(model, validation, seq_len, stride)
         selected = mark_selection(validation, record["eval_tokens"], seq_len)
         token_bytes, spans = tokenizer.token_bytes[validation.ids], validation.spans
-        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | {"leaked_fraction": leaked}
-        documents |= parts
+        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
 
         # Score again in windows side by side: they fill every position equally, and are what others report.
         losses_side_by_side, positions = score(model, validation, seq_len, seq_len)

@@ -16,8 +16,10 @@ import yaml
 from test_architecture import MAY_IMPORT
 
 import figures
+import recipes
 from lm.core import errors
-from lm.core.params import read_yaml
+from lm.core.params import read_section, read_yaml
+from lm.model.gemma3 import ModelParams, count_parameters
 from support import ROOT
 from support.workspace import Workspace
 
@@ -192,6 +194,16 @@ def test_the_sources_and_tokenizers_are_those_of_the_presets():
     presets = read_yaml(ROOT / "presets.yaml")
     for heading, section in (("## Sources", "sources"), ("## Tokenizers", "tokenizers")):
         assert [row[0].strip("`") for row in cells_of("docs/data.md", heading)] == list(presets[section])
+
+
+def test_the_sizes_said_of_the_models_are_counted():
+    said = re.findall(r"^  (\w+): +# ([\d.]+) M parameters with (.*?)(?:;|$)", text_of("presets.yaml"), re.M)
+    assert [name for name, *_ in said] == ["small", "gpt2_size"]
+    for name, millions, vocabulary in said:
+        number = re.search(r"[\d,]{3,}", vocabulary)
+        vocab_size = int(number[0].replace(",", "")) if number else recipes.VOCAB_SIZES["gpt2"]
+        config = read_section(ROOT / "presets.yaml", f"models.{name}", ModelParams).config(vocab_size)
+        assert f"{count_parameters(config)['total'] / 1e6:.1f}" == millions
 
 
 def test_the_rooms_and_their_imports_are_those_of_the_rules():

@@ -149,8 +149,10 @@ def test_patience_stops_the_run_early(workspace, capsys):
     workspace.change(**{"train.patience_evals": 1, "train.peak_lr": 2.0, "train.warmup_steps": 0,
                         "train.eval_every_tokens": 512, "train.divergence_nats": None})  # fmt: skip
     assert train_stage.main(ARGUMENTS) == 0
-    steps = json.loads(Path("data/models/model.json").read_text())["training"]["steps"]
+    training = json.loads(Path("data/models/model.json").read_text())["training"]
+    steps, train_tokens = training["steps"], json.loads(Path("train.json").read_text())["tokens"]
     assert steps < 20 and f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
+    assert training["epochs"] == steps * 512 / train_tokens, "those of the run, not of the plan"
 
 
 def test_a_finished_run_is_published_without_training_and_says_how_to_train_again(workspace, capsys):
