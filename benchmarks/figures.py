@@ -19,7 +19,7 @@ import recipes
 import summarize
 from lm.core.files import write_text
 from lm.evaluate.intervals import ratio_interval
-from recorded import RESULTS, ROOT, read
+from recorded import RESULTS, ROOT, machine, read
 
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
@@ -203,7 +203,7 @@ def longer_runs() -> str:
     peaks = ", ".join(f"{name} {peak}" for name, peak in recipes.PEAK_TFLOPS.items())
     return (
         f"{recipes.table()}\n\nThe times are FLOP divided by FLOP per second, for the training steps alone. On the "
-        f"CPU, the speed is the measured one of a step in bfloat16 ({figures_speed.machine('train_step')}). On GPUs it is computed, "
+        f"CPU, the speed is the measured one of a step in bfloat16 ({machine('train_step')}). On GPUs it is computed, "
         f"not measured: {recipes.UTILISATION:.0%} of the stated dense bfloat16 throughput in TFLOP/s ({peaks}); "
         f"small models reach less.\n\n```bash parse\n{recipes.commands()}\n```"
     )
