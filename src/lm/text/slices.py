@@ -40,7 +40,8 @@ class MixedSlice(Slice):
         needed(sum(self.weights.values()) > 0, "weights", self.weights, "at least one above 0")
 
 
-AnySlice = Slice | MixedSlice
+# The one of the two whose keys a section has, for `read_section`.
+AnySlice: type[Slice] = Slice | MixedSlice  # pyright: ignore[reportAssignmentType] - both are a Slice
 
 
 def slice_from(recorded: dict) -> Slice:
