@@ -113,13 +113,14 @@ def near_duplicates() -> str:
     unchanged = [", ".join(percent(each[t], 1) for each in found["unchanged_dropped"].values()) for t in thresholds]
     rows.append(f"| none: originals that are dropped | – | {' | '.join(unchanged)} |")
     named = " and ".join(f"{count:,} {name}" for name, count in found["documents"].items())
-    edit, threshold = "1 % of the words changed", str(found["parameters"]["threshold"])
-    precision = [percent(corpus[edit]["precision"][threshold], 1) for corpus in corpora.values()]
+    threshold = str(found["parameters"]["threshold"])
+    edited = [corpus["1 % of the words changed"] for corpus in corpora.values()]
+    precision = " and ".join(percent(each["precision"][threshold], 1) for each in edited)
     return (
         f"{named}, each with a changed copy. The first figure in a cell is that for {next(iter(corpora))}:\n\n"
         + "\n".join(rows)
-        + f"\n\nOf the documents that a threshold of {threshold} drops where {edit.replace('the words', 'the words are')}, "
-        f"{' and '.join(precision)} are these copies, or really as similar as that to the one that stays."
+        + f"\n\nOf the documents that a threshold of {threshold} drops where 1 % of the words are changed, {precision} "
+        "are these copies, or really as similar as that to the one that stays."
     )
 
 
