@@ -102,7 +102,7 @@ def dvc_overhead() -> str:
 def near_duplicates() -> str:
     """docs/data.md: how many planted copies the near-duplicate rule finds."""
     found = read("near_duplicates")
-    corpora, documents = found["planted"], found["documents"]
+    corpora = found["planted"]
     thresholds = list(next(iter(found["unchanged_dropped"].values())))
     rows = [f"| change of each document | similarity | {' | '.join(f'found at {t}' for t in thresholds)} |"]
     rows.append("|---|---|" + "---|" * len(thresholds))
@@ -112,10 +112,15 @@ def near_duplicates() -> str:
         rows.append(f"| {edit} | {' | '.join(cells)} |")
     unchanged = [", ".join(percent(each[t], 1) for each in found["unchanged_dropped"].values()) for t in thresholds]
     rows.append(f"| none: originals that are dropped | – | {' | '.join(unchanged)} |")
-    named = " and ".join(f"{count:,} {name}" for name, count in documents.items())
+    named = " and ".join(f"{count:,} {name}" for name, count in found["documents"].items())
+    threshold = str(found["parameters"]["threshold"])
+    edited = [corpus["1 % of the words changed"] for corpus in corpora.values()]
+    precision = " and ".join(percent(each["precision"][threshold], 1) for each in edited)
     return (
-        f"{named}, and a changed copy of each. In each cell, the first figure is for {next(iter(documents))}:\n\n"
-        + ("\n".join(rows))
+        f"{named}, each with a changed copy. The first figure in a cell is that for {next(iter(corpora))}:\n\n"
+        + "\n".join(rows)
+        + f"\n\nOf the documents that a threshold of {threshold} drops where 1 % of the words are changed, {precision} "
+        "are these copies, or really as similar as that to the one that stays."
     )
 
 

@@ -101,7 +101,7 @@ def refuse_empty(counts: dict, name: str) -> None:
     """Raise DataError if nothing is left of a split."""
     for part, splits in counts.items():
         for split, found in splits.items():
-            if not found["kept"]:
+            if found["dropped"] and not found["kept"]:
                 rule, most = max(found["dropped"].items(), key=lambda item: item[1]["documents"])
                 lost = f"no document of split {split!r} of {part} is left"
                 why = f"{rule} drops most of them, {most['documents']:,} of {found['documents']:,}"

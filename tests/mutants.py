@@ -73,7 +73,7 @@ MUTANTS = [
            "    if False:\n", "faults/test_35_select.py -k another_selection"),
     Mutant("validation documents first", "src/lm/text/selection.py", "    for is_wanted in (True, False):\n",
            "    for is_wanted in (False, True):\n", "lm/text/test_selection.py"),
-    Mutant("an empty split", "src/select_documents.py", "            if not found[\"kept\"]:\n",
+    Mutant("an empty split", "src/select_documents.py", "            if found[\"dropped\"] and not found[\"kept\"]:\n",
            "            if False:\n", "faults/test_35_select.py -k leave_nothing"),
     Mutant("mean of the ranks' gradients", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
            "lm/train/test_distributed.py"),

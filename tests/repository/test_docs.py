@@ -192,7 +192,11 @@ def test_the_stages_are_those_of_the_pipeline():
 
 def test_the_sources_and_tokenizers_are_those_of_the_presets():
     presets = read_yaml(ROOT / "presets.yaml")
-    for heading, section in (("## Sources", "sources"), ("## Tokenizers", "tokenizers")):
+    for heading, section in (
+        ("## Sources", "sources"),
+        ("## Selection", "selections"),
+        ("## Tokenizers", "tokenizers"),
+    ):
         assert [row[0].strip("`") for row in cells_of("docs/data.md", heading)] == list(presets[section])
 
 

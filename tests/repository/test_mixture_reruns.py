@@ -30,7 +30,7 @@ def workspace(tmp_path_factory):
         **{f"sources.mixture.{name}": value for name, value in mixture.items()},
     })  # fmt: skip
     workspace.commit()
-    assert workspace.repro("audit") == {"resolve", "fetch", *DATA}
+    assert workspace.repro("audit") == {"resolve", "fetch", "select", *DATA}
     return workspace
 
 
@@ -53,9 +53,9 @@ def cache(workspace) -> dict[str, str]:
 TABLE = [
     ({"sources.tinystories.train.num_chars": 9}, {"resolve"}, set()),
     ({"sources.mixture.train.weights.local": 0.1}, {"resolve", *DATA}, set()),
-    ({"sources.others.fetch.seed": 10}, {"resolve", "fetch", *DATA}, {"stories"}),
-    ({"sources.stories.validation.num_chars": 9000}, {"resolve", "fetch", *DATA}, {"stories", "others"}),
-    ({"sources.mixture.validation.num_chars": 9500}, {"resolve", "tokenize_val", "audit"}, set()),
+    ({"sources.others.fetch.seed": 10}, {"resolve", "fetch", "select", *DATA}, {"stories"}),
+    ({"sources.stories.validation.num_chars": 9000}, {"resolve", "fetch", "select", *DATA}, {"stories", "others"}),
+    ({"sources.mixture.validation.num_chars": 9500}, {"resolve", "select", "tokenize_val", "audit"}, set()),
 ]
 
 
@@ -70,7 +70,7 @@ def test_a_change_reruns_what_depends_on_it_and_fetches_only_changed_parts(works
 
 def test_changed_own_text_is_read_again_and_the_other_parts_are_kept(workspace):
     (workspace.folder / "data" / "local" / "7.txt").write_text("another text\n" * 9)
-    assert repro(workspace) == ({"fetch", *DATA}, {"stories", "others"})
+    assert repro(workspace) == ({"fetch", "select", *DATA}, {"stories", "others"})
 
 
 def test_going_back_is_served_from_the_cache(workspace):

@@ -64,7 +64,7 @@ def edited(text: str) -> str:
 def test_each_rule_drops_what_it_is_for_and_keeps_prose(project, capsys):
     junk = {
         "min_chars": "too short", "max_line_chars": "x1" * 60_000, "min_alphanumeric_fraction": "-=+*/ #" * 40,
-        "max_repeated_line_fraction": "the same line again\n" * 9 + "another line",
+        "max_repeated_line_fraction": "the same line again\n" * 30 + "another line",
     }  # fmt: skip
     near, exact = edited(STORIES[1]), STORIES[2]
     write_raw(Path("raw"), "mine", train=[*junk.values(), *STORIES[2:], exact, near], validation=STORIES[:2])
