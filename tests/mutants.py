@@ -66,6 +66,14 @@ MUTANTS = [
            "lm/train/test_distributed.py"),
     Mutant("overlap of the slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f",
            "    str(f", "faults/test_17_20_tokenize.py -k test_19_overlapping"),
+    Mutant("near-duplicates beside the first of a bucket", "src/lm/text/near_duplicates.py",
+           "            _join_divided(clusters, signatures, documents[begin:end], params)\n", "            pass\n",
+           "lm/text/test_near_duplicates.py"),
+    Mutant("candidates are verified", "src/lm/text/near_duplicates.py",
+           "agree >= params.threshold * params.num_permutations - 1e-9", "agree >= 0",
+           "lm/text/test_near_duplicates.py"),
+    Mutant("no word is cut", "src/lm/text/near_duplicates.py",
+           "            end += 1  # never cut a word\n", "            break\n", "lm/text/test_near_duplicates.py"),
 ]  # fmt: skip
 
 
