@@ -74,6 +74,15 @@ MUTANTS = [
            "lm/text/test_near_duplicates.py"),
     Mutant("no word is cut", "src/lm/text/near_duplicates.py",
            "            end += 1  # never cut a word\n", "            break\n", "lm/text/test_near_duplicates.py"),
+    Mutant("validation shares little", "src/lm/text/splits.py",
+           "np.lexsort((-highest[members], shared[members]))", "np.argsort(-highest[members])",
+           "lm/text/test_splits.py"),
+    Mutant("clusters are whole", "src/lm/text/splits.py",
+           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n",
+           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n"
+           "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
+    Mutant("the last cluster is for training", "src/lm/text/splits.py",
+           "order[:-1].tolist()", "order.tolist()", "lm/text/test_splits.py"),
 ]  # fmt: skip
 
 

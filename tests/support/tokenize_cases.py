@@ -52,7 +52,7 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     write_json("presets.yaml", {"sources": {"mine": source}, "tokenizers": tokenizers})
 
 
-LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
+LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "split": None}
 
 
 def write_runtime(num_processes, chunk_chars) -> None:

@@ -1,5 +1,6 @@
 """The default corpus: the torch headers that are the same in every wheel."""
 
+import dataclasses
 import hashlib
 
 import pyarrow.parquet as pq
@@ -7,26 +8,34 @@ import pytest
 
 from lm.core.errors import EnvironmentFailure, IntegrityError
 from lm.core.params import read_section
+from lm.text.near_duplicates import find_clusters
 from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
 FETCH = read_section(ROOT / "presets.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 
 
-def test_the_installed_headers_are_the_pinned_ones(tmp_path):
+def test_the_installed_headers_are_the_pinned_ones_and_whole_clusters_validate(tmp_path):
     manifest = fetch_torch_headers(FETCH, tmp_path)
-    assert manifest["splits"]["text"]["documents"] == 1746
-    assert manifest["splits"]["text"]["utf8_bytes"] == 11_091_945
-    texts = pq.read_table(tmp_path / "text" / "0000.parquet")["text"].to_pylist()
-    digests = [hashlib.sha256(text.encode()).digest() for text in texts]
-    assert digests == sorted(digests)
+    train, validation = (manifest["splits"][name] for name in ("train", "validation"))
+    assert train["documents"] + validation["documents"] == 1746
+    assert train["utf8_bytes"] + validation["utf8_bytes"] == 11_091_945
+    assert validation["documents"] == 97 and validation["characters"] == 1_665_244
+    texts = {
+        name: pq.read_table(tmp_path / name / "0000.parquet")["text"].to_pylist() for name in ("train", "validation")
+    }
+    for own in texts.values():
+        digests = [hashlib.sha256(text.encode()).digest() for text in own]
+        assert digests == sorted(digests)
+    clusters = find_clusters([texts["train"] + texts["validation"]], FETCH.split.near_duplicates)
+    assert not set(clusters[: train["documents"]]) & set(clusters[train["documents"] :])
 
 
 def test_another_torch_version_or_text_is_refused(tmp_path):
     with pytest.raises(EnvironmentFailure, match=r"torch 2\.13\.0.* is installed, needed: 2\.12\.0"):
-        fetch_torch_headers(TorchHeadersFetch("torch_headers", "2.12.0", FETCH.sha256), tmp_path)
+        fetch_torch_headers(dataclasses.replace(FETCH, torch_version="2.12.0"), tmp_path)
     with pytest.raises(IntegrityError, match="sha256 is 23ccdf"):
-        fetch_torch_headers(TorchHeadersFetch("torch_headers", FETCH.torch_version, "0" * 64), tmp_path)
+        fetch_torch_headers(dataclasses.replace(FETCH, sha256="0" * 64), tmp_path)
 
 
 def test_headers_that_differ_between_wheels_are_left_out(tmp_path):
