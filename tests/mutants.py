@@ -83,6 +83,8 @@ MUTANTS = [
            "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
     Mutant("the last cluster is for training", "src/lm/text/splits.py",
            "order[:-1].tolist()", "order.tolist()", "lm/text/test_splits.py"),
+    Mutant("headers of the pinned version only", "src/lm/text/sources/torch_headers.py",
+           " if torch.version.split(\"+\")[0] == version else None", "", "lm/text/sources/test_torch_headers.py"),
 ]  # fmt: skip
 
 
