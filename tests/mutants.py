@@ -124,6 +124,25 @@ MUTANTS = [
            "stages/test_fetch_mixture.py -k other_code"),
     Mutant("own text is read again", "src/fetch.py", "    if fetch[\"kind\"] == \"local\":", "    if False:",
            "stages/test_fetch_mixture.py -k own_text"),
+    Mutant("near-duplicates beside the first of a bucket", "src/lm/text/near_duplicates.py",
+           "            _join_divided(clusters, signatures, documents[begin:end], params)\n", "            pass\n",
+           "lm/text/test_near_duplicates.py"),
+    Mutant("candidates are verified", "src/lm/text/near_duplicates.py",
+           "agree >= params.threshold * params.num_permutations - 1e-9", "agree >= 0",
+           "lm/text/test_near_duplicates.py"),
+    Mutant("no word is cut", "src/lm/text/near_duplicates.py",
+           "            end += 1  # never cut a word\n", "            break\n", "lm/text/test_near_duplicates.py"),
+    Mutant("validation shares little", "src/lm/text/splits.py",
+           "np.lexsort((-highest[members], shared[members]))", "np.argsort(-highest[members])",
+           "lm/text/test_splits.py"),
+    Mutant("clusters are whole", "src/lm/text/splits.py",
+           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n",
+           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n"
+           "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
+    Mutant("the last cluster is for training", "src/lm/text/splits.py",
+           "order[:-1].tolist()", "order.tolist()", "lm/text/test_splits.py"),
+    Mutant("headers of the pinned version only", "src/lm/text/sources/torch_headers.py",
+           " if torch.version.split(\"+\")[0] == version else None", "", "lm/text/sources/test_torch_headers.py"),
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ import audit
 import fetch
 import make_tokenizer
 import tokenize_split
+from lm.core.params import read_yaml
 from lm.text.sources import torch_headers
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
@@ -210,7 +211,8 @@ def test_08_changed_headers_end_with_4_and_both_digests(tmp_path, monkeypatch, c
     (tmp_path / "include/c10/core/a.h").write_text("int a;\n")
     found = hashlib.sha256(b"c10/core/a.h\0int a;\n\0").hexdigest()
     monkeypatch.setattr(torch_headers, "_include_folder", lambda version: tmp_path / "include")
-    own_text(tmp_path, monkeypatch, kind="torch_headers", torch_version="2.13.0", sha256="0" * 64)
+    fetch_section = read_yaml(ROOT / "presets.yaml")["sources"]["torch_headers"]["fetch"]
+    own_text(tmp_path, monkeypatch, **(fetch_section | {"sha256": "0" * 64}))
     both = f"sha256 is {found}, sources.torch_headers.fetch.sha256 is {'0' * 64}"
     refused(fetch.main(FETCH), capsys.readouterr().err, 4, "headers of torch 2.13.0", both, "reinstall torch")
     assert not (tmp_path / "raw").exists()
@@ -218,7 +220,7 @@ def test_08_changed_headers_end_with_4_and_both_digests(tmp_path, monkeypatch, c
 
 def own_text(folder, monkeypatch, **section) -> None:
     """Make `folder` the working directory; its source is its folder `texts`, or `section`."""
-    local = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
+    local = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "split": None}
     source = {"fetch": section or local}
     for split in ("train", "validation"):
         source[split] = {"split": "text", "start_char": 0 if split == "train" else 600, "num_chars": 600}

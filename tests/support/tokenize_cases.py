@@ -65,7 +65,7 @@ def write_definition(folder: Path, source: str, fetch: dict | None) -> None:
 
 
 FETCH = ["--definition", "source.json", "--raw", "raw"]
-LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
+LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "split": None}
 
 
 def write_runtime(num_processes, chunk_chars) -> None:

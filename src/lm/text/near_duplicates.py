@@ -188,12 +188,12 @@ def _rows_of_band(threshold: float, num_permutations: int) -> int:
 def _sorted_buckets(hashes: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sort those of `documents` that share all columns of hashes (D, rows) with another one into buckets.
 
-    Returns the documents, bucket by bucket and in order, (n,) int64; and the place of each bucket's first, (b,) int64.
+    Returns the documents, bucket by bucket, (n,) int64; and the place of each bucket's first, (b,) int64.
     """
     keys = np.zeros(len(documents), np.uint64)
     for column in hashes.T:
         keys = _mix(keys * np.uint64(_FACTOR) + column[documents])
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys)
     keys, documents = keys[order], documents[order]
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])
     sizes = np.diff(np.append(starts, len(keys)))
