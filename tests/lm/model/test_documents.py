@@ -168,6 +168,20 @@ def test_blocks_attend_as_the_dense_mask_does_and_skip_what_is_empty(window):
     assert blocks.kv_num_blocks.sum() + blocks.full_kv_num_blocks.sum() < 2 * causal_blocks
 
 
+def test_compiled_blocks_need_no_new_graph_for_new_documents(fresh_compiler, monkeypatch):
+    """What a GPU runs with train.compile, here with torch's definition of FlexAttention."""
+    dense, model, graphs = build(), build(), []
+    windows = (WINDOW, CONFIG.max_seq_len)
+    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
+    make = lambda ids: {window: block_mask(document_numbers(ids, EOT), window) for window in windows}  # noqa: E731
+    monkeypatch.setattr(model, "document_masks", make)
+    for begins in (BEGINS, [[40], []]):
+        ids = draw_windows(begins=begins)
+        with torch.no_grad():
+            assert_close(model.hidden(ids), dense.hidden(ids))
+        assert len(graphs) == 2  # one for each window
+
+
 # Scoring.
 
 
