@@ -24,6 +24,7 @@ class BpeParams:
 
     kind: Literal["bpe"]
     vocab_size: int
+    pretokenizer: Literal["gpt2", "cl100k", "o200k"]
 
     def __post_init__(self):
         needed(self.vocab_size >= 257, "vocab_size", self.vocab_size, "at least 257 (all bytes, end-of-text)")
@@ -59,7 +60,7 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     source = read_section(PARAMS, "data.source", str)
     text_slice = read_section(PRESETS, f"sources.{source}.train", Slice)
     text = {"manifest_sha256": sha256_file(raw / MANIFEST), "slice": dataclasses.asdict(text_slice)}
-    meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, text)
+    meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, params.pretokenizer, text)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"
