@@ -74,7 +74,7 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
     if num_tokens < needed:
         raise DataError(f"{validation.path}: {num_tokens} tokens, one window of train.seq_len needs {needed}")
     check_id_range(validation)
-    if not tokenizer.token_bytes[validation.ids].any():
+    if not tokenizer.bytes_of(validation.ids).any():
         raise DataError(f"{validation.path}: holds no text, only ends of documents; use another slice")
 
 
@@ -186,7 +186,7 @@ def main(argv: list[str]) -> None:
         # Score every token in overlapping windows, and sum the losses by document.
         losses, _ = score(model, validation, seq_len, stride)
         selected = mark_selection(len(losses), record["eval_tokens"], seq_len)
-        token_bytes, spans = tokenizer.token_bytes[validation.ids], document_spans(validation)
+        token_bytes, spans = tokenizer.bytes_of(validation.ids), document_spans(validation)
         documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | {"leaked_fraction": leaked}
 
         # Score again in windows side by side: they fill every position equally, and are what others report.

@@ -143,10 +143,18 @@ class Tokenizer:
         sizes[list(self.token_texts)] = [len(text) for text in self.token_texts.values()]
         return sizes
 
+    @functools.cached_property
+    def _narrow_sizes(self) -> np.ndarray:
+        """Return token_bytes in the narrowest dtype, so that the table stays in the processor's cache."""
+        return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
+
+    def bytes_of(self, ids: np.ndarray) -> np.ndarray:
+        """Return how many bytes of text each of ids (N,) stands for: (N,) uint8, or wider for a longer token."""
+        return self._narrow_sizes[ids]
+
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return how many bytes of text the ids (N,) stand for."""
-        # In the narrowest dtype, so that the table stays in the processor's cache.
-        sizes = self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
+        sizes = self._narrow_sizes
         blocks = (ids[start : start + BLOCK_TOKENS] for start in range(0, len(ids), BLOCK_TOKENS))
         return sum(int(sizes.take(block).sum(dtype=np.int64)) for block in blocks)
 

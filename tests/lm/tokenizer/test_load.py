@@ -73,6 +73,8 @@ def test_documents_are_encoded_separately_and_end_with_eot(byte_level_folder):
     assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
     assert tokenizer.decode_bytes(ids) == "".join(text + "<|endoftext|>" for text in texts).encode()
     assert tokenizer.token_bytes[tokenizer.eot_id] == 0 and tokenizer.is_byte_level
+    assert tokenizer.bytes_of(ids).dtype == np.uint8
+    assert tokenizer.bytes_of(ids).tolist() == tokenizer.token_bytes[ids].tolist()
 
 
 def test_no_documents_give_no_ids(bpe_folder):
