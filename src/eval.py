@@ -78,7 +78,7 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
     if num_tokens < needed:
         raise DataError(f"{validation.path}: {num_tokens} tokens, one window of train.seq_len needs {needed}")
     check_id_range(validation)
-    if not tokenizer.token_bytes[validation.ids].any():
+    if not tokenizer.bytes_of(validation.ids).any():
         raise DataError(f"{validation.path}: holds no text, only ends of documents; use another slice")
 
 
@@ -216,7 +216,7 @@ def main(argv: list[str]) -> None:
         # Score every token in overlapping windows, and sum the losses by document.
         losses, _ = score(model, validation, seq_len, stride)
         selected = mark_selection(validation, record["eval_tokens"], seq_len)
-        token_bytes, spans = tokenizer.token_bytes[validation.ids], validation.spans
+        token_bytes, spans = tokenizer.bytes_of(validation.ids), validation.spans
         documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
 
         # Score again in windows side by side: they fill every position equally, and are what others report.

@@ -26,6 +26,7 @@ class BpeParams:
 
     kind: Literal["bpe"]
     vocab_size: int
+    pretokenizer: Literal["gpt2", "cl100k", "o200k"]
 
     def __post_init__(self):
         needed(self.vocab_size >= 257, "vocab_size", self.vocab_size, "at least 257 (all bytes, end-of-text)")
@@ -63,7 +64,8 @@ def train_bpe(params: BpeParams, raw: Path, selection: Path, folder: Path) -> di
     dropped, chosen = read_dropped(selection, raw), describe_selection(selection, raw)
     text = {"manifest_sha256": sha256_file(raw / MANIFEST), "dropped_sha256": chosen["dropped_sha256"]}
     text["slice"] = dataclasses.asdict(text_slice)
-    meta = write_trained(folder, iter_texts(raw, text_slice, dropped), params.vocab_size, text)
+    texts = iter_texts(raw, text_slice, dropped)
+    meta = write_trained(folder, texts, params.vocab_size, params.pretokenizer, text)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"

@@ -143,6 +143,23 @@ MUTANTS = [
            "order[:-1].tolist()", "order.tolist()", "lm/text/test_splits.py"),
     Mutant("headers of the pinned version only", "src/lm/text/sources/torch_headers.py",
            " if torch.version.split(\"+\")[0] == version else None", "", "lm/text/sources/test_torch_headers.py"),
+    Mutant("the pattern of the pre-tokenizer's name", "src/lm/tokenizer/load.py",
+           "    if meta[\"pattern\"] is not None and PATTERNS.get(pretokenizer) != meta[\"pattern\"]:\n",
+           "    if False:\n", "lm/tokenizer/test_load.py -k inconsistent_meta"),
+    Mutant("possessive digits in tokenizers", "src/lm/tokenizer/pretokenize.py",
+           ".replace(\"{1,3}+\", \"{1,3}\")", "", "lm/tokenizer/test_pretokenize.py -k cuts_as_tiktoken"),
+    Mutant("white space after a line end", "src/lm/tokenizer/pretokenize.py", "sorted(after_line_end | {", "sorted({",
+           "lm/tokenizer/test_pretokenize.py -k cut_only_at_long_runs"),
+    Mutant("new marks by tiktoken", "src/lm/tokenizer/engine.py", "_class_of(NEW_CHARACTERS + NEW_MARKS)",
+           "_class_of(NEW_CHARACTERS)", "lm/tokenizer/test_engine.py -k every_mark"),
+    Mutant("tokenizer of the audit", "src/audit.py", "        check_tokenizer(tokens, tokenizer.sha256)\n",
+           "        pass\n", "stages/test_audit.py -k another_tokenizer"),
+    Mutant("n-grams across blocks", "src/lm/tokens/ngrams.py", "        covered[: n - 1] = open_grams\n", "",
+           "lm/tokens/test_ngrams.py"),
+    Mutant("documents across blocks", "src/lm/tokens/ngrams.py", "            shared[0] += open_shared\n", "",
+           "lm/tokens/test_ngrams.py -k counted_without"),
+    Mutant("all buckets of digests", "src/lm/text/duplicates.py", "for bucket in range(num_buckets):",
+           "for bucket in range(1):", "lm/text/test_duplicates.py"),
 ]  # fmt: skip
 
 

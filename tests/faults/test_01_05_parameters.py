@@ -274,7 +274,8 @@ def test_05_shell_characters_are_inert_everywhere(tmp_path):
     entry = {**workspace.get("sources.local"), "fetch": fetch_section | {"include": f"*{pattern}"}}
     workspace.change(**{"data.source": source, "tokenizer.name": tokenizer, "local.path": str(text)})
     presets = read_yaml(workspace.folder / "presets.yaml")
-    presets["sources"][source], presets["tokenizers"][tokenizer] = entry, {"kind": "bpe", "vocab_size": 300}
+    bpe = {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
+    presets["sources"][source], presets["tokenizers"][tokenizer] = entry, bpe
     (workspace.folder / "presets.yaml").write_text(json.dumps(presets))
     assert workspace.repro("tokenize_val") == {"resolve", "fetch", "select", "make_tokenizer", "tokenize_val"}
     sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())

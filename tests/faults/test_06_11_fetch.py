@@ -224,7 +224,7 @@ def own_text(folder, monkeypatch, **section) -> None:
     source = {"fetch": section or local}
     for split in ("train", "validation"):
         source[split] = {"split": "text", "start_char": 0 if split == "train" else 600, "num_chars": 600}
-    write_parameters(folder, source, {"kind": "bpe", "vocab_size": 300})
+    write_parameters(folder, source, {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"})
     (folder / "runtime.yaml").write_text(json.dumps({"tokenize": {"num_processes": 1, "chunk_chars": 1000}}))
     (folder / "texts").mkdir()
     monkeypatch.chdir(folder)
@@ -290,11 +290,12 @@ def test_09_null_and_empty_rows_are_skipped_and_counted_in_the_data_card(texts, 
         options = ["--split", split, "--tokenizer", "tokenizer", "--tokens", f"{split}.bin"]
         assert tokenize_split.main([*TEXT, *options]) == 0
     tokens = ["--train", "train.bin", "--validation", "validation.bin"]
-    assert audit.main([*TEXT, *tokens, "--audit", "audit", "--metrics", "metrics"]) == 0
+    assert audit.main([*TEXT, "--tokenizer", "tokenizer", *tokens, "--audit", "audit", "--metrics", "metrics"]) == 0
     card = json.loads((texts.parent / "audit/details.json").read_text())
     assert card["dropped_rows"] == {"text": {"null": 3, "empty": 2}}
     assert card["train"]["documents"] + card["validation"]["documents"] == 49
-    assert pq.read_table(texts.parent / "audit/duplicates.parquet").num_rows == 49
+    assert pq.read_table(texts.parent / "audit/duplicates.parquet").num_rows == 0
+    assert pq.read_table(texts.parent / "audit/contamination.parquet").num_rows == card["validation"]["documents"]
     assert set(json.loads((texts.parent / "metrics/data.json").read_text())) == {"bytes_per_token", "leaked_fraction"}
 
 

@@ -87,7 +87,7 @@ def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, stage):
     Path("texts").mkdir()
     for i, text in enumerate(MANY):
         Path(f"texts/{i:04d}.txt").write_text(text)
-    write_params(tokenizer={"kind": "bpe", "vocab_size": 1000}, fetch=LOCAL)
+    write_params(tokenizer={"kind": "bpe", "vocab_size": 1000, "pretokenizer": "gpt2"}, fetch=LOCAL)
     assert fetch.main(FETCH) == select() == 0
     stages = {
         "fetch": ["fetch", *FETCH[:2], "--raw", "out/raw"],

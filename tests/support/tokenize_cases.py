@@ -54,7 +54,7 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     source = {"fetch": fetch, "train": train, "validation": validation}
     write_json("params.yaml", selected)
     write_definition(Path(), "mine", fetch)
-    tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300}}
+    tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}}
     write_json("presets.yaml", {"sources": {"mine": source}, "selections": {"none": NONE}, "tokenizers": tokenizers})
 
 
@@ -91,8 +91,8 @@ def build_tokenizer(folder="out") -> int:
 
 def run_audit() -> dict:
     """Return the data card of both splits; the flags of duplicates are in audit/duplicates.parquet."""
-    splits = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
-    assert audit.main([*TEXT, *splits, "--audit", "audit", "--metrics", "metrics"]) == 0
+    inputs = ["--tokenizer", "tokenizer", "--train", "out/train.bin", "--validation", "out/validation.bin"]
+    assert audit.main([*TEXT, *inputs, "--audit", "audit", "--metrics", "metrics"]) == 0
     return read_json("audit/details.json")
 
 

@@ -27,6 +27,8 @@ from tools.generate import parse as parse_generate
 
 PARAMS, PRESETS = (yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "presets.yaml"))
 
+AUDIT = {"train": {"documents": 9}, "tokenizer": {"longest": [{"text": "|\n|", "count": 1}]}}
+
 
 def call(*arguments) -> int:
     return main(list(map(str, arguments)))
@@ -45,7 +47,7 @@ def exported(tmp_path_factory) -> SimpleNamespace:
     (folder / "presets.yaml").write_text(yaml.safe_dump(PRESETS | {"models": {"micro": SHAPE}}))
     evaluation = {"bits_per_byte": 1.23456789, "unseen": {"bits_per_byte": 2.75}}
     evaluation["weights_sha256"] = record["best"]["sha256"][:12]
-    for name, details in {"audit": {"train": {"documents": 9}}, "evaluation": evaluation}.items():
+    for name, details in {"audit": AUDIT, "evaluation": evaluation}.items():
         write_json(folder / name / "details.json", details)
     names = ("models", "tokenizer", "audit", "evaluation", "params.yaml", "presets.yaml")
     sources = {name: folder / name for name in names}
@@ -151,6 +153,7 @@ def test_card_has_metrics_parameters_and_hashes(exported):
                 ("tokenizer", exported.tokenizer.sha256),
                 ("best_model_params.pt", exported.record["best"]["sha256"])):  # fmt: skip
         assert row in rows
+    assert "longest" not in card
     params = yaml.safe_load(re.search(r"```yaml\n(.*?)```", card, re.DOTALL)[1])
     source = PARAMS["data"]["source"]
     assert params["models.micro"] == SHAPE and params["train"]["seq_len"] == 32

@@ -225,6 +225,22 @@ def test_before_the_first_run_every_line_says_what_is_missing(folder):
     assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 17
 
 
+def test_the_vocabulary_has_a_table_by_script_and_part(folder):
+    card = read_json("data/audit/details.json")
+    found = card["tokenizer"]
+    write_json("data/audit/details.json", {**card, "tokenizer": {
+        **found, "validation_parts": {"my part": {"tokens": 1234, "bytes_per_token": 2.5}},
+        "longest": [{"text": "<u>\n", "utf8_bytes": 4, "count": 1}]}})  # fmt: skip
+    page = made_page()
+    words = page.words()
+    latin = found["scripts"]["latin"]
+    assert f"latin {latin['tokens']:,} {latin['bytes_per_token']:.4f}" in words and "my part 1,234 2.5000" in words
+    assert f"does not use {found['unused_entries']:,} ({found['unused_fraction']:.1%})" in words
+    assert "longest tokens '<u>\\n'" in words and "u" not in page.tags
+    write_json("data/audit/details.json", {name: value for name, value in card.items() if name != "tokenizer"})
+    assert "longest tokens" not in made_page().words()
+
+
 def test_a_record_that_does_not_fit_is_named_and_left_out(folder):
     path = "data/audit/details.json"
     card = read_json(path)

@@ -15,6 +15,9 @@ from tqdm import tqdm
 
 from lm.tokens.windows import read_windows
 
+_BLOCK_TOKENS = 1 << 20  # summed at once
+_OCTAVES = 32  # of positions, which are int32
+
 
 def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tuple[int, int]]:
     """Yield (start, first_scored): windows of T = seq_len inputs that move by `stride`.
@@ -76,9 +79,15 @@ def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.
 
 
 def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Return the sums (D,) float64 of `values` (N,) over each half-open span of `spans` (D, 2)."""
-    cumulative = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    return cumulative[spans[:, 1]] - cumulative[spans[:, 0]]
+    """Return the sums (D,) float64 of `values` (N,) over each half-open span of `spans` (D, 2), which ascend."""
+    cumulative, before = np.zeros(spans.shape), 0.0
+    for start in range(0, len(values), _BLOCK_TOKENS):  # the sums of all N at once would take 16 bytes for each
+        sums = np.cumsum(np.concatenate([[before], values[start : start + _BLOCK_TOKENS]]), dtype=np.float64)
+        for bounds, found in zip(spans.T, cumulative.T, strict=True):
+            first, last = np.searchsorted(bounds, (start, start + len(sums) - 1), side="right")
+            found[first:last] = sums[bounds[first:last] - start]
+        before = sums[-1]
+    return cumulative[:, 1] - cumulative[:, 0]
 
 
 def summarize(nats: np.ndarray, num_tokens: np.ndarray, utf8_bytes: np.ndarray) -> dict:
@@ -111,8 +120,11 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float
 
 def loss_by_position(losses: np.ndarray, positions: np.ndarray) -> list[tuple[int, float, int]]:
     """Return (last position, mean nats, tokens) for octaves of the position in the window: 1, 2, 3-4, 5-8, …"""
-    octave = np.ceil(np.log2(positions + 1)).astype(int)
-    counts = np.bincount(octave)
-    sums = np.bincount(octave, weights=losses)
+    counts, sums = np.zeros(_OCTAVES, np.int64), np.zeros(_OCTAVES)
+    for start in range(0, len(losses), _BLOCK_TOKENS):
+        block = slice(start, start + _BLOCK_TOKENS)
+        octave = np.ceil(np.log2(positions[block] + 1)).astype(int)
+        counts += np.bincount(octave, minlength=_OCTAVES)
+        sums += np.bincount(octave, weights=losses[block], minlength=_OCTAVES)
     last = int(positions.max()) + 1
     return [(min(2**i, last), float(sums[i] / counts[i]), int(counts[i])) for i in range(len(counts)) if counts[i]]

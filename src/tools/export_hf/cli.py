@@ -103,7 +103,9 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
     if evaluated != expected:
         raise IntegrityError(f"{details}: is about the model {evaluated}, not {expected}; run `dvc repro`")
     training = {"best_val_loss": record["best"]["val_loss"]} | flatten(record.get("training", {}))
-    return {"training": training, "evaluation": evaluation, "data": flatten(read_json(args.audit / details.name))}
+    data = flatten(read_json(args.audit / details.name)).items()
+    data = {name: value for name, value in data if not isinstance(value, list)}  # tokens as text would break a table
+    return {"training": training, "evaluation": evaluation, "data": data}
 
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: Tokenizer) -> str:

@@ -29,6 +29,7 @@ from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
 from tools.common.statistics import bits_per_byte
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
+from tools.report.vocabulary import vocabulary_tables
 
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
 SPLITS = {"train": paths.TRAIN_SIDECAR, "validation": paths.VALIDATION_SIDECAR}
@@ -193,7 +194,8 @@ def data_card(workspace: Workspace) -> dict:
     """Return the origin of the text and its counts by split; draw lengths of tokens and documents."""
     manifest, card = workspace.get(paths.MANIFEST), workspace.get(paths.AUDIT_DETAILS)
     origin = {name: value for name, value in manifest.items() if name not in ("splits", "parts", "format_version")}
-    both = {name: value for name, value in card.items() if name not in (*SPLITS, "source", "duplicates", "selection")}
+    elsewhere = (*SPLITS, "source", "duplicates", "selection", "tokenizer")
+    both = {name: value for name, value in card.items() if name not in elsewhere}
     splits = [{**card[split], "duplicates": card["duplicates"][split]} for split in SPLITS] if card else []
     counts = [flatten(split) for split in splits]
     names = dict.fromkeys(name for each in counts for name in each)
@@ -204,6 +206,7 @@ def data_card(workspace: Workspace) -> dict:
         "origin": list(flatten(origin).items()),
         "counts": [(name, *(each.get(name) for each in counts)) for name in names],
         "both": list(flatten(both).items()),
+        "vocabulary": vocabulary_tables(card.get("tokenizer", {})),
         "pictures": text_pictures(workspace),
         "notes": workspace.notes(*needed),
     }
