@@ -44,15 +44,13 @@ def interleave(parts: list[Part], weights: list[float]) -> Iterator[Rows]:
     sum_of_weights, total = sum(weights), sum(part.num_bytes for part in parts)
     streams = [_keyed(part, weight / sum_of_weights, total) for part, weight in zip(parts, weights, strict=True)]
     waiting = [next(stream, None) for stream in streams]
-    while ends := [(documents.keys[-1], number) for number, documents in enumerate(waiting) if documents]:
-        # What no later document can precede: up to the end of the part whose documents end first.
-        last_key, last_number = min(ends)
+    while last_keys := [documents.keys[-1] for documents in waiting if documents]:
+        # No later document can precede those up to the end of the part whose waiting documents end first.
         ready = []
         for number, documents in enumerate(waiting):
             if documents is None:
                 continue
-            side = "right" if number <= last_number else "left"  # equal keys: in the order of the parts
-            count = int(np.searchsorted(documents.keys, last_key, side))
+            count = int(np.searchsorted(documents.keys, min(last_keys), "right"))
             ready.append((number, documents.cut(0, count)))
             rest = documents.cut(count, len(documents.keys))
             waiting[number] = rest if len(rest.keys) else next(streams[number], None)
@@ -71,7 +69,7 @@ def _batch(texts: pa.Array, numbers: np.ndarray) -> pa.RecordBatch:
 
 
 def _in_order(ready: list[tuple[int, Keyed]]) -> Rows:
-    """Return the documents of several parts as one batch, sorted by their keys; equal ones in the given order."""
+    """Return the documents of several parts as one batch, sorted by key; equal keys in the order of the parts."""
     order = pa.array(np.argsort(np.concatenate([documents.keys for _, documents in ready]), kind="stable"))
     texts = pa.concat_arrays([documents.texts for _, documents in ready]).take(order)
     numbers = np.concatenate([np.full(len(documents.keys), number, np.int32) for number, documents in ready])
