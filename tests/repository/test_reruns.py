@@ -24,7 +24,7 @@ TABLE = [
     ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch", "select"}),
     ("rules that drop nothing", {"selection.name": "filtered"}, SAME_DOCUMENTS),
     ("a rule that drops documents", {"selections.filtered.min_chars": 500}, ALL - {"fetch"}),
-    ("data.source", {"data.source": "local"}, ALL),
+    ("data.source", {"data.source": "local", "selection.name": "none"}, ALL),
 ]
 
 

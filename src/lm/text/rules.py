@@ -51,8 +51,9 @@ class Selection:
         for name in ("min_alphanumeric_fraction", "max_repeated_line_fraction"):
             value = getattr(self, name)
             needed(value is None or 0 <= value <= 1, name, value, "from 0 to 1, or null for off")
-        is_ordered = None in (self.min_chars, self.max_chars) or self.min_chars <= self.max_chars
-        needed(is_ordered, "min_chars", self.min_chars, f"at most max_chars, which is {self.max_chars}")
+        least, most = self.min_chars, self.max_chars
+        is_ordered = least is None or most is None or least <= most
+        needed(is_ordered, "min_chars", least, f"at most max_chars, which is {most}")
 
     @property
     def keeps_everything(self) -> bool:

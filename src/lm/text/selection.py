@@ -151,17 +151,19 @@ def texts_at(batches: Iterator[Batch], positions: Sequence[int]) -> dict[int, st
 
 def hash_of_validation(marks: Marks | None) -> str:
     """Return the SHA-256 of the documents that the validation slices lose: with them runs are comparable or not."""
-    lost = np.flatnonzero(marks.is_validation & ~marks.is_kept) if marks else []
     numbers: dict[str, list[int]] = {}
-    for position in lost:
-        numbers.setdefault(marks.sources[marks.source[position]][0], []).append(int(marks.number[position]))
+    if marks:
+        for position in np.flatnonzero(marks.is_validation & ~marks.is_kept):
+            numbers.setdefault(marks.sources[marks.source[position]][0], []).append(int(marks.number[position]))
     return sha256_json(numbers)
 
 
 def write_dropped(path: Path, marks: Marks | None) -> None:
     """Write a row for each dropped document, split by split, or none if `marks` is None."""
     with pq.ParquetWriter(path, SCHEMA, compression="none", write_page_checksum=True) as writer:
-        for index in range(len(marks.sources) if marks else 0):
+        if marks is None:
+            return
+        for index in range(len(marks.sources)):
             dropped = np.flatnonzero((marks.source == index) & ~marks.is_kept)
             dropped = dropped[np.argsort(marks.number[dropped])]
             if len(dropped):

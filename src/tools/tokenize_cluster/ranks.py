@@ -110,8 +110,8 @@ def plan_ranks(
         left, right = np.searchsorted(dropped, [group[0].first_document, group[-1].end_document])
         left_out = dropped[left:right] - group[0].first_document
         ranks.append(Rank(number, [file.entry for file in group], local, left_out))
-    paths = (path.resolve() for path in (raw, tokenizer, folder))
-    return RankJob(*paths, text_slice, chunk_chars, manifest, source, ranks)
+    raw, tokenizer, folder = raw.resolve(), tokenizer.resolve(), folder.resolve()
+    return RankJob(raw, tokenizer, folder, text_slice, chunk_chars, manifest, source, ranks)
 
 
 def _place(raw: Path, column: str, files: list[dict], text_slice: Slice) -> list[Placed]:
