@@ -117,7 +117,7 @@ def ngram_hashes(texts: Sequence[str], n: int) -> tuple[np.ndarray, np.ndarray]:
     is_ngram[offsets[short]] = False
     found = np.empty(offsets[-1], np.uint64)
     found[is_ngram] = _mix(hashes[is_inside])
-    found[~is_ngram] = [_text_hash(texts[i]) for i in short]
+    found[~is_ngram] = [_text_hash(texts[i]) for i in short.tolist()]
     return found, offsets.astype(np.uint64)
 
 
