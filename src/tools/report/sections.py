@@ -29,7 +29,7 @@ from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
 from tools.common.statistics import bits_per_byte
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
-from tools.report.vocabulary import vocabulary_tables
+from tools.report.text_tables import describe_example, dropped_rows, vocabulary_tables
 
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
 SPLITS = {"train": paths.TRAIN_SIDECAR, "validation": paths.VALIDATION_SIDECAR}
@@ -215,25 +215,10 @@ def data_card(workspace: Workspace) -> dict:
 def selection(workspace: Workspace) -> dict:
     """Return the number of dropped documents by part, split and rule, and examples of each rule."""
     details = workspace.get(paths.SELECTION_DETAILS)
-    rows = [
-        (part, split, rule, dropped["documents"], dropped["documents"] / found["documents"], dropped["characters"])
-        for part, splits in details.get("documents", {}).items()
-        for split, found in splits.items()
-        for rule, dropped in found["dropped"].items()
-    ]
     notes = workspace.notes((paths.SELECTION_DETAILS, "which documents were dropped"))
     examples = {rule: [describe_example(each) for each in few] for rule, few in details.get("examples", {}).items()}
+    rows = dropped_rows(details.get("documents", {}))
     return {"name": details.get("selection"), "rows": rows, "examples": examples, "notes": notes}
-
-
-def describe_example(example: dict) -> list[tuple[str, str]]:
-    """Return (title, beginning) of a dropped document, then of the document that it repeats if it is a duplicate."""
-    value = f", {example['value']:,.4g}" if "value" in example else ""
-    documents = [(value, example)]
-    if "repeats" in example:
-        documents.append((", which it repeats", example["repeats"]))
-    place = "{part}, {split}, document {document:,}: {characters:,} characters"
-    return [(place.format(**each) + fact, each["text"]) for fact, each in documents]
 
 
 def text_pictures(workspace: Workspace) -> list[dict]:

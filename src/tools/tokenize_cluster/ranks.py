@@ -36,7 +36,8 @@ from lm.tokens.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_
 # The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
     "lm/text/documents.py", "lm/text/parquet.py", "lm/text/slices.py", "lm/tokenizer/encoding.py",
-    "lm/tokenizer/engine.py", "lm/tokenizer/load.py", "lm/tokenizer/tally.py", "tools/tokenize_cluster/ranks.py",
+    "lm/tokenizer/engine.py", "lm/tokenizer/load.py", "lm/tokenizer/pretokenize.py", "lm/tokenizer/tally.py",
+    "tools/tokenize_cluster/ranks.py",
 )  # fmt: skip
 SRC = Path(__file__).resolve().parents[2]
 PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")

@@ -89,9 +89,9 @@ def test_the_exported_folder_gives_tiktokens_ids(folder):
 
 @check_examples
 @hypothesis.given(TEXT)
+@hypothesis.example("1234567 it'S DON'T\r\n\n  x // \n/ HTTPServer٣٣٣٣ \n ")
 @pytest.mark.parametrize("name", list(PATTERNS))
 def test_tokenizers_cuts_as_tiktoken_does(name, text):
-    """Compare the pieces: a vocabulary of bytes and of the pairs inside of pieces shows where they are cut."""
     pieces = [text[begin:end] for _, (begin, end) in backend_pretokenizer(name).pre_tokenize_str(text)]
     assert pieces == tiktoken_pieces(PATTERNS[name], text)
 
