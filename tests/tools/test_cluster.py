@@ -120,8 +120,7 @@ def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
 def test_ranks_leave_out_the_documents_that_the_stage_leaves_out():
     numbers = {("test", "text"): [0, 7, 39, *range(40, 45), 50, len(TEXTS) - 1]}  # of the second file nothing is left
     write_selection("data/selection", "data/raw", dropping(numbers))
-    set_slice(1, TOTAL - 1)
-    run(job := plan(Slice("text", 1, TOTAL - 1), num_ranks=100))
+    run(job := plan(num_ranks=100))
     assert_same_as_one_process(join_ranks(job, OUT))
 
 
