@@ -171,6 +171,26 @@ def optimizers() -> str:
     )
 
 
+def documents() -> str:
+    """docs/experiments.md: attention across and within documents, as `compare` wrote it."""
+    _, configurations, noise, *_ = tables_of("documents")
+    return f"{configurations}\n{noise}"
+
+
+def document_mask() -> str:
+    """docs/experiments.md: what attention within documents costs."""
+    found = read("document_mask")
+    rows = ["| train.seq_len | tokens per document | time of a step, `false` / `true` |", "|--:|--:|---|"]
+    for case in found["cases"]:
+        longer = case["times_longer"]
+        cells = f"{longer['median']:.2f} ({longer['min']:.2f} to {longer['max']:.2f})"
+        rows.append(f"| {case['seq_len']} | {case['document_tokens']:,} | {cells} |")
+    return (
+        f"Processor time of a training step of the default model in {found['dtype']} with one thread, in turns, on a "
+        "machine that other processes kept busy; the median and the range of the rounds:\n\n" + "\n".join(rows)
+    )
+
+
 def interval_coverage() -> str:
     """docs/metrics.md: how often 95 % intervals held the truth."""
     rows = [
@@ -250,8 +270,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
     "reproduced": reproduced, "standard-error": standard_error, "contamination": contamination,
     "side-by-side": side_by_side, "stories": stories, "default-data": default_data, "weights": weights,
-    "optimizers": optimizers, "interval-coverage": interval_coverage, "scaling": scaling, "rounding": rounding,
-    "scaling-coverage": scaling_coverage, "longer-runs": longer_runs, "house": house, **figures_speed.FRAGMENTS,
+    "optimizers": optimizers, "documents": documents, "interval-coverage": interval_coverage, "scaling": scaling, "rounding": rounding,
+    "document-mask": document_mask, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs, "house": house, **figures_speed.FRAGMENTS,
 }  # fmt: skip
 
 
