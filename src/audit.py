@@ -138,7 +138,7 @@ def main(argv: list[str]) -> None:
         # Compare the documents of both splits as text, then as tokens. What does not fit in memory is beside them.
         with tempfile.TemporaryDirectory(dir=folder) as spilled:
             documents = [digest_documents(args.raw, t, Path(spilled, t.path.name)) for t in (train, validation)]
-            duplicates = audit_duplicates(*documents, folder / "duplicates.parquet")
+            duplicates = audit_duplicates(documents[0], documents[1], folder / "duplicates.parquet")
             contamination = audit_contamination(train, validation, documents[1], folder / "contamination.parquet")
 
         # Write the data card.
