@@ -270,8 +270,9 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
     "reproduced": reproduced, "standard-error": standard_error, "contamination": contamination,
     "side-by-side": side_by_side, "stories": stories, "default-data": default_data, "weights": weights,
-    "optimizers": optimizers, "documents": documents, "interval-coverage": interval_coverage, "scaling": scaling, "rounding": rounding,
-    "document-mask": document_mask, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs, "house": house, **figures_speed.FRAGMENTS,
+    "optimizers": optimizers, "documents": documents, "document-mask": document_mask, "scaling": scaling,
+    "interval-coverage": interval_coverage, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs,
+    "rounding": rounding, "house": house, **figures_speed.FRAGMENTS,
 }  # fmt: skip
 
 

@@ -163,7 +163,7 @@ def main(argv: list[str]) -> None:
             documents = [
                 digest_documents(args.raw, dropped, t, Path(spilled, t.path.name)) for t in (train, validation)
             ]
-            duplicates = audit_duplicates(*documents, folder / "duplicates.parquet")
+            duplicates = audit_duplicates(documents[0], documents[1], folder / "duplicates.parquet")
             contamination = audit_contamination(train, validation, documents[1], folder / "contamination.parquet")
 
         # Write the data card.

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 import tokenizers
+from numpy.typing import ArrayLike
 
 from lm.core.errors import MEND, IntegrityError
 from lm.core.files import read_json, sha256_file
@@ -148,9 +149,9 @@ class Tokenizer:
         """Return token_bytes in the narrowest dtype, so that the table stays in the processor's cache."""
         return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
 
-    def bytes_of(self, ids: np.ndarray) -> np.ndarray:
+    def bytes_of(self, ids: ArrayLike) -> np.ndarray:
         """Return how many bytes of text each of ids (N,) stands for: (N,) uint8, or wider for a longer token."""
-        return self._narrow_sizes[ids]
+        return self._narrow_sizes[np.asarray(ids)]
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return how many bytes of text the ids (N,) stand for."""
