@@ -151,7 +151,8 @@ def test_the_page_of_metrics_lists_the_metrics():
 def test_the_words_about_the_example_runs_fit_their_results():
     seeds = text_of("benchmarks/results/optimizers.md")
     assert "`muon-1…muon-5` is better than `adamw-1…adamw-5`" in seeds and "409,600" in seeds
-    found = {"attend_across_documents": True} | figures.read("time_to_loss")["train"]  # older than the parameter
+    # The recorded runs are older than this parameter and attended across documents.
+    found = {"attend_across_documents": True} | figures.read("time_to_loss")["train"]
     params = read_yaml(ROOT / "params.yaml")["train"]
     assert {name for name in params if found.get(name) != params[name]} == set()
 
