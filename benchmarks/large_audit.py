@@ -22,7 +22,9 @@ import pyarrow.parquet as pq
 
 from harness import busy_share, hardware, versions
 from lm.core.files import read_json, sha256_file, write_json
+from lm.text.documents import describe_source
 from lm.text.parquet import describe_split
+from lm.text.selection import describe_selection, hash_of_validation, write_dropped
 from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import write_tokens
@@ -71,12 +73,23 @@ def write_token_file(folder: Path, split: str, count: int, seed: int) -> None:
             yield ids
 
     def describe() -> dict:
-        source = {"name": "made", "manifest_sha256": sha256_file(folder / "raw" / "manifest.json")}
+        source = describe_source(folder / "raw", read_json(folder / "raw" / "manifest.json"))
+        source["selection"] = describe_selection(folder / "selection", folder / "raw")
         text_slice = {"split": split, "start_char": 0, "num_chars": None}
         described = {"characters": counts["utf8_bytes"], "surprisal_bits": None, "slice": text_slice, "source": source}
         return {**counts, **described, "tokenizer": describe_tokenizer(tokenizer)}
 
     write_tokens(folder / f"{split}.bin", chunks(), "uint16", describe)
+
+
+def write_empty_selection(folder: Path, raw: Path) -> None:
+    """Write what the stage select leaves if it drops nothing."""
+    folder.mkdir()
+    write_dropped(folder / "dropped.parquet", None)
+    files = (raw / "manifest.json", folder / "dropped.parquet")
+    hashes = dict(zip(("manifest_sha256", "dropped_sha256"), map(sha256_file, files), strict=True))
+    hashes["validation_dropped_sha256"] = hash_of_validation(None)
+    write_json(folder / "details.json", {"selection": "none", **hashes, "documents": {}})
 
 
 def make_input(folder: Path, documents: int) -> None:
@@ -88,6 +101,7 @@ def make_input(folder: Path, documents: int) -> None:
         write_split(folder, split, count, seed)
     splits = {split: describe_split(folder / "raw", split, "text") for split in counts}
     write_json(folder / "raw" / "manifest.json", {"source": "made", "column": "text", "splits": splits})
+    write_empty_selection(folder / "selection", folder / "raw")
     for seed, (split, count) in enumerate(counts.items()):
         write_token_file(folder, split, count, seed)
 
@@ -116,7 +130,7 @@ def measure(documents: int) -> dict:
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        inputs = ("raw", "tokenizer", "audit", "metrics")
+        inputs = ("raw", "selection", "tokenizer", "audit", "metrics")
         options = [word for each in inputs for word in (f"--{each}", str(folder / each))]
         options += ["--train", str(folder / "train.bin"), "--validation", str(folder / "validation.bin")]
         command = [sys.executable, "-c", MEASURE, sys.executable, str(SRC / "audit.py"), *options]

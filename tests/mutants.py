@@ -79,11 +79,11 @@ MUTANTS = [
            "lm/train/test_distributed.py"),
     Mutant("no attention to other documents", "src/lm/model/documents.py",
            "(documents[:, :, None] == documents[:, None, :]) & (distance >= 0)", "(distance >= 0)",
-           "lm/model/test_documents.py"),
+           "lm/model/test_document_masks.py"),
     Mutant("the mask where training takes products", "src/lm/model/kernels.py",
            "            bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)\n",
            "            bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf)"
-           ".repeat(H // K, 1)\n", "lm/model/test_documents.py"),
+           ".repeat(H // K, 1)\n", "lm/model/test_document_masks.py"),
     Mutant("a run keeps to documents", "src/train.py",
            "    model.document_start_id = None if params.attend_across_documents else run.train.eot_id\n", "",
            "stages/test_train_stage.py -k keeps_to"),

@@ -118,7 +118,7 @@ def workspace(tmp_path):
     """A small pipeline of which nothing has run; its first stage takes a second or two."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
+    workspace.change(**{"sources.stories.fetch.num_documents": 100_000})  # which takes long enough to be interrupted
     workspace.commit()
     return workspace
 

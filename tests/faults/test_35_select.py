@@ -119,7 +119,8 @@ def start(stage: str) -> int:
             return make_tokenizer.main([*inputs, "--tokenizer", "made"])
         case "audit":
             files = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
-            return audit.main([*inputs, *files, "--audit", "audited", "--metrics", "metrics"])
+            files += ["--tokenizer", "tokenizer", "--audit", "audited", "--metrics", "metrics"]
+            return audit.main([*inputs, *files])
     return tokenize_split.main(["--split", stage, *inputs, "--tokenizer", "tokenizer", *tokens])
 
 

@@ -11,7 +11,7 @@ from large_audit import measure
 from lm.core.files import read_json
 from lm.text.duplicates import write_digests
 from support.refusal import refused
-from support.tokenize_cases import ALL, make_project, run_audit, tokenize, write_params, write_raw
+from support.tokenize_cases import ALL, TEXT, make_project, run_audit, tokenize, write_params, write_raw
 
 
 def tokens_of(ids):
@@ -85,7 +85,7 @@ def test_another_tokenizer_is_refused(project, capsys):
     meta = read_json("tokenizer/meta.json")
     audit.write_json("tokenizer/meta.json", {**meta, "encoding": "another"})
     splits = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
-    status = audit.main(["--raw", "raw", "--tokenizer", "tokenizer", *splits, "--audit", "audit", "--metrics", "m"])
+    status = audit.main([*TEXT, "--tokenizer", "tokenizer", *splits, "--audit", "audit", "--metrics", "m"])
     refused(status, capsys.readouterr().err, 4, "out/train.bin: made with tokenizer")
 
 

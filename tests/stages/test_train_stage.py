@@ -129,7 +129,7 @@ def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_p
 
     # Validation and evaluation use it.
     validation = open_tokens("validation.bin")
-    selected = eval_stage.mark_selection(700, record["eval_tokens"], 32)
+    selected = eval_stage.mark_selection(validation, record["eval_tokens"], 32)
     within, _ = eval_stage.score(model, validation, 32, 32)
     assert within[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
     model.document_start_id = None

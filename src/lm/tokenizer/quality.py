@@ -87,7 +87,7 @@ def describe_parts(validation: TokenFile) -> dict[str, dict]:
     """
     parts = validation.meta.get("parts") or {}
     last_documents = np.cumsum([part["documents"] for part in parts.values()], dtype=np.int64)
-    ends, documents = [], 0
+    ends, documents = [0] * int(np.count_nonzero(last_documents == 0)), 0  # of parts without a document
     for start, block in blocks_of(validation.ids):
         positions = np.flatnonzero(block == validation.eot_id)
         inside = last_documents[(last_documents > documents) & (last_documents <= documents + len(positions))]
@@ -97,4 +97,5 @@ def describe_parts(validation: TokenFile) -> dict[str, dict]:
     return {
         name: {"tokens": size, "bytes_per_token": part["utf8_bytes"] / size}
         for (name, part), size in zip(parts.items(), sizes, strict=True)
+        if size
     }

@@ -157,7 +157,7 @@ def test_micro_batches_and_shards_keep_to_documents_alike(sharded):
 def test_validation_keeps_to_documents():
     """The windows that select the best model have the losses of their documents alone."""
     state, params, alone = new_state(), Params(eval_tokens=400), []
-    for start in selection_starts(len(IDS), params.eval_tokens, 16):
+    for start in selection_starts(len(IDS), params.eval_tokens, 16, Tokens().spans):
         window = torch.from_numpy(IDS[start - 1 : start + 16].astype(np.int64))[None]
         cuts = [0, *(i for i in range(1, 16) if window[0, i] == 5), 16]
         alone += [
