@@ -94,7 +94,7 @@ lint: .venv/ready-dev
 	basedpyright
 
 clean-runs:
-	rm -rf .runs
+	rm -rf .runs .parts
 
 clean-venv:
 	rm -rf .venv

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+import figures_speed
 import house as house_shape
-import large_corpus
+import recipes
 import summarize
-from harness import summary
 from lm.core.files import write_text
 from lm.evaluate.intervals import ratio_interval
+from recorded import RESULTS, ROOT, machine, read
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
 
@@ -36,23 +35,12 @@ def filled(page: str) -> str:
     return MARKED.sub(lambda mark: mark[1] + (f"\n{text}\n\n" if (text := fragments[mark[2]]) else "") + mark[3], page)
 
 
-def read(name: str) -> dict:
-    """Read benchmarks/results/NAME.json."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-
-
 def computed(run: dict) -> str:
     """Return what a recorded run was computed on: `float32 on 2 threads, AVX512`."""
     last = run["segments"][-1]
     threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
     device = last.get("instruction_set") or last["device"]
     return f"{last['dtype']} on {threads}, {device}"
-
-
-def machine(name: str) -> str:
-    """Return the machine of a benchmark: processor, cores and memory."""
-    found = read(name)["hardware"]
-    return f"{found['cores']} cores of an {found['processor']}, {found['memory_gib']:.0f} GiB of memory"
 
 
 def default_run() -> str:
@@ -183,6 +171,26 @@ def optimizers() -> str:
     )
 
 
+def documents() -> str:
+    """docs/experiments.md: attention across and within documents, as `compare` wrote it."""
+    _, configurations, noise, *_ = tables_of("documents")
+    return f"{configurations}\n{noise}"
+
+
+def document_mask() -> str:
+    """docs/experiments.md: what attention within documents costs."""
+    found = read("document_mask")
+    rows = ["| train.seq_len | tokens per document | time of a step, `false` / `true` |", "|--:|--:|---|"]
+    for case in found["cases"]:
+        longer = case["times_longer"]
+        cells = f"{longer['median']:.2f} ({longer['min']:.2f} to {longer['max']:.2f})"
+        rows.append(f"| {case['seq_len']} | {case['document_tokens']:,} | {cells} |")
+    return (
+        f"Processor time of a training step of the default model in {found['dtype']} with one thread, in turns, on a "
+        "machine that other processes kept busy; the median and the range of the rounds:\n\n" + "\n".join(rows)
+    )
+
+
 def interval_coverage() -> str:
     """docs/metrics.md: how often 95 % intervals held the truth."""
     rows = [
@@ -196,94 +204,37 @@ def interval_coverage() -> str:
     return "\n".join(rows)
 
 
+def scaling_coverage() -> str:
+    """docs/experiments.md: how often the 95 % intervals of `scaling` held the truth."""
+    found = read("interval_coverage")["scaling"]
+    names = {"E": "E", "A": "A", "alpha": "α", "B": "B", "beta": "β"}
+    columns = list(next(iter(found["coverage"].values())))
+    rows = [f"| law | {' | '.join(names.get(name, name) for name in columns)} |", f"|---{'|--:' * len(columns)}|"]
+    for name, measured in found["coverage"].items():
+        rows.append(f"| {name} | {' | '.join(f'{measured[column]:.0%}' for column in columns)} |")
+    return (
+        f"In {found['trials']} simulated sweeps of 18 runs, 95 % intervals held the truth this often:\n\n"
+        + "\n".join(rows)
+    )
+
+
+def longer_runs() -> str:
+    """docs/experiments.md: the longer runs, what each takes, and their commands."""
+    peaks = ", ".join(f"{name} {peak}" for name, peak in recipes.PEAK_TFLOPS.items())
+    return (
+        f"{recipes.table()}\n\nThe times are FLOP divided by FLOP per second, for the training steps alone. On the "
+        f"CPU, the speed is the measured one of a step in bfloat16 ({machine('train_step')}). On GPUs it is computed, "
+        f"not measured: {recipes.UTILISATION:.0%} of the stated dense bfloat16 throughput in TFLOP/s ({peaks}); "
+        f"small models reach less.\n\n```bash parse\n{recipes.commands()}\n```"
+    )
+
+
 def scaling() -> str:
     """docs/experiments.md: how well the law fits, as `scaling` wrote it."""
     _, law, predicted, *_ = tables_of("scaling")
     report = (RESULTS / "scaling.md").read_text(encoding="utf-8")
     (error,) = re.findall(r"^- ((?:It misses|Error of the fit).*)$", report, re.M)
     return f"{law}\n{error}\n\n{predicted}"
-
-
-def all_speeds() -> str:
-    """docs/benchmarks.md: every comparison."""
-    return f"Measured on {machine('tokenizing')}.\n\n{summarize.table(summarize.all_rows())}"
-
-
-def tokenizing_memory() -> str:
-    """docs/benchmarks.md: the memory of a process that tokenizes."""
-    sizes = read("tokenizing")["memory_of_ours"]
-    listed = ", ".join(f"{size['peak_mb_of_a_process']} MB for {size['text_mb']:,.0f} MB of text" for size in sizes)
-    return f"A process that tokenizes needs {listed}."
-
-
-def step() -> str:
-    """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
-    rows = [
-        "| step of 30 M parameters | with AMX | of bfloat16 peak | without AMX | of bfloat16 peak |",
-        "|---|---|---|---|---|",
-    ]
-    found = [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
-    for case in ("ours", "ours, compiled", "ours, float32", "the matrix products of ours alone"):
-        rates = [(each["tokens_per_s"][case], each["share_of_bf16_peak"][case]["median"]) for each in found]
-        label = summarize.CASES.get(case, case)
-        rows.append(f"| {label} | {' | '.join(f'{rate:,.0f} tokens/s | {share:.0%}' for rate, share in rates)} |")
-    return "\n".join(rows)
-
-
-def memory() -> str:
-    """docs/benchmarks.md: the memory of a large vocabulary."""
-    kept, given_back = read("train_step")["questions"]["memory"]["runs"]
-    return (
-        f"Gemma 3 270M with its own vocabulary of {kept['vocab_size']:,} entries, one sequence of 256 tokens at a "
-        f"time, trained within {kept['peak_rss_gib']:.1f} GiB in {kept['seconds']:.0f} seconds for "
-        f"{kept['steps']} steps. With `keep_freed_memory: false` in `runtime.yaml` it took "
-        f"{given_back['peak_rss_gib']:.1f} GiB and {given_back['seconds']:.0f} seconds."
-    )
-
-
-def time_to_loss() -> str:
-    """docs/benchmarks.md: bits per byte after each budget, over the seeds."""
-    found = read("time_to_loss")
-    rows = ["| seconds of training | ours, bits per byte | nanoGPT's recipe for a CPU |", "|---|---|---|"]
-    for index, budget in enumerate(found["budgets_s"]):
-        ours = [run["curves"]["ours"][index]["bits_per_byte"] for run in found["runs"]]
-        points = [[p for p in run["curves"]["reference"] if p["seconds"] <= 1.02 * budget] for run in found["runs"]]
-        theirs = [curve[-1]["bits_per_byte"] for curve in points]
-        rows.append(f"| {budget} | {spread(ours)} | {spread(theirs)} |")
-    return f"{len(found['runs'])} seeds each; the smallest and the largest result:\n\n" + "\n".join(rows)
-
-
-def spread(values: list[float]) -> str:
-    """Return the smallest and the largest value: `1.662 to 1.674`."""
-    return f"{min(values):.3f} to {max(values):.3f}"
-
-
-def generation() -> str:
-    """docs/export.md: what the key-value cache is worth."""
-    found = read("generate")
-    return f"The key-value cache makes this {found['times_longer_than_ours']['not']['median']:.1f} times faster."
-
-
-def large_corpora() -> str:
-    """docs/distributed.md: estimates for large corpora and the rates that they use."""
-    found = read("large_corpus")
-    rates = {name: rate / 1e9 for name, rate in found["rates"].items()}
-    return (
-        f"The estimates use rates measured on {machine('large_corpus')}: {1e3 * rates['tokenize']:.0f} MB of text per "
-        f"second and process, SHA-256 at {rates['sha256']:.1f} GB/s and MD5 at {rates['md5']:.1f} GB/s per core, "
-        f"{found['bytes_per_token']} bytes of text and {large_corpus.TOKEN_BYTES} bytes of file per token.\n\n"
-        "| text | token file | tokenizing | joining | check on opening | DVC's MD5 | memory, all ranks |\n"
-        f"|---|---|---|---|---|---|---|\n{large_corpus.table(found['estimates'])}"
-    )
-
-
-def read_ahead() -> str:
-    """docs/distributed.md: a batch from a file larger than memory."""
-    found = read("large_corpus")["batches"]["1 TB"]
-    return (
-        f"From a file of 1 TB, a batch takes {found['batch_ms']['median']:.1f} ms; "
-        f"with read-ahead it would take {found['batch_with_read_ahead_ms']['median']:.0f} ms."
-    )
 
 
 def rounding() -> str:
@@ -308,17 +259,6 @@ def reproduced() -> str:
     return f"`make reproduce` ran the pipeline in two fresh clones: {same} of {len(outputs)} outputs had equal bytes."
 
 
-def dvc_overhead() -> str:
-    """docs/benchmarks.md: the cost of DVC itself."""
-    found = read("dvc_overhead")
-    no_op = summary(found["no_op"]["seconds"]["large"])["median"]
-    return (
-        f"`dvc repro` with nothing to do takes {no_op:.1f} seconds; an output of "
-        f"{found['size_bytes'] / 1e9:.1f} GB adds {1e3 * found['no_op']['extra_s']['median']:.0f} ms to it. `dvc add` "
-        f"of that file takes {found['add']['times_of_md5']['median']:.1f} times as long as its MD5."
-    )
-
-
 def house() -> str:
     """docs/architecture.md: the shape of this repository beside its peers, as benchmarks/house.py measured them."""
     head = f"| {' | '.join(house_shape.COLUMNS)} |\n{'|---' * len(house_shape.COLUMNS)}|"
@@ -330,11 +270,9 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
     "reproduced": reproduced, "standard-error": standard_error, "contamination": contamination,
     "side-by-side": side_by_side, "stories": stories, "default-data": default_data, "weights": weights,
-    "optimizers": optimizers, "interval-coverage": interval_coverage,
-    "scaling": scaling, "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory,
-    "step": step, "memory": memory, "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead,
-    "generation": generation, "large-corpora": large_corpora, "read-ahead": read_ahead, "rounding": rounding,
-    "house": house,
+    "optimizers": optimizers, "documents": documents, "document-mask": document_mask, "scaling": scaling,
+    "interval-coverage": interval_coverage, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs,
+    "rounding": rounding, "house": house, **figures_speed.FRAGMENTS,
 }  # fmt: skip
 
 

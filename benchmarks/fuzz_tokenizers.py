@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/fuzz_tokenizers.py [--strings 600000 --seed 1]
 
-Two vocabularies (GPT-2's, and a byte-level BPE trained here) each get every code point in several
+GPT-2's vocabulary, and a byte-level BPE trained here with each pre-tokenizer, get every code point in several
 contexts, then seeded strings of words, contractions, white space, digits, special strings, NUL,
 characters of every plane, the neighbours of those that differ, lone surrogates (which become U+FFFD,
-as everywhere) and long runs. Prints what differs beside lm.engine.NEW_CHARACTERS, writes
+as everywhere) and long runs. Prints what differs beside the new characters of lm.tokenizer.engine, writes
 benchmarks/results/fuzz_tokenizers.json, and ends with status 1 if anything does.
 """
 
@@ -28,11 +28,13 @@ from lm.core.files import write_json
 from lm.text.documents import Chunk
 from lm.tokenizer.build import download_ranks, write_byte_level
 from lm.tokenizer.byte_level import train_ranks
-from lm.tokenizer.engine import END, NEW_CHARACTERS, ONLY_EXACT, Engine, open_engine
+from lm.tokenizer.engine import END, NEW_CHARACTERS, NEW_MARKS, SCHEMES, Engine, open_engine
 from lm.tokenizer.load import BACKEND, Tokenizer, load_tokenizer, open_backend, well_formed
+from lm.tokenizer.pretokenize import PATTERNS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "fuzz_tokenizers.json"
 CONTEXTS = ("{0}'s", "a{0}b{0}1", " {0}!{0} {0}", "{0}{0}  {0}\n{0}x")
+CONTEXTS_OF_CASE = ("{0}'S", "A{0}a{0}B", " {0}!{0} {0}\n{0}/")
 BATCH = 1 << 16
 
 PIECES = [
@@ -44,10 +46,9 @@ PIECES = [
     *("é", "e\u0301", "ß", "ſ", "İ", "ǅ", "!?", "...", "//", "{", "};", "_", "->", "::", "#include", "漢字", "한국"),
     *("العربية", "हिन्दी", "ไทย", "👩\u200d👩\u200d👧", "🇩🇪", "\ud800", "\udfff", "\ud83d\ude00", "\ufffd", "\ufffe"),
 ]
-NEW = re.findall(r"[0-9A-F]+", NEW_CHARACTERS)
-NEIGHBOURS = [
-    c for code in NEW for c in map(chr, (int(code, 16) - 1, int(code, 16) + 1)) if not re.match(ONLY_EXACT, c)
-]
+ANY_NEW = SCHEMES[PATTERNS["o200k"]][1]
+NEW = re.findall(r"[0-9A-F]+", f"{NEW_CHARACTERS} {NEW_MARKS}")
+NEIGHBOURS = [c for code in NEW for c in map(chr, (int(code, 16) - 1, int(code, 16) + 1)) if not re.match(ANY_NEW, c)]
 
 
 def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
@@ -91,7 +92,7 @@ def batches_of(texts, size: int = BATCH) -> Iterator[pa.Array]:
 def chunk_of(texts: pa.Array) -> Chunk:
     """A chunk of these texts alone."""
     characters, num_bytes = pc.sum(pc.utf8_length(texts)).as_py(), pc.sum(pc.binary_length(texts)).as_py()
-    return Chunk(texts, 0, characters, num_bytes, None)
+    return Chunk(texts, 0, characters, num_bytes, None, {})
 
 
 def rows_that_differ(ids: np.ndarray, expected: np.ndarray, eot_id: int) -> list[int]:
@@ -119,7 +120,7 @@ def strings_that_differ(engine: Engine, tokenizer: Tokenizer, texts) -> tuple[in
     """How many strings gigatoken encoded, and those to which it gives other ids than tiktoken."""
     count, found = 0, []
     for array in batches_of(texts):
-        array = array.filter(pc.invert(pc.match_substring_regex(array, ONLY_EXACT)))
+        array = array.filter(pc.invert(pc.match_substring_regex(array, engine.only_exact)))
         expected, _ = tokenizer.encode_documents(array.to_pylist())
         rows = rows_that_differ(engine.encode_fast(array), expected, tokenizer.eot_id)
         count += len(array)
@@ -149,8 +150,8 @@ def fuzz(tokenizer: Tokenizer, num_strings: int, seed: int, contexts) -> dict:
         "contexts": contexts,
         "strings_of_one_character": len(scalars()) * len(contexts),
         "characters_that_differ": len(characters),
-        "beside_the_rule": sorted(f"U+{ord(c):04X}" for c in characters if not re.match(ONLY_EXACT, c)),
-        "in_the_rule_without_need": sum(bool(re.match(ONLY_EXACT, c)) for c in set(scalars()) - characters),
+        "beside_the_rule": sorted(f"U+{ord(c):04X}" for c in characters if not re.match(engine.only_exact, c)),
+        "in_the_rule_without_need": sum(bool(re.match(engine.only_exact, c)) for c in set(scalars()) - characters),
         "seeded_strings": count,
         "seeded_strings_that_differ": strings[:20],
         "long_runs": num_runs,
@@ -166,22 +167,24 @@ def differs(found: dict) -> bool:
 
 
 def main() -> int:
-    """Compare with both vocabularies; print and write what was found."""
+    """Compare with every vocabulary; print and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--strings", type=int, default=600_000, help="seeded strings a vocabulary")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    training = list(seeded_strings(3000, args.seed + 2))
-    ranks = {"gpt2": download_ranks("gpt2"), "bpe": train_ranks([[well_formed(text) for text in training]], 2048)}
+    training = [well_formed(text) for text in seeded_strings(3000, args.seed + 2)]
+    runs = [("gpt2", "gpt2", CONTEXTS), ("bpe", "gpt2", CONTEXTS[:1])]
+    runs += [(name, name, (*CONTEXTS[:2], *CONTEXTS_OF_CASE)) for name in ("cl100k", "o200k")]
     results = {}
-    for name, contexts in (("gpt2", CONTEXTS), ("bpe", CONTEXTS[:1])):
+    for name, pretokenizer, contexts in runs:
+        ranks = download_ranks("gpt2") if name == "gpt2" else train_ranks([training], 2048, pretokenizer)
         with TemporaryDirectory() as folder:
-            write_byte_level(Path(folder), ranks[name], "bpe")
+            write_byte_level(Path(folder), ranks, "bpe", pretokenizer)
             results[name] = fuzz(load_tokenizer(folder), args.strings, args.seed, contexts)
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in results[name].items()), flush=True)
     packages = versions("gigatoken", "tiktoken", "tokenizers")
     found = {"benchmark": "fuzz_tokenizers", "hardware": hardware(), "versions": packages, "seed": args.seed}
-    write_json(RESULTS, {**found, "rule": " ".join(NEW_CHARACTERS.split()), **results})
+    write_json(RESULTS, {**found, "rule": " ".join(NEW_CHARACTERS.split()), "marks": NEW_MARKS, **results})
     return int(any(map(differs, results.values())))
 
 

@@ -1,16 +1,25 @@
-"""Measure how often the 95 % intervals of `compare` hold the truth, and how often p is small without a difference.
+"""Measure how often the 95 % intervals of `compare` and `scaling` hold the truth, and how often p is small without one.
 
-    python benchmarks/interval_coverage.py [TRIALS]      # a few minutes on one core
+    python benchmarks/interval_coverage.py              # half an hour on one core
+    python benchmarks/interval_coverage.py documents    # the intervals of `compare` alone, a few minutes
+    python benchmarks/interval_coverage.py scaling      # the intervals of `scaling` alone
 
-Each trial draws documents from a known population and tests its true value. Populations: the 96 committed pairs of
-benchmarks/results/optimizers.csv, drawn with replacement; log-normal sizes like those of the pairs, with a difference
-that falls with the length as in the pairs, or that is independent of it; and the figure of one model.
+documents: each trial draws documents from a known population and tests its true value. Populations: the 96 committed
+pairs of benchmarks/results/optimizers.csv, drawn with replacement; log-normal sizes like those of the pairs, with a
+difference that falls with the length as in the pairs, or that is independent of it; and the figure of one model.
+
+scaling: each trial draws the losses of the 18 runs of benchmarks/results/scaling.json from a known law with scatter,
+fits the law, and compares its intervals with the known parameters and with two more runs. Laws: three terms of equal
+size with scatter of 1 % and 5 %, and the law of the committed runs with their own residuals.
+
 Writes benchmarks/results/interval_coverage.json.
 """
 
 import csv
+import json
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +29,11 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from lm.core.files import write_json  # noqa: E402
 from lm.evaluate.intervals import ratio_interval  # noqa: E402
+from tools.scaling import law  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
-RESAMPLES = 399
+TRIALS, RESAMPLES = 2000, 399
+SCALING_TRIALS, SCALING_RESAMPLES = 200, 199
 
 
 def populations() -> dict[str, tuple]:
@@ -71,13 +82,64 @@ def measure(truth: float, draw, count: int, trials: int) -> dict:
     return {"coverage": 1 - below["p <= 0.05"], **below, "coverage of 1.96 standard errors": float(np.mean(held))}
 
 
+def committed_runs() -> law.Runs:
+    """Return the runs of benchmarks/results/scaling.json."""
+    runs = json.loads((RESULTS / "scaling.json").read_text(encoding="utf-8"))["runs"]
+    columns = (
+        np.array([run[name] for run in runs], float) for name in ("parameters", "tokens", "flops", "bits_per_byte")
+    )
+    return law.Runs([run["name"] for run in runs], *columns)
+
+
+def laws(runs: law.Runs) -> dict[str, tuple]:
+    """Return name → (true law (5,), function that draws the scatter of n log losses)."""
+    log_n, log_d = np.log(runs.parameters).mean(), np.log(runs.tokens).mean()
+    equal = np.array([0.34 * log_n, 0.34, 0.37 * log_d, 0.37, 0.0]) + math.log(0.5) * np.array([1, 0, 1, 0, 1])
+    fitted = law.fit_law(runs)
+    residuals = np.log(runs.bits_per_byte / law.loss(fitted, runs.parameters, runs.tokens))
+    residuals = (residuals - residuals.mean()) * math.sqrt(len(residuals) / (len(residuals) - law.NUM_PARAMETERS))
+    return {
+        "three equal terms, scatter 1 %": (equal, lambda rng, count: rng.normal(0, 0.01, count)),
+        "three equal terms, scatter 5 %": (equal, lambda rng, count: rng.normal(0, 0.05, count)),
+        "committed law and residuals": (fitted, lambda rng, count: rng.choice(residuals, count)),
+    }  # fmt: skip
+
+
+def measure_scaling(runs: law.Runs, truth: np.ndarray, scatter, trials: int) -> dict[str, float]:
+    """Return name → fraction of trials whose 95 % interval held a parameter, or the loss of one more run."""
+    rng, held = np.random.default_rng(1), Counter()
+    middle = (float(np.median(runs.parameters)), float(np.median(runs.tokens)))
+    largest = (2 * runs.parameters.max(), 2 * runs.tokens.max())
+    for seed in range(trials):
+        losses = law.loss(truth, runs.parameters, runs.tokens) * np.exp(scatter(rng, len(runs.names)))
+        found = law.fit(runs._replace(bits_per_byte=losses), SCALING_RESAMPLES, seed)
+        values, drawn = law.named(found.law), law.named(found.resampled)
+        for name, value in law.named(truth).items():
+            one = law.interval(float(values[name]), drawn[name], 0.95, len(losses))
+            held[name] += one.low <= value <= one.high
+        for name, size in (("a run within the sweep", middle), ("a run of 4 times the compute", largest)):
+            value = law.loss(truth, *size)[0] * math.exp(scatter(rng, 1)[0])
+            one = law.predict(found, *size, 0.95, seed)
+            held[name] += one.low <= value <= one.high
+    return {name: count / trials for name, count in held.items()}
+
+
 def main() -> None:
-    """Measure all populations with 24 and 96 documents; print and write the fractions."""
-    trials, found = int(sys.argv[1]) if len(sys.argv) > 1 else 2000, {}
-    for name, (truth, draw) in populations().items():
-        found[name] = {str(count): measure(truth, draw, count, trials) for count in (24, 96)}
-        print(name, found[name], flush=True)
-    write_json(RESULTS / "interval_coverage.json", {"trials": trials, "resamples": RESAMPLES, "coverage": found})
+    """Measure what is named; print and write the fractions, and keep the others."""
+    chosen, path = sys.argv[1:] or ["documents", "scaling"], RESULTS / "interval_coverage.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if "documents" in chosen:
+        found |= {"trials": TRIALS, "resamples": RESAMPLES, "coverage": {}}
+        for name, (truth, draw) in populations().items():
+            found["coverage"][name] = {str(count): measure(truth, draw, count, TRIALS) for count in (24, 96)}
+            print(name, found["coverage"][name], flush=True)
+    if "scaling" in chosen:
+        runs, coverage = committed_runs(), {}
+        for name, (truth, scatter) in laws(runs).items():
+            coverage[name] = measure_scaling(runs, truth, scatter, SCALING_TRIALS)
+            print(name, coverage[name], flush=True)
+        found["scaling"] = {"trials": SCALING_TRIALS, "resamples": SCALING_RESAMPLES, "coverage": coverage}
+    write_json(path, found)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     folder = stage_folder(Path(name))
     change_params(folder, {"train.seq_len": 64})
-    run_stage(folder, "fetch")
+    run_stage(folder, "resolve")
 
 The folder holds links to the code and copies of the parameter files; nothing of the repository changes.
 """
@@ -22,7 +22,7 @@ from harness import run_measured
 ROOT = Path(__file__).resolve().parent.parent
 LINKED = ("src", "dvc.yaml", "requirements.txt")
 COPIED = ("params.yaml", "presets.yaml", "runtime.yaml")
-PRESETS = ("sources", "tokenizers", "models")  # sections of presets.yaml
+PRESETS = ("sources", "selections", "tokenizers", "models")  # sections of presets.yaml
 EMPTY = ("data/init", "data/local", "data/processed_datasets")
 
 

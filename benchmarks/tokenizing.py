@@ -32,7 +32,7 @@ from lm.text.sources.stories.grammar import mean_utf8_bytes_per_story, story
 from lm.tokenizer.build import download_ranks, write_byte_level
 from lm.tokenizer.engine import open_engine
 from lm.tokenizer.load import load_tokenizer
-from stages import change_params, stage_folder
+from stages import change_params, run_stage, stage_folder
 from tokenizing_peers import available, stream_of
 
 BENCHMARKS = Path(__file__).resolve().parent
@@ -92,6 +92,7 @@ class Cases:
         change_params(self.stage, {"data.source": "benchmark", "sources.benchmark.train": whole})
         (self.stage / "data" / "raw").symlink_to(raw.resolve())
         (self.stage / "data" / "tokenizer").symlink_to(tokenizer.resolve())
+        run_stage(self.stage, "select")
         self.bin = self.stage / "data" / "processed_datasets" / "train.bin"
 
     def ours(self) -> None:

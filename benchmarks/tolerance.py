@@ -64,7 +64,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tolerance-") as name:
         folder = stage_folder(Path(name) / "run")
         change_params(folder, {"train.max_tokens": args.tokens})
-        for stage in ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val"):
+        for stage in ("resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val"):
             run_stage(folder, stage)
         for setting, (dtype, environment) in SETTINGS.items():
             results[setting] = run(folder, dtype, environment)

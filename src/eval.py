@@ -31,7 +31,7 @@ from lm.model.score import loss_by_position, score_tokens, sum_by_span, summariz
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.ngrams import CLEAN_BELOW
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, document_spans, open_tokens
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, open_tokens, sidecar_path
 from lm.tokens.windows import selection_starts
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
@@ -57,12 +57,16 @@ class EvalParams:
         needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
 
 
-def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, np.ndarray]:
-    """Return each validation document's UTF-8 bytes (D,) and its fraction (D,) that is in the training text too."""
+def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return each validation document's UTF-8 bytes (D,), and columns (D,) that are known before it is scored.
+
+    `leaked_fraction` is the fraction of its tokens that is in the training text too; `part` see `part_of_documents`.
+    """
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
-    return table["utf8_bytes"].to_numpy(), table["leaked_fraction"].to_numpy()
+    known = {"leaked_fraction": table["leaked_fraction"].to_numpy()}
+    return table["utf8_bytes"].to_numpy(), known | part_of_documents(validation)
 
 
 def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenizer: Tokenizer) -> None:
@@ -74,7 +78,7 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
     if num_tokens < needed:
         raise DataError(f"{validation.path}: {num_tokens} tokens, one window of train.seq_len needs {needed}")
     check_id_range(validation)
-    if not tokenizer.token_bytes[validation.ids].any():
+    if not tokenizer.bytes_of(validation.ids).any():
         raise DataError(f"{validation.path}: holds no text, only ends of documents; use another slice")
 
 
@@ -90,11 +94,12 @@ def score(model: Gemma3Model, validation: TokenFile, seq_len: int, stride: int) 
     return losses, positions
 
 
-def mark_selection(num_tokens: int, eval_tokens: int, seq_len: int) -> np.ndarray:
+def mark_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.ndarray:
     """Return (N,) bool: the tokens that selected the best model; none where `eval_tokens` is 0, as for an import."""
-    selected = np.zeros(num_tokens, bool)
+    selected = np.zeros(len(validation.ids), bool)
     if eval_tokens:
-        selected[selection_starts(num_tokens, eval_tokens, seq_len)[:, None] + np.arange(seq_len)] = True
+        starts = selection_starts(len(selected), eval_tokens, seq_len, validation.spans)
+        selected[starts[:, None] + np.arange(seq_len)] = True
     return selected
 
 
@@ -116,6 +121,36 @@ def sum_by_document(
     }
 
 
+def part_of_documents(validation: TokenFile) -> dict[str, np.ndarray]:
+    """Return the column `part` (D,), the part of the mixture that holds each document; {} for a plain source.
+
+    Raise IntegrityError if the sidecar counts other documents than the stream holds.
+    """
+    if "parts" not in validation.meta:
+        return {}
+    counts = {name: part["documents"] for name, part in validation.meta["parts"].items()}
+    if sum(counts.values()) != len(validation.spans):
+        counted = f"`parts` counts {sum(counts.values())} documents, the file holds {len(validation.spans)}"
+        raise IntegrityError(f"{sidecar_path(validation.path)}: {counted}; run `dvc repro -f tokenize_val`")
+    return {"part": np.repeat(np.array(list(counts), object), list(counts.values()))}
+
+
+def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
+    """Return bits per byte of documents (D,) with text, its standard error, and the number of these documents."""
+    kept = utf8_bytes > 0
+    summary = summarize(nats[kept], utf8_bytes[kept], utf8_bytes[kept])
+    return {key: summary[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
+
+
+def summarize_parts(documents: dict[str, np.ndarray]) -> dict[str, dict]:
+    """Return {"parts": name → figures} of the parts with text, in the order of the stream; {} for a plain source."""
+    nats, utf8_bytes, parts = documents["nats"], documents["utf8_bytes"], documents.get("part")
+    if parts is None:
+        return {}
+    names = dict.fromkeys(parts[utf8_bytes > 0])
+    return {"parts": {name: summarize_documents(nats[parts == name], utf8_bytes[parts == name]) for name in names}}
+
+
 def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     """Return bits per byte of the tokens that selected the model, of all others, and of the clean documents."""
     nats, utf8_bytes = documents["nats"], documents["utf8_bytes"]
@@ -126,13 +161,8 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
         "unseen": (nats - selection_nats, utf8_bytes - selection_bytes),
         "clean": (nats[clean], utf8_bytes[clean]),
     }
-    summaries = {}
-    for name, (section_nats, section_bytes) in sections.items():
-        kept = section_bytes > 0  # a document may have no text in a section
-        if kept.any():
-            summary = summarize(section_nats[kept], section_bytes[kept], section_bytes[kept])
-            summaries[name] = {key: summary[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
-    return summaries
+    # A document may have no text in a section; a section without any is left out.
+    return {name: summarize_documents(*sums) for name, sums in sections.items() if sums[1].any()}
 
 
 def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarray, entropy_bits: float | None) -> dict:
@@ -150,7 +180,7 @@ def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarr
         } | {"excess_fraction": bits / entropy_bits - 1}
     nats_side_by_side = float(losses_side_by_side.sum(dtype="float64"))
     details["bits_per_byte_side_by_side"] = nats_side_by_side / math.log(2) / utf8_bytes
-    return details | summarize_sections(documents)
+    return details | summarize_sections(documents) | summarize_parts(documents)
 
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:
@@ -176,7 +206,7 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(paths.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
-    utf8_bytes, leaked = read_audit(paths.audit / "contamination.parquet", validation)
+    utf8_bytes, known = read_audit(paths.audit / "contamination.parquet", validation)
     model, record = load_trained(paths.models, pick_device())
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
@@ -185,9 +215,9 @@ def main(argv: list[str]) -> None:
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, and sum the losses by document.
         losses, _ = score(model, validation, seq_len, stride)
-        selected = mark_selection(len(losses), record["eval_tokens"], seq_len)
-        token_bytes, spans = tokenizer.token_bytes[validation.ids], document_spans(validation)
-        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | {"leaked_fraction": leaked}
+        selected = mark_selection(validation, record["eval_tokens"], seq_len)
+        token_bytes, spans = tokenizer.bytes_of(validation.ids), validation.spans
+        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
 
         # Score again in windows side by side: they fill every position equally, and are what others report.
         losses_side_by_side, positions = score(model, validation, seq_len, seq_len)

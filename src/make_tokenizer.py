@@ -1,6 +1,6 @@
 """Stage make_tokenizer: train, download or import the vocabulary that params.yaml selects.
 
-python src/make_tokenizer.py --raw data/raw --tokenizer data/tokenizer
+python src/make_tokenizer.py --raw data/raw --selection data/selection --tokenizer data/tokenizer
 """
 
 import argparse
@@ -12,7 +12,9 @@ from typing import Literal
 from lm.core.errors import command
 from lm.core.files import atomic_folder, output_lock, sha256_file
 from lm.core.params import needed, read_section
-from lm.text.documents import MANIFEST, Slice, iter_texts
+from lm.text.documents import MANIFEST, iter_texts
+from lm.text.selection import describe_selection, read_dropped
+from lm.text.slices import AnySlice
 from lm.tokenizer.build import write_from_hub, write_tiktoken, write_trained
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
@@ -24,6 +26,7 @@ class BpeParams:
 
     kind: Literal["bpe"]
     vocab_size: int
+    pretokenizer: Literal["gpt2", "cl100k", "o200k"]
 
     def __post_init__(self):
         needed(self.vocab_size >= 257, "vocab_size", self.vocab_size, "at least 257 (all bytes, end-of-text)")
@@ -54,12 +57,15 @@ class HuggingFaceParams:
 PARAMS_TYPES = {"bpe": BpeParams, "tiktoken": TiktokenParams, "huggingface": HuggingFaceParams}
 
 
-def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
-    """Train on the training slice of data.source and return meta.json."""
+def train_bpe(params: BpeParams, raw: Path, selection: Path, folder: Path) -> dict:
+    """Train on the selected documents of the training slice of data.source and return meta.json."""
     source = read_section(PARAMS, "data.source", str)
-    text_slice = read_section(PRESETS, f"sources.{source}.train", Slice)
-    text = {"manifest_sha256": sha256_file(raw / MANIFEST), "slice": dataclasses.asdict(text_slice)}
-    meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, text)
+    text_slice = read_section(PRESETS, f"sources.{source}.train", AnySlice)
+    dropped, chosen = read_dropped(selection, raw), describe_selection(selection, raw)
+    text = {"manifest_sha256": sha256_file(raw / MANIFEST), "dropped_sha256": chosen["dropped_sha256"]}
+    text["slice"] = dataclasses.asdict(text_slice)
+    texts = iter_texts(raw, text_slice, dropped)
+    meta = write_trained(folder, texts, params.vocab_size, params.pretokenizer, text)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"
@@ -72,6 +78,7 @@ def main(argv: list[str]) -> None:
     """Write the tokenizer folder; it appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/make_tokenizer.py", allow_abbrev=False)
     parser.add_argument("--raw", type=Path, required=True, help="folder of the text and its manifest")
+    parser.add_argument("--selection", type=Path, required=True, help="folder of the documents to leave out")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder to write")
     args = parser.parse_args(argv)
 
@@ -83,7 +90,7 @@ def main(argv: list[str]) -> None:
     # Build the tokenizer in a temporary folder, which is renamed on success.
     with output_lock(args.tokenizer), atomic_folder(args.tokenizer) as folder:
         if kind == "bpe":
-            meta = train_bpe(params, args.raw, folder)
+            meta = train_bpe(params, args.raw, args.selection, folder)
         elif kind == "tiktoken":
             meta = write_tiktoken(folder, params.encoding)
         else:

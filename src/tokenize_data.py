@@ -16,11 +16,12 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lm.core.errors import IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock, write_json
 from lm.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
-from lm.text.documents import MANIFEST, Slice, iter_chunks, read_manifest
+from lm.text.documents import MANIFEST, iter_chunks, read_manifest
 from lm.text.parquet import describe_split, open_parquet
+from lm.text.slices import Slice
 from lm.tokenizer.build import write_from_hub, write_huggingface, write_tiktoken
 from lm.tokenizer.encoding import encode_here, show_progress
 from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
@@ -111,6 +112,9 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
 
     # Choose the range, which ends with the file at the latest.
     file_sha256, num_chars = entry["files"][0]["sha256"], entry["characters"]
+    if args.starting_character >= num_chars:
+        begins = f"--starting_character is {args.starting_character}"
+        raise DataError(f"{begins}, needed: below the {num_chars} characters of {args.data_file}")
     missing = args.starting_character + args.chars_to_tokenize - num_chars
     if missing > 0:
         short = f"the range ends there, {missing:,} short of --chars_to_tokenize"

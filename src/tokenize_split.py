@@ -1,7 +1,7 @@
 """Stages tokenize_train and tokenize_val: write a slice of the text as one stream of token ids.
 
-    python src/tokenize_split.py --split train --raw data/raw --tokenizer data/tokenizer \\
-        --tokens data/processed_datasets/train.bin
+    python src/tokenize_split.py --split train --raw data/raw --selection data/selection \\
+        --tokenizer data/tokenizer --tokens data/processed_datasets/train.bin
 
 gigatoken encodes in a thread if it can be used (lm.tokenizer.engine), otherwise the tokenizer encodes in processes.
 The bytes do not depend on that or on the size of chunks, because documents are encoded one by one.
@@ -20,7 +20,9 @@ from typing import NamedTuple
 from lm.core.errors import command
 from lm.core.files import output_lock, read_json
 from lm.core.params import needed, read_section
-from lm.text.documents import MANIFEST, Slice, check_files, describe_source, files_of, iter_chunks, refuse_overlap
+from lm.text.documents import MANIFEST, Dropped, check_files, describe_source, expected_chars, files_of, iter_chunks
+from lm.text.selection import describe_selection, read_dropped
+from lm.text.slices import AnySlice, Slice, refuse_overlap
 from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress, write_fast
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -48,6 +50,8 @@ class Inputs(NamedTuple):
 
     raw: Path
     manifest: dict
+    dropped: Dropped
+    source: dict  # the sidecar's entry of the text and the selection
     check: Future
     text_slice: Slice
     tokenizer: Tokenizer
@@ -55,14 +59,16 @@ class Inputs(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_inputs(raw: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
+def open_inputs(raw: Path, selection: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
     """Load the tokenizer and start to hash the text's files. A damaged file is reported before other errors."""
     manifest = read_json(raw / MANIFEST)
     with ThreadPoolExecutor(1) as pool:
         check = pool.submit(check_files, raw, files_of(manifest))
         try:
+            dropped = read_dropped(selection, raw)
+            source = describe_source(raw, manifest) | {"selection": describe_selection(selection, raw)}
             tokenizer = load_tokenizer(folder)
-            yield Inputs(raw, manifest, check, text_slice, tokenizer, open_engine(tokenizer))
+            yield Inputs(raw, manifest, dropped, source, check, text_slice, tokenizer, open_engine(tokenizer))
         except Exception:
             check.result()
             raise
@@ -70,12 +76,12 @@ def open_inputs(raw: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
 
 def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
     """Write the slice's tokens to `out` and its sidecar; return the sidecar and the name of the encoder."""
-    raw, manifest, check, text_slice, tokenizer, engine = inputs
-    total_chars = manifest["splits"].get(text_slice.split, {}).get("characters", 0) - text_slice.start_char
+    raw, manifest, dropped, source, check, text_slice, tokenizer, engine = inputs
 
     def write(engine: Engine | None) -> dict:
+        """Write the token file with this engine, by default the tokenizer's own; return its sidecar."""
         # Stream the documents in chunks and encode them in their order.
-        chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars), Tally()
+        chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars, dropped), Tally()
         if engine:
             encoded = encode_in_thread(chunks, engine)
         else:
@@ -83,10 +89,10 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
 
         def describe() -> dict:
             check.result()  # before anything is kept
-            return tally.describe(tokenizer, text_slice, describe_source(raw, manifest))
+            return tally.describe(tokenizer, text_slice, source)
 
         # Write the stream, then the sidecar.
-        shown = show_progress(encoded, min(total_chars, text_slice.num_chars or total_chars))
+        shown = show_progress(encoded, expected_chars(manifest, text_slice))
         return write_tokens(out, tally.ids_of(shown), tokenizer.meta["dtype"], describe)
 
     return write_fast(write, engine, out)
@@ -95,7 +101,7 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
 def read_slice(split: str) -> Slice:
     """Return the slice of the selected source; refuse a validation slice that overlaps the training slice."""
     source = read_section(PARAMS, "data.source", str)
-    train = read_section(PRESETS, f"sources.{source}.train", Slice)
+    train = read_section(PRESETS, f"sources.{source}.train", AnySlice)
     if split == "train":  # a change of the validation slice must not tokenize train again
         return train
     validation = read_section(PRESETS, f"sources.{source}.validation", Slice)
@@ -110,6 +116,7 @@ def main(argv: list[str]) -> None:
     add = parser.add_argument
     add("--split", choices=("train", "validation"), required=True, help="which slice of the source")
     add("--raw", type=Path, required=True, help="folder of the text and its manifest")
+    add("--selection", type=Path, required=True, help="folder of the documents to leave out")
     add("--tokenizer", type=Path, required=True, help="folder of the tokenizer")
     add("--tokens", type=Path, required=True, help="token file to write, X.bin; X.json is written beside it")
     args = parser.parse_args(argv)
@@ -119,9 +126,12 @@ def main(argv: list[str]) -> None:
     runtime = read_section(RUNTIME, "tokenize", TokenizeRuntime)
 
     # Encode the documents and write the token file and its sidecar.
-    with output_lock(args.tokens), open_inputs(args.raw, args.tokenizer, text_slice) as inputs:
+    with output_lock(args.tokens), open_inputs(args.raw, args.selection, args.tokenizer, text_slice) as inputs:
         meta, encoder = tokenize_slice(inputs, args.tokens, runtime)
 
+    for name, part in meta.get("parts", {}).items():
+        share, passes = part["utf8_bytes"] / meta["utf8_bytes"], f"{part['passes']:.2f} passes"
+        print(f"{name}: {part['documents']:,} documents, {share:.1%} of the bytes, {passes}")
     bytes_per_token = meta["utf8_bytes"] / meta["tokens"]
     print(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")
 

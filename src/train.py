@@ -150,10 +150,8 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
     params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
     if params.seq_len > model_params.max_seq_len:
-        raise ParamsError(
-            f"{PARAMS}: train.seq_len is {params.seq_len}, needed: at most models.{name}.max_seq_len "
-            f"{model_params.max_seq_len} of {PRESETS}"
-        )
+        most = f"at most models.{name}.max_seq_len {model_params.max_seq_len} of {PRESETS}"
+        raise ParamsError(f"{PARAMS}: train.seq_len is {params.seq_len}, needed: {most}")
     preflight.refuse_unequal_rows(params, world)
     preflight.check_evaluation(PARAMS, model_params.max_seq_len)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None)
@@ -201,6 +199,7 @@ def start(run: Run) -> None:
     if model is None:
         model = Gemma3Model(run.config)
         model.init_weights(torch.Generator().manual_seed(params.seed))
+    model.document_start_id = None if params.attend_across_documents else run.train.eot_id
     if params.compile:
         model.compile()
     world.place_model(model, run.device)
@@ -282,7 +281,8 @@ def finish(run: Run) -> None:
         return
     provenance = {
         "config": dataclasses.asdict(run.config),
-        **{name: getattr(params, name) for name in ("seq_len", "seed", "eval_tokens")},
+        **{name: getattr(params, name) for name in ("seq_len", "seed", "eval_tokens", "attend_across_documents")},
+        "eot_id": run.train.eot_id,
         "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
         "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
         "init_sha256": run.initial_sha256,

@@ -12,6 +12,7 @@ import dvc.api
 import pytest
 from dvc.utils.hydra import apply_overrides
 
+import resolve
 from lm.core.params import read_yaml
 from stages import params_file
 from support import ROOT
@@ -65,6 +66,8 @@ def ends_with_2(workspace, capsys):
     """Return a function that checks: the stage refuses with a sentence that has all `parts`, and changes no file."""
 
     def check(stage: str, *parts: str) -> None:
+        if stage == "fetch":
+            assert resolve.main(["--definition", "data/source.json"]) == 0
         script, *arguments = STAGES[stage]["cmd"].split()[1:]
         before = files_below(workspace.folder)
         refused(importlib.import_module(Path(script).stem).main(arguments), capsys.readouterr().err, 2, *parts)
@@ -141,7 +144,7 @@ def test_03_a_missing_key_is_refused(workspace, ends_with_2, stage, section, key
     ends_with_2(stage, f"{file_of(section)}: {section}.{key} is missing")
 
 
-@pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "train", "eval"])
+@pytest.mark.parametrize("stage", ["resolve", "make_tokenizer", "tokenize_train", "tokenize_val", "train", "eval"])
 def test_03_a_duplicate_key_is_refused(workspace, ends_with_2, stage):
     path = workspace.folder / "params.yaml"
     path.write_text(path.read_text().replace("  top_k: 50\n", "  top_k: 50\n  top_k: 60\n"))
@@ -151,7 +154,7 @@ def test_03_a_duplicate_key_is_refused(workspace, ends_with_2, stage):
 @pytest.mark.parametrize(
     ("stage", "changes", "sentence"),
     [
-        ("fetch", {"data.source": "nope"}, "sources.nope is missing; there are: stories, local"),
+        ("resolve", {"data.source": "nope"}, "sources.nope is missing; there are: stories, local"),
         ("make_tokenizer", {"tokenizer.name": "nope"}, "tokenizers.nope is missing; there are: bpe"),
         ("train", {"model.name": "nope"}, "models.nope is missing; there are: micro"),
         ("train", {"train.optimizer": "sgd"}, "train.optimizer is 'sgd'; it must be one of muon, adamw"),
@@ -169,12 +172,13 @@ def test_03_dvc_shows_the_sentence_and_records_nothing_until_the_name_is_right(t
     workspace.make_small()
     workspace.commit()
     section = "sources.stories.fetch"
-    wrong = workspace.run("dvc", "exp", "run", "-s", "fetch", "-S", f"presets.yaml:+{section}.num_docs=9", check=False)
+    wrong = workspace.run("dvc", "exp", "run", "fetch", "-S", f"presets.yaml:+{section}.num_docs=9", check=False)
     assert wrong.returncode
     assert f"error: presets.yaml: {section}.num_docs is unknown; the nearest valid name is" in wrong.stderr
-    assert not (tmp_path / "dvc.lock").exists() and not list((tmp_path / "data").glob("*raw*/**/*.parquet"))
+    assert "fetch" not in read_yaml(tmp_path / "dvc.lock")["stages"]
+    assert not list((tmp_path / "data").glob("*raw*/**/*.parquet"))
     apply_overrides(str(tmp_path / "presets.yaml"), [f"~{section}.num_docs", f"{section}.num_documents=9"])
-    workspace.run("dvc", "repro", "-s", "fetch")
+    workspace.run("dvc", "repro", "fetch")
     assert json.loads((tmp_path / "data/raw/manifest.json").read_text())["splits"]["train"]["documents"] == 9
 
 
@@ -270,9 +274,10 @@ def test_05_shell_characters_are_inert_everywhere(tmp_path):
     entry = {**workspace.get("sources.local"), "fetch": fetch_section | {"include": f"*{pattern}"}}
     workspace.change(**{"data.source": source, "tokenizer.name": tokenizer, "local.path": str(text)})
     presets = read_yaml(workspace.folder / "presets.yaml")
-    presets["sources"][source], presets["tokenizers"][tokenizer] = entry, {"kind": "bpe", "vocab_size": 300}
+    bpe = {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
+    presets["sources"][source], presets["tokenizers"][tokenizer] = entry, bpe
     (workspace.folder / "presets.yaml").write_text(json.dumps(presets))
-    assert workspace.repro("tokenize_val") == {"fetch", "make_tokenizer", "tokenize_val"}
+    assert workspace.repro("tokenize_val") == {"resolve", "fetch", "select", "make_tokenizer", "tokenize_val"}
     sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
     assert sidecar["documents"] >= 1 and sidecar["source"]["name"] == source
     assert not list(tmp_path.rglob("pwned*"))

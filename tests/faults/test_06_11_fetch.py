@@ -21,10 +21,12 @@ import audit
 import fetch
 import make_tokenizer
 import tokenize_split
+from lm.core.params import read_yaml
 from lm.text.sources import torch_headers
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below, refused
+from support.tokenize_cases import FETCH, NONE, TEXT, select, write_definition
 from support.tokenizer_cases import write_bpe
 
 A, B = "a" * 40, "b" * 40
@@ -36,7 +38,6 @@ from lm.text.sources import hub
 hub.RETRY_WAITS_S = (0.02, 0.02, 0.02)
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
-FETCH = ["--raw", "raw"]
 TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
 STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
 RAW = {"raw/train/0000-x.parquet": STORIES}
@@ -45,8 +46,11 @@ RAW = {"raw/train/0000-x.parquet": STORIES}
 def write_parameters(folder, source: dict, tokenizer: dict) -> None:
     """Write params.yaml and presets.yaml with the source `s` and the tokenizer `t`; own text is in `texts`."""
     params = {"data": {"source": "s"}, "tokenizer": {"name": "t"}, "local": {"path": "texts"}}
+    params["selection"] = {"name": "none"}
     (folder / "params.yaml").write_text(json.dumps(params))
-    (folder / "presets.yaml").write_text(json.dumps({"sources": {"s": source}, "tokenizers": {"t": tokenizer}}))
+    write_definition(folder, "s", source["fetch"])
+    presets = {"sources": {"s": source}, "selections": {"none": NONE}, "tokenizers": {"t": tokenizer}}
+    (folder / "presets.yaml").write_text(json.dumps(presets))
 
 
 class Project:
@@ -66,7 +70,10 @@ class Project:
     def run(self, stage="fetch", *options, **variables) -> subprocess.CompletedProcess:
         """Run a stage; its outputs are data/raw and data/tokenizer, its cache is beside the folder."""
         environment = self.hub.environment(self.folder.parent / "hf", PYTHONPATH=f"{ROOT}/src", **variables)
-        arguments = ["--raw", "data/raw"] + (["--tokenizer", "data/tokenizer"] if stage == "make_tokenizer" else [])
+        own = ["--definition", "source.json"]
+        if stage == "make_tokenizer":
+            own = ["--selection", "data/selection", "--tokenizer", "data/tokenizer"]
+        arguments = ["--raw", "data/raw", *own]
         command = [sys.executable, "-c", HURRIED, stage, *arguments, *options]
         return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=100, check=False
@@ -204,7 +211,8 @@ def test_08_changed_headers_end_with_4_and_both_digests(tmp_path, monkeypatch, c
     (tmp_path / "include/c10/core/a.h").write_text("int a;\n")
     found = hashlib.sha256(b"c10/core/a.h\0int a;\n\0").hexdigest()
     monkeypatch.setattr(torch_headers, "_include_folder", lambda version: tmp_path / "include")
-    own_text(tmp_path, monkeypatch, kind="torch_headers", torch_version="2.13.0", sha256="0" * 64)
+    fetch_section = read_yaml(ROOT / "presets.yaml")["sources"]["torch_headers"]["fetch"]
+    own_text(tmp_path, monkeypatch, **(fetch_section | {"sha256": "0" * 64}))
     both = f"sha256 is {found}, sources.torch_headers.fetch.sha256 is {'0' * 64}"
     refused(fetch.main(FETCH), capsys.readouterr().err, 4, "headers of torch 2.13.0", both, "reinstall torch")
     assert not (tmp_path / "raw").exists()
@@ -212,11 +220,11 @@ def test_08_changed_headers_end_with_4_and_both_digests(tmp_path, monkeypatch, c
 
 def own_text(folder, monkeypatch, **section) -> None:
     """Make `folder` the working directory; its source is its folder `texts`, or `section`."""
-    local = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
+    local = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "split": None}
     source = {"fetch": section or local}
     for split in ("train", "validation"):
         source[split] = {"split": "text", "start_char": 0 if split == "train" else 600, "num_chars": 600}
-    write_parameters(folder, source, {"kind": "bpe", "vocab_size": 300})
+    write_parameters(folder, source, {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"})
     (folder / "runtime.yaml").write_text(json.dumps({"tokenize": {"num_processes": 1, "chunk_chars": 1000}}))
     (folder / "texts").mkdir()
     monkeypatch.chdir(folder)
@@ -277,16 +285,17 @@ def test_09_null_and_empty_rows_are_skipped_and_counted_in_the_data_card(texts, 
     lines = b"".join(json.dumps({"text": row}).encode() + b"\n" for row in rows)
     (texts / name).write_bytes(lines if name == "x.jsonl" else parquet_bytes(text=rows))
     assert fetch.main(FETCH) == 0
-    assert make_tokenizer.main([*FETCH, "--tokenizer", "tokenizer"]) == 0
+    assert select() == make_tokenizer.main([*TEXT, "--tokenizer", "tokenizer"]) == 0
     for split in ("train", "validation"):
         options = ["--split", split, "--tokenizer", "tokenizer", "--tokens", f"{split}.bin"]
-        assert tokenize_split.main([*FETCH, *options]) == 0
+        assert tokenize_split.main([*TEXT, *options]) == 0
     tokens = ["--train", "train.bin", "--validation", "validation.bin"]
-    assert audit.main([*FETCH, *tokens, "--audit", "audit", "--metrics", "metrics"]) == 0
+    assert audit.main([*TEXT, "--tokenizer", "tokenizer", *tokens, "--audit", "audit", "--metrics", "metrics"]) == 0
     card = json.loads((texts.parent / "audit/details.json").read_text())
     assert card["dropped_rows"] == {"text": {"null": 3, "empty": 2}}
     assert card["train"]["documents"] + card["validation"]["documents"] == 49
-    assert pq.read_table(texts.parent / "audit/duplicates.parquet").num_rows == 49
+    assert pq.read_table(texts.parent / "audit/duplicates.parquet").num_rows == 0
+    assert pq.read_table(texts.parent / "audit/contamination.parquet").num_rows == card["validation"]["documents"]
     assert set(json.loads((texts.parent / "metrics/data.json").read_text())) == {"bytes_per_token", "leaked_fraction"}
 
 

@@ -22,14 +22,16 @@ from support.tokenize_cases import (
     ALL,
     BYTES,
     ENVIRONMENT,
+    FETCH,
     LOCAL,
     STAGE,
+    TEXT,
     arguments,
     build_tokenizer,
     expected_ids,
-    make_project,
     outputs,
     run_audit,
+    select,
     tokenize,
     write_params,
     write_raw,
@@ -38,28 +40,18 @@ from support.tokenize_cases import (
 from support.tokenizer_cases import SPECIAL, TIKTOKEN_CACHE, write_bpe, write_gemma_like, write_gpt2
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The working directory: parameters and the vocabulary of bytes in tokenizer/; each test writes its texts."""
-    monkeypatch.chdir(tmp_path)
-    make_project()
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory):
+def tokenizers(tmp_path_factory, byte_vocabularies):
     """A folder for each kind of tokenizer: trained, tiktoken's (if its file is cached), Hugging Face's.
 
     "imported" is the vocabulary of bytes in Hugging Face's form, which gives the same ids.
     """
-    made = {kind: tmp_path_factory.mktemp(kind) for kind in ("bytes", "bpe", "gpt2", "huggingface", "imported")}
-    write_byte_level(made["bytes"], BYTES, "bpe")
-    write_huggingface(made["imported"], made["bytes"])
+    made = {kind: tmp_path_factory.mktemp(kind) for kind in ("bpe", "gpt2", "huggingface")}
     write_bpe(made["bpe"])
     write_huggingface(made["huggingface"], write_gemma_like(tmp_path_factory.mktemp("source")))
     if TIKTOKEN_CACHE.exists():
         write_gpt2(made["gpt2"])
-    return made
+    return made | byte_vocabularies
 
 
 @pytest.fixture(scope="module", params=["bpe", "gpt2", "huggingface"])
@@ -95,10 +87,10 @@ def test_12_an_empty_corpus_is_refused_by_fetch_and_by_tokenize(project, capsys)
     write_params(fetch=LOCAL)
     Path("texts").mkdir()
     sentence = "texts: no file matches '**/*' (sources.local.fetch.include); put text there"
-    refused(fetch.main(["--raw", "raw"]), capsys.readouterr().err, 3, sentence)
+    refused(fetch.main(FETCH), capsys.readouterr().err, 3, sentence)
     Path("texts/a.txt").write_text("")
     sentence = "texts: split 'text' has no document, only 0 null and 1 empty rows; at least one is needed"
-    refused(fetch.main(["--raw", "raw"]), capsys.readouterr().err, 3, sentence)
+    refused(fetch.main(FETCH), capsys.readouterr().err, 3, sentence)
     assert not Path("raw").exists()
 
     write_raw(["text"])  # as if made by hand
@@ -143,7 +135,8 @@ def test_13_a_vocabulary_is_trained_on_them_in_seconds(project):
     """Without cutting long words the trainer would take hours for each."""
     write_raw(LONG.values())
     program = "import sys, make_tokenizer; sys.exit(make_tokenizer.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "--raw", "raw", "--tokenizer", "out"]
+    assert select() == 0
+    command = [sys.executable, "-c", program, *TEXT, "--tokenizer", "out"]
     subprocess.run(command, env=ENVIRONMENT, check=True, timeout=60)
     assert load_tokenizer("out").decode(load_tokenizer("out").encode(LONG["a million spaces"])).endswith(" x")
 
@@ -178,7 +171,7 @@ def test_14_invalid_utf_8_is_replaced_and_counted(project):
         "bad \ufffd and lone \ufffd, paired \N{GRINNING FACE}",
     ]
     write_params({**ALL, "num_chars": 10}, {**ALL, "start_char": 10}, fetch=LOCAL)
-    assert fetch.main(["--raw", "raw"]) == tokenize("train") == tokenize("validation") == 0
+    assert fetch.main(FETCH) == tokenize("train") == tokenize("validation") == 0
     for split, text in zip(("train", "validation"), texts, strict=True):
         assert np.fromfile(f"out/{split}.bin", "<u2").tolist() == expected_ids([text]).tolist()
     assert run_audit()["replaced_characters"] == 3

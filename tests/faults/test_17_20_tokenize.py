@@ -25,23 +25,24 @@ import fetch
 from lm.core.errors import EnvironmentFailure
 from lm.core.files import atomic_folder
 from lm.tokenizer import build as vocabulary
-from lm.tokenizer.build import write_byte_level, write_huggingface
+from lm.tokenizer.build import write_huggingface
 from lm.tokens.tokenfile import open_tokens
 from support import ROOT
 from support.refusal import files_below, refused
 from support.tokenize_cases import (
     ALL,
-    BYTES,
     ENVIRONMENT,
+    FETCH,
     LOCAL,
     MANY,
     STAGE,
+    TEXT,
     arguments,
     build_tokenizer,
     expected_ids,
-    make_project,
     outputs,
     run_audit,
+    select,
     start,
     tokenize,
     write_params,
@@ -49,24 +50,6 @@ from support.tokenize_cases import (
     write_runtime,
 )  # fmt: skip
 from support.tokenizer_cases import TIKTOKEN_CACHE, digests
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The working directory: parameters and the vocabulary of bytes in tokenizer/; each test writes its texts."""
-    monkeypatch.chdir(tmp_path)
-    make_project()
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory):
-    """Folders of the vocabulary of bytes: "bytes" runs in threads, "imported" (Hugging Face's) in processes."""
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("bytes", "imported")}
-    write_byte_level(folders["bytes"], BYTES, "bpe")
-    write_huggingface(folders["imported"], folders["bytes"])
-    return folders
-
 
 LIMITED = """
 import resource, sys, tokenize_split
@@ -104,11 +87,11 @@ def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, stage):
     Path("texts").mkdir()
     for i, text in enumerate(MANY):
         Path(f"texts/{i:04d}.txt").write_text(text)
-    write_params(tokenizer={"kind": "bpe", "vocab_size": 1000}, fetch=LOCAL)
-    assert fetch.main(["--raw", "raw"]) == 0
+    write_params(tokenizer={"kind": "bpe", "vocab_size": 1000, "pretokenizer": "gpt2"}, fetch=LOCAL)
+    assert fetch.main(FETCH) == select() == 0
     stages = {
-        "fetch": ["fetch", "--raw", "out/raw"],
-        "make_tokenizer": ["make_tokenizer", "--raw", "raw", "--tokenizer", "out/tokenizer"],
+        "fetch": ["fetch", *FETCH[:2], "--raw", "out/raw"],
+        "make_tokenizer": ["make_tokenizer", *TEXT, "--tokenizer", "out/tokenizer"],
         "tokenize_train": ["tokenize_split", *arguments()],
     }
     name, *rest = stages[stage]
@@ -130,16 +113,16 @@ def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, stage):
 
 
 @pytest.mark.slow
-def test_17_a_full_disk_while_importing_a_vocabulary(project, imported):
+def test_17_a_full_disk_while_importing_a_vocabulary(project, byte_vocabularies):
     """transformers writes it with a library that does not raise OSError."""
     with small_disk(Path("out"), "8k") as resize:
         sentence = "out/tokenizer: No space left on device; .* free some space"
         with pytest.raises(EnvironmentFailure, match=sentence), atomic_folder("out/tokenizer") as folder:
-            write_huggingface(folder, imported["bytes"])
+            write_huggingface(folder, byte_vocabularies["bytes"])
         assert outputs() == []
         resize("20m")
         with atomic_folder("out/tokenizer") as folder:
-            write_huggingface(folder, imported["bytes"])
+            write_huggingface(folder, byte_vocabularies["bytes"])
         assert outputs()
 
 
@@ -217,9 +200,9 @@ def kill_at(num_bytes: int, folder: Path) -> bool:
 
 @pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["bytes", "imported"])  # threads, processes
-def test_18_killed_at_random_moments_the_rerun_is_byte_identical(project, imported, kind, num_kills):
+def test_18_killed_at_random_moments_the_rerun_is_byte_identical(project, byte_vocabularies, kind, num_kills):
     """Each rerun uses another number of workers and another chunk size; no process is left running."""
-    draw, folder = random.Random(num_kills), imported[kind]
+    draw, folder = random.Random(num_kills), byte_vocabularies[kind]
     times = 10 if kind == "bytes" else 2
     write_raw(MANY * times)
     whole = expected_ids(MANY).tobytes() * times

@@ -20,15 +20,10 @@ from lm.formats.dumps import META
 from lm.formats.npy import open_npy
 from support import ROOT
 from support.dump_cases import T, write_foreign, write_own
-from support.train_cases import ARGUMENTS, clear, make_training, restored, run_stage, write_ids
+from support.train_cases import ARGUMENTS, clear, restored, run_stage, write_ids
 from support.workspace import Workspace
 
 FILES = ["train.bin", "train.json", "validation.bin", "validation.json"]
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    return make_training(tmp_path_factory.mktemp("training") / "ws")
 
 
 @pytest.fixture

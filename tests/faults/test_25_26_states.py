@@ -20,38 +20,14 @@ from support.train_cases import (
     die_at,
     die_in_state,
     flip_a_bit,
-    make_training,
     only_run,
-    restored,
     results,
     run_stage,
     set_runtime,
     stop_after,
-    undisturbed_results,
 )
 
 CHANGED = ["params.yaml", "runtime.yaml"]  # by tests
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    return make_training(tmp_path_factory.mktemp("training") / "ws")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(template):
-    return undisturbed_results(template)
-
-
-@pytest.fixture
-def workspace(template, undisturbed, monkeypatch):
-    """The current directory: the small copy as it was for `undisturbed`, before any run."""
-    monkeypatch.chdir(template.folder)
-    clear()
-    with restored(*CHANGED):
-        yield template
-    for name in ("held", "go", "ran"):
-        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- 25: kill -9

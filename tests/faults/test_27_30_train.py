@@ -18,11 +18,9 @@ from lm.model.weights import save_tensors
 from lm.train.checkpoints import load_newest_state, save_state
 from support.train_cases import (
     Stage,
-    clear,
     die_in_state,
     flip_a_bit,
     hold_at,
-    make_training,
     only_run,
     restored,
     results,
@@ -30,7 +28,6 @@ from support.train_cases import (
     set_runtime,
     set_variable,
     stop_after,
-    undisturbed_results,
     wait_for,
 )
 
@@ -39,27 +36,6 @@ CHANGED = [  # by tests
     "params.yaml", "runtime.yaml", "train.bin", "train.json", STEP, OPTIMIZERS, "src/lm/train/preflight.py",
     "src/train.py",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    return make_training(tmp_path_factory.mktemp("training") / "ws")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(template):
-    return undisturbed_results(template)
-
-
-@pytest.fixture
-def workspace(template, undisturbed, monkeypatch):
-    """The current directory: the small copy as it was for `undisturbed`, before any run."""
-    monkeypatch.chdir(template.folder)
-    clear()
-    with restored(*CHANGED):
-        yield template
-    for name in ("held", "go", "ran"):
-        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- 27: hostile and foreign files

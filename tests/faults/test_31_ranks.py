@@ -16,27 +16,15 @@ from support.train_cases import (
     MAX_STEPS,
     Stage,
     clear,
-    make_training,
     only_run,
     restored,
     results,
     run_stage,
     set_runtime,
-    undisturbed_results,
     wait_for,
 )
 
 ALL_DOWN_S = 30
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    return make_training(tmp_path_factory.mktemp("training") / "ws")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(template):
-    return undisturbed_results(template)
 
 
 @pytest.fixture

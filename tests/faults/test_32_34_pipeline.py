@@ -25,7 +25,7 @@ from support.train_cases import clear, make_training, run_stage, wait_for
 from support.workspace import Workspace
 
 END = 399  # the end-of-text id of the vocabulary of 400
-STAGES = ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]
+STAGES = ["fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]
 
 
 # ---------------------------------------------------------------- 32: memory
@@ -87,7 +87,8 @@ def start_repro(workspace, *arguments):
 
 def stage_of(repro, stage):
     """The process of a stage below `dvc repro`, None if there is none."""
-    script = {"tokenize_train": "tokenize_split", "tokenize_val": "tokenize_split"}.get(stage, stage)
+    scripts = {"select": "select_documents", "tokenize_train": "tokenize_split", "tokenize_val": "tokenize_split"}
+    script = scripts.get(stage, stage)
     try:
         children = psutil.Process(repro.pid).children(recursive=True)
         return next((child for child in children if f"src/{script}.py" in child.cmdline()), None)
@@ -117,7 +118,7 @@ def workspace(tmp_path):
     """A small pipeline of which nothing has run; its first stage takes a second or two."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
+    workspace.change(**{"sources.stories.fetch.num_documents": 100_000})  # which takes long enough to be interrupted
     workspace.commit()
     return workspace
 
@@ -134,7 +135,7 @@ def test_33_of_two_at_once_one_works_and_one_refuses(workspace):
 
 def test_33_after_kill_9_one_command_recovers(workspace):
     kill_in(workspace, "fetch", 0.3, group=True)
-    assert "fetch:" not in lock_of(workspace)
+    assert "\n  fetch:" not in lock_of(workspace)
     assert not (workspace.folder / "data" / "raw").exists()
     assert workspace.repro("fetch") == {"fetch"}
     assert [path.name for path in (workspace.folder / "data").glob(".raw*")] == [".raw.lock"]
@@ -181,6 +182,10 @@ def run_cache(workspace):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+def runs_of_fetch(workspace):
+    return [path for path in run_cache(workspace) if "src/fetch.py" in path.read_text()]
+
+
 def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
     workspace.change(**{"sources.stories.fetch.num_documents": -1})
     done = workspace.run("dvc", "repro", "fetch", check=False)
@@ -199,10 +204,10 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
         wait_for(lambda repro=repro: is_writing(repro))
         os.killpg(repro.pid, number)
         assert repro.wait(60) != 0
-    assert (lock_of(workspace), run_cache(workspace)) == ("", [])
+    assert "\n  fetch:" not in lock_of(workspace) and not runs_of_fetch(workspace)
     assert not (workspace.folder / "data" / "raw").exists()
     assert workspace.repro("fetch") == {"fetch"}
-    assert "fetch:" in lock_of(workspace) and run_cache(workspace)
+    assert "\n  fetch:" in lock_of(workspace) and runs_of_fetch(workspace)
 
 
 @pytest.mark.slow

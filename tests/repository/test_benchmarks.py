@@ -7,8 +7,13 @@ import sys
 
 import pytest
 
+import figures
 import large_corpus
+import recipes
 import summarize
+from lm.core.errors import ParamsError
+from lm.core.params import coerce
+from lm.train.config import TrainParams
 from support import ROOT
 
 
@@ -26,6 +31,34 @@ def test_a_ratio_shows_its_range_once_there_is_one():
     assert summarize.ratio_in_words({"median": 2.345, "min": 2.1, "max": 2.5}) == "2.35 (2.10 to 2.50)"
     assert summarize.ratio_in_words({"median": 40.5, "min": 40.4, "max": 41.6}) == "40 (40 to 42)"
     assert summarize.ratio_in_words({"median": 5.0, "min": 5.0, "max": 5.0}) == "5.0"
+
+
+def test_recipes_have_parameters_that_training_accepts_and_batches_for_large_models():
+    for name in recipes.RECIPES:
+        params, _ = recipes.changed_params(recipes.command(name))
+        train = coerce(params["train"], TrainParams, "train", name)
+        assert train.max_tokens == train.max_steps * train.batch_tokens, "no tokens are left out"
+        assert train.batch_tokens >= 16_384 and train.max_steps >= 1_000
+        assert 10 <= train.max_steps // train.eval_every_steps <= 20, "validation costs little"
+        assert params["data"]["source"] == "tinystories"
+
+
+def test_hours_are_flop_by_flop_per_second():
+    default, twice = (recipes.cost(f"dvc exp run -S train.max_tokens={tokens}") for tokens in (1_024_000, 2_048_000))
+    assert default.parameters == figures.read("default")["metrics"]["parameters"]
+    assert twice.flops == pytest.approx(2 * default.flops) and twice.memory_bytes == default.memory_bytes
+    assert twice.hours == {name: pytest.approx(2 * hours) for name, hours in default.hours.items()}
+    assert default.hours["H100"] == pytest.approx(default.flops / (0.4 * 989e12) / 3600)
+    step = figures.read("train_step")["questions"]["30m"]
+    per_second = step["tokens_per_s"]["ours"] * step["flop_per_token"]
+    assert default.hours["2 CPU cores"] == pytest.approx(default.flops / per_second / 3600)
+    with pytest.raises(ParamsError, match="seq_len"):
+        recipes.cost("dvc exp run -S train.seq_len=100")
+
+
+@pytest.mark.parametrize(("hours", "words"), [(0.001, "1 min"), (0.5, "30 min"), (5.23, "5.2 h"), (290, "12 days")])
+def test_a_time_is_given_in_minutes_hours_or_days(hours, words):
+    assert recipes.in_words(hours) == words
 
 
 @pytest.mark.slow  # it compiles three models

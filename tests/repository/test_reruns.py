@@ -8,18 +8,23 @@ from dvc_objects.fs.system import reflink
 
 from support.workspace import Workspace
 
-ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"}
-NEW_VALIDATION = {"tokenize_val", "audit", "train", "eval", "plot"}
+ALL = {
+    "resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot",
+}  # fmt: skip
+NEW_VALIDATION = {"resolve", "select", "tokenize_val", "audit", "train", "eval", "plot"}
+SAME_DOCUMENTS = {"select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "eval"}
 # In this order, each upon the one before it: what is changed, which stages run.
 TABLE = [
     ("nothing", {}, set()),
-    ("a preset that is not selected", {"models.small.d_model": 320}, set()),
+    ("a preset that is not selected", {"models.small.d_model": 320}, {"resolve"}),
     ("eval.stride_fraction", {"eval.stride_fraction": 0.25}, {"eval", "plot"}),
     ("train.seq_len", {"train.seq_len": 16}, {"train", "eval", "plot"}),
-    ("model.name", {"models.other": None, "model.name": "other"}, {"train", "eval", "plot"}),
+    ("model.name", {"models.other": None, "model.name": "other"}, {"resolve", "train", "eval", "plot"}),
     ("validation.start_char", {"sources.stories.validation.start_char": 2000}, NEW_VALIDATION),
-    ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch"}),
-    ("data.source", {"data.source": "local"}, ALL),
+    ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch", "select"}),
+    ("rules that drop nothing", {"selection.name": "filtered"}, SAME_DOCUMENTS),
+    ("a rule that drops documents", {"selections.filtered.min_chars": 500}, ALL - {"fetch"}),
+    ("data.source", {"data.source": "local", "selection.name": "none"}, ALL),
 ]
 
 

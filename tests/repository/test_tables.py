@@ -21,8 +21,6 @@ def workspace(tmp_path_factory):
     workspace.make_small()
     workspace.change(**{"train.max_tokens": 2560, "train.eval_every_tokens": 1280})
     workspace.commit()
-    for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
-        workspace.run("git", "config", name, value)
     workspace.repro()
     workspace.commit()
     for seed in (2, 3):

@@ -1,74 +1,99 @@
-"""Duplicates are counted and marked, exact ones and those after folding white space; contamination is measured."""
+"""The audit counts and marks duplicates and contamination, and describes how the vocabulary fits the text."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
-from audit import (
-    count_duplicates,
-    describe_contamination,
-    digest,
-    flag_duplicates,
-    is_repeat,
-    measure_contamination,
-)
+import audit
+from large_audit import measure
 from lm.core.files import read_json
-from support.tokenize_cases import make_project, run_audit, tokenize, write_params, write_raw
-
-
-def digests(texts):
-    return np.array([(digest(t), digest(" ".join(t.split()))) for t in texts], dtype=np.uint64)
-
-
-def test_duplicates_within_and_across():
-    train = digests(["a b", "a b", "a  b", "c", "only"])
-    validation = digests(["c", "a\nb", "new", "new"])
-    flags = flag_duplicates(train, validation)
-    assert flags.num_rows == 9
-    assert flags["exact_within"].to_pylist() == [False, True, False, False, False, False, False, False, True]
-    assert flags["folded_within"].to_pylist() == [False, True, True, False, False, False, False, False, True]
-    assert flags["exact_across"].to_pylist() == [False, False, False, True, False, True, False, False, False]
-    assert flags["folded_across"].to_pylist() == [True, True, True, True, False, True, True, False, False]
-    assert count_duplicates(flags) == {
-        "train": {"exact_within": 1, "exact_across": 1, "folded_within": 2, "folded_across": 4},
-        "validation": {"exact_within": 1, "exact_across": 1, "folded_within": 1, "folded_across": 2},
-    }
-
-
-def test_the_first_of_equal_documents_is_not_a_repeat():
-    assert is_repeat(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
+from lm.text.duplicates import write_digests
+from support.refusal import refused
+from support.tokenize_cases import ALL, TEXT, make_project, run_audit, tokenize, write_params, write_raw
 
 
 def tokens_of(ids):
     return SimpleNamespace(ids=np.array(ids, np.uint16), eot_id=0, meta={"sha256": "ab" * 32})
 
 
-def test_contamination_is_counted_per_document_without_its_end():
+def test_contamination_is_counted_per_document_without_its_end(tmp_path):
     train = tokens_of([*range(1, 40), 0])
     half = [*range(1, 14), *range(113, 100, -1)]
     validation = tokens_of([*range(5, 25), 0, *range(100, 150), 0, *half, 0, 0])
-    table = measure_contamination(train, validation)
-    assert table["leaked_fraction"].to_pylist() == [1.0, 0.0, 0.5, 0.0]
-    assert table["tokens"].to_pylist() == [20, 50, 26, 0]
-    assert describe_contamination(table) == {
-        "ngram_tokens": 13,
-        "leaked_fraction": 33 / 96,
-        "clean_documents": 2,
-        "leaked_documents": 1,
-    }
+    documents = write_digests([["a", "bb", "ccc", "dddd"]], tmp_path / "digests")
+    counts = audit.audit_contamination(train, validation, documents, tmp_path / "x.parquet")
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert table.to_pydict() == {
+        "document": [0, 1, 2, 3], "tokens": [20, 50, 26, 0], "leaked_fraction": [1.0, 0.0, 0.5, 0.0],
+        "utf8_bytes": [1, 2, 3, 4],
+    }  # fmt: skip
+    assert table.schema.metadata == {b"validation_sha256": b"ab" * 32}
+    assert counts == {"ngram_tokens": 13, "leaked_fraction": 33 / 96, "clean_documents": 2, "leaked_documents": 1}
 
 
-def test_the_bytes_of_each_validation_document_are_those_of_its_text(tmp_path, monkeypatch):
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Return a function that tokenizes two lists of texts as train and validation."""
     monkeypatch.chdir(tmp_path)
-    texts = ["plain", "naïve é", "漢字 \N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}"]
     make_project()
-    write_raw(texts)
-    train = {"split": "text", "start_char": 0, "num_chars": len(texts[0])}
-    write_params(train, {"split": "text", "start_char": len(texts[0]), "num_chars": None})
-    assert tokenize("train") == tokenize("validation") == 0
+
+    def make(train, validation):
+        write_raw([*train, *validation])
+        length = sum(map(len, train))
+        write_params({**ALL, "num_chars": length}, {**ALL, "start_char": length})
+        assert tokenize("train") == tokenize("validation") == 0
+
+    return make
+
+
+def test_the_bytes_of_each_validation_document_are_those_of_its_text(project):
+    texts = ["naïve é", "漢字 \N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}"]
+    project(["plain"], texts)
     run_audit()
     table = pq.read_table("audit/contamination.parquet")
-    assert table["utf8_bytes"].to_pylist() == [len(text.encode()) for text in texts[1:]]
+    assert table["utf8_bytes"].to_pylist() == [len(text.encode()) for text in texts]
     assert sum(table["utf8_bytes"].to_pylist()) == read_json("out/validation.json")["utf8_bytes"]
     assert table.schema.metadata[b"validation_sha256"].decode() == read_json("out/validation.json")["sha256"]
+
+
+def test_only_duplicates_have_a_row(project):
+    project(["twice", "once", "twice"], ["twice ", "new"])
+    counts = run_audit()["duplicates"]
+    rows = pq.read_table("audit/duplicates.parquet").to_pylist()
+    marks = [(row["split"], row["document"], [kind for kind, on in row.items() if on is True]) for row in rows]
+    assert marks == [
+        ("train", 0, ["folded_across"]),
+        ("train", 2, ["exact_within", "folded_within", "folded_across"]),
+        ("validation", 0, ["folded_across"]),
+    ]
+    assert counts["train"] == {"exact_within": 1, "exact_across": 0, "folded_within": 1, "folded_across": 2}
+
+
+def test_the_card_describes_the_vocabulary(project):
+    project(["abc 12", "Zürich!"], ["d"])
+    found = run_audit()["tokenizer"]
+    assert found["unused_entries"] == 257 - len({*b"abc 12Z", *"ürich!".encode()}) - 1
+    assert found["single_byte_fraction"] == 1.0 and len(found["longest"]) == 10
+    assert found["scripts"]["digits"] == {"tokens": 2, "bytes_per_token": 1.0}
+    assert found["scripts"]["incomplete"]["tokens"] == 2 and "validation_parts" not in found
+
+
+def test_another_tokenizer_is_refused(project, capsys):
+    project(["abc"], ["d"])
+    meta = read_json("tokenizer/meta.json")
+    audit.write_json("tokenizer/meta.json", {**meta, "encoding": "another"})
+    splits = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
+    status = audit.main([*TEXT, "--tokenizer", "tokenizer", *splits, "--audit", "audit", "--metrics", "m"])
+    refused(status, capsys.readouterr().err, 4, "out/train.bin: made with tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("documents", "most_bytes"), [(2_000, 350e6), pytest.param(2_000_000, 700e6, marks=pytest.mark.slow)]
+)
+def test_tiny_documents_take_bounded_memory(documents, most_bytes):
+    """Ten million are measured by benchmarks/large_audit.py."""
+    found = measure(documents)
+    assert found["documents"] == documents and found["duplicates"]["train"] > 0.05 * documents
+    assert found["peak_resident_bytes"] < most_bytes

@@ -1,14 +1,18 @@
 """Test the sections of the stage eval: which tokens selected the model, and sums over documents."""
 
+import dataclasses
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import eval as eval_stage
-from lm.tokens.tokenfile import TokenFile, document_spans
-from lm.tokens.windows import selection_starts
+from lm.core.errors import IntegrityError
+from lm.tokens.tokenfile import TokenFile
+from lm.train.state import TrainingState
+from lm.train.step import validation_loss
 
 EOT = 9
 IDS = np.array([1, 2, 3, EOT, 1, 2, EOT, EOT, 3, 3, 3, EOT], np.uint16)  # documents of 4, 3, 1 and 4 tokens
@@ -22,21 +26,50 @@ def validation() -> TokenFile:
 
 def documents_of(validation: TokenFile, selected: np.ndarray, utf8_bytes=(6, 3, 0, 9)) -> dict[str, np.ndarray]:
     losses = np.arange(1, len(IDS) + 1, dtype=np.float32)
-    spans = document_spans(validation)
-    documents = eval_stage.sum_by_document(losses, selected, TOKEN_BYTES[IDS], spans, np.array(utf8_bytes))
+    utf8_bytes = np.array(utf8_bytes)
+    documents = eval_stage.sum_by_document(losses, selected, TOKEN_BYTES[IDS], validation.spans, utf8_bytes)
     return documents | {"leaked_fraction": np.array([0.0, 0.19, 0.2, 1.0])}
 
 
-@pytest.mark.parametrize(("num_tokens", "eval_tokens", "seq_len"), [(100, 40, 10), (95, 1000, 10), (33, 5, 32)])
-def test_selection_tokens_are_those_of_the_selection_windows(num_tokens, eval_tokens, seq_len):
-    selected = eval_stage.mark_selection(num_tokens, eval_tokens, seq_len)
-    starts = selection_starts(num_tokens, eval_tokens, seq_len)
-    assert selected.sum() == len(starts) * seq_len
-    assert all(selected[start : start + seq_len].all() for start in starts)
+class RecordingModel:
+    """A model of losses of zero that keeps the windows (T,) that it scored."""
+
+    device = torch.device("cpu")
+
+    def __init__(self):
+        self.scored = []
+
+    def eval(self):
+        pass
+
+    train = eval
+
+    def token_losses(self, ids, targets):
+        self.scored += list(targets.numpy())
+        return torch.zeros(targets.shape)
 
 
-def test_no_token_selected_an_imported_model():
-    assert not eval_stage.mark_selection(100, eval_tokens=0, seq_len=10).any()
+@dataclasses.dataclass
+class Selection:
+    """The parameters of training that choose the selection tokens."""
+
+    eval_tokens: int
+    seq_len: int
+    micro_batch_tokens: int
+
+
+@pytest.mark.parametrize(("num_tokens", "eval_tokens", "seq_len"), [(2000, 400, 10), (950, 10000, 10), (330, 5, 32)])
+def test_selection_tokens_are_those_that_training_validates_on(num_tokens, eval_tokens, seq_len):
+    ids = np.arange(num_tokens, dtype=np.uint16)
+    ids[np.random.default_rng(1).integers(0, num_tokens // 2, 50)] = 0  # short documents, then a long one
+    tokens, model = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}}), RecordingModel()
+    selected = eval_stage.mark_selection(tokens, eval_tokens, seq_len)
+    validation_loss(TrainingState(model, []), tokens, Selection(eval_tokens, seq_len, 4 * seq_len), torch.float32)
+    assert np.array_equal(ids[selected], np.concatenate(model.scored))
+
+
+def test_no_token_selected_an_imported_model(validation):
+    assert not eval_stage.mark_selection(validation, eval_tokens=0, seq_len=10).any()
 
 
 def test_sums_by_document_keep_selection_tokens_apart(validation):
@@ -71,6 +104,40 @@ def test_a_section_without_text_is_absent(validation):
     documents = documents_of(validation, np.zeros(len(IDS), bool))
     documents["leaked_fraction"] = np.ones(4)
     assert set(eval_stage.summarize_sections(documents)) == {"unseen"}
+
+
+def with_parts(validation: TokenFile, **documents: int) -> TokenFile:
+    parts = {name: {"documents": count, "utf8_bytes": 1, "passes": 1} for name, count in documents.items()}
+    return dataclasses.replace(validation, meta={**validation.meta, "parts": parts})
+
+
+def test_parts_of_a_mixture_are_summarized_in_the_order_of_the_stream(validation):
+    mixed = with_parts(validation, stories=1, headers=3)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool)) | eval_stage.part_of_documents(mixed)
+    assert documents["part"].tolist() == ["stories", "headers", "headers", "headers"]
+    parts = eval_stage.make_details(documents, np.ones(12, np.float32), entropy_bits=None)["parts"]
+    assert list(parts) == ["stories", "headers"]
+    assert parts["stories"] == {
+        "documents": 1, "bits_per_byte": pytest.approx(10 / math.log(2) / 6), "bits_per_byte_se": None,
+    }  # fmt: skip
+    assert parts["headers"]["documents"] == 2, "the empty document has no figure"
+    assert parts["headers"]["bits_per_byte"] == pytest.approx((18 + 42) / math.log(2) / 12)
+    assert parts["headers"]["bits_per_byte_se"] > 0
+
+
+def test_a_part_without_text_and_a_plain_source_have_no_figures(validation):
+    mixed = with_parts(validation, stories=2, empty=1, headers=1, none=0)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool))
+    assert list(eval_stage.summarize_parts(documents | eval_stage.part_of_documents(mixed))["parts"]) == [
+        "stories", "headers",
+    ]  # fmt: skip
+    assert eval_stage.part_of_documents(validation) == {}
+    assert "parts" not in eval_stage.make_details(documents, np.ones(12, np.float32), entropy_bits=None)
+
+
+def test_parts_that_count_other_documents_are_refused(validation):
+    with pytest.raises(IntegrityError, match=r"validation.json: `parts` counts 5 documents, the file holds 4; run"):
+        eval_stage.part_of_documents(with_parts(validation, stories=2, headers=3))
 
 
 def test_a_known_entropy_is_compared_to_the_loss(validation):

@@ -49,11 +49,14 @@ def workspace(tmp_path, hub):
 def test_a_hub_dataset_and_a_gemma_like_tokenizer_pass_the_stages(workspace):
     folder = workspace.folder / "data"
     raw, tokenizer = ("--raw", "data/raw"), ("--tokenizer", "data/tokenizer")
-    workspace.run("python", "src/fetch.py", *raw)
-    workspace.run("python", "src/make_tokenizer.py", *raw, *tokenizer)
+    definition, text = ("--definition", "data/source.json"), (*raw, "--selection", "data/selection")
+    workspace.run("python", "src/resolve.py", *definition)
+    workspace.run("python", "src/fetch.py", *definition, *raw)
+    workspace.run("python", "src/select_documents.py", *text)
+    workspace.run("python", "src/make_tokenizer.py", *text, *tokenizer)
     for split in ("train", "validation"):
         tokens = ("--tokens", f"data/processed_datasets/{split}.bin")
-        workspace.run("python", "src/tokenize_split.py", "--split", split, *raw, *tokenizer, *tokens)
+        workspace.run("python", "src/tokenize_split.py", "--split", split, *text, *tokenizer, *tokens)
     tokenizer = load_tokenizer(folder / "tokenizer")
     assert tokenizer.vocab_size == 262_144
     assert tokenizer.meta["commit"] == MODEL_COMMIT

@@ -173,7 +173,8 @@ def test_a_range_longer_than_the_file_ends_with_the_file(run, tmp_path, capsys):
     folder = run("--chars_to_tokenize", 10**9)
     assert open_dumps(folder).provenance["stream"]["characters"] == sum(map(len, DOCUMENTS))
     assert open_dumps(folder).provenance["stream"]["documents"] == len(DOCUMENTS)
-    assert f"start_char is {10**8}" in run("--starting_character", 10**8, expect=3)
+    sentence = f"error: --starting_character is {10**8}, needed: below the "
+    assert sentence in run("--starting_character", 10**8, expect=3)
 
 
 # ---------------------------------------------------------------- with the rest of the project

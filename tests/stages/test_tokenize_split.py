@@ -11,14 +11,16 @@ import pytest
 import tokenize_split
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import sha256_file, write_json
-from lm.text.documents import Slice, iter_chunks, iter_rows, read_manifest
+from lm.text.documents import iter_chunks, iter_rows, read_manifest
 from lm.text.parquet import describe_split, write_documents
+from lm.text.slices import Slice
 from lm.tokenizer import encoding as lm_encode
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.encoding import map_in_order
 from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
+from support.selections import write_selection
 from support.texts import make_texts
 from tokenize_split import TokenizeRuntime, open_inputs, tokenize_slice
 
@@ -33,11 +35,12 @@ def folders(tmp_path_factory):
     write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
     tokenizer.mkdir()
     write_byte_level(tokenizer, train_ranks([texts], 300), "bpe")
+    write_selection(folder / "selection", raw)
     return raw, tokenizer, texts
 
 
 def tokenize(text_slice, raw, folder, out, runtime):
-    with open_inputs(raw, folder, text_slice) as inputs:
+    with open_inputs(raw, raw.with_name("selection"), folder, text_slice) as inputs:
         return tokenize_slice(inputs, out, runtime)[0]
 
 
@@ -52,6 +55,7 @@ def cut_off(path):
 @pytest.mark.parametrize("damage", [give_another_file, cut_off])
 def test_a_file_that_differs_from_the_manifest_is_refused_and_nothing_is_kept(folders, tmp_path, damage):
     raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
+    write_selection(tmp_path / "selection", raw)
     path = raw / "text" / "0001.parquet"
     damage(path)
     with pytest.raises(IntegrityError, match=f"0001.parquet: sha256 is {sha256_file(path)}, the manifest says"):
@@ -68,7 +72,7 @@ def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch
     for num_processes, chunk_chars in ((1, 10**9), (1, 1), (2, 1000), (4, 5000)):
         out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
         runtime = TokenizeRuntime(num_processes, chunk_chars)
-        with open_inputs(raw, tokenizer, Slice("text", 0, None)) as inputs:
+        with open_inputs(raw, raw.with_name("selection"), tokenizer, Slice("text", 0, None)) as inputs:
             meta, encoder = tokenize_slice(inputs, out, runtime)
         hashes.add(sha256_file(out))
         assert json.loads(out.with_suffix(".json").read_text()) == meta
@@ -120,7 +124,7 @@ def test_a_failing_engine_is_reported_and_all_is_encoded_again(folders, tmp_path
         return ids if len(calls) <= num_right else ids[::-1]
 
     monkeypatch.setattr(Engine, "encode_fast", reversed_at_the_end)
-    with open_inputs(raw, tokenizer, text_slice) as inputs:
+    with open_inputs(raw, raw.with_name("selection"), tokenizer, text_slice) as inputs:
         meta, encoder = tokenize_slice(inputs, tmp_path / "x.bin", runtime)
     assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
     assert encoder == "the tokenizer itself"
@@ -211,5 +215,6 @@ def test_files_of_different_string_types_make_one_chunk(folders, tmp_path):
         pq.write_table(pa.table({"text": pa.array(texts, kind)}), path)
     splits = {"text": describe_split(raw, "text", "text")}
     write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
+    write_selection(tmp_path / "selection", raw)
     meta = tokenize(Slice("text", 0, None), raw, folders[1], tmp_path / "x.bin", TokenizeRuntime(1, 1000))
     assert meta["documents"] == 6 and meta["utf8_bytes"] == 10

@@ -7,8 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+import eval as eval_stage
 import train as train_stage
+from lm.model.weights import load_trained
+from lm.tokens.tokenfile import open_tokens
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -115,12 +119,40 @@ def test_a_run_does_not_begin_with_what_does_not_fit(workspace, tmp_path, capsys
     assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_path, capsys):
+    for name, count in (("train.bin", 3000), ("validation.bin", 700)):
+        write_ids(name, count, TOKENIZER | {"eot_id": 5})
+    workspace.change(**{"train.attend_across_documents": False})
+    assert train_stage.main(ARGUMENTS) == 0
+    model, record = load_trained(Path("data/models"), torch.device("cpu"))
+    assert (record["attend_across_documents"], record["eot_id"], model.document_start_id) == (False, 5, 5)
+
+    # Validation and evaluation use it.
+    validation = open_tokens("validation.bin")
+    selected = eval_stage.mark_selection(validation, record["eval_tokens"], 32)
+    within, _ = eval_stage.score(model, validation, 32, 32)
+    assert within[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
+    model.document_start_id = None
+    across, _ = eval_stage.score(model, validation, 32, 32)
+    assert across[selected].mean() != pytest.approx(record["best"]["val_loss"], abs=1e-5)
+
+    # A run that starts from the model has its own setting.
+    shutil.copytree("data/models", tmp_path / "start")
+    workspace.change(**{"train.attend_across_documents": True, "train.init_from": str(tmp_path / "start")})
+    assert train_stage.main(ARGUMENTS) == 0
+    first = Path("plots/validation.csv").read_text().splitlines()[1]
+    assert float(first.split(",")[2]) == pytest.approx(across[selected].mean(), abs=1e-5)
+    assert json.loads(Path("data/models/model.json").read_text())["attend_across_documents"] is True
+
+
 def test_patience_stops_the_run_early(workspace, capsys):
     workspace.change(**{"train.patience_evals": 1, "train.peak_lr": 2.0, "train.warmup_steps": 0,
                         "train.eval_every_tokens": 512, "train.divergence_nats": None})  # fmt: skip
     assert train_stage.main(ARGUMENTS) == 0
-    steps = json.loads(Path("data/models/model.json").read_text())["training"]["steps"]
+    training = json.loads(Path("data/models/model.json").read_text())["training"]
+    steps, train_tokens = training["steps"], json.loads(Path("train.json").read_text())["tokens"]
     assert steps < 20 and f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
+    assert training["epochs"] == steps * 512 / train_tokens, "those of the run, not of the plan"
 
 
 def test_a_finished_run_is_published_without_training_and_says_how_to_train_again(workspace, capsys):

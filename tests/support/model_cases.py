@@ -72,6 +72,8 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
         "seq_len": 32,
         "seed": 1,
         "eval_tokens": 512,
+        "attend_across_documents": True,
+        "eot_id": tokenizer.eot_id,
         "tokenizer_sha256": tokenizer.sha256,
         "data_sha256": {"train": "a" * 64, "validation": "b" * 64},
         "init_sha256": None,

@@ -13,15 +13,19 @@ import numpy as np
 
 import audit
 import make_tokenizer
+import select_documents
 import tokenize_split
 from lm.core.files import read_json, write_json
+from lm.core.params import read_yaml
 from lm.text.parquet import describe_split, write_documents
 from lm.tokenizer.build import write_byte_level
 from support import ROOT
 from support.refusal import files_below
 
 BYTES = {bytes([byte]): byte for byte in range(256)}
+NONE = read_yaml(ROOT / "presets.yaml")["selections"]["none"]
 END = 256  # the end-of-text id of the vocabulary of BYTES
+TEXT = ["--raw", "raw", "--selection", "selection"]
 ALL = {"split": "text", "start_char": 0, "num_chars": None}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"}
 STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
@@ -46,13 +50,22 @@ def write_raw(texts) -> None:
 def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     """Write params.yaml and presets.yaml with one source `mine` and one tokenizer `t`."""
     selected = {"data": {"source": "mine"}, "tokenizer": {"name": "t"}, "local": {"path": "texts"}}
+    selected["selection"] = {"name": "none"}
     source = {"fetch": fetch, "train": train, "validation": validation}
     write_json("params.yaml", selected)
-    tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300}}
-    write_json("presets.yaml", {"sources": {"mine": source}, "tokenizers": tokenizers})
+    write_definition(Path(), "mine", fetch)
+    tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}}
+    write_json("presets.yaml", {"sources": {"mine": source}, "selections": {"none": NONE}, "tokenizers": tokenizers})
 
 
-LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "validation_fraction": None}
+def write_definition(folder: Path, source: str, fetch: dict | None) -> None:
+    """Write source.json into `folder` as the stage resolve does."""
+    kind = fetch["kind"] if fetch else None
+    write_json(folder / "source.json", {"source": source, "kind": kind, "parts": {source: {"fetch": fetch}}})
+
+
+FETCH = ["--definition", "source.json", "--raw", "raw"]
+LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "split": None}
 
 
 def write_runtime(num_processes, chunk_chars) -> None:
@@ -61,26 +74,31 @@ def write_runtime(num_processes, chunk_chars) -> None:
 
 def arguments(split="train", folder="tokenizer", tokens=None) -> list[str]:
     tokens = tokens or f"out/{split}.bin"
-    return ["--split", split, "--raw", "raw", "--tokenizer", str(folder), "--tokens", str(tokens)]
+    return ["--split", split, *TEXT, "--tokenizer", str(folder), "--tokens", str(tokens)]
+
+
+def select() -> int:
+    return select_documents.main(TEXT)
 
 
 def tokenize(split="train", folder="tokenizer") -> int:
-    return tokenize_split.main(arguments(split, folder))
+    return select() or tokenize_split.main(arguments(split, folder))
 
 
 def build_tokenizer(folder="out") -> int:
-    return make_tokenizer.main(["--raw", "raw", "--tokenizer", folder])
+    return select() or make_tokenizer.main([*TEXT, "--tokenizer", folder])
 
 
 def run_audit() -> dict:
     """Return the data card of both splits; the flags of duplicates are in audit/duplicates.parquet."""
-    splits = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
-    assert audit.main(["--raw", "raw", *splits, "--audit", "audit", "--metrics", "metrics"]) == 0
+    inputs = ["--tokenizer", "tokenizer", "--train", "out/train.bin", "--validation", "out/validation.bin"]
+    assert audit.main([*TEXT, *inputs, "--audit", "audit", "--metrics", "metrics"]) == 0
     return read_json("audit/details.json")
 
 
 def start(program: str, *options: str, folder="tokenizer") -> subprocess.Popen:
-    """Run a Python program with the stage's arguments in a process group of its own."""
+    """Run a Python program with the stage's arguments in a process group of its own, after the stage select."""
+    assert select() == 0
     command = [sys.executable, "-c", program, *options, *arguments(folder=folder)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **pipes)

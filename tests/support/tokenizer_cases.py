@@ -80,9 +80,10 @@ TEXTS = fuzzed_texts(20_000, seed=1)
 TRAINING = fuzzed_texts(1000, seed=2) + ["the theory of the thing; it's 2024's best {code} \n" * 20] * 3
 
 
-def write_bpe(folder: Path) -> Path:
+def write_bpe(folder: Path, pretokenizer: str = "gpt2") -> Path:
     """Write a byte-level BPE of VOCAB_SIZE entries, trained on TRAINING."""
-    write_byte_level(folder, train_ranks([TRAINING[:600], TRAINING[600:]], VOCAB_SIZE), "bpe")
+    ranks = train_ranks([TRAINING[:600], TRAINING[600:]], VOCAB_SIZE, pretokenizer)
+    write_byte_level(folder, ranks, "bpe", pretokenizer)
     return folder
 
 

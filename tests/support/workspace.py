@@ -85,8 +85,10 @@ class Workspace:
         """Put everything into git, which `dvc exp run` needs."""
         if not (self.folder / ".git").exists():
             self.run("git", "init", "-q", "-b", "main")
+            for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
+                self.run("git", "config", name, value)
         self.run("git", "add", "-A")
-        self.run("git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", message)
+        self.run("git", "commit", "-q", "-m", message)
 
     def repro(self, *arguments: str) -> set[str]:
         """`dvc repro`; return the stages that did not stand unchanged."""

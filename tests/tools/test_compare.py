@@ -2,21 +2,25 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import re
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
+from lm.text.selection import hash_of_validation
 from support.loss_cases import LN2, corpus
 from tools.common.parameters import flatten
 from tools.common.revisions import Revision
 from tools.common.tables import table
-from tools.compare.cli import refuse_other_bytes, refuse_other_text
+from tools.compare.cli import read_run, refuse_other_bytes, refuse_other_text
 from tools.compare.figure import _draw_documents
 from tools.compare.report import report
 from tools.compare.runs import Run, compare_groups, group_by_seed, most_changed, unseen_bytes, what_differs
@@ -92,7 +96,7 @@ def test_a_single_run_is_reported_to_say_nothing_about_seeds():
     assert re.search(r"documents, all 40 .*\n\| documents, the 75 % of their text that selected no model ", text)
 
 
-@pytest.mark.parametrize("name", ["eval.stride_fraction", "train.seq_len"])
+@pytest.mark.parametrize("name", ["eval.stride_fraction", "train.seq_len", "train.attend_across_documents"])
 def test_scoring_with_different_context_is_reported(name):
     text = text_of([run("a", params={name: 0.5}), run("b", params={name: 0.25})])
     assert f"`{name}` differs: the two were scored with different context." in text
@@ -149,6 +153,47 @@ def test_without_a_record_of_the_selection_there_is_no_unseen_text(selection):
     assert found.unseen is None and "selected no model" not in text_of([a, b])
 
 
+def test_a_difference_is_given_for_each_part_that_all_runs_have():
+    parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
+    a = dataclasses.replace(run("a"), parts=parts)
+    rates = np.where(parts == "headers", -0.05, 0.02) + np.random.default_rng(5).normal(0, 1e-3, 40)
+    change = rates * a.utf8_bytes * LN2
+    b = dataclasses.replace(a, name="b", nats=a.nats + change, params={"train.seed": 1, "p": 1})
+    comparison = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
+    assert list(comparison.parts) == ["stories", "headers"]
+    own = parts == "headers"
+    expected = ratio_interval(change[own] / LN2, a.utf8_bytes[own], np.random.default_rng(1), 0.95, 99)
+    assert comparison.parts["headers"] == pytest.approx(expected) and expected.value == pytest.approx(-0.05, abs=2e-3)
+    text = text_of([a, b])
+    assert re.search(r"\| part +\| +documents \| +a \| +b \| +Δ bits per byte \| ", text)
+    assert re.search(r"\| stories +\| +15 \| +[\d.]+ \| +[\d.]+ \| +\+0\.0(19|20)\d \| ", text)
+    assert re.search(r"\| headers +\| +25 \| +[\d.]+ \| +[\d.]+ \| +-0\.0(49|50)\d \| .* to -0\.0", text)
+    assert text.index("| part ") < text.index("| what differs ")
+
+
+def test_runs_without_parts_or_with_different_ones_are_compared_as_a_whole():
+    parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
+    mixed, plain = dataclasses.replace(run("a"), parts=parts), run("b", params={"p": 1})
+    renamed = dataclasses.replace(plain, parts=np.where(parts == "headers", "code", parts))
+    for pair in ([mixed, plain], [plain, mixed], [mixed, renamed], [run("a"), plain]):
+        assert compare_groups(*group_by_seed(pair), 1, 0.95, 99).parts == {}
+        assert "| part " not in text_of(pair)
+
+
+def test_the_part_of_each_document_is_read_where_it_is_recorded():
+    columns = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4]}
+    for extra in ({}, {"part": ["stories", "headers"]}):
+        content = io.BytesIO()
+        pq.write_table(pa.table(columns | extra), content)
+        recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
+        revision = SimpleNamespace(
+            name="a", results=lambda recorded=recorded: recorded, read_json=lambda path: {"train_seconds": 1.0},
+            read=lambda path, content=content: content.getvalue(), hashes=lambda *a, **k: {}, params=dict,
+        )  # fmt: skip
+        found = read_run(revision)
+        assert (found.parts is None) if not extra else (found.parts.tolist() == extra["part"])
+
+
 def test_table_columns_are_aligned():
     lines = table(["a", "b"], [["x|y", 1], ["zz", 22.5]])
     assert lines == ["| a    |    b |", "|:-----|-----:|", "| x\\|y |    1 |", "| zz   | 22.5 |", ""]
@@ -161,7 +206,7 @@ def test_flatten_names_leaves():
 # The same documents, whatever the tokenizer.
 
 
-def revision(name: str, files: list[str], sha256: str = "", **part) -> SimpleNamespace:
+def revision(name: str, files: list[str], sha256: str = "", left_out: str = "", **part) -> SimpleNamespace:
     """A revision of which only the validation text's origin is known."""
     splits = {"validation": {"files": [{"sha256": digest} for digest in files]}}
     manifest = json.dumps({"column": "text", "splits": splits, "salt": name}).encode()
@@ -169,11 +214,22 @@ def revision(name: str, files: list[str], sha256: str = "", **part) -> SimpleNam
         "slice": {"split": "validation", "start_char": 0, "num_chars": None, **part}, "documents": 3, "utf8_bytes": 30,
         "source": {"name": "s", "manifest_sha256": sha256 or hashlib.sha256(manifest).hexdigest()},
     }  # fmt: skip
+    if left_out:
+        sidecar["source"]["selection"] = {"dropped_sha256": name, "validation_dropped_sha256": left_out}
     return SimpleNamespace(name=name, read=lambda path: manifest, read_json=lambda path: sidecar)
 
 
 def test_equal_files_and_range_are_the_same_documents_whatever_else_was_fetched():
     refuse_other_text(revision("a", ["1", "2"]), revision("b", ["1", "2"]))
+
+
+def test_runs_that_left_out_the_same_validation_documents_are_comparable():
+    nothing = hash_of_validation(None)
+    refuse_other_text(revision("a", ["1"], left_out="ab"), revision("b", ["1"], left_out="ab"))
+    refuse_other_text(revision("a", ["1"]), revision("b", ["1"], left_out=nothing))
+    for first, other in (("ab", "cd"), ("ab", nothing), ("ab", "")):
+        with pytest.raises(IntegrityError, match=r"different documents.*selection of validation documents"):
+            refuse_other_text(revision("a", ["1"], left_out=first), revision("b", ["1"], left_out=other))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +238,30 @@ def test_equal_files_and_range_are_the_same_documents_whatever_else_was_fetched(
 def test_different_files_or_ranges_are_refused(files, part):
     with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
         refuse_other_text(revision("a", ["1", "2"]), revision("b", files, **part))
+
+
+def revision_of_mixture(name: str, parts: dict[str, str], **part) -> SimpleNamespace:
+    """A revision whose validation text is that of a mixture: one file, by its hash, for each part."""
+    own = {"split": "validation", "start_char": 0, "num_chars": None, **part}
+    manifests = {
+        key: {"column": "text", "splits": {"validation": {"files": [{"sha256": digest}]}}, "validation": own}
+        for key, digest in parts.items()
+    }
+    manifest = json.dumps({"source": name, "parts": manifests}).encode()
+    plain = revision(name, [], sha256=hashlib.sha256(manifest).hexdigest())
+    return SimpleNamespace(name=name, read=lambda path: manifest, read_json=plain.read_json)
+
+
+def test_mixtures_of_the_same_validation_text_are_the_same_documents_whatever_the_names_and_weights():
+    first = revision_of_mixture("a", {"x": "1", "y": "2"})
+    refuse_other_text(first, revision_of_mixture("b", {"z": "1", "y": "2"}))
+    for other in ({"y": "2", "x": "1"}, {"x": "1"}, {"x": "1", "y": "3"}):
+        with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
+            refuse_other_text(first, revision_of_mixture("b", other))
+    with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
+        refuse_other_text(first, revision_of_mixture("b", {"x": "1", "y": "2"}, start_char=5))
+    with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
+        refuse_other_text(first, revision("b", ["1", "2"]))
 
 
 def test_a_manifest_other_than_the_recorded_one_is_refused():

@@ -11,9 +11,11 @@ import dvc.api
 import numpy as np
 import pytest
 
-from lm.text.documents import Slice, iter_texts
+from lm.text.documents import iter_texts
+from lm.text.slices import Slice
 from support import ROOT
 from support.workspace import Workspace
+from tools.compare import cli
 from tools.compare.cli import main
 
 
@@ -24,8 +26,6 @@ def workspace(tmp_path_factory):
     workspace.make_small()
     workspace.change(**{"train.max_tokens": 5120, "train.eval_every_tokens": 2560})
     workspace.commit()
-    for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
-        workspace.run("git", "config", name, value)
     workspace.run("dvc", "exp", "run", "-n", "base")
     workspace.run("dvc", "exp", "run", "-n", "seed2", "-S", "train.seed=2")
     workspace.run(
@@ -78,6 +78,18 @@ def test_written_files_are_the_same_again_and_git_stays_clean(workspace, compare
     assert workspace.run("git", "status", "--porcelain").stdout == before
     assert compare("base", "vocab", "--out", str(workspace.folder / ".runs" / "mine.md"))[0] == 0
     assert {path.suffix for path in (workspace.folder / ".runs").glob("mine.*")} == {".md", ".png", ".csv"}
+
+
+def test_files_are_written_before_the_report_is_printed(workspace, compare, monkeypatch):
+    """If nobody reads the output to its end, as `head` does, the files are there all the same."""
+
+    def closed(*words):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "print", closed, raising=False)
+    out = workspace.folder / ".runs" / "piped.md"
+    assert compare("base", "vocab", "--out", str(out))[0] != 0
+    assert all(out.with_suffix(suffix).stat().st_size for suffix in (".md", ".png", ".csv"))
 
 
 def test_documents_are_listed_with_their_first_characters(workspace, compare):

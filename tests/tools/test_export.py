@@ -21,11 +21,12 @@ from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
 from support.model_cases import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
-from tools.export_hf.cli import main
+from tools.export_hf.cli import main, model_card
 from tools.generate import main as generate_main
 from tools.generate import parse as parse_generate
 
 PARAMS, PRESETS = (yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "presets.yaml"))
+AUDIT = {"train": {"documents": 9}, "tokenizer": {"longest": [{"text": "|\n|", "count": 1}]}}
 
 
 def call(*arguments) -> int:
@@ -45,7 +46,7 @@ def exported(tmp_path_factory) -> SimpleNamespace:
     (folder / "presets.yaml").write_text(yaml.safe_dump(PRESETS | {"models": {"micro": SHAPE}}))
     evaluation = {"bits_per_byte": 1.23456789, "unseen": {"bits_per_byte": 2.75}}
     evaluation["weights_sha256"] = record["best"]["sha256"][:12]
-    for name, details in {"audit": {"train": {"documents": 9}}, "evaluation": evaluation}.items():
+    for name, details in {"audit": AUDIT, "evaluation": evaluation}.items():
         write_json(folder / name / "details.json", details)
     names = ("models", "tokenizer", "audit", "evaluation", "params.yaml", "presets.yaml")
     sources = {name: folder / name for name in names}
@@ -151,11 +152,14 @@ def test_card_has_metrics_parameters_and_hashes(exported):
                 ("tokenizer", exported.tokenizer.sha256),
                 ("best_model_params.pt", exported.record["best"]["sha256"])):  # fmt: skip
         assert row in rows
+    assert "longest" not in card
     params = yaml.safe_load(re.search(r"```yaml\n(.*?)```", card, re.DOTALL)[1])
     source = PARAMS["data"]["source"]
     assert params["models.micro"] == SHAPE and params["train"]["seq_len"] == 32
     assert params["data.source"] == source and params[f"sources.{source}"] == PRESETS["sources"][source]
-    assert "1,280 tokens of" in card
+    assert "1,280 tokens of" in card and "must hold one document" not in card
+    record = exported.record | {"attend_across_documents": False}
+    assert "must hold one document:\n\n```python" in model_card(record, params, {}, exported.tokenizer)
 
 
 def test_the_code_of_the_card_runs(exported, monkeypatch, capsys):
@@ -196,6 +200,7 @@ def test_a_file_is_not_overwritten(exported, tmp_path):
     ("file", "edit", "sentence"),
     [
         ("params.yaml", lambda p: p["train"].update(seq_len=64), "seq_len is 64, the model was trained with 32"),
+        ("params.yaml", lambda p: p["train"].update(attend_across_documents=False), "attend_across_documents is False"),
         ("presets.yaml", lambda p: p["models"]["micro"].update(d_ff=65), "d_ff is 65, the model was trained with 64"),
         (
             "evaluation/details.json",
@@ -351,7 +356,8 @@ def test_a_foreign_model_is_imported_and_generates(foreign, tmp_path, capsys):
             4,
             r"model-\d+-of-\d+.safetensors: .*download it again",
         ),
-        (lambda f: (f / "config.json").unlink(), 4, "config.json: missing"),
+        (lambda f: (f / "config.json").unlink(), 4, "config.json: missing; name the folder of a model"),
+        (lambda f: (f / "config.json").write_text("{"), 4, "config.json: not valid JSON .* or download it again"),
     ],
 )
 def test_a_folder_that_cannot_be_imported_is_refused(foreign, tmp_path, capsys, change, status, sentence):

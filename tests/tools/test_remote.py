@@ -18,7 +18,9 @@ from support.workspace import Workspace
 BUCKET = "our-bucket"
 BLOCK = re.compile(r"^```bash parse\n(.*?)^```", re.M | re.S)
 OUTPUTS = ("data/raw", "data/tokenizer", "data/processed_datasets", "data/audit", "data/models", "data/evaluation")
-ALL = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"}
+ALL = {
+    "resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot",
+}  # fmt: skip
 
 
 def recipe(pattern: str) -> list[list[str]]:
@@ -108,7 +110,8 @@ def test_nobody_repeats_the_run_of_a_colleague(author, colleague):
     for command in recipe("python src share"):
         assert not author.run(*command).stdout.startswith("0 files")
         assert author.run(*command).stdout.endswith(" 0 of them new\n")
-    assert colleague.repro("--pull") | {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val"} == ALL
+    restored = {"resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val"}
+    assert colleague.repro("--pull") | restored == ALL
     assert contents(colleague) == contents(author)
     for name in ("metrics/eval.json", "metrics/train.json", "plots/training.csv"):
         assert (colleague.folder / name).read_bytes() == (author.folder / name).read_bytes()

@@ -3,6 +3,7 @@
 import base64
 import importlib
 import json
+import math
 import os
 import re
 import shlex
@@ -16,6 +17,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lm.core.files import read_json, write_json, write_text
@@ -23,6 +26,7 @@ from lm.core.params import read_yaml
 from lm.plots import figure_of, to_svg
 from lm.tokens.tokenfile import document_spans, open_tokens
 from support import ROOT
+from support.damage import edit
 from support.workspace import Workspace
 from tools.common.parameters import flatten
 from tools.report import cli as report
@@ -31,7 +35,7 @@ from tools.report import pictures, sections
 CURVES = ["Loss by tokens", "Loss by time", "Learning rate and gradient norm", "Loss by context"]
 DOCUMENTS = "Loss and contamination by document"
 PICTURES = [*CURVES, "Parameters and FLOP by part", "Token length", "Document length", DOCUMENTS]
-SECTIONS = ["Curves", "Metrics", "Samples", "Model", "Data card", "Parameters", "Provenance"]
+SECTIONS = ["Curves", "Metrics", "Samples", "Model", "Data card", "Selection", "Parameters", "Provenance"]
 TEMPLATE = ROOT / ".dvc" / "plots" / "offline.html"
 
 
@@ -105,8 +109,63 @@ def test_a_finished_run_has_everything_on_one_page(folder):
     assert f"parameters {trained['parameters']:,}" in words and "Left out" not in words and "not hold" not in words
     for sidecar in ("train", "validation"):
         assert read_json(f"data/processed_datasets/{sidecar}.json")["sha256"] in words
-    assert "12 of 12 links between records hold" in words
+    assert "16 of 16 links between records hold" in words
+    assert "The selection none dropped no document." in words and "none ·" not in page.text
     assert words.count("1. (nothing), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in words
+
+
+def test_the_interval_and_the_documents_that_dominate_the_figure_are_named(folder):
+    scored = read_json("data/evaluation/details.json")
+    low, high = scored["bits_per_byte_interval"]
+    words = made_page().words()
+    assert f"The 95 % interval is {low:.3f} to {high:.3f}." in words and "of the bytes and has" not in words
+    path = Path("data/evaluation/document_losses.parquet")
+    columns = pq.read_table(path).to_pydict()
+    columns["utf8_bytes"][3] = 4 * sum(columns["utf8_bytes"])
+    pq.write_table(pa.table(columns), path)
+    nats, sizes = (np.array(columns[name]) for name in ("nats", "utf8_bytes"))
+    own, rest = nats[3] / math.log(2) / sizes[3], np.delete(nats, 3).sum() / math.log(2) / np.delete(sizes, 3).sum()
+    fraction = 100 * sizes[3] / sizes.sum()
+    sentence = (
+        f"Document 3 holds {fraction:.0f} % of the bytes and has {own:.3f} bits per byte; without it the figure is"
+    )
+    assert f"{sentence} {rest:.3f}." in made_page().words()
+
+
+def test_a_mixture_has_a_row_for_each_part(folder):
+    assert "By part of the mixture" not in made_page().words()
+    sidecar = Path("data/processed_datasets/validation.json")
+    meta = read_json(sidecar)
+    counts = {"long": 7, "rest": meta["documents"] - 7}
+    write_json(sidecar, meta | {"parts": {name: {"documents": count} for name, count in counts.items()}})
+    command = read_yaml("dvc.yaml")["stages"]["eval"]["cmd"]
+    assert importlib.import_module("eval").main(shlex.split(command)[2:]) == 0
+    parts = read_json("data/evaluation/details.json")["parts"]
+    assert {name: figures["documents"] for name, figures in parts.items()} == counts
+    table = pq.read_table("data/evaluation/document_losses.parquet")
+    assert table["part"].to_pylist() == ["long"] * 7 + ["rest"] * counts["rest"]
+    words = made_page().words()
+    head = "By part of the mixture part documents bits per byte standard error"
+    rows = (f"{name} {each['documents']} {each['bits_per_byte']:.4f} {each['bits_per_byte_se']:.4f}"
+            for name, each in parts.items())  # fmt: skip
+    assert f"{head} {' '.join(rows)}" in words and "parts.long" not in words
+
+
+def test_dropped_documents_are_counted_and_shown_with_what_they_repeat(folder):
+    def drop(details):
+        counts = {"min_chars": (3, 9), "exact_duplicates": (1, 5)}
+        dropped = {rule: {"documents": n, "characters": c} for rule, (n, c) in counts.items()}
+        details["documents"]["stories"]["train"]["dropped"] = dropped
+        place = {"part": "stories", "split": "train", "document": 7, "characters": 1234, "text": "<b>once</b>"}
+        first = place | {"split": "validation", "document": 2, "text": "the first"}
+        details["examples"] = {"min_chars": [place | {"value": 3}], "exact_duplicates": [place | {"repeats": first}]}
+
+    edit("data/selection/details.json", drop)
+    page = made_page()
+    assert "stories train min_chars 3 0.0100 9" in page.words() and "<b>once</b>" not in page.text
+    assert "min_chars stories, train, document 7: 1,234 characters, 3 <b>once</b>" in page.words()
+    original = "stories, validation, document 2: 1,234 characters, which it repeats the first"
+    assert f"exact_duplicates stories, train, document 7: 1,234 characters <b>once</b> {original}" in page.words()
 
 
 def test_the_page_needs_no_other_file(folder):
@@ -163,7 +222,23 @@ def test_before_the_first_run_every_line_says_what_is_missing(folder):
         shutil.rmtree(name)
     page = made_page()
     assert not page.pictures and "Nothing is trained yet." in page.words()
-    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 16
+    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 17
+
+
+def test_the_vocabulary_has_a_table_by_script_and_part(folder):
+    card = read_json("data/audit/details.json")
+    found = card["tokenizer"]
+    write_json("data/audit/details.json", {**card, "tokenizer": {
+        **found, "validation_parts": {"my part": {"tokens": 1234, "bytes_per_token": 2.5}},
+        "longest": [{"text": "<u>\n", "utf8_bytes": 4, "count": 1}]}})  # fmt: skip
+    page = made_page()
+    words = page.words()
+    latin = found["scripts"]["latin"]
+    assert f"latin {latin['tokens']:,} {latin['bytes_per_token']:.4f}" in words and "my part 1,234 2.5000" in words
+    assert f"does not use {found['unused_entries']:,} ({found['unused_fraction']:.1%})" in words
+    assert "longest tokens '<u>\\n'" in words and "u" not in page.tags
+    write_json("data/audit/details.json", {name: value for name, value in card.items() if name != "tokenizer"})
+    assert "longest tokens" not in made_page().words()
 
 
 def test_a_record_that_does_not_fit_is_named_and_left_out(folder):
@@ -172,7 +247,7 @@ def test_a_record_that_does_not_fit_is_named_and_left_out(folder):
     card["train"]["tokens"] += 1
     write_json(path, card)
     words = made_page().words()
-    assert "11 of 12 links" in words and f"Does not hold: {path}" in words
+    assert "15 of 16 links" in words and f"Does not hold: {path}" in words
     assert f"Left out: counts and duplicates; {path} does not fit the other records, see Provenance." in words
 
 
@@ -193,7 +268,7 @@ def test_parameters_are_the_chosen_ones_and_say_what_was_changed(folder):
     assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words
     assert "1 of them differ from those that dvc.lock records" in words
     shown = {name for rows in sections.parameters(sections.read_workspace())["tables"] for name, _ in rows}
-    pattern = re.compile(r"(sources\.stories|tokenizers\.bpe|models\.micro)\.")
+    pattern = re.compile(r"(sources\.stories|selections\.none|tokenizers\.bpe|models\.micro)\.")
     chosen = filter(pattern.match, flatten(presets))
     assert shown == {*flatten(params), *chosen}
     assert "models.micro.n_layer 2" in words and "models.tiny" not in words and "tinystories" not in words

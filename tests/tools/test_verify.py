@@ -73,7 +73,8 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
 
 def test_paths_are_outputs_of_the_pipeline(monkeypatch):
     monkeypatch.chdir(ROOT)
-    data = (paths.RAW, paths.TOKENIZER, paths.TRAIN, paths.VALIDATION, paths.AUDIT, paths.MODELS, paths.EVALUATION)
+    data = (paths.RAW, paths.SELECTION, paths.TOKENIZER, paths.TRAIN, paths.VALIDATION)
+    data += (paths.AUDIT, paths.MODELS, paths.EVALUATION)
     metrics = (paths.DATA_METRICS, paths.TRAIN_METRICS, paths.TIMING_METRICS, paths.EVAL_METRICS)
     for path in map(str, data + metrics):
         assert recording(path)[0] == path
@@ -82,7 +83,8 @@ def test_paths_are_outputs_of_the_pipeline(monkeypatch):
 @pytest.mark.parametrize(
     "path",
     [
-        "data/raw/manifest.json", "data/raw/train/0000.parquet", "data/tokenizer/meta.json",
+        "data/raw/manifest.json", "data/raw/train/0000.parquet", "data/selection/dropped.parquet",
+        "data/selection/details.json", "data/tokenizer/meta.json",
         "data/tokenizer/ranks.tiktoken", TRAIN, "data/processed_datasets/train.json", "data/audit/duplicates.parquet",
         BEST, MODEL, "metrics/eval.json", "data/evaluation/samples.md", "plots/training.png",
     ],
@@ -128,7 +130,11 @@ def test_an_edited_sidecar_disagrees_with_its_tokens_and_with_what_they_came_fro
         meta["tokenizer"]["eot_id"] = 7
 
     edit("data/processed_datasets/train.json", change)
+    edit("data/selection/details.json", lambda details: details.update(dropped_sha256="cd" * 32))
     text = "\n".join(wrong(check()[1]))
+    for maker in ("processed_datasets/train.json", "processed_datasets/validation.json", "tokenizer/meta.json"):
+        assert f"data/{maker} (from data/selection/details.json): dropped_sha256 is cdcd" in text
+    assert "data/selection/dropped.parquet (in details.json): dropped_sha256 is" in text
     assert f"{TRAIN} (in train.json): bytes is" in text
     assert "train.json (from data/raw/manifest.json): manifest_sha256 is" in text
     assert "train.json (from data/tokenizer/meta.json): eot_id is 399, recorded is 7" in text

@@ -73,6 +73,7 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def wrapped(argv: list[str] | None = None) -> int:
+        """Run `main` with the arguments, by default those of the process; return the exit status."""
         argv = list(sys.argv[1:] if argv is None else argv)
         cause = error = None
         try:

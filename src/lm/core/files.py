@@ -97,14 +97,18 @@ def write_json(path: Path | str, value) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path | str) -> dict:
-    """Read a JSON object. Raise IntegrityError if the file is missing or broken."""
+def read_json(path: Path | str, advice: str | None = None) -> dict:
+    """Read a JSON object. Raise IntegrityError if the file is missing or broken.
+
+    The error says what to do: `advice` for a file of the user's, else to run the pipeline, which makes the file.
+    """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
+        raise IntegrityError(f"{path}: missing; {advice or 'run `dvc repro` to make it'}") from None
     except ValueError as error:
-        raise IntegrityError(f"{path}: not valid JSON ({error}); run `dvc repro -f` to make it again") from None
+        advice = advice or "run `dvc repro -f` to make it again"
+        raise IntegrityError(f"{path}: not valid JSON ({error}); {advice}") from None
     if not isinstance(value, dict):
         raise IntegrityError(f"{path}: holds a {type(value).__name__}, not a JSON object")
     return value

@@ -1,8 +1,8 @@
 """YAML sections as frozen dataclasses: typed, complete, without unknown keys.
 
 The reader is DVC's (YAML 1.2), so that `1e-05` is a number for both. A dataclass gives the type of each key (int,
-float, str, bool, `X | None`, `Literal`, `tuple[X, ...]`, `dict[str, X]` or another dataclass) and checks the ranges
-in `__post_init__` with `needed`.
+float, str, bool, `X | None`, `Literal`, `tuple[X, ...]`, `dict`, `dict[str, X]`, another dataclass, or `A | B`: the one
+with more of the keys) and checks the ranges in `__post_init__` with `needed`.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 from lm.core.errors import ParamsError
 
 Section = typing.TypeVar("Section")
-NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
+NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
 
 
 def read_yaml(path: Path | str) -> dict:
@@ -57,8 +57,9 @@ def coerce(value, wanted, name: str, where: str) -> typing.Any:
         return _dataclass(value, wanted, name, where)
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (types.UnionType, typing.Union):
-        inner = next(argument for argument in arguments if argument is not type(None))
-        return None if value is None else coerce(value, inner, name, where)
+        if value is None and type(None) in arguments:
+            return None
+        return coerce(value, _nearest(value, [each for each in arguments if each is not type(None)]), name, where)
     if origin is typing.Literal:
         if isinstance(value, str) and value in arguments:
             return value
@@ -69,9 +70,15 @@ def coerce(value, wanted, name: str, where: str) -> typing.Any:
         return {key: coerce(item, arguments[1], f"{name}.{key}", where) for key, item in value.items()}
     if wanted is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
-    if wanted in (int, str, bool) and type(value) is wanted:
+    if wanted in (int, str, bool, dict) and type(value) is wanted:
         return value
     raise ParamsError(f"{where}: {name} is {value!r}, not {NEEDED.get(wanted, 'a list or mapping as needed')}")
+
+
+def _nearest(value, types_: list) -> typing.Any:
+    """Return the type of a union that shares most keys with `value`; the first one of several."""
+    keys = set(value) if isinstance(value, dict) else set()
+    return max(types_, key=lambda each: len(keys & set(getattr(each, "__dataclass_fields__", ()))))
 
 
 def _dataclass(value, wanted, name: str, where: str):

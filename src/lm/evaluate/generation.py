@@ -75,6 +75,11 @@ class Sampling:
         return int(torch.multinomial(kept.softmax(0), 1, generator=generator))
 
 
+def last_document(ids: list[int], start_id: int | None) -> list[int]:
+    """Return the ids from the last `start_id` on; all of them without one."""
+    return ids[max((i for i, each in enumerate(ids) if each == start_id), default=0) :]
+
+
 def generate(
     model: Gemma3Model, prompt_ids: list[int], max_new_tokens: int, *, generator: torch.Generator,
     temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
@@ -82,17 +87,19 @@ def generate(
 ) -> Iterator[int]:  # fmt: skip
     """Yield the ids that follow `prompt_ids`, each as soon as it is drawn; stop after `eot_id`.
 
-    `generator` is on model.device. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.
+    `generator` is on model.device. A model with a `document_start_id` sees the ids from the last one on; an id that it
+    draws begins a new document. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:
         raise ValueError("prompt_ids is empty, needed: at least one id; begin a text with the end-of-text id")
     total, limit = len(prompt_ids) + max_new_tokens, model.config.max_seq_len
     needed(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
-    ids, cache = list(prompt_ids), KVCache() if use_cache else None
+    ids, cache = last_document(prompt_ids, model.document_start_id), KVCache() if use_cache else None
 
     @torch.inference_mode()
     def stream() -> Iterator[int]:  # inside, so that `generate` raises its errors when it is called
+        nonlocal ids, cache
         for _ in range(max_new_tokens):
             new_ids = ids[cache.num_tokens :] if cache else ids
             h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[0, -1]  # (C,)
@@ -100,5 +107,7 @@ def generate(
             yield ids[-1]
             if ids[-1] == eot_id:
                 return
+            if ids[-1] == model.document_start_id:
+                ids, cache = ids[-1:], KVCache() if use_cache else None
 
     return stream()

@@ -22,6 +22,7 @@ from lm.core.files import atomic_folder, read_json, sha256_file, write_json
 from lm.formats.stream import Stream, padding_of, unpadded
 from lm.tokens.tokenfile import DTYPES, describe_tokens
 
+TOKENIZE_AGAIN = "restore the folder or tokenize again"
 META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
 DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
 
@@ -46,18 +47,18 @@ def open_dumps(folder: Path) -> DumpFolder:
     """List a folder's dumps; raise IntegrityError if the meta file is missing or lists other dumps."""
     if not (folder / META).exists():
         raise IntegrityError(f"{folder}: has no {META}, so it is not a folder of dumps; name another")
-    entries = read_json(folder / META)
+    entries = read_json(folder / META, TOKENIZE_AGAIN)
     numbers = {path.name: int(found[1]) for path in folder.iterdir() if (found := DUMP_NAME.fullmatch(path.name))}
     if numbers.keys() != entries.keys() or not numbers:
         differing = ", ".join(sorted(numbers.keys() ^ entries.keys())) or "nothing, because there are no dumps"
         problem = f"{META} and the dumps in the folder differ in {differing}"
-        raise IntegrityError(f"{folder}: {problem}; restore the folder or tokenize again")
+        raise IntegrityError(f"{folder}: {problem}; {TOKENIZE_AGAIN}")
     names = sorted(numbers, key=numbers.__getitem__)
     try:
         dumps = [(folder / name, int(entries[name]["num_samples"]), int(entries[name]["num_tokens"])) for name in names]
     except (TypeError, KeyError, ValueError) as error:
         raise IntegrityError(f"{folder / META}: no num_samples and num_tokens for each file ({error!r})") from None
-    provenance = read_json(folder / PROVENANCE) if (folder / PROVENANCE).exists() else None
+    provenance = read_json(folder / PROVENANCE, TOKENIZE_AGAIN) if (folder / PROVENANCE).exists() else None
     if provenance is not None and not {"files", "stream"} <= provenance.keys():
         raise IntegrityError(f"{folder / PROVENANCE}: has no 'files' and 'stream'; tokenize again")
     return DumpFolder(folder, dumps, provenance)
@@ -143,6 +144,7 @@ def write_dumps(
     digest, left_out_tokens, shortest = hashlib.sha256(), 0, min(min_sample_length, seq_len)
 
     def kept_samples() -> Iterator[np.ndarray]:
+        """Yield the samples that are long enough, and count the tokens of the others."""
         nonlocal left_out_tokens
         for sample in cut_samples(chunks, dtype, seq_len):
             if len(sample) < shortest:  # the last one

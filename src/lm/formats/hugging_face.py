@@ -89,7 +89,7 @@ def read_config(path: Path) -> ModelConfig:
     """Return the shape in a config.json; raise DataError if lm.model does not compute this model."""
     from transformers import Gemma3TextConfig
 
-    content = read_json(path)
+    content = read_json(path, "name the folder of a model in Hugging Face's format, or download it again")
     if content.get("model_type") != "gemma3_text":
         raise DataError(f"{path}: model_type is {content.get('model_type')!r}, needed: 'gemma3_text'")
     try:
@@ -133,7 +133,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def own_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
     """Return the exported model.json; raise IntegrityError if it describes other weights."""
-    record = read_json(path)
+    record = read_json(path, "export the model again")
     try:
         same_shape = hugging_face_config(ModelConfig(**record["config"])) == hugging_face_config(model.config)
         recorded = record["best"]["sha256"]

@@ -45,7 +45,7 @@ def count_tokens(path: Path, ids: np.ndarray) -> int:
     sidecar = npy_sidecar_path(path)
     if not sidecar.exists():
         return ids.size
-    num_tokens = read_json(sidecar).get("tokens")
+    num_tokens = read_json(sidecar, "write the file again, or remove this sidecar").get("tokens")
     shortest = ids.size - ids.shape[1] + 1 if ids.ndim == 2 else ids.size
     if not isinstance(num_tokens, int) or not shortest <= num_tokens <= ids.size:
         raise IntegrityError(f"{path}: shape {ids.shape}, {sidecar.name} says {num_tokens} tokens; write it again")
@@ -61,6 +61,7 @@ def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
         raise ParamsError(f"{path}: a padding id is only for 2-D files without a sidecar; leave it out")
 
     def blocks() -> Iterator[np.ndarray]:
+        """Yield the ids in order, without padding."""
         rows_per_block = max(1, BLOCK_TOKENS // row_length)
         for start in range(0, num_rows, rows_per_block):
             # Mapped again for each block, so that memory that was read does not stay resident.

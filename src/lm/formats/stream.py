@@ -43,6 +43,7 @@ def bin_stream(path: Path, dtype: str) -> Stream:
         described, meta = {"dtype": dtype, "tokens": num_tokens, "sha256": ""}, None
 
     def blocks() -> Iterator[np.ndarray]:
+        """Yield the ids in order."""
         for start in range(0, described["tokens"], BLOCK_TOKENS):
             # Mapped again for each block, so that memory that was read does not stay resident.
             yield map_ids(path, described)[start : start + BLOCK_TOKENS]

@@ -11,10 +11,13 @@ import dataclasses
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
 from lm.core.params import needed
-from lm.model.kernels import CrossEntropyFunction, RMSNormFunction, attend
+from lm.model.documents import block_mask, dense_mask, document_numbers
+from lm.model.kernels import CrossEntropyFunction, RMSNormFunction, attend, compute_dtype, takes_products
 
+Mask = Tensor | BlockMask | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
 
@@ -58,6 +61,10 @@ class ModelConfig(ModelParams):
         """Return True if the layer, counted from 0, sees the whole context."""
         return (layer + 1) % self.full_attention_every == 0
 
+    def window(self, layer: int) -> int:
+        """Return how many tokens the layer, counted from 0, sees at most, the current one included."""
+        return self.max_seq_len if self.is_full(layer) else self.sliding_window
+
 
 class RMSNorm(nn.Module):
     """Normalize over the last axis; the gain is 1 + weight."""
@@ -100,13 +107,16 @@ class Attention(nn.Module):
         super().__init__()
         C, H, K, D = config.d_model, config.n_head, config.n_kv_head, config.head_dim
         self.layer, self.head_dim, self.scale = layer, D, config.query_scale**-0.5
-        self.window = config.max_seq_len if config.is_full(layer) else config.sliding_window
+        self.window = config.window(layer)
         self.q_proj, self.k_proj, self.v_proj = Linear(C, H * D), Linear(C, K * D), Linear(C, K * D)
         self.o_proj = Linear(H * D, C)
         self.q_norm, self.k_norm = RMSNorm(D, config.norm_eps), RMSNorm(D, config.norm_eps)
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache) -> Tensor:
-        """Attend from x (B, T, C) to itself and to the cached past, if any; `table` is its `rotary_table`."""
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Mask) -> Tensor:
+        """Attend from x (B, T, C) to itself and to the cached past, if any; `table` is its `rotary_table`.
+
+        `mask` is one of `Gemma3Model.document_masks`.
+        """
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
@@ -114,7 +124,7 @@ class Attention(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), (B, K, T, D) twice
         if cache is not None:
             k, v = cache.extend(self.layer, k, v, self.window)  # (B, K, S, D)
-        return self.o_proj(attend(q, k, v, self.scale, self.window).transpose(1, 2).reshape(B, T, -1))
+        return self.o_proj(attend(q, k, v, self.scale, self.window, mask).transpose(1, 2).reshape(B, T, -1))
 
 
 class MLP(nn.Module):
@@ -142,17 +152,21 @@ class Block(nn.Module):
         self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
         self.rope_base = config.rope_base_global if config.is_full(layer) else config.rope_base_local
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache) -> Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache))
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Mask) -> Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache, mask))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
 
 class Gemma3Model(nn.Module):
-    """The decoder; its output head is its embedding (V, C), stored once."""
+    """The decoder; its output head is its embedding (V, C), stored once.
+
+    `document_start_id` is the id before which attention does not look back (lm.model.documents); None: there is none.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.config = config
+        self.config, self.is_compiled = config, False
+        self.document_start_id: int | None = None
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
@@ -181,19 +195,41 @@ class Gemma3Model(nn.Module):
     def hidden(self, ids: Tensor, cache=None) -> Tensor:
         """Return the input of the head (B, T, C) for ids (B, T) int64, which continue the past in `cache`.
 
-        `cache` is a lm.evaluate.generation.KVCache or None. Raises ValueError past max_seq_len.
+        `cache` is a lm.evaluate.generation.KVCache or None. Raises ValueError past max_seq_len, or if ids that continue
+        a past begin another document.
         """
         start = 0 if cache is None else cache.num_tokens
         end = start + ids.shape[1]
         if end > self.config.max_seq_len:
             raise ValueError(f"{end} tokens, needed: at most max_seq_len ({self.config.max_seq_len})")
+        masks = self.document_masks(ids) if cache is None else self.refuse_second_document(ids[:, int(start == 0) :])
         x = self.embed_tokens(ids)  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
         bases = {layer.rope_base for layer in self.layers}
         tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}  # pyright: ignore[reportArgumentType] - a ModuleList loses types
-        for layer in self.layers:
-            x = layer(x, tables[layer.rope_base], cache)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, tables[layer.rope_base], cache, masks.get(self.config.window(number)))
         return self.norm(x)
+
+    def refuse_second_document(self, ids: Tensor) -> dict:
+        """Raise ValueError if ids (B, T), which follow others in a cache, begin a document; else no mask is needed."""
+        if self.document_start_id is not None and (ids == self.document_start_id).any():
+            raise ValueError("a cached text goes on after its document's end, needed: a new cache for each document")
+        return {}
+
+    def document_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:
+        """Return the mask of each window length for ids (B, T); none if a causal one is enough."""
+        if self.document_start_id is None:
+            return {}
+        documents, T = document_numbers(ids, self.document_start_id), ids.shape[1]
+        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
+        if ids.device.type == "cuda" and self.is_compiled:
+            return {window: block_mask(documents, window) for window in windows}
+        if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
+            return {}
+        dtype = compute_dtype(self.norm.weight)
+        heads = self.config.n_head if torch.is_grad_enabled() and takes_products(dtype, T, ids.device) else 1
+        return {window: dense_mask(documents, window, dtype, heads) for window in windows}
 
     def forward(self, ids: Tensor, cache=None) -> Tensor:
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
@@ -217,6 +253,7 @@ class Gemma3Model(nn.Module):
 
     def compile(self, **options) -> None:
         """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one."""
+        self.is_compiled = True
         for layer in self.layers:
             layer.compile(**options)
 
@@ -234,7 +271,7 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
     """Return the training FLOP per token by component and in "total": matrix products, forward and backward.
 
     As in PaLM (arXiv 2204.02311, appendix B), 6 per weight and 12 H D per score, but only for the scores that the
-    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens.
+    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens, all of one document.
     """
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
@@ -45,19 +46,36 @@ def visible(T: int, S: int, window: int, device) -> Tensor:
     return (distance >= 0) & (distance < window)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
-    """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D)."""
+def takes_products(dtype: torch.dtype, S: int, device: torch.device) -> bool:
+    """Return True if training attends by plain products and a softmax over S tokens.
+
+    In torch 2.13 the backward pass of the fused kernel takes 2 to 5 times as long as these.
+    """
+    return device.type == "cpu" and dtype == torch.bfloat16 and S <= 512
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | BlockMask | None = None
+) -> Tensor:
+    """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
+
+    `mask` of lm.model.documents replaces `window`: scores to add, (B, 1 or H, T, S), or blocks.
+    """
     (B, H, T, D), (K, S) = q.shape, k.shape[1:3]
-    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad and S <= 512:
-        # In torch 2.13 the backward pass of the fused kernel takes 2 to 5 times as long as this.
+    if isinstance(mask, BlockMask):
+        return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)  # pyright: ignore[reportReturnType] - a tensor without return_aux
+    if q.requires_grad and takes_products(q.dtype, S, q.device):
         q, k, v = q.reshape(B * K, -1, D), k.reshape(B * K, S, D), v.reshape(B * K, S, D)  # q: (BK, H/K·T, D)
-        bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf).repeat(H // K, 1)
+        if mask is None:
+            bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf).repeat(H // K, 1)
+        else:
+            bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)
         return (torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v).view(B, H, T, D)
-    if window >= S and T in (1, S):
+    if mask is None and window >= S and T in (1, S):
         return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, enable_gqa=H > K)
     if q.device.type == "cuda":  # its fused kernels accept no mask if H > K
         K, k, v = H, k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)
-    mask = visible(T, S, window, q.device)
+    mask = visible(T, S, window, q.device) if mask is None else mask
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=H > K)
 
 

@@ -2,7 +2,8 @@
 
 Legend: N tokens, W windows, B of them at a time, T tokens of a window, D documents. Nats are natural-logarithm units.
 Bits per byte divide the nats of all tokens, end-of-text tokens included, by ln 2 and by the UTF-8 bytes of the text.
-`tokens` has `ids` (N,) and `eot_id`, as a lm.tokens.tokenfile.TokenFile.
+`tokens` has `ids` (N,) and `eot_id`, as a lm.tokens.tokenfile.TokenFile. A model with a `document_start_id` predicts a
+token from those of its own document that the window holds.
 """
 
 import math
@@ -13,6 +14,9 @@ import torch
 from tqdm import tqdm
 
 from lm.tokens.windows import read_windows
+
+_BLOCK_TOKENS = 1 << 20  # summed at once
+_OCTAVES = 32  # of positions, which are int32
 
 
 def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tuple[int, int]]:
@@ -32,8 +36,11 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
 def score_tokens(
     model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it."""
-    num_tokens = len(tokens.ids)
+    """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it.
+
+    For a model that keeps to its document, positions are those in the part of the document that the window holds.
+    """
+    num_tokens, start_id = len(tokens.ids), getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
     windows = list(windows_to_score(num_tokens, seq_len, min(stride, seq_len)))
     losses, positions = np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)
@@ -43,9 +50,17 @@ def score_tokens(
             rows = score_windows(model, tokens, np.array([start for start, _ in batch]), seq_len, dtype)
             for row, (start, first) in zip(rows, batch, strict=True):
                 losses[first : start + seq_len] = row[first - start :]
-                positions[first : start + seq_len] = np.arange(first - start, seq_len)
+                seen = positions_in_window(tokens.ids[start : start + seq_len], start_id)
+                positions[first : start + seq_len] = seen[first - start :]
                 bar.update(start + seq_len - first)
     return losses, positions
+
+
+def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:
+    """Return the position (T,) of each of ids (T,) in the window; it is 0 again after `start_id`."""
+    position = np.arange(len(ids))
+    begins = np.where(ids[:-1] == start_id, position[1:], 0)
+    return position - np.maximum.accumulate(np.concatenate([[0], begins]))
 
 
 @torch.inference_mode()
@@ -64,9 +79,15 @@ def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.
 
 
 def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Return the sums (D,) float64 of `values` (N,) over each half-open span of `spans` (D, 2)."""
-    cumulative = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    return cumulative[spans[:, 1]] - cumulative[spans[:, 0]]
+    """Return the sums (D,) float64 of `values` (N,) over each half-open span of `spans` (D, 2), which ascend."""
+    cumulative, before = np.zeros(spans.shape), 0.0
+    for start in range(0, len(values), _BLOCK_TOKENS):  # the sums of all N at once would take 16 bytes for each
+        sums = np.cumsum(np.concatenate([[before], values[start : start + _BLOCK_TOKENS]]), dtype=np.float64)
+        for bounds, found in zip(spans.T, cumulative.T, strict=True):
+            first, last = np.searchsorted(bounds, (start, start + len(sums) - 1), side="right")
+            found[first:last] = sums[bounds[first:last] - start]
+        before = sums[-1]
+    return cumulative[:, 1] - cumulative[:, 0]
 
 
 def summarize(nats: np.ndarray, num_tokens: np.ndarray, utf8_bytes: np.ndarray) -> dict:
@@ -99,8 +120,11 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float
 
 def loss_by_position(losses: np.ndarray, positions: np.ndarray) -> list[tuple[int, float, int]]:
     """Return (last position, mean nats, tokens) for octaves of the position in the window: 1, 2, 3-4, 5-8, …"""
-    octave = np.ceil(np.log2(positions + 1)).astype(int)
-    counts = np.bincount(octave)
-    sums = np.bincount(octave, weights=losses)
+    counts, sums = np.zeros(_OCTAVES, np.int64), np.zeros(_OCTAVES)
+    for start in range(0, len(losses), _BLOCK_TOKENS):
+        block = slice(start, start + _BLOCK_TOKENS)
+        octave = np.ceil(np.log2(positions[block] + 1)).astype(int)
+        counts += np.bincount(octave, minlength=_OCTAVES)
+        sums += np.bincount(octave, weights=losses[block], minlength=_OCTAVES)
     last = int(positions.max()) + 1
     return [(min(2**i, last), float(sums[i] / counts[i]), int(counts[i])) for i in range(len(counts)) if counts[i]]

@@ -59,9 +59,11 @@ def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]
     record = read_json(models / RECORD)
     try:
         config, sha256 = ModelConfig(**record["config"]), record["best"]["sha256"]
+        document_start_id = None if record.get("attend_across_documents", True) else record["eot_id"]
     except (KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{models / RECORD}: {error}; run `dvc repro -f train`") from None
     model = Gemma3Model(config)
+    model.document_start_id = document_start_id
     weights = load_tensors(models / WEIGHTS, sha256)
     try:
         model.load_state_dict(weights)

@@ -1,13 +1,13 @@
 """Read the documents of a slice of data/raw in order, as a stream.
 
 A slice is a range of the characters of a split. A document belongs to the slice that holds its first character, so
-no document is cut and none is in two slices.
+no document is cut and none is in two slices. The split `train` of a mixture is the mixed stream of its parts' training
+slices, and its split `validation` is their validation slices one after the other.
 """
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,39 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.core.errors import MEND, DataError, IntegrityError, NoDocument, ParamsError
+from lm.core.errors import MEND, IntegrityError, NoDocument, ParamsError
 from lm.core.files import read_json, sha256_file
-from lm.core.params import needed
+from lm.text.mixture import PART, Part, Rows, interleave, label
 from lm.text.parquet import iter_batches
+from lm.text.slices import MixedSlice, Slice, check_slice, check_weights, refuse_excess
 
 MANIFEST = "manifest.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Slice:
-    """The characters start_char to start_char + num_chars of a split; num_chars None means to its end."""
-
-    split: str
-    start_char: int
-    num_chars: int | None
-
-    def __post_init__(self):
-        needed(self.start_char >= 0, "start_char", self.start_char, "0 or more")
-        has_chars = self.num_chars is None or self.num_chars >= 1
-        needed(has_chars, "num_chars", self.num_chars, "at least 1, or null for the rest")
-
-    @property
-    def end_char(self) -> float:
-        """Return the first character after the range, or infinity."""
-        return math.inf if self.num_chars is None else self.start_char + self.num_chars
-
-
-def refuse_overlap(train: Slice, validation: Slice, where: str) -> None:
-    """Raise ParamsError if the two slices have a character in common."""
-    start, end = max(train.start_char, validation.start_char), min(train.end_char, validation.end_char)
-    if train.split == validation.split and start < end:
-        overlap = f"characters {start} to {end} of split {train.split!r}"
-        raise ParamsError(f"{where}: train and validation share {overlap}; move validation.start_char")
+Dropped = dict[tuple[str, str], np.ndarray]  # (part, split) → the sorted numbers, int64, of documents to leave out
 
 
 def read_manifest(raw: Path) -> dict:
@@ -57,9 +32,15 @@ def read_manifest(raw: Path) -> dict:
     return manifest
 
 
+def parts_of(manifest: dict) -> dict[str, dict]:
+    """Return the manifest of each part by its name; a source that is no mixture has one part, itself."""
+    return manifest.get("parts") or {manifest["source"]: manifest}
+
+
 def files_of(manifest: dict) -> list[dict]:
-    """Return the manifest's entries of all files of all splits."""
-    return [entry for split in manifest["splits"].values() for entry in split["files"]]
+    """Return the manifest's entries of all files of all splits of all parts."""
+    splits = [split for part in parts_of(manifest).values() for split in part["splits"].values()]
+    return [entry for split in splits for entry in split["files"]]
 
 
 def check_files(raw: Path, files: list[dict]) -> None:
@@ -76,59 +57,132 @@ def describe_source(raw: Path, manifest: dict) -> dict:
     return {"name": manifest["source"], "manifest_sha256": sha256_file(raw / MANIFEST)}
 
 
-def check_slice(manifest: dict, part: Slice) -> None:
-    """Raise DataError if the split does not exist or is shorter than the slice."""
-    splits, source = manifest["splits"], f"sources.{manifest['source']}"
-    if part.split not in splits:
-        raise DataError(f"{source} has no split {part.split!r}; its splits are {', '.join(splits)}")
-    total, start = splits[part.split]["characters"], part.start_char
-    if start >= total:
-        raise DataError(f"{source}: start_char is {start}, but split {part.split!r} has {total} characters; lower it")
-    if part.num_chars is not None and part.end_char > total:
-        excess = f"the slice from {start} asks for {part.num_chars}, {part.end_char - total} too many"
-        remedy = "lower num_chars, or set it to null for the rest"
-        raise DataError(f"{source}: split {part.split!r} has {total} characters; {excess}: {remedy}")
+def iter_rows(
+    raw: Path, manifest: dict, part_slice: Slice, columns: list[str] | None = None, dropped: Dropped | None = None
+) -> Iterator[Rows]:
+    """Yield the slice's rows in order, without null, empty and `dropped` texts; those of a mixture have no `columns`.
 
-
-Rows = tuple[pa.RecordBatch, np.ndarray]  # documents with the text in column 0; characters of each, (n,) int64
-
-
-def iter_rows(raw: Path, manifest: dict, part: Slice, columns: list[str] | None = None) -> Iterator[Rows]:
-    """Yield the slice's rows in order, without null and empty texts. Raise NoDocument if no document begins inside."""
-    check_slice(manifest, part)
-    paths = (raw / entry["path"] for entry in manifest["splits"][part.split]["files"])
+    Raise DataError if the split lacks the slice, NoDocument if nothing is left, ParamsError for a mixture's weights.
+    """
+    if "parts" in manifest:
+        yield from _mixed_rows(manifest, part_slice, open_parts(raw, manifest, part_slice, dropped))
+        return
+    if isinstance(part_slice, MixedSlice):
+        raise ParamsError(f"sources.{manifest['source']}.train.weights: the source is no mixture; remove the weights")
+    check_slice(manifest, part_slice)
+    paths = (raw / entry["path"] for entry in manifest["splits"][part_slice.split]["files"])
     batches = (batch for path in paths for batch in iter_batches(path, [manifest["column"], *(columns or [])]))
-    position, is_empty = 0, True
-    for batch in batches:
-        rows, lengths, position = _select(batch, position, part)
-        if rows.num_rows:
-            is_empty = False
-            yield rows, lengths
-        if position >= part.end_char:
-            break
-    if is_empty:
-        where = f"in characters {part.start_char} to {part.end_char}; widen the range"
-        raise NoDocument(f"sources.{manifest['source']}: no document of split {part.split!r} begins {where}")
+    left_out = (dropped or {}).get((manifest["source"], part_slice.split), np.empty(0, np.int64))
+    yield from _within(map(_measured, batches), part_slice, f"sources.{manifest['source']}", left_out)
 
 
-def _select(batch: pa.RecordBatch, position: int, part: Slice) -> tuple[pa.RecordBatch, np.ndarray, int]:
-    """Return the rows that begin inside `part`, their lengths in characters, and the position after the batch."""
+def _measured(batch: pa.RecordBatch) -> Rows:
+    """Return a batch and the characters of each text, 0 for null."""
     texts, content = batch.column(0), batch.column(0).buffers()[2]
     is_ascii = content is None or np.frombuffer(content, np.int8).min(initial=0) >= 0
     lengths = (pc.binary_length if is_ascii else pc.utf8_length)(texts)  # the first is a hundred times faster
     lengths = lengths.fill_null(0) if lengths.null_count else lengths
-    lengths = np.from_dlpack(lengths).astype(np.int64)  # to_numpy() would import pandas, which is slow
-    ends = position + np.cumsum(lengths)
-    starts = ends - lengths
-    keep = (starts >= part.start_char) & (starts < part.end_char) & (lengths > 0)
-    kept = batch if keep.all() else batch.filter(pa.array(keep))
-    return kept, lengths[keep], int(ends[-1]) if len(ends) else position
+    return batch, np.from_dlpack(lengths).astype(np.int64)  # to_numpy() would import pandas, which is slow
 
 
-def iter_texts(raw: Path, part: Slice) -> Iterator[list[str]]:
-    """Yield the documents of the slice in order, in batches of at most 8,192 strings."""
-    for batch, _ in iter_rows(raw, read_manifest(raw), part):
+def _within(rows: Iterable[Rows], part: Slice, source: str, left_out: np.ndarray) -> Iterator[Rows]:
+    """Yield the rows with text that begin inside `part`, without those numbered in `left_out`, (n,) int64, sorted."""
+    position, number, is_empty = 0, 0, True
+    for batch, lengths in rows:
+        ends, has_text = position + np.cumsum(lengths), np.flatnonzero(lengths)
+        starts = ends - lengths
+        keep = (starts >= part.start_char) & (starts < part.end_char) & (lengths > 0)
+        first, last = np.searchsorted(left_out, [number, number + len(has_text)])
+        keep[has_text[left_out[first:last] - number]] = False
+        if keep.any():
+            is_empty = False
+            yield (batch if keep.all() else batch.filter(pa.array(keep))), lengths[keep]
+        position, number = position + int(lengths.sum()), number + len(has_text)
+        if position >= part.end_char:
+            break
+    if is_empty:
+        place = f"in characters {part.start_char} to {part.end_char}"
+        why = f"begins {place}; widen the range"
+        if len(left_out):
+            why = f"{place} is left after the selection; loosen its rules, or widen the range"
+        raise NoDocument(f"{source}: no document of split {part.split!r} {why}")
+    if position < part.end_char:
+        refuse_excess(part, position, source)  # of a mixture, whose length is known only now
+
+
+@dataclasses.dataclass(frozen=True)
+class PartRows:
+    """The documents of a part's slice; each iteration reads them."""
+
+    raw: Path
+    manifest: dict
+    slice: Slice
+    dropped: Dropped
+
+    def __iter__(self) -> Iterator[Rows]:
+        return iter_rows(self.raw, self.manifest, self.slice, dropped=self.dropped)
+
+    def num_bytes(self) -> int:
+        """Return the UTF-8 bytes of the documents; reads them unless the manifest knows."""
+        check_slice(self.manifest, self.slice)
+        name, split = self.manifest["source"], self.slice.split
+        is_whole = self.slice.start_char == 0 and self.slice.num_chars is None
+        if is_whole and not len(self.dropped.get((name, split), ())):
+            return self.manifest["splits"][split]["utf8_bytes"]
+        return sum(pc.sum(pc.binary_length(batch.column(0))).as_py() for batch, _ in self)
+
+
+def open_parts(raw: Path, manifest: dict, part_slice: Slice, dropped: Dropped | None = None) -> list[Part]:
+    """Return the parts of a mixture that its slice reads, in order; raise ParamsError for weights that do not fit."""
+    source, split = f"sources.{manifest['source']}", "train" if isinstance(part_slice, MixedSlice) else "validation"
+    if isinstance(part_slice, MixedSlice):
+        check_weights(part_slice.weights, manifest["parts"], source)
+    elif part_slice.split == "train":
+        raise ParamsError(f"{source}.train.weights is missing, and {source} is a mixture; give each part a weight")
+    if part_slice.split != split:
+        raise ParamsError(f"{source}.{split}.split is {part_slice.split!r}, needed for a mixture: {split}")
+    names = [name for name in manifest["parts"] if getattr(part_slice, "weights", {}).get(name, 1)]
+    opened = [
+        PartRows(raw, manifest["parts"][name], Slice(**manifest["parts"][name][split]), dropped or {}) for name in names
+    ]
+    return [Part(name, rows, rows.num_bytes()) for name, rows in zip(names, opened, strict=True)]
+
+
+def _mixed_rows(manifest: dict, part_slice: Slice, parts: list[Part]) -> Iterator[Rows]:
+    """Yield the rows of a mixture that `open_parts` has opened, with the number of the part as column `part`."""
+    if isinstance(part_slice, MixedSlice):
+        rows = interleave(parts, [part_slice.weights[part.name] for part in parts])
+    else:
+        rows = (each for number, part in enumerate(parts) for each in label(part.rows, number))
+    if part_slice.start_char == 0 and part_slice.num_chars is None:
+        yield from rows
+    else:
+        yield from _within(rows, part_slice, f"sources.{manifest['source']}", np.empty(0, np.int64))
+
+
+def expected_chars(manifest: dict, part: Slice) -> float:
+    """Return how many characters the slice has, about so many for the mixed stream of a mixture."""
+    if "parts" in manifest:
+        weights = getattr(part, "weights", {})
+        parts = [each for name, each in manifest["parts"].items() if part.split in each and weights.get(name, 1)]
+        total = sum(expected_chars(each, Slice(**each[part.split])) for each in parts)
+    else:
+        total = manifest["splits"].get(part.split, {}).get("characters", 0)
+    return min(total, part.end_char) - part.start_char
+
+
+def iter_texts(raw: Path, part_slice: Slice, dropped: Dropped | None = None) -> Iterator[list[str]]:
+    """Yield the documents of the slice in order, in batches of at most 8,192 strings per part."""
+    for batch, _ in iter_rows(raw, read_manifest(raw), part_slice, dropped=dropped):
         yield batch.column(0).to_pylist()
+
+
+class PartCount(NamedTuple):
+    """Documents and UTF-8 bytes of one part in a stretch of a mixture, and the bytes of one pass over the part."""
+
+    documents: int
+    utf8_bytes: int
+    pass_bytes: int
 
 
 class Chunk(NamedTuple):
@@ -139,6 +193,7 @@ class Chunk(NamedTuple):
     characters: int
     utf8_bytes: int
     surprisal_bits: float | None  # the information of the texts, if the source knows it
+    parts: dict[str, PartCount]  # of a mixture, else empty
 
     @property
     def documents(self) -> int:
@@ -146,28 +201,43 @@ class Chunk(NamedTuple):
         return len(self.texts)
 
 
-def iter_chunks(raw: Path, manifest: dict, part: Slice, chunk_chars: int) -> Iterator[Chunk]:
+def iter_chunks(
+    raw: Path, manifest: dict, part_slice: Slice, chunk_chars: int, dropped: Dropped | None = None
+) -> Iterator[Chunk]:
     """Yield the documents of the slice in order; those of a chunk begin within the same `chunk_chars` characters."""
+    parts = open_parts(raw, manifest, part_slice, dropped) if "parts" in manifest else []
     columns = ["surprisal_bits"] if "entropy" in manifest else []
+    rows = _mixed_rows(manifest, part_slice, parts) if parts else iter_rows(raw, manifest, part_slice, columns, dropped)
     pending, number, position, first_document = [], 0, 0, 0
-    for batch, lengths in iter_rows(raw, manifest, part, columns):
+    for batch, lengths in rows:
         numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
         for begin, end in itertools.pairwise(cuts):
             if pending and numbers[begin] != number:
-                yield _chunk(pending, first_document)
+                yield _chunk(pending, first_document, parts)
                 first_document += sum(rows.num_rows for rows, _ in pending)
                 pending = []
             number = numbers[begin]
             pending.append((batch.slice(begin, end - begin), lengths[begin:end]))
         position += int(lengths.sum())
     if pending:
-        yield _chunk(pending, first_document)
+        yield _chunk(pending, first_document, parts)
 
 
-def _chunk(pending: list[Rows], first_document: int) -> Chunk:
+def _chunk(pending: list[Rows], first_document: int, parts: list[Part]) -> Chunk:
     """Join the rows of several batches into one chunk."""
     texts = pa.concat_arrays([rows.column(0).cast(pa.large_string()) for rows, _ in pending])  # one type for all files
-    bits = [pc.sum(rows.column("surprisal_bits")).as_py() for rows, _ in pending if rows.num_columns > 1]
+    has_bits = "surprisal_bits" in pending[0][0].schema.names
+    bits = sum(pc.sum(rows.column("surprisal_bits")).as_py() for rows, _ in pending) if has_bits else None
     characters, utf8_bytes = int(sum(lengths.sum() for _, lengths in pending)), pc.sum(pc.binary_length(texts)).as_py()
-    return Chunk(texts, first_document, characters, utf8_bytes, surprisal_bits=sum(bits) if bits else None)
+    counts = _count_parts(texts, [rows.column(PART) for rows, _ in pending], parts) if parts else {}
+    return Chunk(texts, first_document, characters, utf8_bytes, bits, counts)
+
+
+def _count_parts(texts: pa.Array, numbers: list[pa.Array], parts: list[Part]) -> dict[str, PartCount]:
+    """Return the counts of each part among `texts`; `numbers` are those of their parts, in several arrays."""
+    number_of, sizes = np.from_dlpack(pa.concat_arrays(numbers)), np.from_dlpack(pc.binary_length(texts))
+    documents = np.bincount(number_of, minlength=len(parts))
+    num_bytes = [int(sizes[number_of == number].sum()) for number in range(len(parts))]
+    counted = zip(parts, documents.tolist(), num_bytes, strict=True)
+    return {part.name: PartCount(count, size, part.num_bytes) for part, count, size in counted}

@@ -19,7 +19,8 @@ from tokenizers.processors import TemplateProcessing
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, train_ranks
-from lm.tokenizer.load import BACKEND, GPT2_PATTERN, META, RANKS, open_backend, token_dtype
+from lm.tokenizer.load import BACKEND, META, RANKS, open_backend, token_dtype
+from lm.tokenizer.pretokenize import DEFAULT, PATTERNS
 
 CONFIG = "tokenizer_config.json"
 
@@ -34,9 +35,10 @@ DOWNLOADS = {
 }
 
 
-def write_trained(folder: Path, batches: Iterable[list[str]], vocab_size: int, text: dict) -> dict:
+def write_trained(folder: Path, batches: Iterable[list[str]], vocab_size: int, pretokenizer: str, text: dict) -> dict:
     """Train byte-level BPE into an empty folder and return its meta.json; `text` names the training text."""
-    return write_byte_level(folder, train_ranks(batches, vocab_size), "bpe", text=text)
+    ranks = train_ranks(batches, vocab_size, pretokenizer)
+    return write_byte_level(folder, ranks, "bpe", pretokenizer, text=text)
 
 
 def write_tiktoken(folder: Path, encoding_name: str) -> dict:
@@ -101,15 +103,15 @@ def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
     return commit
 
 
-def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, **origin) -> dict:
+def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, pretokenizer: str = DEFAULT, **origin) -> dict:
     """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text is the last id."""
     eot_id = len(ranks)
     (folder / RANKS).write_bytes(format_ranks(ranks))
     with _os_errors():
-        byte_level_backend(ranks, eot_id).save(str(folder / BACKEND))
+        byte_level_backend(ranks, eot_id, pretokenizer).save(str(folder / BACKEND))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     write_json(folder / CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True})
-    return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, GPT2_PATTERN, {END_OF_TEXT: eot_id})
+    return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, pretokenizer, {END_OF_TEXT: eot_id})
 
 
 def write_huggingface(folder: Path, source: Path, **origin) -> dict:
@@ -191,13 +193,14 @@ def _os_errors() -> Iterator[None]:
 
 
 def _write_meta(
-    folder: Path, origin: dict, vocab_size: int, eot_id: int, pattern: str | None, special_tokens: dict[str, int]
+    folder: Path, origin: dict, vocab_size: int, eot_id: int, pretokenizer: str | None, special_tokens: dict[str, int]
 ) -> dict:
     """Write meta.json last, with the SHA-256 of every other file, and return it."""
+    pattern = None if pretokenizer is None else PATTERNS[pretokenizer]
     files = {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
     meta = {
-        **origin, "vocab_size": vocab_size, "eot_id": eot_id, "dtype": token_dtype(vocab_size), "pattern": pattern,
-        "special_tokens": special_tokens, "files": files,
+        **origin, "vocab_size": vocab_size, "eot_id": eot_id, "dtype": token_dtype(vocab_size),
+        "pretokenizer": pretokenizer, "pattern": pattern, "special_tokens": special_tokens, "files": files,
     }  # fmt: skip
     write_json(folder / META, meta)
     return meta

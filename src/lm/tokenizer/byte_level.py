@@ -11,6 +11,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from lm.tokenizer.pretokenize import DEFAULT, backend_pretokenizer
+
 END_OF_TEXT = "<|endoftext|>"
 
 # Training time is quadratic in the longest word: one of 100,000 characters takes a minute.
@@ -20,21 +22,22 @@ _LONG_WORD = re.compile(rf"(?<!\S)\S{{{LONG_WORD_CHARS},}}|(?<!\s)\s{{{LONG_WORD
 # The character that stands for each byte in GPT-2's vocabulary files: itself if it is visible.
 _HIDDEN = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
 BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(byte) for byte in range(256)]
-_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+BYTES_OF_CHARACTERS = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
-def train_ranks(batches: Iterable[list[str]], vocab_size: int) -> dict[bytes, int]:
+def train_ranks(batches: Iterable[list[str]], vocab_size: int, pretokenizer: str = DEFAULT) -> dict[bytes, int]:
     """Train byte-level BPE and return at most vocab_size - 1 ranks, the same on every machine.
 
-    The end-of-text token takes one entry. There are fewer ranks if no other pair occurs twice in the text. Words
-    longer than LONG_WORD_CHARS are cut.
+    The end-of-text token takes one entry. There are fewer ranks if no other pair occurs twice in the text. Pairs are
+    merged within the pieces of `pretokenizer`, a name of lm.tokenizer.pretokenize.PATTERNS. Words longer than
+    LONG_WORD_CHARS are cut.
     """
     tokenizer, alphabet = Tokenizer(BPE()), ByteLevel.alphabet()
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = backend_pretokenizer(pretokenizer)
     trainer = BpeTrainer(vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
     cut_batches = ([piece for text in texts for piece in cut_long_words(text)] for texts in batches)
     tokenizer.train_from_iterator(cut_batches, trainer)
-    return {bytes(_BYTES[char] for char in token): rank for token, rank in tokenizer.get_vocab().items()}
+    return {bytes(BYTES_OF_CHARACTERS[char] for char in token): rank for token, rank in tokenizer.get_vocab().items()}
 
 
 def cut_long_words(text: str) -> list[str]:
@@ -49,7 +52,7 @@ def format_ranks(ranks: dict[bytes, int]) -> bytes:
     return b"".join(base64.b64encode(token) + b" %d\n" % ranks[token] for token in sorted(ranks, key=ranks.__getitem__))
 
 
-def byte_level_backend(ranks: dict[bytes, int], eot_id: int) -> Tokenizer:
+def byte_level_backend(ranks: dict[bytes, int], eot_id: int, pretokenizer: str) -> Tokenizer:
     """Return the ranks as a tokenizer of the `tokenizers` library."""
 
     def spell(token: bytes) -> str:
@@ -58,7 +61,7 @@ def byte_level_backend(ranks: dict[bytes, int], eot_id: int) -> Tokenizer:
     vocabulary = {spell(token): rank for token, rank in ranks.items()}
     merges = [(spell(left), spell(right)) for left, right in recover_merges(ranks)]
     backend = Tokenizer(BPE(vocab={**vocabulary, END_OF_TEXT: eot_id}, merges=merges))
-    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = backend_pretokenizer(pretokenizer)
     backend.decoder = ByteLevelDecoder()
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return backend

@@ -1,9 +1,9 @@
 """Encode chunks of documents with gigatoken: tiktoken's ids, many times faster.
 
-tiktoken is the reference. gigatoken uses the letters and digits of Unicode 17, tiktoken those of Unicode 16;
-benchmarks/fuzz_tokenizers.py found no other difference between the versions in COMPARED. Therefore tiktoken
-encodes every document with a character of ONLY_EXACT, and both encode a sample of the others. After an
-EngineDifference the caller encodes everything again with tiktoken alone.
+tiktoken is the reference. gigatoken uses the characters of Unicode 17, tiktoken those of Unicode 16;
+benchmarks/fuzz_tokenizers.py found no other difference between the versions in COMPARED, with any pattern of SCHEMES.
+Therefore tiktoken encodes every document with a character that is new, and both encode a sample of the others. After
+an EngineDifference the caller encodes everything again with tiktoken alone.
 """
 
 import ctypes
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from lm.core.errors import IntegrityError
 from lm.text.documents import Chunk
-from lm.tokenizer.load import GPT2_PATTERN, RANKS, Tokenizer
+from lm.tokenizer.load import RANKS, Tokenizer
+from lm.tokenizer.pretokenize import PATTERNS
 
 COMPARED = {"gigatoken": "0.10.0", "tiktoken": "0.14.0"}
 SAMPLE_FIRST, SAMPLE_EVERY = 32, 400  # both encode the first 32 documents, then one in 400
@@ -29,10 +30,24 @@ NEW_CHARACTERS = """
 16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2 1E6C0-1E6DE 1E6E0-1E6E2 1E6E4-1E6E5 1E6E7-1E6ED 1E6F0-1E6F4
 1E6FE-1E6FF 2B73A-2B73F 2CEA2-2CEAD 323B0-33479
 """
+# Combining marks that are new in Unicode 17. Only o200k tells marks from other characters.
+NEW_MARKS = "1ACF-1ADD 1AE0-1AEB 10EFA-10EFB 11B60-11B67 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
 END = "\U0010ffff"  # ends each document for gigatoken: a noncharacter, which text should not contain
 END_BYTES = END.encode()
-_RANGES = re.sub(r"[0-9A-F]+", lambda code: chr(int(code[0], 16)), NEW_CHARACTERS)
-ONLY_EXACT = f"[{''.join(_RANGES.split())}{END}]"
+
+
+def _class_of(ranges: str) -> str:
+    """Return a regular expression for END and the characters of some ranges."""
+    characters = re.sub(r"[0-9A-F]+", lambda code: chr(int(code[0], 16)), ranges)
+    return f"[{''.join(characters.split())}{END}]"
+
+
+# gigatoken's name of each pattern, and which characters only tiktoken may encode.
+SCHEMES = {
+    PATTERNS["gpt2"]: ("gpt2", _class_of(NEW_CHARACTERS)),
+    PATTERNS["cl100k"]: ("cl100k", _class_of(NEW_CHARACTERS)),
+    PATTERNS["o200k"]: ("o200k", _class_of(NEW_CHARACTERS + NEW_MARKS)),
+}
 
 # gigatoken remembers every word, in up to 9 bytes per byte of text. It is replaced by a new one (50 ms) when the
 # process uses more memory than this, apart from the text that it reads, but only after at least this much text.
@@ -45,8 +60,8 @@ class EngineDifference(Exception):
 
 
 def open_engine(tokenizer: Tokenizer) -> "Engine | None":
-    """Return the engine for a GPT-2 style BPE, or None if it cannot be used; print a warning if it should work."""
-    if tokenizer.meta["pattern"] != GPT2_PATTERN:
+    """Return the engine for a pattern of SCHEMES, or None if it cannot be used; print a warning if it should work."""
+    if tokenizer.meta["pattern"] not in SCHEMES:
         return None
     try:
         installed = {name: importlib.metadata.version(name) for name in COMPARED}
@@ -69,6 +84,7 @@ class Engine:
 
     def __init__(self, tokenizer: Tokenizer, gigatoken):
         self.tokenizer, self._gigatoken = tokenizer, gigatoken
+        self._scheme, self.only_exact = SCHEMES[tokenizer.meta["pattern"]]
         self.exact_documents = self.compared_documents = 0  # encoded by tiktoken instead, and by both
         self._renew()
 
@@ -103,7 +119,7 @@ class Engine:
         """Encode each document with the library that must encode it; return the ids in the documents' order."""
         if chunk.characters == chunk.utf8_bytes:  # ASCII
             return self.encode_fast(chunk.texts)
-        only_exact = pc.match_substring_regex(chunk.texts, ONLY_EXACT)
+        only_exact = pc.match_substring_regex(chunk.texts, self.only_exact)
         if only_exact.true_count == 0:
             return self.encode_fast(chunk.texts)
         self.exact_documents += only_exact.true_count
@@ -141,7 +157,7 @@ class Engine:
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc would keep free memory for the thread
             trim(0)
         ranks, ends = self.tokenizer.folder / RANKS, {END: self.tokenizer.eot_id}
-        self._backend = self._gigatoken.Tokenizer.from_tiktoken(ranks, pretokenizer="gpt2", special_tokens=ends)
+        self._backend = self._gigatoken.Tokenizer.from_tiktoken(ranks, pretokenizer=self._scheme, special_tokens=ends)
 
 
 def _joined(texts: pa.Array) -> bytes:

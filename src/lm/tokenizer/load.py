@@ -7,7 +7,6 @@ A lone surrogate is encoded as U+FFFD, NUL as its byte.
 
 import base64
 import functools
-import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -16,24 +15,19 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 import tokenizers
+from numpy.typing import ArrayLike
 
 from lm.core.errors import MEND, IntegrityError
 from lm.core.files import read_json, sha256_file
+from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
+from lm.tokenizer.pretokenize import DEFAULT, PATTERNS, cut_long_runs
 
 META = "meta.json"
 RANKS = "ranks.tiktoken"
 BACKEND = "tokenizer.json"
-# GPT-2's pre-tokenization in tiktoken's faster form; it gives the same pieces as ByteLevel.
-GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay in the processor's cache
 REMAKE = "run `dvc repro -f make_tokenizer`"
 META_KEYS = {"kind", "vocab_size", "eot_id", "dtype", "pattern", "special_tokens", "files"}
-
-# tiktoken's regex panics on about a million white-space characters followed by text, so such runs
-# are cut. The class is Rust's \s, which is smaller than Python's.
-_SPACE = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
-LONG_RUN_CHARS = 500_000
-_LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{LONG_RUN_CHARS},}}")
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -50,6 +44,10 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
         problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
         raise IntegrityError(f"{path}: {problem}; {REMAKE}")
+    pretokenizer = meta.get("pretokenizer", DEFAULT)
+    if meta["pattern"] is not None and PATTERNS.get(pretokenizer) != meta["pattern"]:
+        problem = f"pretokenizer is {pretokenizer!r}, but pattern is not the one of that name"
+        raise IntegrityError(f"{path}: {problem}; {REMAKE}")
     for name, expected in meta["files"].items():
         sha256 = sha256_file(folder / name) if (folder / name).exists() else "no file"
         if sha256 != expected:
@@ -64,13 +62,6 @@ def well_formed(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-def cut_long_runs(text: str) -> list[str]:
-    """Cut a text inside each long run of white space, before its last character, where GPT-2's pattern cuts too."""
-    runs = _LONG_RUN.finditer(text) if len(text) > LONG_RUN_CHARS else ()
-    cuts = [run.end() - 1 for run in runs if run.end() < len(text)]
-    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
 class Tokenizer:
@@ -125,7 +116,8 @@ class Tokenizer:
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
             return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
         encode = functools.partial(self._encoding.encode_to_numpy, disallowed_special=())
-        return [np.concatenate([encode(piece) for piece in cut_long_runs(text)]) for text in texts]
+        pieces_of = functools.partial(cut_long_runs, pattern=self.meta["pattern"])
+        return [np.concatenate([encode(piece) for piece in pieces_of(text)]) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids, special tokens by name; incomplete UTF-8 gives U+FFFD."""
@@ -139,20 +131,31 @@ class Tokenizer:
         return self._backend.decode(ids, skip_special_tokens=False).encode("utf-8")
 
     @functools.cached_property
+    def token_texts(self) -> dict[int, bytes]:
+        """Return the bytes of text that each token stands for; special tokens are left out."""
+        if self.is_byte_level:
+            return {rank: token for token, rank in self.ranks.items()}
+        return _token_texts(self._backend)
+
+    @functools.cached_property
     def token_bytes(self) -> np.ndarray:
         """Return how many bytes of text each token stands for, (V,) int64; 0 for special tokens."""
-        if self.is_byte_level:
-            known = {rank: len(token) for token, rank in self.ranks.items()}
-        else:
-            known = _text_bytes(self._backend)
         sizes = np.zeros(self.vocab_size, dtype=np.int64)
-        sizes[list(known)] = list(known.values())
+        sizes[list(self.token_texts)] = [len(text) for text in self.token_texts.values()]
         return sizes
+
+    @functools.cached_property
+    def _narrow_sizes(self) -> np.ndarray:
+        """Return token_bytes in the narrowest dtype, so that the table stays in the processor's cache."""
+        return self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
+
+    def bytes_of(self, ids: ArrayLike) -> np.ndarray:
+        """Return how many bytes of text each of ids (N,) stands for: (N,) uint8, or wider for a longer token."""
+        return self._narrow_sizes[np.asarray(ids)]
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return how many bytes of text the ids (N,) stand for."""
-        # In the narrowest dtype, so that the table stays in the processor's cache.
-        sizes = self.token_bytes.astype(np.min_scalar_type(self.token_bytes.max(initial=0)))
+        sizes = self._narrow_sizes
         blocks = (ids[start : start + BLOCK_TOKENS] for start in range(0, len(ids), BLOCK_TOKENS))
         return sum(int(sizes.take(block).sum(dtype=np.int64)) for block in blocks)
 
@@ -169,14 +172,23 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
     return backend
 
 
-def _text_bytes(backend: tokenizers.Tokenizer) -> dict[int, int]:
-    """Return how many bytes each token that is not special stands for, by the conventions of Hugging Face files."""
+def _token_texts(backend: tokenizers.Tokenizer) -> dict[int, bytes]:
+    """Return the bytes that each token that is not special stands for, by the conventions of Hugging Face files."""
     maps_bytes = "ByteLevel" in json.dumps(json.loads(backend.to_str())["decoder"])  # one character per byte
-    sizes = {}
-    for token, token_id in backend.get_vocab(with_added_tokens=False).items():
-        is_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", token)  # byte fallback
-        size = 1 if is_byte else len(token.replace("▁", " ").encode("utf-8"))
-        sizes[token_id] = len(token) if maps_bytes else size
+    spell = _bytes_of_characters if maps_bytes else _bytes_of_text
+    texts = {token_id: spell(token) for token, token_id in backend.get_vocab(with_added_tokens=False).items()}
     added = backend.get_added_tokens_decoder()
-    sizes |= {token_id: len(token.content.encode("utf-8")) for token_id, token in added.items()}
-    return {token_id: size for token_id, size in sizes.items() if token_id not in added or not added[token_id].special}
+    texts |= {token_id: token.content.encode("utf-8") for token_id, token in added.items()}
+    return {token_id: text for token_id, text in texts.items() if token_id not in added or not added[token_id].special}
+
+
+def _bytes_of_characters(token: str) -> bytes:
+    """Return the bytes of a token that has one character per byte; a character that stands for none is one byte."""
+    return bytes(BYTES_OF_CHARACTERS.get(character, 0) for character in token)
+
+
+def _bytes_of_text(token: str) -> bytes:
+    """Return the bytes of a token with byte fallback and ▁ for a space."""
+    if is_byte := re.fullmatch(r"<0x([0-9A-F]{2})>", token):
+        return bytes.fromhex(is_byte[1])
+    return token.replace("▁", " ").encode("utf-8")

@@ -5,6 +5,7 @@ lists `shards`, X.bin is a folder, and the stream is its files one after the oth
 """
 
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from tqdm import tqdm
 
 from lm.core.errors import MEND, DataError, IntegrityError, ParamsError
@@ -44,6 +46,11 @@ class TokenFile:
     def eot_id(self) -> int:
         """Return the id that ends each document."""
         return self.meta["tokenizer"]["eot_id"]
+
+    @functools.cached_property
+    def spans(self) -> np.ndarray:
+        """Return `document_spans`; the first call reads the stream."""
+        return document_spans(self)
 
 
 class Shard(NamedTuple):
@@ -198,10 +205,13 @@ def entropy_per_token(tokens: TokenFile) -> float | None:
 
 
 def document_spans(tokens: TokenFile) -> np.ndarray:
-    """Return where each document begins and where its eot_id ends, in tokens: (N_documents, 2) int64."""
+    """Return where each document begins and where its eot_id ends, in tokens: (N_documents, 2) int64, read-only.
+
+    A document begins where the one before ends, so the rows are views of one array of 8 bytes for each document.
+    """
     ends = (start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids))
     bounds = np.concatenate([[0], *ends])
-    return np.column_stack([bounds[:-1], bounds[1:]])
+    return as_strided(bounds, (len(bounds) - 1, 2), bounds.strides * 2, writeable=False)
 
 
 def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:

@@ -14,6 +14,7 @@ from lm.tokens.shards import ShardedIds, mapped_for_windows
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
+LARGEST_FRACTION = 0.03  # of the selection tokens that one document holds, up to a window at each end
 _BLOCK_WINDOWS = 1 << 14  # window starts computed at once, because the permutation's last calls are for a few
 
 
@@ -115,15 +116,41 @@ class TokenWindows:
         return shift(self.buffer(step))
 
 
-def selection_starts(num_tokens: int, num_selected: int, seq_len: int) -> np.ndarray:
+def selection_starts(num_tokens: int, num_selected: int, seq_len: int, spans: np.ndarray) -> np.ndarray:
     """Return where the windows begin whose tokens select the best model: (W,) int64, ascending.
 
     The stream is cut into windows of `seq_len` side by side; W = num_selected // seq_len of them, at least one and at
-    most all, are taken at even distances over the whole stream, so that they represent it.
+    most all, are taken at even distances, so that they represent the stream. `spans` (D, 2) are its documents. A
+    document longer than `_longest_counted` counts as that many tokens, so its windows are farther apart.
     """
     num_windows = max(1, num_tokens // seq_len)
-    count = min(num_windows, max(1, num_selected // seq_len))
-    return (np.arange(count) * num_windows // count + num_windows // (2 * count)) * seq_len
+    count, end = min(num_windows, max(1, num_selected // seq_len)), min(num_tokens, num_windows * seq_len)
+    ends = np.minimum(np.append(spans[:, 1], end), end)  # the last: of tokens after the last document
+    lengths = np.diff(ends, prepend=0)
+    counted = np.minimum(lengths, _longest_counted(lengths[lengths > 0], count * seq_len))
+    counted_ends = np.cumsum(counted)
+    places = (2 * np.arange(count) + 1) * counted_ends[-1] // (2 * count)
+    document = np.searchsorted(counted_ends, places, side="right")
+    inside = (places - counted_ends[document] + counted[document]) * lengths[document] // counted[document]
+    return (ends[document] - lengths[document] + inside) // seq_len * seq_len
+
+
+def _longest_counted(lengths: np.ndarray, num_selected: int) -> int:
+    """Return the most tokens that a document counts as, given the lengths (D,) of all in tokens, each at least 1.
+
+    It is the most that keeps a document at LARGEST_FRACTION of all counted tokens, or at 2 / D where there are few
+    documents; but at least so much that `num_selected` tokens are counted.
+    """
+    fraction = max(LARGEST_FRACTION, 2 / len(lengths))
+    least, most = 1, int(lengths.max())
+    while least < most:
+        middle = (least + most + 1) // 2
+        too_few = np.minimum(lengths, middle - 1).sum() < num_selected
+        if too_few or middle <= fraction * np.minimum(lengths, middle).sum():
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def shift(buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ class TrainParams:
     """The section `train` of params.yaml. Lengths are in tokens; learning rates are per optimizer step."""
 
     seq_len: int
+    attend_across_documents: bool
     batch_tokens: int
     micro_batch_tokens: int
     max_tokens: int

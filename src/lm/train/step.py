@@ -97,7 +97,7 @@ def validation_loss(
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
     world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
-    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
+    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len, tokens.spans)
     starts = starts[: max_batches and max_batches * batch_size]
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
     num_batches = -(-len(starts) // batch_size)

@@ -1,6 +1,8 @@
 """Parameters by dotted name, and the presets that the selectors choose."""
 
-SELECTORS = {"data.source": "sources", "tokenizer.name": "tokenizers", "model.name": "models"}
+SELECTORS = {
+    "data.source": "sources", "selection.name": "selections", "tokenizer.name": "tokenizers", "model.name": "models",
+}  # fmt: skip
 
 
 def flatten(section: dict, prefix: str = "") -> dict[str, object]:

@@ -4,15 +4,17 @@ from pathlib import Path
 
 PARAMS, PRESETS, PIPELINE, LOCK = (Path(name) for name in ("params.yaml", "presets.yaml", "dvc.yaml", "dvc.lock"))
 
-RAW, TOKENIZER, AUDIT, MODELS, EVALUATION = (
-    Path("data", name) for name in ("raw", "tokenizer", "audit", "models", "evaluation")
+RAW, SELECTION, TOKENIZER, AUDIT, MODELS, EVALUATION = (
+    Path("data", name) for name in ("raw", "selection", "tokenizer", "audit", "models", "evaluation")
 )
 TRAIN, VALIDATION = (Path("data/processed_datasets", name) for name in ("train.bin", "validation.bin"))
 METRICS, PLOTS = Path("metrics"), Path("plots")
 
 MANIFEST, TOKENIZER_META, MODEL = RAW / "manifest.json", TOKENIZER / "meta.json", MODELS / "model.json"
 TRAIN_SIDECAR, VALIDATION_SIDECAR = TRAIN.with_suffix(".json"), VALIDATION.with_suffix(".json")
-AUDIT_DETAILS, EVALUATION_DETAILS = AUDIT / "details.json", EVALUATION / "details.json"
+SELECTION_DETAILS, AUDIT_DETAILS, EVALUATION_DETAILS = (
+    folder / "details.json" for folder in (SELECTION, AUDIT, EVALUATION)
+)
 DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.md"
 DATA_METRICS, TRAIN_METRICS, TIMING_METRICS, EVAL_METRICS = (
     METRICS / f"{name}.json" for name in ("data", "train", "timing", "eval")

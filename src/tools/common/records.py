@@ -1,6 +1,6 @@
 """Check that each file is what its record says, and that each record names the files it was made from.
 
-    manifest.json → meta.json (tokenizer) → X.json → model.json → details.json → metrics
+    manifest.json → details.json (selection) → meta.json (tokenizer) → X.json → model.json → details.json → metrics
 
 Every check yields findings. A damaged record is one finding, and the checks that need it are left out.
 """
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
+from lm.text.documents import files_of as text_files
 from lm.tokens.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_stream
 from tools.common import paths
 from tools.common.parameters import flatten
@@ -112,14 +113,19 @@ def check_file(path: Path, record: Record, found: dict, recorded) -> Finding:
 def manifest_files(digests: Digests, manifest: Record) -> Iterator[Finding]:
     """Compare every parquet file with the manifest; report files that it does not list."""
     raw, listed = manifest.path.parent, set()
-    for split in manifest.content["splits"].values():
-        for entry in split["files"]:
-            path = raw / entry["path"]
-            digest = digests.of(path)
-            listed.add(path)
-            yield check_file(path, manifest, {"bytes": digest.num_bytes, "sha256": digest.sha256}, entry)
+    for entry in text_files(manifest.content):
+        path = raw / entry["path"]
+        digest = digests.of(path)
+        listed.add(path)
+        yield check_file(path, manifest, {"bytes": digest.num_bytes, "sha256": digest.sha256}, entry)
     for path in sorted(set(raw.rglob("*.parquet")) - listed):
         yield Finding(str(path), f"is not in {manifest.path.name}", (path,))
+
+
+def selection_file(digests: Digests, details: Record) -> Iterator[Finding]:
+    """Compare the list of dropped documents with details.json."""
+    path = details.path.with_name("dropped.parquet")
+    yield check_file(path, details, {"dropped_sha256": digests.of(path).sha256}, details.content)
 
 
 def tokenizer_files(digests: Digests, meta: Record) -> Iterator[Finding]:
@@ -165,6 +171,23 @@ def text_of_tokenizer(digests: Digests, meta: Record, manifest: Record):
     """Compare the text that a vocabulary was trained on; a downloaded vocabulary records no text."""
     found = {"manifest_sha256": digests.of(manifest.path).sha256} if "text" in meta.content else {}
     return found, meta.content.get("text")
+
+
+def text_of_selection(digests: Digests, details: Record, manifest: Record):
+    """Compare the text whose documents were selected."""
+    return {"manifest_sha256": digests.of(manifest.path).sha256}, details.content
+
+
+def selection_of_tokenizer(digests: Digests, meta: Record, details: Record):
+    """Compare the documents that were left out of the text of a vocabulary; a downloaded one records no text."""
+    found = {name: details.content[name] for name in ("dropped_sha256",) if "text" in meta.content}
+    return found, meta.content.get("text")
+
+
+def selection_of_tokens(digests: Digests, sidecar: Record, details: Record):
+    """Compare the selection that the tokens were made with."""
+    found = {name: details.content[name] for name in ("dropped_sha256", "validation_dropped_sha256")}
+    return found, sidecar.content["source"].get("selection")
 
 
 def text_of_tokens(digests: Digests, sidecar: Record, manifest: Record):
@@ -229,14 +252,19 @@ def link(compare: Callable) -> Callable[..., Iterator[Finding]]:
 
 
 # (check, record, *origins) as `run_checks` takes them.
-FILE_CHECKS = [(manifest_files, paths.MANIFEST), (tokenizer_files, paths.TOKENIZER_META)]
+FILE_CHECKS = [(manifest_files, paths.MANIFEST), (selection_file, paths.SELECTION_DETAILS)]
+FILE_CHECKS += [(tokenizer_files, paths.TOKENIZER_META)]
 FILE_CHECKS += [(token_file, paths.TRAIN_SIDECAR), (token_file, paths.VALIDATION_SIDECAR), (weights, paths.MODEL)]
 LINK_CHECKS = [
     (link(compare), *needed)
     for compare, *needed in (
+        (text_of_selection, paths.SELECTION_DETAILS, paths.MANIFEST),
         (text_of_tokenizer, paths.TOKENIZER_META, paths.MANIFEST),
+        (selection_of_tokenizer, paths.TOKENIZER_META, paths.SELECTION_DETAILS),
         (text_of_tokens, paths.TRAIN_SIDECAR, paths.MANIFEST),
         (text_of_tokens, paths.VALIDATION_SIDECAR, paths.MANIFEST),
+        (selection_of_tokens, paths.TRAIN_SIDECAR, paths.SELECTION_DETAILS),
+        (selection_of_tokens, paths.VALIDATION_SIDECAR, paths.SELECTION_DETAILS),
         (tokenizer_of_tokens, paths.TRAIN_SIDECAR, paths.TOKENIZER_META),
         (tokenizer_of_tokens, paths.VALIDATION_SIDECAR, paths.TOKENIZER_META),
         (audit_of_tokens, paths.AUDIT_DETAILS, paths.MANIFEST, paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR),

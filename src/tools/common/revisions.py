@@ -13,9 +13,11 @@ from dvc.scm import RevError, SCMError
 from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import IntegrityError, ParamsError
+from lm.text.selection import hash_of_validation
 from tools.common.parameters import recorded_params
 from tools.common.paths import EVALUATION_DETAILS, LOCK, MANIFEST, MODEL, VALIDATION_SIDECAR
 
+NOTHING_DROPPED = hash_of_validation(None)  # also in the runs of versions without a selection
 WORKSPACE = "workspace"
 NO_REPOSITORY = "this folder is not in a DVC repository; run the command in the project's folder"
 
@@ -105,7 +107,7 @@ def refuse_other_text(first: Revision, other: Revision) -> None:
     """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer."""
     # The same range of characters of the same files, even if data/raw differs otherwise (more training text).
     sidecars = [revision.read_json(VALIDATION_SIDECAR) for revision in (first, other)]
-    raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
+    raw = [(meta["source"]["manifest_sha256"], meta["slice"], _left_out(meta)) for meta in sidecars]
     if raw[0] != raw[1] and _validation_text(first, sidecars[0]) != _validation_text(other, sidecars[1]):
         described = " and ".join(
             f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
@@ -113,12 +115,12 @@ def refuse_other_text(first: Revision, other: Revision) -> None:
         )
         raise IntegrityError(
             f"{first.name} and {other.name} were evaluated on different documents: {described}; "
-            "compare runs with the same data.source and validation range"
+            "compare runs with the same data.source, validation range and selection of validation documents"
         )
 
 
 def _validation_text(revision: Revision, sidecar: dict) -> tuple:
-    """Return what decides the validation documents: hashes of the files, text column, range of characters."""
+    """Return what decides the validation documents: hashes of files, text column, range of characters of each part."""
     content = revision.read(MANIFEST)
     sha256, recorded = hashlib.sha256(content).hexdigest(), sidecar["source"]["manifest_sha256"]
     if sha256 != recorded:
@@ -127,5 +129,18 @@ def _validation_text(revision: Revision, sidecar: dict) -> tuple:
             "run `dvc repro`"
         )
     manifest, chosen = json.loads(content), sidecar["slice"]
-    files = [entry["sha256"] for entry in manifest["splits"][chosen["split"]]["files"]]
-    return files, manifest["column"], chosen["start_char"], chosen["num_chars"]
+    # A mixture's validation text is that of its parts in their order; their names do not matter.
+    parts = [(part, part["validation"]) for part in manifest["parts"].values()] if "parts" in manifest else []
+    text = [_text_of(part, part_slice) for part, part_slice in parts or [(manifest, chosen)]]
+    return text, chosen["start_char"], chosen["num_chars"], _left_out(sidecar)
+
+
+def _left_out(sidecar: dict) -> str:
+    """Return the hash of the documents that a selection left out of the validation text."""
+    return sidecar["source"].get("selection", {}).get("validation_dropped_sha256", NOTHING_DROPPED)
+
+
+def _text_of(manifest: dict, part_slice: dict) -> tuple:
+    """Return what decides the documents of a slice of a source that is no mixture."""
+    files = [entry["sha256"] for entry in manifest["splits"][part_slice["split"]]["files"]]
+    return files, manifest["column"], part_slice["start_char"], part_slice["num_chars"]

@@ -33,7 +33,7 @@ from tools.compare.report import csv_rows, report
 from tools.compare.runs import Group, Run, compare_groups, group_by_seed, most_changed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-NOT_CAUSES = {"stages": ("fetch", "audit", "plot"), "paths": ("data/models", "data/audit")}
+NOT_CAUSES = {"stages": ("resolve", "fetch", "select", "audit", "plot"), "paths": ("data/models", "data/audit")}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -72,7 +72,7 @@ def read_run(revision: Revision) -> Run:
         revision.name, columns["nats"], columns["utf8_bytes"], columns.get("selection_nats"),
         columns.get("selection_bytes"), preset_names_left_out(revision.params()),
         {path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
-        [*figures, timing["train_seconds"]],
+        [*figures, timing["train_seconds"]], columns.get("part"),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
 from tools.common.statistics import bits_per_byte
 from tools.common.tables import render, table
-from tools.compare.runs import Comparison, Group, most_changed, what_differs
+from tools.compare.runs import Comparison, Group, common_parts, most_changed, what_differs
 
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
 GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"]
@@ -52,9 +52,10 @@ def section(comparison: Comparison, begins: dict[int, str], num_listed: int, per
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
         rows.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})", *cells(seeds)])
     different = what_differs(a, b)
-    scored_by = {"eval.stride_fraction", "train.seq_len"}
+    scored_by = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}
     return {
         "noise": table(["noise from", "Δ bits per byte", "standard error", f"{percent} interval", "p"], rows),
+        "parts": parts_table(comparison, percent),
         "different": table(["what differs", a.name, b.name], different) if different else [],
         "documents": documents_table(comparison, begins, num_listed),
         "comparison": comparison,
@@ -72,6 +73,16 @@ def cells(difference: Estimate) -> list[str]:
     if difference.low is None:
         return [delta, se, "too few to say", ""]
     return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
+
+
+def parts_table(comparison: Comparison, percent: str) -> list[str]:
+    """Return a row for each part of the mixture, [] for a plain source."""
+    a, b, rows = comparison.a, comparison.b, []
+    for name, own in common_parts(a.runs + b.runs).items():
+        figures = [f"{bits_per_byte(group.nats[own], a.runs[0].utf8_bytes[own]):.4f}" for group in (a, b)]
+        rows.append([name, f"{own.sum():,}", *figures, *cells(comparison.parts[name])])
+    columns = ["part", "documents", a.name, b.name, "Δ bits per byte", "standard error", f"{percent} interval", "p"]
+    return table(columns, rows) if rows else []
 
 
 def dominating(comparison: Comparison) -> list[dict]:

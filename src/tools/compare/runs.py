@@ -25,7 +25,8 @@ class Run:
 
     nats float64 and utf8_bytes int64 (D,); selection_nats, selection_bytes (D,): the same over the tokens that
     selected the best model, None if not recorded; params by dotted name; inputs: path → hash of the data and
-    code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training seconds.
+    code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training seconds;
+    parts: the part of the mixture that holds each document (D,), None for a plain source.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Run:
     params: dict[str, object]
     inputs: dict[str, str]
     figures: list[float]
+    parts: np.ndarray | None = None
 
     @property
     def configuration(self) -> str:
@@ -69,7 +71,8 @@ class Group:
 class Comparison(NamedTuple):
     """B - A over all documents, over the `unseen_fraction` of their bytes that selected no model, and over seeds.
 
-    `baseline` is the figure of A itself.
+    `baseline` is the figure of A itself. `parts`: B - A over the documents of each part of a mixture, {} if there are
+    none or if the runs have different ones.
     """
 
     a: Group
@@ -79,6 +82,7 @@ class Comparison(NamedTuple):
     unseen: Estimate | None
     unseen_fraction: float
     seeds: Estimate
+    parts: dict[str, Estimate]
 
     @property
     def bits(self) -> np.ndarray:
@@ -113,7 +117,16 @@ def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: 
         nats_a, nats_b = (np.mean([run.nats - run.selection_nats for run in g.runs], axis=0) for g in (a, b))
         unseen, fraction = interval(nats_b - nats_a, rest), float(rest.sum() / sizes.sum())
     seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
-    return Comparison(a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), unseen, fraction, seeds)
+    parts = {name: interval((b.nats - a.nats)[own], sizes[own]) for name, own in common_parts(a.runs + b.runs).items()}
+    return Comparison(a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), unseen, fraction, seeds, parts)
+
+
+def common_parts(runs: list[Run]) -> dict[str, np.ndarray]:
+    """Return part → mask (D,) of its documents, for the parts with text; {} unless all runs have the same parts."""
+    parts, sizes = runs[0].parts, runs[0].utf8_bytes
+    if parts is None or not all(run.parts is not None and np.array_equal(parts, run.parts) for run in runs):
+        return {}
+    return {name: parts == name for name in dict.fromkeys(parts[sizes > 0])}
 
 
 def unseen_bytes(runs: list[Run]) -> np.ndarray | None:

@@ -36,7 +36,8 @@ from tools.common.parameters import SELECTORS, flatten, selected_presets
 from tools.common.tables import table
 
 CARD = "README.md"
-RECORDED = ("seq_len", "seed", "eval_tokens")  # parameters of the section train that model.json records too
+# Parameters of the section train that model.json records too.
+RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -85,7 +86,7 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     chosen = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
     shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
     train = params.get("train", {})
-    expected = {**record["config"], **record}
+    expected = {"attend_across_documents": True, **record["config"], **record}
     for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, {n: train.get(n) for n in RECORDED})):
         for name, value in values.items():
             if value != expected[name]:
@@ -102,7 +103,9 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
     if evaluated != expected:
         raise IntegrityError(f"{details}: is about the model {evaluated}, not {expected}; run `dvc repro`")
     training = {"best_val_loss": record["best"]["val_loss"]} | flatten(record.get("training", {}))
-    return {"training": training, "evaluation": evaluation, "data": flatten(read_json(args.audit / details.name))}
+    data = flatten(read_json(args.audit / details.name)).items()
+    data = {name: value for name, value in data if not isinstance(value, list)}  # tokens as text would break a table
+    return {"training": training, "evaluation": evaluation, "data": data}
 
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: Tokenizer) -> str:
@@ -114,6 +117,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: 
     return environment.get_template("card.md.j2").render(
         model_name=params["model.name"], source=params["data.source"], config=config, best=record["best"],
         parameters=count_parameters(config)["total"], eot_id=tokenizer.eot_id,
+        attend_across_documents=record.get("attend_across_documents", True),
         tables=[two_columns(name, "value", values) for name, values in figures.items()],
         hashes=two_columns("file", "SHA-256", hashes),
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True),

@@ -20,13 +20,16 @@ import pyarrow.parquet as pq
 from lm import plots
 from lm.core.files import read_json, sha256_file
 from lm.core.params import read_yaml
+from lm.evaluate.intervals import dominating_documents
 from lm.model.gemma3 import ModelConfig, count_parameters, flops_per_token
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import TokenFile, entropy_per_token
 from tools.common import paths
 from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
+from tools.common.statistics import bits_per_byte
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
+from tools.report.text_tables import describe_example, dropped_rows, vocabulary_tables
 
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
 SPLITS = {"train": paths.TRAIN_SIDECAR, "validation": paths.VALIDATION_SIDECAR}
@@ -75,8 +78,9 @@ def read_workspace() -> Workspace:
 def gather() -> dict:
     """Return the variables of page.html.j2."""
     workspace = read_workspace()
-    sections = (verdict, curves, metrics, samples, model, data_card, parameters, provenance)
-    title = " · ".join(name.partition(".")[2] for name in selected_presets(workspace.params, workspace.presets))
+    sections = (verdict, curves, metrics, samples, model, data_card, selection, parameters, provenance)
+    chosen = [name.partition(".")[2] for name in selected_presets(workspace.params, workspace.presets)]
+    title = " · ".join(name for name in chosen if name != "none")
     return {"title": title} | {section.__name__: section(workspace) for section in sections}
 
 
@@ -97,12 +101,28 @@ def verdict(workspace: Workspace) -> dict:
     seconds = workspace.get(paths.TIMING_METRICS).get("train_seconds")
     return {
         "score": workspace.get(paths.EVALUATION_DETAILS),
+        "dominating": dominating(workspace),
         "tokens_seen": workspace.get(paths.TRAIN_METRICS).get("tokens_seen"),
         "took": "" if seconds is None else f", {seconds:,.{0 if seconds >= 10 else 1}f} seconds of training",
         "validation": curve("validation.csv"),
         "max_tokens": workspace.params["train"]["max_tokens"],
         "finished": paths.MODEL in workspace.records,
     }
+
+
+def dominating(workspace: Workspace) -> list[dict]:
+    """Return the documents with a large fraction of the bytes: number, fraction, bits per byte of it and without it."""
+    if not (workspace.get(paths.EVALUATION_DETAILS) and paths.DOCUMENT_LOSSES.exists()):
+        return []
+    table = pq.read_table(paths.DOCUMENT_LOSSES, columns=["nats", "utf8_bytes"])
+    nats, sizes = table["nats"].to_numpy(), table["utf8_bytes"].to_numpy()
+    documents = []
+    for number, fraction in dominating_documents(sizes).items():
+        own = np.arange(len(sizes)) == number
+        if sizes[~own].any():
+            figures = {"own": bits_per_byte(nats[own], sizes[own]), "without": bits_per_byte(nats[~own], sizes[~own])}
+            documents.append({"number": number, "fraction": fraction, **figures})
+    return documents
 
 
 def curves(workspace: Workspace) -> dict:
@@ -126,16 +146,19 @@ def curves(workspace: Workspace) -> dict:
 
 
 def metrics(workspace: Workspace) -> dict:
-    """Return the metrics first, then every figure of the evaluation and of the training."""
+    """Return the metrics first, then every figure of the evaluation and of the training, and a row for each part."""
+    score = dict(workspace.get(paths.EVALUATION_DETAILS))
+    columns = ("documents", "bits_per_byte", "bits_per_byte_se")
+    parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
     tables = {
         "metrics": {name: value for path in METRICS for name, value in workspace.get(path).items()},
-        str(paths.EVALUATION_DETAILS): workspace.get(paths.EVALUATION_DETAILS),
+        str(paths.EVALUATION_DETAILS): score,
         f"{paths.MODEL}, training": workspace.get(paths.MODEL).get("training", {}),
     }
     needed = [(path, "metrics") for path in METRICS]
     needed += [(paths.EVALUATION_DETAILS, "details of the evaluation"), (paths.MODEL, "details of the training")]
     tables = {title: list(flatten(figures).items()) for title, figures in tables.items() if figures}
-    return {"tables": tables, "notes": workspace.notes(*needed)}
+    return {"tables": tables, "parts": parts, "notes": workspace.notes(*needed)}
 
 
 def samples(workspace: Workspace) -> dict:
@@ -170,8 +193,9 @@ def model(workspace: Workspace) -> dict:
 def data_card(workspace: Workspace) -> dict:
     """Return the origin of the text and its counts by split; draw lengths of tokens and documents."""
     manifest, card = workspace.get(paths.MANIFEST), workspace.get(paths.AUDIT_DETAILS)
-    origin = {name: value for name, value in manifest.items() if name not in ("splits", "format_version")}
-    both = {name: value for name, value in card.items() if name not in (*SPLITS, "source", "duplicates")}
+    origin = {name: value for name, value in manifest.items() if name not in ("splits", "parts", "format_version")}
+    elsewhere = (*SPLITS, "source", "duplicates", "selection", "tokenizer")
+    both = {name: value for name, value in card.items() if name not in elsewhere}
     splits = [{**card[split], "duplicates": card["duplicates"][split]} for split in SPLITS] if card else []
     counts = [flatten(split) for split in splits]
     names = dict.fromkeys(name for each in counts for name in each)
@@ -182,9 +206,19 @@ def data_card(workspace: Workspace) -> dict:
         "origin": list(flatten(origin).items()),
         "counts": [(name, *(each.get(name) for each in counts)) for name in names],
         "both": list(flatten(both).items()),
+        "vocabulary": vocabulary_tables(card.get("tokenizer", {})),
         "pictures": text_pictures(workspace),
         "notes": workspace.notes(*needed),
     }
+
+
+def selection(workspace: Workspace) -> dict:
+    """Return the number of dropped documents by part, split and rule, and examples of each rule."""
+    details = workspace.get(paths.SELECTION_DETAILS)
+    notes = workspace.notes((paths.SELECTION_DETAILS, "which documents were dropped"))
+    examples = {rule: [describe_example(each) for each in few] for rule, few in details.get("examples", {}).items()}
+    rows = dropped_rows(details.get("documents", {}))
+    return {"name": details.get("selection"), "rows": rows, "examples": examples, "notes": notes}
 
 
 def text_pictures(workspace: Workspace) -> list[dict]:

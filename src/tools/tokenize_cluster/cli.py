@@ -6,7 +6,7 @@
 Replaces the stages tokenize_train and tokenize_val; the ids are the same, byte for byte. The same command again
 runs only the ranks that are missing or whose text, tokenizer or code changed, and joins them when all are finished;
 under Slurm that is the second call. Then `dvc commit -f tokenize_train` records the result, and `dvc repro`
-continues from there. --folder, --raw and the code must be on a disk that all machines can read.
+continues from there. --folder, --raw, --selection and the code must be on a disk that all machines can read.
 Needs `pip install -r requirements-cluster.txt`.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from lm.core.errors import EnvironmentFailure, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
-from lm.text.documents import Slice, refuse_overlap
+from lm.text.slices import AnySlice, MixedSlice, Slice, refuse_overlap
 from tools.common.arguments import tool_parser
 from tools.tokenize_cluster.ranks import SRC, RankJob, join_ranks, plan_ranks
 
@@ -41,6 +41,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--option", action="append", default=[], metavar="NAME=VALUE",
         help="for datatrove's executor: time=1:00:00, mem_per_cpu_gb=4, sbatch_args.account=mine, …")  # fmt: skip
     add("--raw", type=Path, default="data/raw")
+    add("--selection", type=Path, default="data/selection")
     add("--tokenizer", type=Path, default="data/tokenizer")
     add("--folder", type=Path, help="folder for the ranks' files and logs (ranks/SPLIT)")
     add("--out", type=Path, help="token file to write (data/processed_datasets/SPLIT.bin)")
@@ -56,7 +57,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def read_slice(split: str) -> Slice:
     """Return the slice that the stage tokenizes; refuse overlap as the stage does."""
     source = read_section(PARAMS, "data.source", str)
-    slices = {name: read_section(PRESETS, f"sources.{source}.{name}", Slice) for name in STAGES}
+    slices = {name: read_section(PRESETS, f"sources.{source}.{name}", AnySlice) for name in STAGES}
+    if isinstance(slices["train"], MixedSlice):
+        problem = f"sources.{source} is a mixture, whose stream no rank can cut out of the files"
+        raise ParamsError(f"{PRESETS}: {problem}; run `dvc repro {STAGES[split]}` instead")
     if split == "validation":
         refuse_overlap(slices["train"], slices["validation"], f"{PRESETS}: sources.{source}")
     return slices[split]
@@ -120,7 +124,8 @@ def main(argv: list[str]) -> None:
         raise ParamsError(f"{RUNTIME}: tokenize.chunk_chars is {chunk_chars}, needed: at least 1")
     with output_lock(args.out):
         # Divide the files among the ranks and run those that are not finished.
-        job = plan_ranks(args.raw, args.tokenizer, text_slice, args.folder, chunk_chars, args.ranks)
+        inputs = args.raw, args.selection, args.tokenizer
+        job = plan_ranks(*inputs, text_slice, args.folder, chunk_chars, args.ranks)
         unfinished = job.unfinished()
         print(f"{len(unfinished)} of {len(job.ranks)} ranks to tokenize", flush=True)
         if unfinished:

@@ -1,6 +1,6 @@
 """Tokenize in ranks: each rank reads some of a split's parquet files and writes a token file of its own.
 
-    job = plan_ranks(raw, tokenizer, text_slice, folder, chunk_chars, num_ranks)
+    job = plan_ranks(raw, selection, tokenizer, text_slice, folder, chunk_chars, num_ranks)
     for rank in job.unfinished():                     # anywhere, in any order
         tokenize_rank(job, rank)
     join_ranks(job, Path("train.bin"))
@@ -23,8 +23,10 @@ import pyarrow.compute as pc
 
 from lm.core.errors import IntegrityError, NoDocument
 from lm.core.files import read_json, sha256_file, sha256_json
-from lm.text.documents import MANIFEST, Chunk, Slice, check_files, check_slice, describe_source, iter_chunks
+from lm.text.documents import MANIFEST, Chunk, check_files, describe_source, iter_chunks
 from lm.text.parquet import iter_batches
+from lm.text.selection import describe_selection, read_dropped
+from lm.text.slices import Slice, check_slice
 from lm.tokenizer.encoding import encode_here, encode_in_thread, write_fast
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -33,27 +35,31 @@ from lm.tokens.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_
 
 # The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
-    "lm/text/documents.py", "lm/text/parquet.py", "lm/tokenizer/encoding.py", "lm/tokenizer/engine.py",
-    "lm/tokenizer/load.py", "lm/tokenizer/tally.py", "tools/tokenize_cluster/ranks.py",
+    "lm/text/documents.py", "lm/text/parquet.py", "lm/text/slices.py", "lm/tokenizer/encoding.py",
+    "lm/tokenizer/engine.py", "lm/tokenizer/load.py", "lm/tokenizer/pretokenize.py", "lm/tokenizer/tally.py",
+    "tools/tokenize_cluster/ranks.py",
 )  # fmt: skip
 SRC = Path(__file__).resolve().parents[2]
 PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
 
 
 class Rank(NamedTuple):
-    """What one rank reads: entries of the manifest, and the range of their characters."""
+    """What one rank reads: entries of the manifest, the range of their characters, and the documents to leave out."""
 
     number: int
     files: list[dict]
     slice: Slice
+    left_out: np.ndarray  # (n,) int64, numbers of documents, counted from the first of these files
 
 
 class Placed(NamedTuple):
-    """A file's entry in the manifest, and the range begin … end of its characters in the split."""
+    """A file's entry in the manifest, its characters begin … end in the split, and the numbers of its documents."""
 
     entry: dict
     begin: int = 0
     end: int = 0
+    first_document: int = 0
+    end_document: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +75,7 @@ class RankJob:
     slice: Slice
     chunk_chars: int
     manifest: dict = dataclasses.field(repr=False)  # without its splits
+    source: dict = dataclasses.field(repr=False)  # the sidecar's entry of the text and the selection
     ranks: list[Rank] = dataclasses.field(repr=False)
 
     def __call__(self, data, rank: int, world_size: int) -> None:
@@ -85,13 +92,15 @@ class RankJob:
 
 
 def plan_ranks(
-    raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
+    raw: Path, selection: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
 ) -> RankJob:
     """Divide a slice's files among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
     manifest = read_json(raw / MANIFEST)
     check_slice(manifest, text_slice)
+    dropped = read_dropped(selection, raw).get((manifest["source"], text_slice.split), np.empty(0, np.int64))
+    source = describe_source(raw, manifest) | {"selection": describe_selection(selection, raw)}
     files = manifest.pop("splits")[text_slice.split]["files"]
-    is_whole = text_slice.start_char == 0 and text_slice.num_chars is None
+    is_whole = text_slice.start_char == 0 and text_slice.num_chars is None and not len(dropped)
     placed = [Placed(entry) for entry in files] if is_whole else _place(raw, manifest["column"], files, text_slice)
     ranks = []
     for number, group in enumerate(_groups(placed, num_ranks)):
@@ -99,18 +108,24 @@ def plan_ranks(
         first = max(begin, text_slice.start_char)
         num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
         local = Slice(text_slice.split, first - begin, num_chars)
-        ranks.append(Rank(number, [file.entry for file in group], local))
-    return RankJob(raw.resolve(), tokenizer.resolve(), folder.resolve(), text_slice, chunk_chars, manifest, ranks)
+        left, right = np.searchsorted(dropped, [group[0].first_document, group[-1].end_document])
+        left_out = dropped[left:right] - group[0].first_document
+        ranks.append(Rank(number, [file.entry for file in group], local, left_out))
+    raw, tokenizer, folder = raw.resolve(), tokenizer.resolve(), folder.resolve()
+    return RankJob(raw, tokenizer, folder, text_slice, chunk_chars, manifest, source, ranks)
 
 
 def _place(raw: Path, column: str, files: list[dict], text_slice: Slice) -> list[Placed]:
     """Return the files with characters of the slice, and where they are in the split, after one pass over them."""
-    placed, position = [], 0
+    placed, position, number = [], 0, 0
     for entry in files:
-        texts = (batch.column(0) for batch in iter_batches(raw / entry["path"], [column]))
-        begin, position = position, position + sum(pc.sum(pc.utf8_length(text)).as_py() or 0 for text in texts)
+        begin, first_document = position, number
+        for batch in iter_batches(raw / entry["path"], [column]):
+            lengths = pc.utf8_length(batch.column(0))
+            position += pc.sum(lengths).as_py() or 0
+            number += pc.sum(pc.greater(lengths, 0)).as_py() or 0
         if position > text_slice.start_char:
-            placed.append(Placed(entry, begin, position))
+            placed.append(Placed(entry, begin, position, first_document, number))
         if position >= text_slice.end_char:
             break
     return placed
@@ -133,7 +148,8 @@ def describe_encoder(tokenizer: Tokenizer) -> dict:
 
 def origin_of(job: RankJob, rank: Rank, encoder: dict) -> dict:
     """Return everything that a rank's token file depends on."""
-    return {"files": rank.files, "slice": dataclasses.asdict(rank.slice), "column": job.manifest["column"], **encoder}
+    text = {"files": rank.files, "slice": dataclasses.asdict(rank.slice), "column": job.manifest["column"]}
+    return {**text, "left_out": sha256_json(rank.left_out.tolist()), **encoder}
 
 
 def is_finished(path: Path, origin: dict) -> bool:
@@ -168,7 +184,8 @@ def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
     split = {"files": rank.files, "characters": sys.maxsize}  # plan_ranks has checked that the split holds the slice
     manifest = {**job.manifest, "splits": {rank.slice.split: split}}
     with contextlib.suppress(NoDocument):
-        yield from iter_chunks(job.raw, manifest, rank.slice, job.chunk_chars)
+        dropped = {(manifest["source"], rank.slice.split): rank.left_out}
+        yield from iter_chunks(job.raw, manifest, rank.slice, job.chunk_chars, dropped)
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:
@@ -183,5 +200,5 @@ def join_ranks(job: RankJob, out: Path) -> dict:
     tally = Tally()
     for record in records:
         tally.add(Tally(**{name: record[name] for name in vars(tally)}))
-    described = tally.describe(tokenizer, job.slice, describe_source(job.raw, job.manifest))
+    described = tally.describe(tokenizer, job.slice, job.source)
     return join_shards(out, shards, tokenizer.meta["dtype"], described)

@@ -90,6 +90,17 @@ def test_a_broken_json_file_is_named(tmp_path, content, sentence):
         read_json(path)
 
 
+@pytest.mark.parametrize("content", [None, "{"])
+def test_the_advice_about_a_file_of_the_user_is_the_callers(tmp_path, content):
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(IntegrityError, match="; run `dvc repro"):
+        read_json(path)
+    with pytest.raises(IntegrityError, match=r"; name another folder$"):
+        read_json(path, "name another folder")
+
+
 def test_floats_keep_eight_digits(tmp_path):
     write_csv(tmp_path / "x.csv", ["step", "loss"], [[1, 1 / 3], [2, 2.0]])
     assert (tmp_path / "x.csv").read_text() == "step,loss\n1,0.33333333\n2,2\n"

@@ -29,6 +29,11 @@ class Section:
             raise ValueError(f"rate is {self.rate}, needed: above 0")
 
 
+@dataclasses.dataclass(frozen=True)
+class Longer(Inner):
+    weights: dict[str, float]
+
+
 GOOD = {
     "rate": 1e-5,
     "steps": 3,
@@ -106,3 +111,19 @@ def test_a_missing_key_a_duplicate_and_broken_yaml_are_refused(tmp_path):
     path.write_text("a: {b: 1}\n")
     with pytest.raises(ParamsError, match=r"a\.c is missing; there are: b"):
         read_section(path, "a.c", int)
+
+
+def test_of_several_dataclasses_the_one_with_more_of_the_keys_is_read():
+    short, weighted = {"start": 1, "end": None}, {"start": 1, "end": 2, "weights": {"a": 1}}
+    assert coerce(short, Inner | Longer, "s", "p.yaml") == Inner(1, None)
+    assert coerce(weighted, Inner | Longer, "s", "p.yaml") == Longer(1, 2, {"a": 1.0})
+    with pytest.raises(ParamsError, match=r"p\.yaml: s\.begin is unknown; the nearest valid name is s\.end"):
+        coerce({"begin": 1, "end": 2}, Inner | Longer, "s", "p.yaml")
+    with pytest.raises(ParamsError, match=r"p\.yaml: s is None, not a mapping"):
+        coerce(None, Inner | Longer, "s", "p.yaml")
+
+
+def test_a_mapping_of_any_content_is_read_as_dict():
+    assert coerce({"a": [1, {"b": None}]}, dict, "s", "p.yaml") == {"a": [1, {"b": None}]}
+    with pytest.raises(ParamsError, match="s is 3, not a mapping"):
+        coerce(3, dict, "s", "p.yaml")

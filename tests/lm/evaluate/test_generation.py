@@ -46,6 +46,51 @@ def test_cache_gives_the_same_logits_whatever_the_pieces(model, pieces):
     assert kept == [7, 7, 40, 7]  # a sliding layer keeps its window, less one for the next token
 
 
+@pytest.fixture
+def within(model):
+    """Return the model such that it keeps to its document, which begins with id 9."""
+    other = Gemma3Model(CONFIG)
+    other.load_state_dict(model.state_dict())
+    other.document_start_id = 9
+    return other
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_prompt_of_several_documents_counts_from_the_last_one_on(model, within, use_cache):
+    settings = {"temperature": 1.0, "use_cache": use_cache, "eot_id": 9}
+    last = PROMPT[PROMPT.index(9) :]
+    assert sample(within, 30, **settings) == sample(model, 30, prompt=last, **settings)
+    assert sample(within, 30, **settings) != sample(model, 30, **settings)
+    assert sample(within, 30, prompt=last[1:], **settings) == sample(model, 30, prompt=last[1:], **settings)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_drawn_document_end_begins_a_new_document(within, use_cache):
+    within.document_start_id = 40
+    stream = sample(within, 80, seed=1, temperature=3.0, use_cache=use_cache)
+    assert 40 in stream[:-1]
+    generator = torch.Generator().manual_seed(1)
+    for number, drawn in enumerate(stream):  # each id is drawn from the logits of the whole text, masked
+        logits = within(torch.tensor([PROMPT + stream[:number]]))[0, -1]
+        assert Sampling(3.0).draw(logits, generator) == drawn
+
+
+def test_the_first_token_of_a_document_is_predicted_as_in_training(within):
+    """Training sees it after the end of another document, generation after the end-of-text id alone."""
+    packed, alone = (within(torch.tensor([ids]))[0, -1] for ids in ([*PROMPT, 9], [9]))
+    assert (packed - alone).abs().max() < 1e-5 * alone.abs().max()
+
+
+def test_a_second_document_in_a_cache_is_refused(within):
+    cache = KVCache()
+    within.hidden(torch.tensor([[9, 1, 2]]), cache)
+    within.hidden(torch.tensor([[3]]), cache)
+    with pytest.raises(ValueError, match="goes on after its document's end, needed: a new cache for each document"):
+        within.hidden(torch.tensor([[9]]), cache)
+    with pytest.raises(ValueError, match="a new cache"):
+        within.hidden(torch.tensor([[9, 1, 9]]), KVCache())
+
+
 @pytest.mark.parametrize("window", [1, 2, 8, 200])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]], ids=["prompt", "one_id"])

@@ -82,6 +82,23 @@ def test_the_standard_error_is_that_of_repeated_sampling():
     assert np.mean([figure["bits_per_byte_se"] for figure in figures]) == pytest.approx(spread, rel=0.2)
 
 
+@pytest.mark.parametrize("block_tokens", [1, 7, 100, 1 << 20])
+def test_sums_by_span_are_the_same_bits_in_blocks(monkeypatch, block_tokens):
+    monkeypatch.setattr("lm.model.score._BLOCK_TOKENS", block_tokens)
+    rng = np.random.default_rng(1)
+    values = rng.random(100).astype(np.float32)
+    bounds = np.array([0, 0, 1, 7, 7, 14, 50, 99, 100])
+    spans = np.column_stack([bounds[:-1], bounds[1:]])
+    cumulative = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    assert sum_by_span(values, spans).tolist() == (cumulative[spans[:, 1]] - cumulative[spans[:, 0]]).tolist()
+    assert sum_by_span(values > 0.5, spans[2:4]).tolist() == [(values[1:7] > 0.5).sum(), 0]
+    positions = rng.integers(0, 64, 100).astype(np.int32)
+    whole = np.bincount(np.ceil(np.log2(positions + 1)).astype(int), weights=values)
+    assert [mean * count for _, mean, count in loss_by_position(values, positions)] == pytest.approx(
+        whole[whole > 0].tolist()
+    )
+
+
 def test_loss_by_position_is_a_mean_over_octaves():
     rows = loss_by_position(np.array([1.0, 2.0, 3.0, 5.0, 7.0]), np.array([0, 1, 2, 3, 4]))
     assert rows == [(1, 1.0, 1), (2, 2.0, 1), (4, 4.0, 2), (5, 7.0, 1)]

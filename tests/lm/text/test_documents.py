@@ -6,8 +6,9 @@ import pytest
 
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import write_json
-from lm.text.documents import Slice, iter_chunks, iter_texts, read_manifest, refuse_overlap
+from lm.text.documents import iter_chunks, iter_texts, read_manifest
 from lm.text.parquet import describe_split, write_documents
+from lm.text.slices import Slice, refuse_overlap
 
 TEXTS = ["abc", "dé", "", "\N{GRINNING FACE}xyz", "q" * 10]
 

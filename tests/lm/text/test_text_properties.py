@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from lm.core.errors import NoDocument, ParamsError
 from lm.core.files import write_json
-from lm.text.documents import Slice, iter_chunks, iter_texts, read_manifest, refuse_overlap
+from lm.text.documents import iter_chunks, iter_texts, read_manifest
 from lm.text.parquet import describe_split, write_documents
+from lm.text.slices import Slice, refuse_overlap
 from support.properties import check_examples
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_size=1, max_size=12).filter(any)

@@ -20,6 +20,7 @@ from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.byte_level import LONG_WORD_CHARS, cut_long_words, recover_merges
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
+from support.selections import write_selection
 from support.tokenizer_cases import (
     TEXTS,
     TRAINING,
@@ -28,6 +29,8 @@ from support.tokenizer_cases import (
     save_tokenizer,
     write_bpe,
 )
+
+BPE = {"kind": "bpe", "vocab_size": VOCAB_SIZE, "pretokenizer": "gpt2"}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def test_training_is_deterministic(bpe_folder, tmp_path):
         "import pickle, sys; from pathlib import Path\n"
         "from lm.tokenizer.build import write_trained\n"
         "texts = pickle.load(sys.stdin.buffer); folder = Path(sys.argv[1]); folder.mkdir()\n"
-        f"write_trained(folder, [texts], {VOCAB_SIZE}, {{}})\n"
+        f"write_trained(folder, [texts], {VOCAB_SIZE}, 'gpt2', {{}})\n"
     )
     for threads in ("1", "3"):
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": threads}
@@ -160,32 +163,36 @@ def project(tmp_path, monkeypatch):
         train = {"split": "train", "start_char": 0, "num_chars": None, **changed}
         write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t"}})
         write_json("presets.yaml", {"sources": {"mine": {"train": train}}, "tokenizers": {"t": params}})
-        return make_tokenizer.main(["--raw", "raw", "--tokenizer", "data/tokenizer"])
+        write_selection("selection", "raw")
+        return make_tokenizer.main(["--raw", "raw", "--selection", "selection", "--tokenizer", "data/tokenizer"])
 
     return run
 
 
 def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
-    assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}) == 0
+    assert project(BPE) == 0
     assert files_of("data/tokenizer") == files_of(bpe_folder)
     assert read_json("data/tokenizer/meta.json")["text"] == {
         "manifest_sha256": sha256_file("raw/manifest.json"),
+        "dropped_sha256": sha256_file("selection/dropped.parquet"),
         "slice": {"split": "train", "start_char": 0, "num_chars": None},
     }
-    assert project({"kind": "bpe", "vocab_size": VOCAB_SIZE}, num_chars=5000) == 0
+    assert project(BPE, num_chars=5000) == 0
     assert files_of("data/tokenizer") != files_of(bpe_folder)
-    assert project({"kind": "bpe", "vocab_size": 50_000}) == 0
+    assert project(BPE | {"vocab_size": 50_000}) == 0
     assert load_tokenizer("data/tokenizer").vocab_size < 50_000 and "fewer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("params", "changed", "code", "sentence"),
     [
-        ({"kind": "bpe", "vocab_size": 256}, {}, 2, "tokenizers.t.vocab_size is 256, needed: at least 257"),
+        (BPE | {"vocab_size": 256}, {}, 2, "tokenizers.t.vocab_size is 256, needed: at least 257"),
         ({"kind": "bpe"}, {}, 2, "tokenizers.t.vocab_size is missing"),
+        ({"kind": "bpe", "vocab_size": 300}, {}, 2, "tokenizers.t.pretokenizer is missing; give it a value"),
+        (BPE | {"pretokenizer": "gpt4"}, {}, 2, "pretokenizer is 'gpt4'; it must be one of gpt2, cl100k, o200k"),
         ({"kind": "words"}, {}, 2, "tokenizers.t.kind is 'words'"),
         ({"kind": "tiktoken", "encoding": "gpt5"}, {}, 2, "tokenizers.t.encoding is 'gpt5'"),
-        ({"kind": "bpe", "vocab_size": 300}, {"start_char": 10**9}, 3, "start_char is 1000000000"),
+        (BPE, {"start_char": 10**9}, 3, "start_char is 1000000000"),
     ],
 )
 def test_the_stage_explains_a_refusal_in_one_sentence(project, capsys, params, changed, code, sentence):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import pickle
-import re
 import shutil
 import unicodedata
 from pathlib import Path
@@ -15,7 +14,7 @@ import tiktoken
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import _LONG_RUN, _SPACE, LONG_RUN_CHARS, load_tokenizer, open_backend, well_formed
+from lm.tokenizer.load import load_tokenizer, well_formed
 from support.tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, write_bpe, write_gemma_like, write_gpt2
 
 
@@ -74,6 +73,8 @@ def test_documents_are_encoded_separately_and_end_with_eot(byte_level_folder):
     assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
     assert tokenizer.decode_bytes(ids) == "".join(text + "<|endoftext|>" for text in texts).encode()
     assert tokenizer.token_bytes[tokenizer.eot_id] == 0 and tokenizer.is_byte_level
+    assert tokenizer.bytes_of(ids).dtype == np.uint8
+    assert tokenizer.bytes_of(ids).tolist() == tokenizer.token_bytes[ids].tolist()
 
 
 def test_no_documents_give_no_ids(bpe_folder):
@@ -85,31 +86,6 @@ def test_surrogates_are_joined_or_replaced():
     assert well_formed("a\ud800b\udfff\ud83d\ude00\ud800") == "a\ufffdb\ufffd\U0001f600\ufffd"
 
 
-def test_white_space_matches_the_pattern():
-    """A class wider than tiktoken's \\s would cut where the pattern does not."""
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    only_space = tiktoken.Encoding("space", pat_str=r"\s", mergeable_ranks=ranks, special_tokens={})
-    characters = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
-    assert only_space.decode(only_space.encode_ordinary(characters)) == "".join(re.findall(_SPACE, characters))
-
-
-def test_a_million_spaces_are_encoded_as_the_reference_does(bpe_folder):
-    tokenizer = load_tokenizer(bpe_folder)
-    reference = open_backend(bpe_folder / "tokenizer.json")
-    run = " " * 1_000_000
-    short = (" " * (LONG_RUN_CHARS - 1) + "x") * 2
-    for text in (run + "x", "a" + run + "\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll", short):
-        assert tokenizer.encode(text) == reference.encode(text).ids
-    assert len(tokenizer.encode("é" * 2_000_000)) > 0
-
-
-def test_a_text_is_cut_only_at_long_runs(monkeypatch, bpe_folder):
-    monkeypatch.setattr("lm.tokenizer.load.LONG_RUN_CHARS", 2)
-    monkeypatch.setattr("lm.tokenizer.load._LONG_RUN", re.compile(_LONG_RUN.pattern.replace(str(LONG_RUN_CHARS), "2")))
-    cut, whole = load_tokenizer(bpe_folder), open_backend(bpe_folder / "tokenizer.json")
-    assert [cut.encode(text) for text in TEXTS] == [encoding.ids for encoding in whole.encode_batch_fast(TEXTS)]
-
-
 def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path):
     folder = shutil.copytree(bpe_folder, tmp_path / "copy")
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -119,6 +95,10 @@ def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path):
     write_json(folder / "meta.json", {key: value for key, value in meta.items() if key != "eot_id"})
     with pytest.raises(IntegrityError, match="eot_id is missing"):
         load_tokenizer(folder)
+    for wrong in ("cl100k", "gpt5", None):
+        write_json(folder / "meta.json", {**meta, "pretokenizer": wrong})
+        with pytest.raises(IntegrityError, match=f"pretokenizer is {wrong!r}, but pattern is not the one of that name"):
+            load_tokenizer(folder)
     (folder / "meta.json").unlink()
     with pytest.raises(IntegrityError, match=r"meta\.json"):
         load_tokenizer(folder)
@@ -157,6 +137,8 @@ def test_a_gemma_like_tokenizer_is_described(gemma_source, gemma_tokenizer):
     texts = ["plain words, é 漢字", "👋\n\n<tag>"]
     ids, _ = tokenizer.encode_documents(texts)
     assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
+    joined = b"".join(tokenizer.token_texts.get(token_id, b"") for token_id in ids.tolist())
+    assert joined == "".join(texts).encode() and vocab["<bos>"] not in tokenizer.token_texts
 
 
 def test_the_fuzz_reaches_every_plane_and_category():

@@ -8,6 +8,7 @@ import pytest
 from lm.core.files import write_json
 from lm.text.parquet import describe_split, write_documents
 from support.memory import MEASURE
+from support.selections import write_selection
 from support.workspace import Workspace
 
 
@@ -19,7 +20,8 @@ def peak_mib(workspace, copies):
     split = describe_split(raw, "train", "text")
     write_json(raw / "manifest.json", {"source": "stories", "column": "text", "splits": {"train": split}})
     out = workspace.folder / "data" / "processed_datasets" / "train.bin"
-    folders = ["--raw", "data/raw", "--tokenizer", "data/tokenizer"]
+    write_selection(raw.with_name("selection"), raw)
+    folders = ["--raw", "data/raw", "--selection", "data/selection", "--tokenizer", "data/tokenizer"]
     stage = ["src/tokenize_split.py", "--split", "train", *folders, "--tokens", out]
     measured = workspace.run(sys.executable, "-c", MEASURE, sys.executable, *map(str, stage)).stdout
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
@@ -30,8 +32,10 @@ def peak_mib(workspace, copies):
 def test_ten_times_the_text_takes_the_same_memory(tmp_path):
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    make_tokenizer = ["src/make_tokenizer.py", "--raw", "data/raw", "--tokenizer", "data/tokenizer"]
-    for stage in (["src/fetch.py", "--raw", "data/raw"], make_tokenizer):
+    definition, raw = ["--definition", "data/source.json"], ["--raw", "data/raw"]
+    select = ["src/select_documents.py", *raw, "--selection", "data/selection"]
+    make_tokenizer = ["src/make_tokenizer.py", *select[1:], "--tokenizer", "data/tokenizer"]
+    for stage in (["src/resolve.py", *definition], ["src/fetch.py", *definition, *raw], select, make_tokenizer):
         subprocess.run([sys.executable, *stage], cwd=tmp_path, env=workspace.environment, check=True)
     small, large = (peak_mib(workspace, copies) for copies in (20, 200))
     assert large < 400

@@ -1,5 +1,7 @@
 """Shared n-grams equal those of a plain search for any block size and never span two documents."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -19,24 +21,63 @@ def plain(ids, others, n):
     return shared
 
 
+def shared_tokens(ids, others, n):
+    """Return the blocks as one array, after checking that they are side by side."""
+    found = np.zeros(0, bool)
+    for position, is_shared in ngrams.shared_blocks(ids, others, EOT, n):
+        assert position == len(found)
+        found = np.concatenate([found, is_shared])
+    return found
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("n", [1, 3, 5])
-@pytest.mark.parametrize("block_tokens", [7, 1 << 22])
-def test_shared_tokens_are_those_of_a_plain_search(monkeypatch, seed, n, block_tokens):
+@pytest.mark.parametrize(("known", "block_tokens"), [(1 << 24, 7), (3, 2), (64, 7), (299, 1 << 20), (1 << 24, 1 << 20)])
+def test_shared_tokens_are_those_of_a_plain_search(monkeypatch, seed, n, known, block_tokens):
+    monkeypatch.setattr(ngrams, "KNOWN_NGRAMS", known)
     monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", block_tokens)
     rng = np.random.default_rng(seed)
     ids, others = (rng.integers(0, EOT + 1, size).astype(np.uint16) for size in (300, 200))
     ids[50:80] = others[20:50]
-    shared = ngrams.shared_tokens(ids, others, EOT, n)
+    shared = shared_tokens(ids, others, n)
     assert np.array_equal(shared, plain(ids.tolist(), others.tolist(), n))
     assert 0 < shared.sum() < len(ids)
+
+
+@pytest.mark.parametrize("known", [5, 64, 1 << 24])
+def test_the_shared_tokens_of_documents_are_counted_without_their_end(monkeypatch, known):
+    monkeypatch.setattr(ngrams, "KNOWN_NGRAMS", known)
+    rng = np.random.default_rng(3)
+    ids, others = (rng.integers(0, EOT + 1, size).astype(np.uint16) for size in (300, 400))
+    ids[50:110], ids[-1], ids[20:23] = others[20:80], EOT, EOT
+    counts = list(ngrams.count_shared(ids, others, EOT, 3))
+    tokens, shared = (np.concatenate(each) for each in zip(*counts, strict=True))
+    marks = plain(ids.tolist(), others.tolist(), 3)
+    ends = np.flatnonzero(ids == EOT)
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    assert tokens.tolist() == (ends - begins).tolist() and 0 in tokens
+    assert shared.tolist() == [marks[begin:end].sum() for begin, end in zip(begins, ends, strict=True)]
+    assert 0 < shared.sum() < tokens.sum()
+
+
+def test_memory_does_not_grow_with_the_streams(monkeypatch):
+    """A byte for each token of one stream would already be too much."""
+    for name, value in {"KNOWN_NGRAMS": 1 << 13, "_BLOCK_TOKENS": 1 << 13, "_FILTER_BITS": 12}.items():
+        monkeypatch.setattr(ngrams, name, value)
+    rng = np.random.default_rng(0)
+    ids, others = (rng.integers(0, 50, 200_000).astype(np.uint16) for _ in range(2))
+    tracemalloc.start()
+    tokens = sum(int(each.sum()) for each, _ in ngrams.count_shared(ids, others[:20_000], EOT, 5))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert tokens > 190_000 and peak < 60 * (1 << 13) + 300_000
 
 
 @pytest.mark.parametrize("ids", [[], [1, 2], [EOT] * 20, [1, 2, EOT, 3]])
 def test_a_stream_without_ngrams_shares_nothing(ids):
     ids = np.array(ids, np.uint16)
-    assert not ngrams.shared_tokens(ids, np.arange(100, dtype=np.uint16), EOT, 5).any()
-    assert not ngrams.shared_tokens(np.arange(100, dtype=np.uint16), ids, EOT, 5).any()
+    assert not shared_tokens(ids, np.arange(100, dtype=np.uint16), 5).any()
+    assert not shared_tokens(np.arange(100, dtype=np.uint16), ids, 5).any()
 
 
 def test_hashes_do_not_depend_on_the_dtype():

@@ -52,7 +52,7 @@ def test_two_epochs_take_every_window_once_each(num_tokens, seq_len, batch_size,
 @check_examples
 @given(num_tokens=st.integers(1, 100_000), num_selected=st.integers(1, 100_000), seq_len=st.integers(1, 600))
 def test_selected_windows_are_inside_aligned_and_evenly_spread(num_tokens, num_selected, seq_len):
-    starts = selection_starts(num_tokens, num_selected, seq_len)
+    starts = selection_starts(num_tokens, num_selected, seq_len, np.array([[0, num_tokens]]))
     num_windows = max(1, num_tokens // seq_len)
     assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
     assert np.all(starts % seq_len == 0)
@@ -62,6 +62,21 @@ def test_selected_windows_are_inside_aligned_and_evenly_spread(num_tokens, num_s
     assert len(gaps) == 0 or (gaps.min() >= 1 and gaps.max() - gaps.min() <= 1)
     # As much of the stream is before the first window as after the last one, up to one gap.
     assert abs(numbers[0] - (num_windows - 1 - numbers[-1])) <= num_windows / len(starts)
+
+
+@check_examples
+@given(
+    lengths=st.lists(st.one_of(st.integers(1, 50), st.integers(1, 5_000)), min_size=1, max_size=60),
+    num_selected=st.integers(1, 20_000),
+    seq_len=st.integers(1, 100),
+)
+def test_selected_windows_are_different_ones_whatever_the_documents(lengths, num_selected, seq_len):
+    ends = np.cumsum(lengths)
+    starts = selection_starts(int(ends[-1]), num_selected, seq_len, np.column_stack([ends - lengths, ends]))
+    num_windows = max(1, ends[-1] // seq_len)
+    assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
+    assert np.all(starts % seq_len == 0) and np.all(np.diff(starts) > 0)
+    assert starts[0] >= 0 and starts[-1] < num_windows * seq_len
 
 
 @st.composite

@@ -137,9 +137,15 @@ def test_inputs_and_targets_on_a_device_share_one_buffer():
         assert y.stride() == (5, 1)
 
 
+def spans_of(lengths):
+    """Return the spans (D, 2) of documents side by side."""
+    ends = np.cumsum(lengths)
+    return np.column_stack([ends - lengths, ends])
+
+
 @pytest.mark.parametrize(("num_tokens", "num_selected", "seq_len"), [(174_983, 32_768, 128), (10_000, 999, 7)])
 def test_selected_windows_are_spread_evenly_over_the_file(num_tokens, num_selected, seq_len):
-    starts = selection_starts(num_tokens, num_selected, seq_len)
+    starts = selection_starts(num_tokens, num_selected, seq_len, spans_of([num_tokens]))
     assert starts.dtype == np.int64 and len(starts) == num_selected // seq_len
     assert np.all(starts % seq_len == 0) and starts[0] >= 0 and starts[-1] + seq_len <= num_tokens
     distances = np.diff(starts) // seq_len
@@ -163,4 +169,42 @@ def test_selected_windows_are_spread_evenly_over_the_file(num_tokens, num_select
     ],
 )
 def test_selected_windows_at_the_limits(num_tokens, num_selected, expected):
-    assert selection_starts(num_tokens, num_selected, 10).tolist() == expected
+    assert selection_starts(num_tokens, num_selected, 10, spans_of([num_tokens])).tolist() == expected
+
+
+def fractions_of(lengths, num_selected, seq_len):
+    """Return the fraction (D,) of the selection tokens that each document holds; no token is selected twice."""
+    starts = selection_starts(sum(lengths), num_selected, seq_len, spans_of(lengths))
+    assert len(starts) == num_selected // seq_len and len(set(starts)) == len(starts)
+    held = np.repeat(np.arange(len(lengths)), lengths)[starts[:, None] + np.arange(seq_len)]
+    return np.bincount(held.ravel(), minlength=len(lengths)) / held.size
+
+
+def test_no_document_holds_more_than_a_few_per_cent_of_the_selection_tokens():
+    lengths = np.random.default_rng(1).permutation([26_000, 16_000, 9_000, *[1_300] * 93])  # 15 % in one document
+    fractions = fractions_of(lengths, 32_768, 128)
+    assert fractions.max() < 0.035 and fractions[lengths > 1_300].min() > 0.025
+    # The others keep their proportions, up to a window.
+    assert np.abs(fractions[lengths == 1_300] - fractions[lengths == 1_300].mean()).max() < 1.5 * 128 / 32_768
+
+
+def test_documents_of_a_few_per_cent_hold_what_they_hold_in_the_file():
+    lengths = np.random.default_rng(1).integers(500, 3_000, 100)
+    assert np.abs(fractions_of(lengths, 32_768, 128) - lengths / lengths.sum()).max() < 1.5 * 128 / 32_768
+
+
+@pytest.mark.parametrize(
+    ("lengths", "num_selected", "most"),
+    [
+        ([90_000, *[1_000] * 19], 6_400, 0.10),  # few documents: twice an equal part, and a window
+        ([90_000, 1_000], 6_400, 1.0),  # of two documents: no limit
+        ([90_000, *[100] * 99], 64_000, 0.86),  # the others have too few tokens: all of them are taken
+    ],
+)
+def test_a_file_without_enough_documents_has_the_least_limit_that_it_can_keep(lengths, num_selected, most):
+    assert most - 0.02 < fractions_of(lengths, num_selected, 100).max() <= most
+
+
+def test_tokens_after_the_last_document_count_as_a_document():
+    starts = selection_starts(10_000, 1_000, 100, spans_of([2_000, 3_000]))
+    assert np.histogram(starts, 2, (0, 10_000))[0].tolist() == [5, 5]

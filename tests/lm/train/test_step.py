@@ -1,6 +1,7 @@
 """Training steps: repeatable, resumable bit for bit, the same for any micro-batch, stopped by non-finite values."""
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.tokens.windows import TokenWindows
+from lm.tokens.shards import ShardedIds
+from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.batches import prefetch
 from lm.train.optimizers import build_optimizers
 from lm.train.preflight import step_seconds, validation_seconds
@@ -60,6 +62,10 @@ class Params:
 class Tokens:
     ids: np.ndarray = dataclasses.field(default_factory=lambda: IDS)
     eot_id: int = 49
+
+    @property
+    def spans(self):
+        return np.array([[0, len(self.ids)]])
 
 
 def new_state(optimizer="muon"):
@@ -129,6 +135,40 @@ def test_accumulation_gives_the_gradients_of_the_large_batch(micro_batches):
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
     assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["file", "shards"])
+def test_micro_batches_and_shards_keep_to_documents_alike(sharded):
+    ids = ShardedIds([IDS[:1100], IDS[1100:1101], IDS[1101:]]) if sharded else IDS
+    batch = tuple(map(torch.from_numpy, TokenWindows(ids, 16, 8, seed=1).batch(0)))
+    across, whole, parts = (new_state() for _ in range(3))
+    for state in (whole, parts):
+        state.model.document_start_id = 49
+    results = [
+        (compute_gradients(state, batch, params, torch.float32), [p.grad for p in state.model.parameters()])
+        for state, params in ((whole, Params()), (parts, Params(micro_batch_tokens=32)), (across, Params()))
+    ]
+    (loss, grads), (loss_of_parts, grads_of_parts), (loss_across, _) = results
+    assert loss_of_parts == pytest.approx(loss, abs=1e-6)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(grads, grads_of_parts, strict=True))
+    assert loss_across != pytest.approx(loss, abs=1e-6)
+
+
+def test_validation_keeps_to_documents():
+    """The windows that select the best model have the losses of their documents alone."""
+    state, params, alone = new_state(), Params(eval_tokens=400), []
+    for start in selection_starts(len(IDS), params.eval_tokens, 16, Tokens().spans):
+        window = torch.from_numpy(IDS[start - 1 : start + 16].astype(np.int64))[None]
+        cuts = [0, *(i for i in range(1, 16) if window[0, i] == 5), 16]
+        alone += [
+            state.model.token_losses(window[:, a:b], window[:, a + 1 : b + 1]) for a, b in itertools.pairwise(cuts)
+        ]
+    assert len(alone) > 25
+    across = validation_loss(state, Tokens(eot_id=5), params, torch.float32)
+    state.model.document_start_id = 5
+    within = validation_loss(state, Tokens(eot_id=5), params, torch.float32)
+    assert within == pytest.approx(torch.cat(alone, 1).mean().item(), abs=1e-5)
+    assert within != pytest.approx(across, abs=1e-5)
 
 
 def test_a_row_of_the_curve_averages_its_interval():

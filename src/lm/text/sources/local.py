@@ -9,7 +9,6 @@ import codecs
 import contextlib
 import csv
 import dataclasses
-import hashlib
 import io
 import json
 import os
@@ -25,10 +24,10 @@ from tqdm import tqdm
 from lm.core.errors import DataError
 from lm.core.params import needed
 from lm.text.parquet import describe_split, iter_batches, write_documents
+from lm.text.splits import MAX_OVERSHOOT, SplitParams, choose_validation, digest, in_batches
 
 REPLACEMENT = "\ufffd"
 MAX_UNREADABLE_FRACTION = 0.1  # of a file's characters: U+FFFD for invalid bytes, and NUL
-MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 SPLIT_AT_BLANK_LINES = """`dvc exp run -S data.source=local -S 'presets.yaml:sources.local.fetch.separator="\\n\\n"'`"""
 csv.field_size_limit(sys.maxsize)
@@ -43,20 +42,18 @@ class LocalPath:
 
 @dataclasses.dataclass(frozen=True)
 class LocalFetch:
-    """Which files below local.path are read (`include`, a glob), how, and the fraction for validation."""
+    """Which files below local.path are read (`include`, a glob), how, and what is for validation."""
 
     kind: Literal["local"]
     include: str
     column: str
     separator: str | None
-    validation_fraction: float | None
+    split: SplitParams | None
 
     def __post_init__(self):
         parts = PurePosixPath(self.include).parts
         is_below = parts and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
         needed(is_below, "include", repr(self.include), "a glob below local.path such as '**/*.txt'")
-        in_range = self.validation_fraction is None or 0 < self.validation_fraction < 1
-        needed(in_range, "validation_fraction", self.validation_fraction, "between 0 and 1, or null for one split")
         needed(self.separator != "", "separator", "empty", "a string, or null for one document per file")
 
 
@@ -75,19 +72,19 @@ def link_into_copy(path: Path) -> None:
 def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     """Write the documents below `folder` in path order and return the manifest.
 
-    With a validation_fraction, documents are chosen for validation by the SHA-256 of their text: alike on every machine
-    and for all file names, equal documents together. Without a fraction the only split is `text`, cut by the slices.
+    With `split`, clusters of near-duplicates are chosen for validation by the SHA-256 of their texts:
+    alike on every machine and for all file names. Without it the only split is `text`, cut by the slices.
     """
     files, replaced = find_files(path, fetch.include), Counter()
-    if fetch.validation_fraction is None:
+    if fetch.split is None:
         splits = ("text",)
         write_documents(folder / "text/0000.parquet", _documents(files, fetch, replaced))
     else:
-        splits, chosen = ("train", "validation"), _choose_validation(files, fetch, fetch.validation_fraction)
-        train = (text for text in _documents(files, fetch, replaced) if not text or _digest(text) not in chosen)
+        splits, chosen = ("train", "validation"), _choose_validation(files, fetch, fetch.split)
+        train = (text for text in _documents(files, fetch, replaced) if not text or digest(text) not in chosen)
         write_documents(folder / "train/0000.parquet", train)
         again = _documents(files, fetch, Counter())  # replaced characters were counted in the first pass
-        validation = (text for text in again if text and _digest(text) in chosen)
+        validation = (text for text in again if text and digest(text) in chosen)
         write_documents(folder / "validation/0000.parquet", validation)
     if replaced:
         where = f"{replaced.total()} characters in {len(replaced)} of {len(files)} files"
@@ -115,32 +112,24 @@ def find_files(path: Path, include: str) -> list[Path]:
     return files
 
 
-def _choose_validation(files: list[Path], fetch: LocalFetch, fraction: float) -> set[bytes]:
-    """Return the highest digests that give the wanted characters, without far too long documents; warn if far off."""
-    lengths = Counter()
-    for text in filter(None, _documents(files, fetch, Counter())):
-        lengths[_digest(text)] += len(text)
-    if len(lengths) < 2:
-        found = f"found {len(lengths)} distinct documents in {len(files)} files, needed: at least 2, one for validation"
+def _choose_validation(files: list[Path], fetch: LocalFetch, params: SplitParams) -> frozenset[bytes]:
+    """Return the digests of the documents for validation; warn if the split is not as it was asked for."""
+    split = choose_validation(in_batches(filter(None, _documents(files, fetch, Counter()))), params)
+    if split is None:
+        found = f"all documents of {len(files)} files are one, or near-duplicates, and one is needed for validation"
         remedy = f"add files, or make each paragraph a document with {SPLIT_AT_BLANK_LINES}"
         raise DataError(f"local.path: {found}; {remedy}")
-    wanted_chars, num_chars, chosen = fraction * lengths.total(), 0, set()
-    for digest in sorted(lengths, reverse=True)[:-1]:  # the last document is always for training
-        if num_chars < wanted_chars and num_chars + lengths[digest] <= MAX_OVERSHOOT * wanted_chars:
-            num_chars += lengths[digest]
-            chosen.add(digest)
-    chosen = chosen or {min(lengths, key=lambda digest: (lengths[digest], digest))}
-    actual = sum(lengths[digest] for digest in chosen) / lengths.total()
+    fraction, actual = params.validation_fraction, split.actual_fraction
     if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
         found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
-        why = f"the longest of {len(lengths)} documents has {max(lengths.values()) / lengths.total():.1%}"
+        why = f"the longest of {split.num_clusters} clusters of near-duplicates has {split.longest_fraction:.1%}"
         remedy = f"to make each paragraph a document, run {SPLIT_AT_BLANK_LINES}"
         print(f"warning: {found}, as {why}; {remedy}", file=sys.stderr)
-    return chosen
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    if split.num_shared:
+        limit = f"{params.max_shared_fraction:.0%} of their {params.near_duplicates.ngram_words}-word n-grams"
+        found = f"{split.num_shared} clusters of near-duplicates in validation share more than {limit}"
+        print(f"warning: {found} with others (max_shared_fraction), as too few share less", file=sys.stderr)
+    return split.digests
 
 
 def _documents(files: list[Path], fetch: LocalFetch, replaced: Counter) -> Iterator[str | None]:

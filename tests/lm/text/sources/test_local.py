@@ -11,11 +11,17 @@ import pytest
 import zstandard
 
 from lm.core.errors import DataError
+from lm.text.near_duplicates import NearDuplicates
 from lm.text.sources.local import LocalFetch, fetch_local, find_files, read_documents
+from lm.text.splits import SplitParams
+
+
+def split_params(validation_fraction=0.2):
+    return SplitParams(validation_fraction, 0.1, NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64))
 
 
 def fetch_params(**changes):
-    values = {"include": "**/*", "column": "text", "separator": None, "validation_fraction": 0.2}
+    values = {"include": "**/*", "column": "text", "separator": None, "split": split_params()}
     return LocalFetch("local", **(values | changes))
 
 
@@ -104,7 +110,7 @@ def test_replaced_characters_are_said_with_the_first_file(tmp_path, capsys):
     (tmp_path / "in/a.txt").write_text("fine")
     for name in ("b", "c"):
         (tmp_path / f"in/{name}.txt").write_bytes("a café, and eleven more words of plain text".encode("cp1252"))
-    fetch_local(fetch_params(validation_fraction=None), tmp_path / "in", tmp_path / "out")
+    fetch_local(fetch_params(split=None), tmp_path / "in", tmp_path / "out")
     warning = f"warning: 2 characters in 2 of 3 files are not UTF-8 and became U+FFFD, first in {tmp_path}/in/b.txt"
     assert warning in capsys.readouterr().err
 
@@ -197,7 +203,7 @@ def test_validation_never_takes_far_too_much_and_a_distant_split_is_said(
     (tmp_path / "in").mkdir()
     for number, length in enumerate(lengths):
         (tmp_path / f"in/{number}.txt").write_text(f"{number:04d}" + "x" * (length - 4))
-    manifest = fetch_local(fetch_params(validation_fraction=fraction), tmp_path / "in", tmp_path / "out")
+    manifest = fetch_local(fetch_params(split=split_params(fraction)), tmp_path / "in", tmp_path / "out")
     actual = manifest["splits"]["validation"]["characters"] / sum(lengths)
     assert share[0] <= actual <= share[1]
     said = capsys.readouterr().err
@@ -210,7 +216,7 @@ def test_without_a_fraction_there_is_one_split_in_path_order(tmp_path):
     source.mkdir()
     for name in ("b", "a", "c"):
         (source / name).write_text(f"text of {name}")
-    manifest = fetch_local(fetch_params(validation_fraction=None), source, tmp_path / "out")
+    manifest = fetch_local(fetch_params(split=None), source, tmp_path / "out")
     assert list(manifest["splits"]) == ["text"]
     texts = pq.read_table(tmp_path / "out" / "text" / "0000.parquet")["text"].to_pylist()
     assert texts == ["text of a", "text of b", "text of c"]
@@ -218,7 +224,9 @@ def test_without_a_fraction_there_is_one_split_in_path_order(tmp_path):
 
 def test_one_document_cannot_be_split_and_the_separator_is_named(tmp_path):
     (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
-    with pytest.raises(DataError, match=r"found 1 distinct documents.*sources\.local\.fetch\.separator="):
+    with pytest.raises(
+        DataError, match=r"all documents of 1 files are one, or near-duplicates.*sources\.local\.fetch\.separator="
+    ):
         fetch_local(fetch_params(), tmp_path / "book.txt", tmp_path / "out")
     fetch_local(fetch_params(separator="\n\n"), tmp_path / "book.txt", tmp_path / "out2")
     assert sum(map(len, splits(tmp_path / "out2").values())) == 2

@@ -1,35 +1,116 @@
 """The default corpus: the torch headers that are the same in every wheel."""
 
+import contextlib
+import dataclasses
+import functools
 import hashlib
+import os
+import threading
+import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from lm.core.errors import EnvironmentFailure, IntegrityError
+from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.params import read_section
-from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
+from lm.text.near_duplicates import find_clusters
+from lm.text.sources.torch_headers import SPLITS, TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
 FETCH = read_section(ROOT / "presets.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 
 
-def test_the_installed_headers_are_the_pinned_ones(tmp_path):
+def test_the_installed_headers_are_the_pinned_ones_and_whole_clusters_validate(tmp_path):
     manifest = fetch_torch_headers(FETCH, tmp_path)
-    assert manifest["splits"]["text"]["documents"] == 1746
-    assert manifest["splits"]["text"]["utf8_bytes"] == 11_091_945
-    texts = pq.read_table(tmp_path / "text" / "0000.parquet")["text"].to_pylist()
-    digests = [hashlib.sha256(text.encode()).digest() for text in texts]
-    assert digests == sorted(digests)
+    train, validation = (manifest["splits"][name] for name in ("train", "validation"))
+    assert train["documents"] + validation["documents"] == 1746
+    assert train["utf8_bytes"] + validation["utf8_bytes"] == 11_091_945
+    assert validation["documents"] == 97 and validation["characters"] == 1_665_244
+    texts = {
+        name: pq.read_table(tmp_path / name / "0000.parquet")["text"].to_pylist() for name in ("train", "validation")
+    }
+    for own in texts.values():
+        digests = [hashlib.sha256(text.encode()).digest() for text in own]
+        assert digests == sorted(digests)
+    clusters = find_clusters([texts["train"] + texts["validation"]], FETCH.split.near_duplicates)
+    assert not set(clusters[: train["documents"]]) & set(clusters[train["documents"] :])
 
 
-def test_another_torch_version_or_text_is_refused(tmp_path):
-    with pytest.raises(EnvironmentFailure, match=r"torch 2\.13\.0.* is installed, needed: 2\.12\.0"):
-        fetch_torch_headers(TorchHeadersFetch("torch_headers", "2.12.0", FETCH.sha256), tmp_path)
-    with pytest.raises(IntegrityError, match="sha256 is 23ccdf"):
-        fetch_torch_headers(TorchHeadersFetch("torch_headers", FETCH.torch_version, "0" * 64), tmp_path)
+def test_another_text_is_refused(tmp_path):
+    with pytest.raises(IntegrityError, match=r"sha256 is 23ccdf.*name another wheel in sources\.torch_headers"):
+        fetch_torch_headers(dataclasses.replace(FETCH, sha256="0" * 64), tmp_path)
 
 
-def test_headers_that_differ_between_wheels_are_left_out(tmp_path):
+TEXTS = {f"c10/core/{i}.h": f"// header {i}\r\n" + " ".join(f"word{i}_{j}" for j in range(40)) for i in range(20)}
+JOINED = "".join(f"{name}\0{TEXTS[name]}\0" for name in sorted(TEXTS)).replace("\r\n", "\n")
+OTHER = dataclasses.replace(FETCH, torch_version="0.0.1", sha256=hashlib.sha256(JOINED.encode()).hexdigest())
+
+
+def write_wheel(folder: Path) -> Path:
+    """Write a wheel of torch 0.0.1 that has TEXTS and other files."""
+    path, info = folder / "torch-0.0.1-py3-none-any.whl", "torch-0.0.1.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, text in TEXTS.items():
+            wheel.writestr(f"torch/include/{name}", text)
+        wheel.writestr("torch/include/c10/core/generated/a.h", "left out")
+        wheel.writestr("torch/c10/core/b.h", "left out")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def fetched_texts(fetch: TorchHeadersFetch, folder: Path) -> list[str]:
+    fetch_torch_headers(fetch, folder)
+    return sorted(t for n in SPLITS for t in pq.read_table(folder / n / "0000.parquet")["text"].to_pylist())
+
+
+@contextlib.contextmanager
+def package_index(folder: Path, monkeypatch):
+    """Serve the wheels of `folder` on loopback as pip's only index."""
+    (folder / "torch").mkdir(parents=True)
+    for wheel in folder.glob("*.whl"):
+        wheel.rename(folder / "torch" / wheel.name)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+    for name, value in (("INDEX_URL", f"http://127.0.0.1:{server.server_port}/"), ("NO_CACHE_DIR", "1"),
+                        ("CONFIG_FILE", os.devnull), ("RETRIES", "0"), ("DISABLE_PIP_VERSION_CHECK", "1")):  # fmt: skip
+        monkeypatch.setenv(f"PIP_{name}", value)
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+def test_another_installed_version_gives_way_to_a_wheel(tmp_path):
+    wheel = write_wheel(tmp_path)
+    expected = sorted(text.replace("\r\n", "\n") for text in TEXTS.values())
+    assert fetched_texts(dataclasses.replace(OTHER, wheel=str(wheel)), tmp_path / "out") == expected
+
+
+def test_pip_downloads_the_version_that_is_not_installed(tmp_path, monkeypatch, capfd):
+    (tmp_path / "index").mkdir()
+    write_wheel(tmp_path / "index")
+    with package_index(tmp_path / "index", monkeypatch):
+        assert len(fetched_texts(OTHER, tmp_path / "out")) == len(TEXTS)
+        assert "torch 0.0.1 is not installed; pip downloads it to read its headers" in capfd.readouterr().err
+        with pytest.raises(EnvironmentFailure, match=r"torch 0\.0\.2, whose.*fetch\.wheel"):
+            fetch_torch_headers(dataclasses.replace(OTHER, torch_version="0.0.2"), tmp_path / "out2")
+    assert "No matching distribution found for torch==0.0.2" in capfd.readouterr().err
+
+
+def test_a_wheel_that_is_missing_or_cut_is_refused(tmp_path):
+    wheel = write_wheel(tmp_path)
+    for path, content in ((tmp_path / "none.whl", None), (wheel, wheel.read_bytes()[:-100])):
+        if content:
+            path.write_bytes(content)
+        with pytest.raises(DataError, match=f"torch_headers.fetch.wheel: {path} is not a whole wheel"):
+            fetch_torch_headers(dataclasses.replace(OTHER, wheel=str(path)), tmp_path / "out")
+
+
+def test_headers_that_differ_between_wheels_are_left_out():
     kept = {"c10/core/A.h": "// a\r\nint x;", "torch/csrc/b.cuh": "b", "ATen/native/c.hpp": "c"}
     dropped = {
         "c10/cuda/D.h": "d",
@@ -41,9 +122,5 @@ def test_headers_that_differ_between_wheels_are_left_out(tmp_path):
         "c10/core/j.h": "// @generated by x",
         "torch/csrc/k.h": "b",
     }
-    for name, text in {**kept, **dropped}.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-    found = dict(read_headers(tmp_path))
+    found = dict(read_headers({name: text.encode() for name, text in {**kept, **dropped}.items()}))
     assert found == {name: text.replace("\r\n", "\n") for name, text in kept.items()}

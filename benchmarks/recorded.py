@@ -1,0 +1,18 @@
+"""Read committed results: benchmarks/results/NAME.json."""
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def read(name: str) -> dict:
+    """Read benchmarks/results/NAME.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def machine(name: str) -> str:
+    """Return the machine of a benchmark: processor, cores and memory."""
+    found = read(name)["hardware"]
+    return f"{found['cores']} cores of an {found['processor']}, {found['memory_gib']:.0f} GiB of memory"

@@ -1,0 +1,122 @@
+"""Rules that a document's own text must keep, computed for one batch of documents at a time.
+
+Lengths are in characters. The rules are those of Gopher (Rae et al. 2021, arXiv 2112.11446, appendix A.1), C4 (Raffel
+et al. 2020, JMLR 21, section 2.2) and Codex (Chen et al. 2021, arXiv 2107.03374, section 3.1) that fit any text.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lm.core.params import needed
+from lm.text.near_duplicates import NearDuplicates
+
+
+@dataclasses.dataclass(frozen=True)
+class NearDuplicateRule:
+    """Parameters of lm.text.near_duplicates; a threshold of None switches the rule off."""
+
+    threshold: float | None
+    ngram_words: int
+    num_permutations: int
+
+    def __post_init__(self):
+        self.search(1.0 if self.threshold is None else self.threshold)  # raises ValueError for a value out of range
+
+    def search(self, threshold: float) -> NearDuplicates:
+        """Return the parameters of a search from this threshold on."""
+        return NearDuplicates(threshold, self.ngram_words, self.num_permutations)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """The rules in the order in which they are applied; None or False switches a rule off."""
+
+    min_chars: int | None
+    max_chars: int | None
+    max_line_chars: int | None
+    min_alphanumeric_fraction: float | None
+    max_repeated_line_fraction: float | None
+    exact_duplicates: bool
+    near_duplicates: NearDuplicateRule
+
+    def __post_init__(self):
+        for name in ("min_chars", "max_chars", "max_line_chars"):
+            value = getattr(self, name)
+            needed(value is None or value >= 1, name, value, "at least 1, or null for off")
+        for name in ("min_alphanumeric_fraction", "max_repeated_line_fraction"):
+            value = getattr(self, name)
+            needed(value is None or 0 <= value <= 1, name, value, "from 0 to 1, or null for off")
+        least, most = self.min_chars, self.max_chars
+        is_ordered = least is None or most is None or least <= most
+        needed(is_ordered, "min_chars", least, f"at most max_chars, which is {most}")
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Return whether every rule is off."""
+        has_limit = any(getattr(self, name) is not None for name in MEASURES)
+        return not (has_limit or self.exact_duplicates) and self.near_duplicates.threshold is None
+
+
+RULES = tuple(field.name for field in dataclasses.fields(Selection))
+KEPT = len(RULES)  # the code of a document that breaks no rule; the code of a broken rule is its index in RULES
+
+
+def longest_line(text: str) -> int:
+    """Return the characters of the longest line (Chen et al. 2021: minified code and data have very long lines)."""
+    return max(map(len, text.split("\n")))
+
+
+def alphanumeric_fraction(text: str) -> float:
+    """Return the letters and digits of any script, as a fraction of the characters (Chen et al. 2021).
+
+    It takes the place of Gopher's rules on words with a letter and on symbols, which expect English.
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return np.count_nonzero(alphanumeric_table()[codes]) / len(codes)
+
+
+@functools.cache
+def alphanumeric_table() -> np.ndarray:
+    """Return whether each code point is a letter or a digit, (1,114,112) bool, by the Unicode version of pyarrow.
+
+    Python's own tables differ between its versions, and requirements.txt does not pin Python.
+    """
+    codes = np.arange(0x110000, dtype=np.uint32)
+    codes[0xD800:0xE000] = ord(" ")  # surrogates, which no valid text holds
+    characters = pa.array(list(codes.tobytes().decode("utf-32-le")))
+    return np.from_dlpack(pc.utf8_is_alnum(characters).cast(pa.int8())).astype(bool)
+
+
+def repeated_line_fraction(text: str) -> float:
+    """Return the characters in lines that occurred before in the document, as a fraction of all its characters.
+
+    Gopher's duplicate line character fraction (Rae et al. 2021, table A1).
+    """
+    lines = text.split("\n")
+    return (sum(map(len, lines)) - sum(map(len, set(lines)))) / len(text)
+
+
+# The rules that need one document alone: what is measured, and the comparison with the limit that drops the document.
+MEASURES: dict[str, tuple[Callable[[str], float], np.ufunc]] = {
+    "min_chars": (len, np.less),
+    "max_chars": (len, np.greater),
+    "max_line_chars": (longest_line, np.greater),
+    "min_alphanumeric_fraction": (alphanumeric_fraction, np.less),
+    "max_repeated_line_fraction": (repeated_line_fraction, np.greater),
+}
+
+
+def first_broken_rules(texts: list[str], selection: Selection) -> np.ndarray:
+    """Return the index in RULES of the first rule of MEASURES that each document breaks, (n,) uint8; KEPT for none."""
+    broken = np.full(len(texts), KEPT, np.uint8)
+    for name, (measure, is_beyond) in MEASURES.items():
+        if (limit := getattr(selection, name)) is not None:
+            left = np.flatnonzero(broken == KEPT)
+            values = np.fromiter((measure(texts[i]) for i in left), np.float64, len(left))
+            broken[left[is_beyond(values, limit)]] = RULES.index(name)
+    return broken

@@ -1,0 +1,86 @@
+"""Ranges of the characters of a split, and which of them are refused."""
+
+import dataclasses
+import math
+from collections.abc import Collection
+
+from lm.core.errors import DataError, ParamsError
+from lm.core.params import needed
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """The characters start_char to start_char + num_chars of a split; num_chars None means to its end."""
+
+    split: str
+    start_char: int
+    num_chars: int | None
+
+    def __post_init__(self):
+        needed(self.start_char >= 0, "start_char", self.start_char, "0 or more")
+        has_chars = self.num_chars is None or self.num_chars >= 1
+        needed(has_chars, "num_chars", self.num_chars, "at least 1, or null for the rest")
+
+    @property
+    def end_char(self) -> float:
+        """Return the first character after the range, or infinity."""
+        return math.inf if self.num_chars is None else self.start_char + self.num_chars
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedSlice(Slice):
+    """A range of the characters of a mixture's training stream, and the share of bytes of each part, in any unit."""
+
+    weights: dict[str, float]
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, weight in self.weights.items():
+            needed(weight >= 0, f"weights.{name}", weight, "0 or more")
+        needed(sum(self.weights.values()) > 0, "weights", self.weights, "at least one above 0")
+
+
+# The one of the two whose keys a section has, for `read_section`.
+AnySlice: type[Slice] = Slice | MixedSlice  # pyright: ignore[reportAssignmentType] - both are a Slice
+
+
+def slice_from(recorded: dict) -> Slice:
+    """Return the slice that a sidecar records."""
+    return MixedSlice(**recorded) if "weights" in recorded else Slice(**recorded)
+
+
+def refuse_overlap(train: Slice, validation: Slice, where: str) -> None:
+    """Raise ParamsError if the two slices have a character in common."""
+    start, end = max(train.start_char, validation.start_char), min(train.end_char, validation.end_char)
+    if train.split == validation.split and start < end:
+        overlap = f"characters {start} to {end} of split {train.split!r}"
+        raise ParamsError(f"{where}: train and validation share {overlap}; move validation.start_char")
+
+
+def check_weights(weights: dict[str, float], parts: Collection[str], where: str) -> None:
+    """Raise ParamsError unless `weights` has one entry for each part and no other."""
+    known = f"the parts are {', '.join(parts)}"
+    if unknown := [name for name in weights if name not in parts]:
+        raise ParamsError(f"{where}.train.weights names {unknown[0]!r}, which is no part; {known}")
+    if missing := [name for name in parts if name not in weights]:
+        advice = "give it one; with 0 it stays out of training"
+        raise ParamsError(f"{where}.train.weights has no weight of the part {missing[0]!r}; {advice}")
+
+
+def check_slice(manifest: dict, part: Slice) -> None:
+    """Raise DataError if the split does not exist or is shorter than the slice."""
+    splits, source = manifest["splits"], f"sources.{manifest['source']}"
+    if part.split not in splits:
+        raise DataError(f"{source} has no split {part.split!r}; its splits are {', '.join(splits)}")
+    total, start = splits[part.split]["characters"], part.start_char
+    if start >= total:
+        raise DataError(f"{source}: start_char is {start}, but split {part.split!r} has {total} characters; lower it")
+    refuse_excess(part, total, source)
+
+
+def refuse_excess(part: Slice, total: int, source: str) -> None:
+    """Raise DataError if the slice asks for more than the `total` characters that there are."""
+    if part.num_chars is not None and part.end_char > total:
+        excess = f"the slice from {part.start_char} asks for {part.num_chars}, {part.end_char - total} too many"
+        remedy = "lower num_chars, or set it to null for the rest"
+        raise DataError(f"{source}: split {part.split!r} has {total} characters; {excess}: {remedy}")

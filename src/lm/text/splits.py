@@ -1,0 +1,142 @@
+"""Cut documents into training and validation so that no validation text is almost in training too.
+
+Near-duplicates form clusters, and a cluster goes to one side as a whole. Validation takes clusters that share few of
+their n-grams with the rest of the text, in the order of their hashes: alike on every machine and for all file names.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from lm.core.params import needed
+from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
+
+MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
+BATCH_CHARS = 1_000_000
+MAX_NGRAMS = 1 << 23  # that are held, 12 bytes each; of more text a sample decides, by hash
+DIGEST_BYTES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitParams:
+    """Which part of the text is for validation, and how much of a cluster may occur in other clusters."""
+
+    validation_fraction: float  # of the characters
+    max_shared_fraction: float  # of a cluster's n-grams
+    near_duplicates: NearDuplicates
+
+    def __post_init__(self):
+        fraction, shared = self.validation_fraction, self.max_shared_fraction
+        needed(0 < fraction < 1, "validation_fraction", fraction, "between 0 and 1")
+        needed(0 <= shared <= 1, "max_shared_fraction", shared, "0 to 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The digests of the documents for validation, and what a warning needs to know."""
+
+    digests: frozenset[bytes]
+    actual_fraction: float  # of the characters
+    num_clusters: int
+    longest_fraction: float  # the longest cluster's
+    num_shared: int  # clusters in validation that share more than max_shared_fraction of their n-grams
+
+
+def digest(text: str) -> bytes:
+    """Return the SHA-256 of a document."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Group texts, in order, into lists of about BATCH_CHARS characters."""
+    batch, num_chars = [], 0
+    for text in texts:
+        batch.append(text)
+        num_chars += len(text) + 1
+        if num_chars >= BATCH_CHARS:
+            yield batch
+            batch, num_chars = [], 0
+    if batch:
+        yield batch
+
+
+class Survey:
+    """What a split needs to know of every document: digest, characters, and its n-grams or a sample of them."""
+
+    def __init__(self, ngram_words: int):
+        self.ngram_words = ngram_words
+        self.digests, self.lengths = bytearray(), []
+        self._blocks, self._num_ngrams, self._highest = [], 0, np.uint64(2**64 - 1)
+
+    def watch(self, batches: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+        """Yield the batches unchanged, and keep what is needed of them."""
+        for texts in batches:
+            hashes, offsets = ngram_hashes(texts, self.ngram_words)
+            numbers = np.arange(len(self.lengths), len(self.lengths) + len(texts), dtype=np.int32)
+            self._keep(hashes, np.repeat(numbers, np.diff(offsets).astype(np.int64)))
+            self.digests += b"".join(map(digest, texts))
+            self.lengths += map(len, texts)
+            yield texts
+
+    def _keep(self, hashes: np.ndarray, documents: np.ndarray) -> None:
+        """Keep the n-grams up to the highest hash, which falls while they are more than MAX_NGRAMS."""
+        self._blocks.append((hashes, documents))
+        self._num_ngrams += len(hashes)
+        while self._num_ngrams > MAX_NGRAMS:
+            blocks, self._highest = self._blocks, self._highest >> np.uint64(1)
+            self._blocks = [(hashes[kept], owners[kept]) for hashes, owners, kept in
+                            ((*block, block[0] <= self._highest) for block in blocks)]  # fmt: skip
+            self._num_ngrams = sum(len(hashes) for hashes, _ in self._blocks)
+
+    def shared_fractions(self, clusters: np.ndarray) -> np.ndarray:
+        """Return of each of the clusters (D,) the fraction of its n-grams that another cluster has too: (D,)."""
+        hashes, documents = (np.concatenate(arrays) for arrays in zip(*self._blocks, strict=True))
+        order = np.argsort(hashes)
+        hashes, owners = hashes[order], clusters[documents[order]]
+        starts = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]])[: len(hashes)])
+        if not len(starts):
+            return np.zeros(len(clusters))
+        is_shared = np.minimum.reduceat(owners, starts) != np.maximum.reduceat(owners, starts)
+        is_shared = np.repeat(is_shared, np.diff(np.append(starts, len(hashes))))
+        count = lambda owners: np.bincount(owners, minlength=len(clusters))  # noqa: E731
+        return count(owners[is_shared]) / np.maximum(1, count(owners))
+
+
+def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:
+    """Return which documents are for validation, at least one cluster; None if all documents are one cluster.
+
+    Clusters that share more than max_shared_fraction come last, those that share least first. A cluster that would
+    make the split far too large, and the last of all, stay in training.
+    """
+    survey = Survey(params.near_duplicates.ngram_words)
+    clusters = find_clusters(survey.watch(batches), params.near_duplicates)
+    members = np.unique(clusters)
+    if len(members) < 2:
+        return None
+    digests = np.frombuffer(survey.digests, f"S{DIGEST_BYTES}")
+    rank = np.empty(len(digests), np.int64)
+    rank[np.argsort(digests, kind="stable")] = np.arange(len(digests))
+    highest = np.zeros(len(digests), np.int64)
+    np.maximum.at(highest, clusters, rank)
+    shared = np.where((shared := survey.shared_fractions(clusters)) <= params.max_shared_fraction, 0, shared)
+    lengths = np.bincount(clusters, survey.lengths, minlength=len(clusters))
+    order = members[np.lexsort((-highest[members], shared[members]))]
+    chosen = _fill(order, lengths, params.validation_fraction * lengths.sum())
+    is_chosen = np.isin(clusters, chosen)
+    content = bytes(survey.digests)
+    own = (content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in np.flatnonzero(is_chosen))
+    fractions = lengths / lengths.sum()
+    num_shared = int((shared[chosen] > 0).sum())
+    return Split(frozenset(own), fractions[chosen].sum(), len(members), fractions.max(), num_shared)
+
+
+def _fill(order: np.ndarray, lengths: np.ndarray, wanted_chars: float) -> list[int]:
+    """Return the clusters, taken in order, that give the wanted characters without far too long ones."""
+    num_chars, chosen = 0, []
+    for cluster in order[:-1].tolist():  # the last is always for training
+        if num_chars < wanted_chars and num_chars + lengths[cluster] <= MAX_OVERSHOOT * wanted_chars:
+            num_chars += lengths[cluster]
+            chosen.append(cluster)
+    return chosen or [min(order.tolist(), key=lambda cluster: lengths[cluster])]

@@ -1,0 +1,101 @@
+"""How well a vocabulary fits a text: bytes per token by script and part, unused entries, longest tokens."""
+
+import unicodedata
+from collections import Counter
+
+import numpy as np
+
+from lm.tokenizer.load import Tokenizer
+from lm.tokens.tokenfile import TokenFile, blocks_of
+
+SCRIPTS = ("latin", "cyrillic", "cjk", "digits", "punctuation", "white_space", "other", "incomplete")
+NUM_LONGEST = 10
+_SCRIPT_OF_NAME = {"LATIN": "latin", "CYRILLIC": "cyrillic"} | dict.fromkeys(
+    ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC"), "cjk"
+)
+
+
+def describe_quality(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
+    """Return the card's entry on the tokenizer: figures of the training text, and of the parts of validation."""
+    counts, texts = count_ids(train), tokenizer.token_texts
+    sizes = tokenizer.token_bytes
+    num_tokens = int(counts[sizes > 0].sum())  # without the ends of documents
+    used = np.flatnonzero(counts)
+    with_text = used[sizes[used] > 0]
+    longest = with_text[np.argsort(-sizes[with_text], kind="stable")[:NUM_LONGEST]].tolist()
+    unused = tokenizer.vocab_size - len(used)
+    card = {
+        "scripts": describe_scripts(counts, texts),
+        "unused_entries": unused,
+        "unused_fraction": unused / tokenizer.vocab_size,
+        "single_byte_fraction": int(counts[sizes == 1].sum()) / max(1, num_tokens),
+        "longest": [
+            {"text": texts[i].decode("utf-8", "replace"), "utf8_bytes": int(sizes[i]), "count": int(counts[i])}
+            for i in longest
+        ],
+    }
+    parts = describe_parts(validation)
+    return card | ({"validation_parts": parts} if parts else {})
+
+
+def count_ids(tokens: TokenFile) -> np.ndarray:
+    """Return how often each id occurs in a token file: (V,) int64."""
+    counts = np.zeros(tokens.vocab_size, np.int64)
+    for _, block in blocks_of(tokens.ids):
+        counts += np.bincount(block, minlength=len(counts))
+    return counts
+
+
+def describe_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict]:
+    """Return each script's tokens and bytes per token, given how often each id occurs (V,)."""
+    num_tokens, num_bytes = Counter(), Counter()
+    for token_id in np.flatnonzero(counts).tolist():
+        if text := texts.get(token_id):
+            script = script_of(text)
+            num_tokens[script] += int(counts[token_id])
+            num_bytes[script] += int(counts[token_id]) * len(text)
+    return {
+        script: {"tokens": num_tokens[script], "bytes_per_token": num_bytes[script] / num_tokens[script]}
+        for script in SCRIPTS if num_tokens[script]
+    }  # fmt: skip
+
+
+def script_of(token: bytes) -> str:
+    """Return which of SCRIPTS a token belongs to: that of its first character other than white space.
+
+    `incomplete`: not whole characters in UTF-8, such as one byte of three. `punctuation` includes symbols.
+    """
+    try:
+        text = token.decode("utf-8")
+    except UnicodeDecodeError:
+        return "incomplete"
+    character = text.lstrip()[:1]
+    if not character:
+        return "white_space"
+    category = unicodedata.category(character)
+    if category[0] == "N":
+        return "digits"
+    if category[0] in "PS":
+        return "punctuation"
+    return _SCRIPT_OF_NAME.get(unicodedata.name(character, "").partition(" ")[0], "other")
+
+
+def describe_parts(validation: TokenFile) -> dict[str, dict]:
+    """Return the tokens and bytes per token of each part of a mixture's validation file, {} for another source.
+
+    The parts follow one another there; `parts` of the sidecar tells the documents and bytes of each.
+    """
+    parts = validation.meta.get("parts") or {}
+    last_documents = np.cumsum([part["documents"] for part in parts.values()], dtype=np.int64)
+    ends, documents = [0] * int(np.count_nonzero(last_documents == 0)), 0  # of parts without a document
+    for start, block in blocks_of(validation.ids):
+        positions = np.flatnonzero(block == validation.eot_id)
+        inside = last_documents[(last_documents > documents) & (last_documents <= documents + len(positions))]
+        ends += (start + positions[inside - documents - 1] + 1).tolist()
+        documents += len(positions)
+    sizes = np.diff(ends, prepend=0).tolist()
+    return {
+        name: {"tokens": size, "bytes_per_token": part["utf8_bytes"] / size}
+        for (name, part), size in zip(parts.items(), sizes, strict=True)
+        if size
+    }

@@ -1,0 +1,220 @@
+"""Attention that keeps to a document equals that of each document alone, forward and backward."""
+
+import dataclasses
+import itertools
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from lm.model.documents import block_mask, dense_mask, document_numbers, mask_rule
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.kernels import attend
+from lm.model.score import positions_in_window, score_tokens
+from lm.tokens.shards import ShardedIds
+
+EOT, WINDOW = 0, 8
+CONFIG = ModelConfig(
+    n_layer=3, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=WINDOW, full_attention_every=2,
+    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=640,
+    vocab_size=640,
+)  # fmt: skip
+LAYERS = pytest.mark.parametrize("every", [1, 2, 9], ids=["full", "both", "sliding"])
+AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+# Where documents begin in two windows of 60 tokens, both of which begin inside a document: some are shorter than the
+# sliding window, some longer, one is empty.
+BEGINS = [[3, 9, 33, 34], [20, 27, 59]]
+
+
+def build(within: bool = True, **changes) -> Gemma3Model:
+    """Return a model with random norms that keeps to its document or does not."""
+    model, generator = Gemma3Model(dataclasses.replace(CONFIG, **changes)), torch.Generator().manual_seed(1)
+    model.init_weights(generator)
+    for weight in model.parameters():
+        if weight.ndim == 1:
+            weight.data.normal_(0, 0.3, generator=generator)
+    model.document_start_id = EOT if within else None
+    return model
+
+
+def draw_windows(length: int = 60, begins=BEGINS) -> torch.Tensor:
+    ids = torch.randint(1, CONFIG.vocab_size, (len(begins), length), generator=torch.Generator().manual_seed(0))
+    for row, starts in zip(ids, begins, strict=True):
+        row[starts] = EOT
+    return ids
+
+
+def pieces(ids: torch.Tensor) -> list[torch.Tensor]:
+    """Cut a row (T,) before each EOT, into the rows (1, n) of its documents."""
+    cuts = [0, *(i for i in range(1, len(ids)) if ids[i] == EOT), len(ids)]
+    return [ids[None, first:last] for first, last in itertools.pairwise(cuts)]
+
+
+def gradients(model: Gemma3Model) -> torch.Tensor:
+    return torch.cat([weight.grad.flatten() for weight in model.parameters()])
+
+
+def assert_close(found, wanted, tolerance=1e-5):
+    assert (found - wanted).abs().max() <= tolerance * max(1.0, wanted.abs().max())
+
+
+@LAYERS
+@AUTOCAST
+@pytest.mark.parametrize("length", [60, 600], ids=["short", "long"])  # beyond 512 tokens the fused kernel attends
+def test_a_document_is_computed_as_if_it_were_alone(every, autocast, length):
+    ids, tolerance = draw_windows(length), 3e-2 if autocast else 1e-5
+    targets = ids.roll(-1, 1)
+    packed, alone = build(full_attention_every=every), build(within=False, full_attention_every=every)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = packed.loss(ids, targets)
+        hidden = packed.hidden(ids)
+        alone_hidden = torch.stack([torch.cat([alone.hidden(p)[0] for p in pieces(row)]) for row in ids])
+        rows = [zip(pieces(row), row_targets.split([p.shape[1] for p in pieces(row)]), strict=True)
+                for row, row_targets in zip(ids, targets, strict=True)]  # fmt: skip
+        alone_loss = sum(alone.loss(p, t[None]) * p.numel() for row in rows for p, t in row) / ids.numel()
+    assert_close(hidden, alone_hidden, 10 * tolerance if autocast else tolerance)
+    assert_close(loss, alone_loss, tolerance)
+    loss.backward()
+    alone_loss.backward()
+    assert_close(gradients(packed), gradients(alone), tolerance)
+
+
+@AUTOCAST
+@pytest.mark.parametrize("length", [60, 600])
+def test_no_gradient_flows_from_one_document_to_another(autocast, length):
+    """Each position has an embedding of its own; those of other documents get a gradient of exactly zero."""
+    model = build(full_attention_every=1)
+    ids = torch.arange(1, length + 1)[None]
+    begins = [13, 40]
+    ids[0, begins] = EOT
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        hidden = model.hidden(ids).float()
+    for t, seen in [(12, range(13)), (13, []), (39, range(14, 40)), (length - 1, range(41, length))]:
+        (grad,) = torch.autograd.grad(hidden[0, t].sum(), model.embed_tokens.weight, retain_graph=True)
+        reached = grad[1 : length + 1].abs().amax(1).nonzero().flatten().tolist()
+        assert reached == list(seen), t
+        assert bool(grad[EOT].any()) == (t > 12)  # the one before the document is its first token
+
+
+def test_only_the_documents_own_tokens_change_its_losses():
+    model, ids = build(), draw_windows()
+    before = model.token_losses(ids, ids.roll(-1, 1))
+    changed = ids.clone()
+    changed[0, 10:33] = 7  # the second of the documents that begin in the first row
+    after = model.token_losses(changed, ids.roll(-1, 1))
+    same = (before == after).nonzero()
+    assert {(r, t) for r, t in same.tolist()} == {(r, t) for r in (0, 1) for t in range(60)} - {
+        (0, t) for t in range(10, 33)
+    }
+
+
+def test_windows_within_one_document_take_the_path_without_a_mask():
+    across, within = build(within=False), build()
+    inside = draw_windows(begins=[[], [0]])  # the second window begins with a document
+    assert within.document_masks(inside) == across.document_masks(draw_windows()) == {}
+    assert torch.equal(within.hidden(inside), across.hidden(inside))
+    assert within.document_masks(draw_windows()).keys() == {WINDOW, CONFIG.max_seq_len}
+    assert not torch.allclose(within.hidden(draw_windows()), across.hidden(draw_windows()))
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Forget the shapes of other tests, and these afterwards: a second shape is compiled as a variable one."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def test_compiled_blocks_take_the_mask(fresh_compiler):
+    ids = draw_windows()
+    wanted, graphs = build().loss(ids, ids.roll(-1, 1)), []
+    model = build()
+    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
+    assert torch.equal(model.loss(ids, ids.roll(-1, 1)), wanted) and graphs
+
+
+def test_document_numbers_count_the_beginnings():
+    ids = torch.tensor([[5, EOT, 6, 7, EOT, EOT, 8], [EOT, 1, 2, 3, 4, 5, EOT]])
+    assert document_numbers(ids, EOT).tolist() == [[0, 1, 1, 1, 2, 3, 3], [1, 1, 1, 1, 1, 1, 2]]
+
+
+# FlexAttention. torch computes it on a CPU by its definition and without gradients; its kernels need a GPU.
+
+
+@pytest.mark.parametrize("window", [1, 8, 300])
+def test_the_rule_of_flex_attention_is_the_dense_mask(window):
+    documents = document_numbers(draw_windows(), EOT)
+    T, rows = torch.arange(60), torch.arange(2)
+    rule = mask_rule(documents, window)(rows[:, None, None], None, T[:, None], T)
+    assert torch.equal(rule, dense_mask(documents, window, torch.float32)[:, 0] == 0)
+    heads = dense_mask(documents, window, torch.bfloat16, num_heads=3)
+    assert heads.shape == (2, 3, 60, 60) and heads.dtype == torch.bfloat16
+    assert torch.equal(heads[:, 2], heads[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("window", [8, 600])
+def test_blocks_attend_as_the_dense_mask_does_and_skip_what_is_empty(window):
+    documents = document_numbers(draw_windows(600, [[300, 301], [200, 450]]), EOT)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 600, 16, generator=generator) for heads in (4, 2, 2))
+    blocks = block_mask(documents, window)
+    found = attend(q, k, v, 0.3, window, blocks)
+    assert_close(found, attend(q, k, v, 0.3, window, dense_mask(documents, window, torch.float32)))
+    assert_close(found, flex_attention(q, k, v, block_mask=blocks, scale=0.3, enable_gqa=True))
+    causal_blocks = 5 * 6 // 2
+    assert blocks.kv_num_blocks.sum() + blocks.full_kv_num_blocks.sum() < 2 * causal_blocks
+
+
+def test_compiled_blocks_need_no_new_graph_for_new_documents(fresh_compiler, monkeypatch):
+    """What a GPU runs with train.compile, here with torch's definition of FlexAttention."""
+    dense, model, graphs = build(), build(), []
+    windows = (WINDOW, CONFIG.max_seq_len)
+    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
+    make = lambda ids: {window: block_mask(document_numbers(ids, EOT), window) for window in windows}  # noqa: E731
+    monkeypatch.setattr(model, "document_masks", make)
+    for begins in (BEGINS, [[40], []]):
+        ids = draw_windows(begins=begins)
+        with torch.no_grad():
+            assert_close(model.hidden(ids), dense.hidden(ids))
+        assert len(graphs) == 2  # one for each window
+
+
+# Scoring.
+
+
+def stream() -> types.SimpleNamespace:
+    """Return tokens of documents of 0 to 90 tokens, each with its EOT; the last one is cut."""
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(1, CONFIG.vocab_size, length) for length in (5, 90, 0, 1, 7, 8, 9, 70, 3, 33)]
+    ids = np.concatenate([[*document, EOT] for document in documents])[:-1].astype(np.uint16)
+    return types.SimpleNamespace(ids=ids, eot_id=EOT)
+
+
+@pytest.mark.parametrize("stride", [5, 16, 32])
+@pytest.mark.parametrize("sharded", [False, True], ids=["file", "shards"])
+def test_a_token_is_scored_from_its_own_document_in_its_window(stride, sharded):
+    model, alone, tokens = build(), build(within=False), stream()
+    ids = tokens.ids
+    if sharded:
+        tokens.ids = ShardedIds([ids[:50], ids[50:51], ids[51:]])
+    losses, positions = score_tokens(model, tokens, 32, stride, 3, torch.float32)
+    given = torch.from_numpy(np.concatenate([[EOT], ids[:-1]]).astype(np.int64))  # what each token is predicted from
+    for t, (loss, position) in enumerate(zip(losses, positions, strict=True)):
+        context = given[None, t - position : t + 1]
+        assert EOT not in context[0, 1:]
+        wanted = alone.token_losses(context, torch.from_numpy(ids[None, t - position : t + 1].astype(np.int64)))[0, -1]
+        assert abs(loss - wanted) < 1e-5 * max(1, wanted), t
+        # The context begins with the document, or with a window that leaves at least seq_len - stride tokens.
+        assert context[0, 0] == EOT or position >= 32 - stride
+    across = score_tokens(alone, tokens, 32, stride, 3, torch.float32)[1]
+    assert (positions <= across).all() and (positions < across).any()
+
+
+def test_positions_begin_anew_with_each_document():
+    ids = np.array([7, EOT, EOT, 5, 6, EOT], np.uint16)
+    assert positions_in_window(ids, EOT).tolist() == [0, 1, 0, 0, 1, 2]
+    assert positions_in_window(ids, None).tolist() == [0, 1, 2, 3, 4, 5]
+    assert positions_in_window(ids[:1], EOT).tolist() == [0]

@@ -1,0 +1,129 @@
+"""The rules of one document's text: their formulas, their borders, their order, and their speed."""
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+from lm.core.errors import ParamsError
+from lm.core.params import coerce, read_section, read_yaml
+from lm.text.rules import (
+    KEPT,
+    RULES,
+    NearDuplicateRule,
+    Selection,
+    alphanumeric_fraction,
+    alphanumeric_table,
+    first_broken_rules,
+    longest_line,
+    repeated_line_fraction,
+)
+from support import ROOT
+
+OFF = read_section(ROOT / "presets.yaml", "selections.none", Selection)
+
+
+def broken(texts, **rules):
+    """Return the names of the first broken rules; None for a document that breaks none."""
+    codes = first_broken_rules(texts, dataclasses.replace(OFF, **rules))
+    assert codes.dtype == np.uint8
+    return [None if code == KEPT else RULES[code] for code in codes]
+
+
+def test_the_formulas():
+    assert [longest_line(text) for text in ("abc", "a\nbcd\n", "\n\n", "漢字\nx")] == [3, 3, 0, 2]
+    assert alphanumeric_fraction("a1 é漢;\N{GRINNING FACE}-") == 4 / 8
+    assert alphanumeric_fraction("\n") == 0
+    assert repeated_line_fraction("ab\nab\nab\nc") == 4 / 10
+    assert repeated_line_fraction("one\ntwo\n\n\n\n") == 0
+    assert repeated_line_fraction("ab\n ab") == 0, "white space counts"
+
+
+def test_letters_and_digits_are_those_of_every_script():
+    table = alphanumeric_table()
+    assert len(table) == 0x110000 and not table[0xD800:0xE000].any()
+    assert table[[ord(c) for c in "aZ09éßжא漢ई٣"]].all()
+    assert not table[[ord(c) for c in " \n\0-_;«…\N{GRINNING FACE}\u0301"]].any()
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "kept", "dropped"),
+    [
+        ("min_chars", 3, "éé漢", "éé"),
+        ("max_chars", 3, "éé漢", "éé漢a"),
+        ("max_line_chars", 3, "abc\nabc", "abcd\nab"),
+        ("min_alphanumeric_fraction", 0.5, "ab--", "ab---"),
+        ("max_repeated_line_fraction", 0.4, "ab\nab\nab\nc", "ab\nab\nab\n"),
+    ],
+)
+def test_a_document_at_the_limit_stays(rule, limit, kept, dropped):
+    assert broken([kept, dropped], **{rule: limit}) == [None, rule]
+    assert broken([kept, dropped]) == [None, None]
+
+
+def test_the_first_broken_rule_in_the_order_of_the_preset_is_named():
+    text = "--\n--\n--\n"
+    assert RULES[:5] == (
+        "min_chars", "max_chars", "max_line_chars", "min_alphanumeric_fraction", "max_repeated_line_fraction",
+    )  # fmt: skip
+    limits = dict(zip(RULES[:5], (20, 4, 1, 0.5, 0.1), strict=True)) | {"min_chars": 3}
+    for rule in RULES[1:5]:
+        assert broken([text, "ab"], **limits) == [rule, "min_chars"]
+        limits[rule] = None
+
+
+@pytest.mark.parametrize("name", ["none", "filtered"])
+def test_the_presets_list_the_rules_in_their_order(name):
+    assert tuple(read_yaml(ROOT / "presets.yaml")["selections"][name]) == RULES
+    assert read_section(ROOT / "presets.yaml", f"selections.{name}", Selection).keeps_everything == (name == "none")
+
+
+ONE_RULE = {
+    "min_chars": 1, "max_chars": 1, "max_line_chars": 9, "min_alphanumeric_fraction": 0.0,
+    "max_repeated_line_fraction": 1.0, "exact_duplicates": True, "near_duplicates": NearDuplicateRule(0.5, 5, 128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_rule_is_enough_to_read_the_text(rule):
+    assert OFF.keeps_everything and not dataclasses.replace(OFF, **{rule: ONE_RULE[rule]}).keeps_everything
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"min_chars": 0}, "min_chars is 0, needed: at least 1, or null for off"),
+        ({"max_line_chars": -1}, "max_line_chars is -1, needed: at least 1"),
+        ({"min_chars": 9, "max_chars": 8}, "min_chars is 9, needed: at most max_chars, which is 8"),
+        ({"min_alphanumeric_fraction": 1.5}, "min_alphanumeric_fraction is 1.5, needed: from 0 to 1, or null for off"),
+        ({"max_repeated_line_fraction": -0.1}, "max_repeated_line_fraction is -0.1, needed: from 0 to 1"),
+        ({"exact_duplicates": None}, "exact_duplicates is None, not true or false"),
+        ({"near_duplicates": {"threshold": 0}}, "near_duplicates.threshold is 0.0, needed: above 0"),
+        ({"near_duplicates": {"threshold": 1.01}}, "near_duplicates.threshold is 1.01, needed: above 0"),
+        ({"near_duplicates": {"ngram_words": 0}}, "near_duplicates.ngram_words is 0, needed: "),
+        ({"near_duplicates": {"num_permutations": 1}}, "near_duplicates.num_permutations is 1, needed: "),
+        ({"near_duplicates": {"num_permutations": None}}, "near_duplicates.num_permutations is None, not an integer"),
+        ({"max_words": 3}, "max_words is unknown; the nearest valid name is "),
+    ],
+)
+def test_a_bad_parameter_is_refused_with_its_name(changed, sentence):
+    section = dataclasses.asdict(OFF)
+    for name, value in changed.items():
+        section[name] = section[name] | value if isinstance(value, dict) else value
+    with pytest.raises(ParamsError) as refused:
+        coerce(section, Selection, "selections.x", "presets.yaml")
+    assert str(refused.value).startswith(f"presets.yaml: selections.x.{sentence}")
+
+
+def test_every_rule_reads_tens_of_megabytes_per_second():
+    text = "A line of prose with some words, (and) 7 digits.\n" * 10_000 + "é" * 10
+    texts = [text[i : i + 2000] for i in range(0, len(text), 2000)]
+    alphanumeric_table()
+    for name, limit in zip(RULES[:5], (1, 10**9, 10**9, 0.0, 1.0), strict=True):
+        selection, seconds = dataclasses.replace(OFF, **{name: limit}), []
+        for _ in range(5):
+            start = time.perf_counter()
+            first_broken_rules(texts, selection)
+            seconds.append(time.perf_counter() - start)
+        assert len(text) / 1e6 / min(seconds) > 30, name

@@ -1,0 +1,98 @@
+"""What a change of a mixture reruns and fetches again, with real DVC; and the whole pipeline on a mixture."""
+
+import hashlib
+import json
+
+import pytest
+
+from support.workspace import Workspace
+
+DATA = {"make_tokenizer", "tokenize_train", "tokenize_val", "audit"}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """The small pipeline on a mixture of two sources of stories and own text."""
+    workspace = Workspace(tmp_path_factory.mktemp("mixture"))
+    workspace.make_small()
+    for i in range(100):
+        path = workspace.folder / "data" / "local" / f"{i}.txt"
+        path.write_text(f"file {i} has {i * i} words and {i % 7} more of them\n" * 3)
+    stories = workspace.get("sources.stories")
+    mixture = {
+        "fetch.parts": ["stories", "others", "local"],
+        "train.weights": {"stories": 0.5, "others": 0.2, "local": 0.3},
+        "prompts": [""],
+    }
+    workspace.change(**{
+        "data.source": "mixture",
+        "sources.others": stories | {"fetch": stories["fetch"] | {"seed": 9}},
+        **{f"sources.mixture.{name}": value for name, value in mixture.items()},
+    })  # fmt: skip
+    workspace.commit()
+    assert workspace.repro("audit") == {"resolve", "fetch", "select", *DATA}
+    return workspace
+
+
+def repro(workspace) -> tuple[set[str], set[str]]:
+    """Run `dvc repro audit`; return the stages that ran, and the parts that were kept."""
+    output = workspace.run("dvc", "repro", "audit").stdout
+    ran = {line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage '")}
+    kept = {line.partition(":")[0] for line in output.splitlines() if line.endswith(": unchanged, kept")}
+    return ran, kept
+
+
+def cache(workspace) -> dict[str, str]:
+    """Return path → MD5 of the objects in DVC's cache of files."""
+    folder = workspace.folder / ".dvc/cache/files/md5"
+    paths = [path for path in folder.glob("??/*") if path.is_file()]
+    return {path.parent.name + path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in paths}
+
+
+# In this order, each upon the one before it: what is changed, which stages run, which parts are kept.
+TABLE = [
+    ({"sources.tinystories.train.num_chars": 9}, {"resolve"}, set()),
+    ({"sources.mixture.train.weights.local": 0.1}, {"resolve", *DATA}, set()),
+    ({"sources.others.fetch.seed": 10}, {"resolve", "fetch", "select", *DATA}, {"stories"}),
+    ({"sources.stories.validation.num_chars": 9000}, {"resolve", "fetch", "select", *DATA}, {"stories", "others"}),
+    ({"sources.mixture.validation.num_chars": 9500}, {"resolve", "select", "tokenize_val", "audit"}, set()),
+]
+
+
+def test_a_change_reruns_what_depends_on_it_and_fetches_only_changed_parts(workspace):
+    for values, stages, kept in TABLE:
+        before = cache(workspace)
+        workspace.change(**values)
+        assert repro(workspace) == (stages, kept), values
+        assert before.items() <= cache(workspace).items()
+    assert all(name.removesuffix(".dir") == md5 for name, md5 in cache(workspace).items())
+
+
+def test_changed_own_text_is_read_again_and_the_other_parts_are_kept(workspace):
+    (workspace.folder / "data" / "local" / "7.txt").write_text("another text\n" * 9)
+    assert repro(workspace) == ({"fetch", "select", *DATA}, {"stories", "others"})
+
+
+def test_going_back_is_served_from_the_cache(workspace):
+    workspace.change(**{"sources.others.fetch.seed": 11})
+    assert repro(workspace)[1] == {"stories"}
+    workspace.change(**{"sources.others.fetch.seed": 10})
+    output = workspace.run("dvc", "repro", "audit").stdout
+    assert "Stage 'fetch' is cached - skipping run" in output and "Running stage" not in output
+
+
+def test_a_mixture_is_trained_evaluated_verified_and_reported(workspace):
+    assert workspace.repro() == {"train", "eval", "plot"}
+    details = json.loads((workspace.folder / "data/evaluation/details.json").read_text())
+    sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
+    assert details["documents"] == sum(part["documents"] for part in sidecar["parts"].values())
+    assert "all ok" in workspace.run("python", "src", "verify", "--cache").stdout
+    workspace.run("python", "src", "report")
+    explained = workspace.run("python", "src", "explain", "--step", "1", "--row", "0").stdout
+    assert "document" in explained
+
+
+def test_ranks_of_a_cluster_refuse_a_mixture(workspace):
+    done = workspace.run("python", "src", "tokenize_cluster", "train", "--ranks", "2", check=False)
+    sentence = "error: presets.yaml: sources.mixture is a mixture, whose stream no rank can cut out of the files; run "
+    assert done.returncode == 2 and done.stderr.endswith(f"{sentence}`dvc repro tokenize_train` instead\n")

@@ -1,0 +1,100 @@
+"""make_tokenizer, tokenize_split and audit on a mixture: the same bytes however they work, and what they record."""
+
+from pathlib import Path
+
+import pytest
+
+import tokenize_split
+from lm.core.files import read_json
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens
+from support.mixture_cases import WHOLE, mixed, write_mixture
+from support.refusal import refused
+from support.tokenize_cases import (
+    build_tokenizer,
+    expected_ids,
+    make_project,
+    outputs,
+    run_audit,
+    tokenize,
+    write_params,
+    write_runtime,
+)
+
+LONG = [f"a long document, number {number}, {number * 7919} " * 5 for number in range(40)]
+SHORT = [f"short {number}" for number in range(30)]
+WEIGHTS = {"long": 0.6, "short": 0.4}
+VALIDATION = {"split": "validation", **WHOLE}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_project()
+    parts = {"long": {"train": LONG, "validation": ["x1", "x2"]}, "short": {"train": SHORT, "validation": ["y1"]}}
+    write_mixture(Path("raw"), parts, per_file=7)
+    write_params(mixed(WEIGHTS), VALIDATION)
+
+
+@pytest.mark.parametrize("with_engine", [True, False])
+def test_bytes_and_sidecar_are_equal_for_any_number_of_processes_and_chunks(project, monkeypatch, with_engine):
+    if not with_engine:
+        monkeypatch.setattr(tokenize_split, "open_engine", lambda tokenizer: None)
+    made = set()
+    for num_processes, chunk_chars in ((1, 10**6), (2, 300), (3, 17)):
+        write_runtime(num_processes, chunk_chars)
+        assert tokenize() == 0
+        made.add((Path("out/train.bin").read_bytes(), Path("out/train.json").read_text()))
+    assert len(made) == 1
+
+
+def test_the_sidecars_record_the_parts_in_the_order_of_the_stream(project, capsys):
+    assert tokenize("train") == tokenize("validation") == 0
+    assert "short: 371 documents, 39.2% of the bytes, 12.34 passes\n" in capsys.readouterr().out
+    sidecar, total = read_json("out/train.json"), sum(map(len, LONG + SHORT))
+    assert sidecar["slice"]["weights"] == WEIGHTS
+    for name, texts in (("long", LONG), ("short", SHORT)):
+        part = sidecar["parts"][name]
+        assert part["utf8_bytes"] == pytest.approx(WEIGHTS[name] * total, abs=max(map(len, texts)))
+        assert part["passes"] == round(part["utf8_bytes"] / sum(map(len, texts)), 4)
+    assert sum(part["documents"] for part in sidecar["parts"].values()) == sidecar["documents"]
+    validation = read_json("out/validation.json")
+    one = {"passes": 1.0}
+    assert list(validation["parts"].items()) == [
+        ("long", {"documents": 2, "utf8_bytes": 4} | one),
+        ("short", {"documents": 1, "utf8_bytes": 2} | one),
+    ]
+    assert open_tokens("out/validation.bin").ids.tolist() == expected_ids(["x1", "x2", "y1"]).tolist()
+
+
+def test_a_tokenizer_is_trained_on_the_mixed_stream(project):
+    write_params(mixed({"long": 0, "short": 1}), VALIDATION)
+    assert build_tokenizer() == 0
+    tokenizer = load_tokenizer(Path("out"))
+    assert len(tokenizer.encode("short")) == 1 and len(tokenizer.encode("document")) > 1
+    assert tokenizer.meta["text"]["slice"]["weights"] == {"long": 0.0, "short": 1.0}
+
+
+def test_the_audit_reads_the_stream_of_the_token_files(project):
+    assert tokenize("train") == tokenize("validation") == 0
+    card = run_audit()
+    documents = read_json("out/train.json")["parts"]
+    assert card["train"]["documents"] == sum(part["documents"] for part in documents.values())
+    assert card["duplicates"]["train"]["exact_within"] == documents["short"]["documents"] - len(SHORT)
+    assert card["dropped_rows"]["short"]["train"] == {"null": 0, "empty": 0}
+
+
+@pytest.mark.parametrize(
+    ("weights", "code", "sentence"),
+    [
+        ({"long": 1}, 2, "sources.mix.train.weights has no weight of the part 'short'"),
+        ({"long": 1, "short": -1}, 2, "presets.yaml: sources.mine.train.weights.short is -1.0, needed: 0 or more"),
+        ({"long": 0, "short": 0}, 2, "sources.mine.train.weights is {'long': 0.0, 'short': 0.0}, needed: at least one"),
+        (None, 2, "sources.mix.train.weights is missing, and sources.mix is a mixture; give each part a weight"),
+    ],
+)
+@pytest.mark.parametrize("run", [tokenize, build_tokenizer])
+def test_weights_that_do_not_fit_leave_no_file(project, capsys, weights, code, sentence, run):
+    write_params(mixed(weights) if weights else {"split": "train", **WHOLE}, VALIDATION)
+    refused(run(), capsys.readouterr().err, code, sentence)
+    assert outputs() == []

@@ -1,0 +1,34 @@
+"""A data/raw that holds a mixture, as fetch leaves it."""
+
+from pathlib import Path
+
+from lm.core.files import write_json
+from lm.text.documents import read_manifest
+from lm.text.parquet import describe_split, write_documents
+from lm.text.parts import describe_part
+
+WHOLE = {"start_char": 0, "num_chars": None}
+
+
+def write_mixture(raw: Path, parts: dict[str, dict[str, list[str]]], per_file: int = 1000, **slices) -> dict:
+    """Write the documents of each part's splits, `per_file` in each file; return the manifest of the mixture.
+
+    `slices` has {split: slice} of the parts whose slices are not the whole splits.
+    """
+    manifests = {}
+    for name, splits in parts.items():
+        for split, texts in splits.items():
+            for number, start in enumerate(range(0, len(texts), per_file)):
+                path = raw / name / split / f"{number:04d}.parquet"
+                write_documents(path, texts[start : start + per_file])
+        described = {split: describe_split(raw / name, split, "text") for split in splits}
+        manifest = {"format_version": 1, "source": name, "kind": "local", "column": "text", "splits": described}
+        whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
+        manifests[name] = describe_part(manifest, name) | whole | slices.get(name, {})
+    write_json(raw / "manifest.json", {"format_version": 1, "source": "mix", "kind": "mixture", "parts": manifests})
+    return read_manifest(raw)
+
+
+def mixed(weights: dict[str, float], start_char: int = 0, num_chars: int | None = None) -> dict:
+    """Return the training slice of a mixture as presets.yaml has it."""
+    return {"split": "train", "start_char": start_char, "num_chars": num_chars, "weights": weights}
