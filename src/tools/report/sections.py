@@ -148,6 +148,7 @@ def curves(workspace: Workspace) -> dict:
 def metrics(workspace: Workspace) -> dict:
     """Return the metrics first, then every figure of the evaluation and of the training, and a row for each part."""
     score = dict(workspace.get(paths.EVALUATION_DETAILS))
+    score.pop("bits_per_byte_interval", None)  # the first paragraph has it
     columns = ("documents", "bits_per_byte", "bits_per_byte_se")
     parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
     tables = {
