@@ -120,7 +120,7 @@ def test_21_a_corrupted_object_of_the_cache_is_noticed_though_dvc_restores_it(tm
     cached.chmod(0o444)
     workspace.run("dvc", "checkout", str(path))
     assert "up to date" in workspace.run("dvc", "status", "tokenize_train").stdout
-    arguments = [str(path), str(path.with_name("validation.bin")), *ARGUMENTS[2:]]
+    arguments = ["--train", str(path), "--validation", str(path.with_name("validation.bin")), *ARGUMENTS[4:]]
     status, last = end_of(capsys, train_stage.main, *arguments)
     assert status == 4 and f"{path}: sha256 is" in last and "python src verify --cache" in last
     path.unlink(), cached.unlink()
