@@ -118,7 +118,7 @@ def workspace(tmp_path):
     """A small pipeline of which nothing has run; its first stage takes a second or two."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    workspace.change(**{"sources.stories.fetch.num_documents": 100_000})  # which takes long enough to be interrupted
+    workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
     workspace.commit()
     return workspace
 
@@ -192,7 +192,7 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
     assert done.returncode == 255 and "exited with 2" in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "sources.stories.fetch.num_documents is -1" in errors[0]
-    workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
+    workspace.change(**{"sources.stories.fetch.num_documents": 100_000})  # long enough to interrupt
 
     def is_writing(repro):
         """Whether the stage is past its imports, in which Python may lose an interrupt."""
