@@ -59,6 +59,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_change_reruns_what_depends_on_it_and_fetches_only_changed_parts(workspace):
     for values, stages, kept in TABLE:
         before = cache(workspace)
@@ -73,6 +74,7 @@ def test_changed_own_text_is_read_again_and_the_other_parts_are_kept(workspace):
     assert repro(workspace) == ({"fetch", "select", *DATA}, {"stories", "others"})
 
 
+@pytest.mark.slow
 def test_going_back_is_served_from_the_cache(workspace):
     workspace.change(**{"sources.others.fetch.seed": 11})
     assert repro(workspace)[1] == {"stories"}
