@@ -5,6 +5,8 @@ import importlib
 import sys
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before a tool loads torch
+
 FOLDER = Path(__file__).resolve().parent / "tools"
 TOOLS = {p.stem: p for p in FOLDER.glob("[!_]*.py")} | {p.parent.name: p for p in FOLDER.glob("*/cli.py")}
 

@@ -15,20 +15,22 @@ import sys
 import time
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before torch
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from lm.core.errors import DataError, IntegrityError, command
-from lm.core.files import atomic_folder, output_lock, write_csv, write_json, write_text
+from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
 from lm.evaluate.intervals import ratio_interval
 from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize
-from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
+from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.ngrams import CLEAN_BELOW
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, open_tokens, sidecar_path
@@ -191,6 +193,12 @@ def parse_paths(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def device_of(record: dict) -> torch.device:
+    """Return the CPU, whose results are portable, for a model that was trained on one; else a GPU if there is one."""
+    on_gpu = record.get("segments", [{}])[-1].get("device", "cpu") != "cpu"
+    return pick_device(numerics="fast" if on_gpu else "portable")
+
+
 @command
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
@@ -207,7 +215,7 @@ def main(argv: list[str]) -> None:
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
     utf8_bytes, known = read_audit(paths.audit / "contamination.parquet", validation)
-    model, record = load_trained(paths.models, pick_device())
+    model, record = load_trained(paths.models, device_of(read_json(paths.models / RECORD)))
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
     stride = max(1, round(params.stride_fraction * seq_len))

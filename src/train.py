@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before torch
+
 import torch
 
 from lm.core.errors import DataError, DivergedError, IntegrityError, ParamsError, command
@@ -154,7 +156,7 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
         raise ParamsError(f"{PARAMS}: train.seq_len is {params.seq_len}, needed: {most}")
     preflight.refuse_unequal_rows(params, world)
     preflight.check_evaluation(PARAMS, model_params.max_seq_len)
-    device = machine.pick_device(world.local_rank if world.world_size > 1 else None)
+    device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
     machine.refuse_emulation(params.dtype, device)
     train, validation = open_tokens(paths.train), open_tokens(paths.validation)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
@@ -193,8 +195,10 @@ def start(run: Run) -> None:
     distributed.start_group(world, run.device)
     # The main rank chooses the dtype for all; a run that continues keeps its own.
     earlier = checkpoints.newest_dtype(run.folder)
-    narrow = world.is_main and machine.resolve_dtype(params.dtype, run.device, earlier) == torch.bfloat16
-    run.dtype = torch.bfloat16 if world.all_reduce_max(int(narrow))[0] else torch.float32
+    narrow = world.is_main and params.numerics == "fast"
+    narrow = narrow and machine.resolve_dtype(params.dtype, run.device, earlier) == torch.bfloat16
+    (narrow,) = world.all_reduce_max(int(narrow))
+    run.dtype = torch.bfloat16 if narrow else torch.float32
     model = run.initial
     if model is None:
         model = Gemma3Model(run.config)
@@ -215,10 +219,13 @@ def print_plan(run: Run) -> None:
     validation_s = preflight.validation_seconds(run.state, run.validation, run.params, run.dtype)
     if not world.is_main:
         return
+    print(f"numerics     {run.params.numerics}, {str(run.dtype).removeprefix('torch.')}")
     print("\n".join(run.plan.lines(seconds, validation_s)), flush=True)
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
     messages = preflight.warnings(run.plan, run.params.seq_len, run.config, run.plan.hours(seconds, validation_s))
+    if run.params.numerics == "portable":
+        messages += machine.warn_of_own_bits()
     if run.device.type == "cpu" and world.world_size == 1:
         messages += machine.warn_of_busy_cores(seconds, lambda: preflight.step_seconds(*measured))
     for message in messages:
@@ -240,7 +247,7 @@ def resume(run: Run) -> None:
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
-    here = machine.describe(run.device, run.dtype, world.world_size)
+    here = machine.describe(run.device, run.dtype, run.params.numerics, world.world_size)
     before = {name: value for name, value in (state.segments or [{}])[-1].items() if name != "from_step"}
     if before and before != here and world.is_main:
         print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)

@@ -5,4 +5,6 @@ Threads wait for each other by spinning, which beside other processes makes smal
 
 import os
 
+import lm.core.environment  # noqa: F401 - before torch
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import os
 import platform
 import sys
 import time
@@ -11,6 +12,8 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure
+from lm.model import products
+from lm.model.products import product
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
@@ -21,9 +24,12 @@ MEASURED_S = 0.02  # time of the matrix products of one measurement
 MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
-def pick_device(index: int | None = None) -> torch.device:
-    """Return the CUDA device of that index, or the CPU without CUDA; raise EnvironmentFailure if it is missing."""
-    if not torch.cuda.is_available():
+def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
+    """Return the CUDA device of that index, or the CPU without CUDA; raise EnvironmentFailure if it is missing.
+
+    Portable numerics compute on the CPU.
+    """
+    if numerics == "portable" or not torch.cuda.is_available():
         return torch.device("cpu")
     if index is not None and index >= torch.cuda.device_count():
         problem = f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible"
@@ -69,24 +75,49 @@ def bfloat16_speedup() -> float:
     for _ in range(4):  # they alternate and the shortest time counts, so that other processes disturb them alike
         for key, (a, b) in operands.items():
             started = time.perf_counter()
-            torch.mm(a, b)
+            product(a, b)
             best[key] = min(best[key], time.perf_counter() - started)
     wide, narrow = (sum(best[dtype, shape] for shape in PROBED_SHAPES) for dtype in COMPUTE_DTYPES.values())
     return wide / narrow
 
 
-def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
+def describe(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
     """Return what decides the bits of a result besides parameters, code and data."""
-    cuda = device.type == "cuda"
+    cuda, torch_version = device.type == "cuda", torch.__version__.split("+")[0]
+    if numerics == "portable" and not why_not_portable():
+        return {"numerics": "portable", "dtype": "float32", "torch": torch_version}
     return {
+        "numerics": "fast",
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "ranks": ranks,
-        "torch": torch.__version__.split("+")[0],
+        "torch": torch_version,
     }
+
+
+def why_not_portable() -> str | None:
+    """Return why float32 results of this process may have bits of their own, or None if they have not."""
+    if not products.is_available():
+        return f"this {platform.machine()} processor is not an x86-64 one with AVX2"
+    if torch.backends.cpu.get_cpu_capability() != "AVX2":
+        found = os.environ.get("ATEN_CPU_CAPABILITY", "not set")
+        return f"torch was loaded with ATEN_CPU_CAPABILITY {found}, needed: avx2"
+    if not products.are_in_order():
+        return "torch's oneDNN does not sum products in the order of lm/model/products.py on this processor"
+    return None
+
+
+def warn_of_own_bits() -> list[str]:
+    """Return warnings about portable numerics on this machine: bits of its own, or a GPU that has nothing to do."""
+    reason, messages = why_not_portable(), []
+    if reason:
+        messages.append(f"train.numerics is portable, but the bits of this run may be its own: {reason}")
+    if torch.cuda.is_available():
+        messages.append("train.numerics is portable, which computes on the CPU; set it to fast to use the GPU")
+    return messages
 
 
 def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:

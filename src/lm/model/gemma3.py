@@ -15,7 +15,15 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from lm.core.params import needed
 from lm.model.documents import block_mask, dense_mask, document_numbers
-from lm.model.kernels import CrossEntropyFunction, RMSNormFunction, attend, compute_dtype, takes_products
+from lm.model.kernels import (
+    CrossEntropyFunction,
+    RMSNormFunction,
+    attend,
+    compute_dtype,
+    gated_gelu,
+    linear,
+    takes_products,
+)
 
 Mask = Tensor | BlockMask | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
@@ -99,6 +107,9 @@ class Linear(nn.Linear):
     def reset_parameters(self):
         nn.init.zeros_(self.weight)  # nn.Linear would draw from the global generator
 
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight)
+
 
 class Attention(nn.Module):
     """Grouped-query attention with normalized queries and keys: (B, T, C) → (B, T, C)."""
@@ -136,7 +147,7 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+        return self.down_proj(gated_gelu(self.gate_proj(x), self.up_proj(x)))
 
 
 class Block(nn.Module):
@@ -227,13 +238,13 @@ class Gemma3Model(nn.Module):
             return {window: block_mask(documents, window) for window in windows}
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
             return {}
+        heads = self.config.n_head if takes_products(self.norm.weight, T) else 1
         dtype = compute_dtype(self.norm.weight)
-        heads = self.config.n_head if torch.is_grad_enabled() and takes_products(dtype, T, ids.device) else 1
         return {window: dense_mask(documents, window, dtype, heads) for window in windows}
 
     def forward(self, ids: Tensor, cache=None) -> Tensor:
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
-        return F.linear(self.hidden(ids, cache), self.embed_tokens.weight)
+        return linear(self.hidden(ids, cache), self.embed_tokens.weight)
 
     def loss(self, ids: Tensor, targets: Tensor, max_logits: int = MAX_LOGITS) -> Tensor:
         """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once."""
@@ -247,7 +258,7 @@ class Gemma3Model(nn.Module):
         losses = torch.empty(targets.shape, device=h.device)
         for start in range(0, len(h), logits_chunk):
             chunk = slice(start, start + logits_chunk)
-            logits = F.linear(h[chunk], self.embed_tokens.weight).float()
+            logits = linear(h[chunk], self.embed_tokens.weight).float()
             losses[chunk] = F.cross_entropy(logits, targets[chunk], reduction="none")
         return losses.view(ids.shape)
 

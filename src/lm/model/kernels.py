@@ -3,17 +3,60 @@
 Their gradients are written by hand where autograd is much slower on a CPU; tests compare them to those of plain torch.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from lm.model.products import LinearFunction, ProductsFunction, has_fixed_order, product
+
 
 def compute_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of matrix products of `x`: that of autocast if it is on, else its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x W^T (…, O) for x (…, I) and weight (O, I)."""
+    if has_fixed_order(x, compute_dtype(x)):
+        return LinearFunction.apply(x, weight)  # pyright: ignore[reportReturnType] - apply returns what forward does
+    return F.linear(x, weight)
+
+
+def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return gelu(gate) up for two tensors of one shape, with the approximation by tanh (arXiv 1606.08415)."""
+    if has_fixed_order(gate, compute_dtype(gate)):
+        return GatedGELUFunction.apply(gate, up)  # pyright: ignore[reportReturnType]
+    return F.gelu(gate, approximate="tanh") * up
+
+
+GELU_SCALE, GELU_CUBIC = (2 / math.pi) ** 0.5, 0.044715
+
+
+class GatedGELUFunction(Function):
+    """Compute x up (1 + t) / 2 of the gate x, t = tanh(s (x + c x³)), in operations of the same bits everywhere.
+
+    torch's own gelu has two computations of the tanh, and the number of threads decides which number gets which.
+    """
+
+    @staticmethod
+    def forward(ctx, gate, up):
+        """Return the product (…, F) of gelu(gate) and up, both (…, F)."""
+        t = (gate * gate).mul_(GELU_CUBIC).add_(1).mul_(gate).mul_(GELU_SCALE).tanh_().add_(1).mul_(0.5)
+        ctx.save_for_backward(gate, up, t)
+        return (gate * t).mul_(up)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Return the gradients of gate and up."""
+        gate, up, half = ctx.saved_tensors  # half = (1 + t) / 2, so that (1 - t²) / 2 = 2 half (1 - half)
+        slope = (gate * gate).mul_(3 * GELU_CUBIC * GELU_SCALE).add_(GELU_SCALE).mul_(gate)
+        slope.mul_(half).mul_(1 - half).mul_(2).add_(half)
+        return slope.mul_(up).mul_(grad), (gate * half).mul_(grad)
 
 
 class RMSNormFunction(Function):
@@ -46,12 +89,15 @@ def visible(T: int, S: int, window: int, device) -> Tensor:
     return (distance >= 0) & (distance < window)
 
 
-def takes_products(dtype: torch.dtype, S: int, device: torch.device) -> bool:
-    """Return True if training attends by plain products and a softmax over S tokens.
+def takes_products(q: Tensor, S: int) -> bool:
+    """Return True if attention to S tokens is computed by plain products and a softmax: on a CPU.
 
-    In torch 2.13 the backward pass of the fused kernel takes 2 to 5 times as long as these.
+    In float32 they have a fixed order. In bfloat16 the backward pass of torch's fused kernel takes 2 to 5 times as
+    long as these (torch 2.13).
     """
-    return device.type == "cpu" and dtype == torch.bfloat16 and S <= 512
+    dtype = compute_dtype(q)
+    trains = torch.is_grad_enabled() and q.device.type == "cpu" and dtype == torch.bfloat16
+    return has_fixed_order(q, dtype) or (trains and S <= 512)
 
 
 def attend(
@@ -64,13 +110,13 @@ def attend(
     (B, H, T, D), (K, S) = q.shape, k.shape[1:3]
     if isinstance(mask, BlockMask):
         return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)  # pyright: ignore[reportReturnType] - a tensor without return_aux
-    if q.requires_grad and takes_products(q.dtype, S, q.device):
+    if takes_products(q, S):
         q, k, v = q.reshape(B * K, -1, D), k.reshape(B * K, S, D), v.reshape(B * K, S, D)  # q: (BK, H/K·T, D)
         if mask is None:
             bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf).repeat(H // K, 1)
         else:
             bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)
-        return (torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v).view(B, H, T, D)
+        return attend_by_products(q, k, v, scale, bias).view(B, H, T, D)
     if mask is None and window >= S and T in (1, S):
         return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, enable_gqa=H > K)
     if q.device.type == "cuda":  # its fused kernels accept no mask if H > K
@@ -79,11 +125,20 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=H > K)
 
 
+def attend_by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor) -> Tensor:
+    """Return softmax(scale q k^T + bias) v (N, M, D) for q (N, M, D), k, v (N, S, D) and bias (M, S) or (N, M, S)."""
+    if not has_fixed_order(q, q.dtype):
+        return torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v
+    scores = ProductsFunction.apply(q * scale, k.mT)
+    return ProductsFunction.apply((scores + bias).softmax(-1), v)  # pyright: ignore
+
+
 SOFTMAX_ROWS = 32  # rows of logits at a time on a CPU: their softmax stays in the cache
+FIXED_ROWS = 512  # rows of logits at a time in the fixed order, as many as a product sums at once
 
 
 class CrossEntropyFunction(Function):
-    """Compute the mean nats of targets (N,) given h (N, C) and the head (V, C), `rows` of N at a time.
+    """Compute the mean nats of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
 
     The forward pass computes the gradients too, so that at most (rows, V) logits are in memory.
     """
@@ -94,17 +149,14 @@ class CrossEntropyFunction(Function):
         loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
         dtype = compute_dtype(h)
         narrow_h, narrow_head = h.to(dtype), head.to(dtype)
-        block_rows = SOFTMAX_ROWS if h.device.type == "cpu" else rows
+        if has_fixed_order(h, dtype):
+            rows = min(rows, FIXED_ROWS)
         for start in range(0, len(h), rows):
             chunk = slice(start, start + rows)
-            logits = narrow_h[chunk] @ narrow_head.T  # (rows, V)
-            for block, target in zip(logits.split(block_rows), targets[chunk, None].split(block_rows), strict=True):
-                log_p = F.log_softmax(block, -1, dtype=torch.float32)
-                loss -= log_p.gather(1, target).sum()
-                # The gradient of the logits is p, less 1 at the target; 1 / N and the outer gradient come last.
-                block.copy_(log_p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=log_p.dtype)))
-            grad_h[chunk] = logits @ narrow_head
-            grad_chunk = logits.T @ narrow_h[chunk]  # (V, C)
+            logits = product(narrow_h[chunk], narrow_head.T)  # (rows, V)
+            loss += nats_and_gradient_(logits, targets[chunk])
+            grad_h[chunk] = product(logits, narrow_head)
+            grad_chunk = product(logits.T, narrow_h[chunk])  # (V, C)
             grad_head = grad_chunk.float() if grad_head is None else grad_head.add_(grad_chunk)
         ctx.save_for_backward(grad_h, grad_head)
         return loss / len(h)
@@ -115,3 +167,17 @@ class CrossEntropyFunction(Function):
         grad_h, grad_head = ctx.saved_tensors
         scale = grad / len(grad_h)
         return grad_h.mul_(scale), grad_head.mul_(scale), None, None
+
+
+def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the nats of targets (N,) in all, and replace logits (N, V) by their gradient: p, less 1 at the target."""
+    block_rows = SOFTMAX_ROWS if logits.device.type == "cpu" else len(logits)
+    total = torch.zeros((), device=logits.device)
+    for block, target in zip(logits.split(block_rows), targets[:, None].split(block_rows), strict=True):
+        distance = block.amax(-1, keepdim=True).float() - block.gather(1, target).float()
+        p = block.softmax(-1, dtype=torch.float32)
+        # The largest p is exp(0) / Σ. float64 hides that the last bit of a logarithm differs between processors.
+        log_sum = -p.amax(-1, keepdim=True).double().log().float()
+        total += (distance + log_sum).sum()
+        block.copy_(p.scatter_add_(1, target, -torch.ones_like(target, dtype=p.dtype)))
+    return total

@@ -30,6 +30,7 @@ class TrainParams:
     beta1: float
     beta2: float
     grad_clip: float
+    numerics: Literal["portable", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
     seed: int
@@ -58,6 +59,8 @@ class TrainParams:
             *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in ("beta1", "beta2")),
             ("seed", 0 <= self.seed < 2**63, "from 0 to below 2^63"),
             ("patience_evals", self.patience_evals is None or self.patience_evals >= 1, "null or at least 1"),
+            ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),
+            ("compile", self.numerics == "fast" or not self.compile, "false, or numerics fast"),
             ("divergence_nats", self.divergence_nats is None or self.divergence_nats > 0, "null or above 0"),
         ):  # fmt: skip
             needed(ok, name, getattr(self, name), requirement)

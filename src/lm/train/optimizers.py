@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from lm.model.products import add_products, products
 from lm.train.config import TrainParams
 
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
@@ -15,8 +16,8 @@ def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = NEWTON_SCHUL
     a, b, c = NEWTON_SCHULZ
     x = (updates / (updates.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(dtype)
     for _ in range(steps):
-        gram = x @ x.mT  # (N, R, R)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        gram = products(x, x.mT)  # (N, R, R)
+        x = add_products(x, add_products(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
 
 

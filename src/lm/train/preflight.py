@@ -85,15 +85,31 @@ def estimate_memory_bytes(num_parameters: int, config: ModelConfig, tokens: int,
 
 
 def refuse_unequal_rows(params: TrainParams, world: World) -> None:
-    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or the optimizer cannot be sharded."""
+    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or this run cannot be sharded."""
     if params.batch_size % world.world_size:
         batch = f"{params.batch_tokens} are {params.batch_size} sequences of train.seq_len {params.seq_len}"
         problem = f"train.batch_tokens {batch}, which {world.world_size} processes cannot divide equally"
         remedy = f"set train.num_processes of runtime.yaml to a divisor of {params.batch_size}, or change the batch"
         raise ParamsError(f"{problem}: {remedy}; micro-batches follow")
+    if params.numerics == "portable":
+        refuse_unequal_halves(params, world)
     if world.sharded and params.optimizer == "muon":
         problem = "train.optimizer is muon, which needs whole matrices, but train.shard of runtime.yaml splits them"
         raise ParamsError(f"{problem}; set train.optimizer to adamw or train.shard to false")
+
+
+def refuse_unequal_halves(params: TrainParams, world: World) -> None:
+    """Raise ParamsError if the ranks do not fit the binary tree in which portable numerics sum gradients."""
+    if world.sharded:
+        problem = "train.numerics is portable, which cannot be combined with train.shard of runtime.yaml"
+        raise ParamsError(f"{problem}; set train.numerics to fast or train.shard to false")
+    units, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
+    if units % ranks or ranks & (ranks - 1):
+        problem = (
+            f"train.numerics is portable: a batch of {units} micro-batches cannot be halved among {ranks} processes"
+        )
+        remedy = "start 1, 2, 4, … processes, lower train.micro_batch_tokens, or set train.numerics to fast"
+        raise ParamsError(f"{problem}; {remedy}")
 
 
 def check_evaluation(file: str, max_seq_len: int) -> None:

@@ -14,6 +14,7 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.config import TrainParams
+from lm.train.gradient_sum import average_gradients
 from lm.train.state import TrainingState
 
 
@@ -29,8 +30,11 @@ def compute_gradients(
 
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
-    own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
-    loss = state.world.average(own_loss, state.model.parameters())
+    if params.numerics == "portable":
+        loss = average_gradients(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len)
+    else:
+        own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
+        loss = state.world.average(own_loss, state.model.parameters())
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip)
     full_tensor = getattr(norm, "full_tensor", None)  # of sharded weights
     return loss, float(full_tensor() if full_tensor else norm)

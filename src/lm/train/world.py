@@ -72,6 +72,31 @@ class World:
             for grad, mean in zip(bucket, flat.split([grad.numel() for grad in bucket]), strict=True):
                 grad.copy_(mean.view_as(grad))
 
+    def add_in_pairs(self, tensors: list[Tensor]) -> None:
+        """Add the float32 tensors of all ranks in place: of two, then four, … neighbours, the same bits on each rank.
+
+        The number of ranks is a power of two. A sum of two numbers has the same bits in either order.
+        """
+        distance = 1
+        while distance < self.world_size:
+            partner = self.rank ^ distance
+            for tensor in tensors:
+                other = torch.empty_like(tensor)
+                transfers = [dist.P2POp(dist.isend, tensor, partner), dist.P2POp(dist.irecv, other, partner)]
+                for transfer in dist.batch_isend_irecv(transfers):
+                    transfer.wait()
+                tensor.add_(other)
+            distance *= 2
+
+    def all_gather_numbers(self, numbers: list[float]) -> list[float]:
+        """Return the numbers of all ranks, each with equally many, in the order of the ranks."""
+        if self.world_size == 1:
+            return numbers
+        own = torch.tensor(numbers, dtype=torch.float64)
+        gathered = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(gathered, own)
+        return torch.cat(gathered).tolist()
+
     def all_gather_losses(self, losses: np.ndarray) -> np.ndarray:
         """Combine the losses (W, T) float32 of all ranks; each rank passes NaN for windows that it did not score."""
         if self.world_size == 1:

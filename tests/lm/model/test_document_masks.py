@@ -132,7 +132,8 @@ def test_compiled_blocks_take_the_mask(fresh_compiler):
     wanted, graphs = build().loss(ids, ids.roll(-1, 1)), []
     model = build()
     model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
-    assert torch.equal(model.loss(ids, ids.roll(-1, 1)), wanted) and graphs
+    assert_close(model.loss(ids, ids.roll(-1, 1)), wanted)  # compiled products have another order
+    assert graphs
 
 
 def test_document_numbers_count_the_beginnings():

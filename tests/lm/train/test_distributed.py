@@ -32,7 +32,7 @@ STEPS, STOP = 50, 20
 CURVES = ["plots/training.csv", "plots/validation.csv"]
 SETTINGS = {
     "train.seq_len": 16, "train.batch_tokens": 128, "train.micro_batch_tokens": 64, "train.max_tokens": 128 * STEPS,
-    "train.log_every_tokens": 128, "train.eval_every_tokens": 1280,
+    "train.log_every_tokens": 128, "train.eval_every_tokens": 1280, "train.numerics": "fast",
 }  # fmt: skip
 
 
@@ -138,6 +138,47 @@ def test_the_main_rank_chooses_the_dtype_and_a_resumed_run_keeps_it(workspace):
     assert [(segment["from_step"], segment["dtype"]) for segment in segments] == [(0, "bfloat16"), (STOP, "bfloat16")]
 
 
+OUTPUTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json", *CURVES]
+
+
+def outputs() -> list[bytes]:
+    return [Path(name).read_bytes() for name in OUTPUTS]
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_portable_numerics_have_the_same_bits_with_any_number_of_ranks(workspace, optimizer):
+    units = {"train.numerics": "portable", "train.micro_batch_tokens": 16, "train.batch_tokens": 128}
+    workspace.change(**{**units, "train.optimizer": optimizer})
+    assert run_stage().code == 0
+    wanted = outputs()
+    for count in (2, 4):
+        clear()
+        ended = run_ranks(count)
+        assert [rank.code for rank in ended] == [0] * count, ended
+        assert outputs() == wanted, count
+
+
+def test_a_portable_run_that_goes_on_with_other_ranks_has_the_same_bits(workspace):
+    workspace.change(**{"train.numerics": "portable", "train.micro_batch_tokens": 32})
+    assert run_stage().code == 0
+    wanted = outputs()
+    clear()
+    assert [rank.code for rank in run_ranks(4, stop_at, 3, STOP)] == [143] * 4
+    assert [rank.code for rank in run_ranks(2, stop_at, 1, 2 * STOP)] == [143] * 2
+    ended = run_stage()
+    assert ended.code == 0 and f"resumed at step {2 * STOP} " in ended.out
+    assert outputs() == wanted
+
+
+@pytest.mark.parametrize(("ranks", "micro_batch_tokens"), [(2, 128), (3, 32), (8, 32)])
+def test_ranks_that_cannot_halve_a_portable_batch_are_refused(ranks, micro_batch_tokens):
+    params = train_params(
+        seq_len=16, batch_tokens=16 * 24 if ranks == 3 else 128, micro_batch_tokens=micro_batch_tokens
+    )
+    with pytest.raises(ParamsError, match=r"train\.numerics is portable: a batch of \d+ micro-batches"):
+        refuse_unequal_rows(params, World(0, ranks))
+
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
 
 
@@ -171,7 +212,8 @@ def test_ranks_take_equally_many_rows_in_micro_batches_that_are_not_larger():
 
 
 def test_a_batch_that_cannot_be_divided_equally_is_refused():
-    params = train_params(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8, optimizer="adamw")
+    values = dict(seq_len=16, batch_tokens=16 * 24, micro_batch_tokens=16 * 8, optimizer="adamw", numerics="fast")
+    params = train_params(**values)
     refuse_unequal_rows(params, World(0, 8, sharded=True))
     with pytest.raises(ParamsError, match=r"batch_tokens 384 are 24 sequences .* which 5 processes cannot divide"):
         refuse_unequal_rows(params, World(0, 5))

@@ -52,6 +52,7 @@ class Params:
     patience_evals: int | None = None
     divergence_nats: float | None = None
     eval_tokens: int = 100
+    numerics: str = "portable"
 
     @property
     def batch_size(self):

@@ -1,0 +1,137 @@
+"""Matrix products in float32 that have the same bits on every x86-64 processor, for any number of threads.
+
+MKL, which torch calls for them, chooses its code by the vendor of the processor. oneDNN adds the products of each
+element in ascending order by fused multiply-adds, whatever the instruction set, for up to 512 of them; longer sums are
+cut here. So each element has one definition:
+
+    Σ over blocks of 512 k, in order, of fma(a[m, k], b[k, n], …) in order of k
+
+which tests/lm/model/test_products.py computes with NumPy. Other dtypes and devices use torch's own products.
+"""
+
+import functools
+import platform
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+BLOCK = 512  # terms that oneDNN adds in order; with AVX-512 it adds longer sums in parts
+
+
+@functools.cache
+def is_available() -> bool:
+    """Return True if this processor and this torch can compute products in the fixed order."""
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return is_x86 and torch.backends.mkldnn.is_available() and torch.cpu.get_capabilities().get("avx2", False)
+
+
+def has_fixed_order(x: Tensor, dtype: torch.dtype) -> bool:
+    """Return True if products of `x` in `dtype` have the fixed order: float32 on a CPU, outside of torch.compile."""
+    if torch.compiler.is_compiling():
+        return False
+    return dtype == torch.float32 and x.device.type == "cpu" and is_available()
+
+
+@functools.cache
+def are_in_order() -> bool:
+    """Return True if a product on this processor has the bits of its definition, computed with NumPy."""
+    a, b = (((torch.arange(n) * 7919 % 1009).float() / 1009 - 0.5).view(-1, 1100) for n in (3 * 1100, 5 * 1100))
+    return np.array_equal(product(a, b.mT).numpy(), defined_product(a.numpy(), b.mT.numpy()))
+
+
+def defined_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a @ b (M, N) float32 of a (M, K) and b (K, N) by the definition, slowly.
+
+    float64 holds a product of two float32 numbers exactly, so that rounding its sum is one fused multiply-add.
+    """
+    blocks = []
+    for start in range(0, a.shape[1], BLOCK):
+        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+        for k in range(start, min(start + BLOCK, a.shape[1])):
+            total = (np.outer(a[:, k].astype(float), b[k].astype(float)) + total).astype(np.float32)
+        blocks.append(total)
+    return functools.reduce(np.add, blocks)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b (M, N) of a (M, K) and b (K, N)."""
+    if not has_fixed_order(a, a.dtype):
+        return a @ b
+    if a.shape[0] == 1:  # oneDNN sums the product of a single vector in another order
+        return product(a.expand(2, -1), b)[:1]
+    if b.shape[1] == 1:
+        return product(a, b.expand(-1, 2))[:, :1]
+    # The transposed product of the transposed operands has the same bits, and often saves a copy.
+    if _copied_numbers(b.mT, a.mT) < _copied_numbers(a, b):
+        return _sum_blocks(b.mT, a.mT).mT
+    return _sum_blocks(a, b)
+
+
+def _copied_numbers(a: Tensor, b: Tensor) -> int:
+    """Return how many numbers `_sum_blocks` copies, because oneDNN needs dense operands, the first one row by row."""
+    one_block = a.shape[1] <= BLOCK
+    is_dense = b.is_contiguous() or (one_block and b.mT.is_contiguous())
+    return a.numel() * (not (one_block and a.is_contiguous())) + b.numel() * (not is_dense)
+
+
+def _sum_blocks(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b (M, N), M and N above 1, as the sum of the products of blocks of K, one after the other."""
+    total = None
+    for k in range(0, a.shape[1], BLOCK):
+        rows, columns = a[:, k : k + BLOCK].contiguous(), b[k : k + BLOCK].mT
+        if not columns.mT.is_contiguous():
+            columns = columns.contiguous()
+        block = torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "")
+        total = block if total is None else total.add_(block)
+    assert total is not None
+    return total
+
+
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b (N, R, C) of batches of matrices a (N, R, K) and b (N, K, C)."""
+    if not has_fixed_order(a, a.dtype):
+        return a @ b
+    return torch.stack([product(x, y) for x, y in zip(a, b, strict=True)])
+
+
+def add_products(x: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    """Return beta x + alpha a @ b for batches of matrices x (N, R, C), a (N, R, K), b (N, K, C)."""
+    if not has_fixed_order(a, a.dtype):
+        return torch.baddbmm(x, a, b, beta=beta, alpha=alpha)
+    return products(a, b).mul_(alpha).add_(x, alpha=beta)
+
+
+class LinearFunction(Function):
+    """Compute x W^T in the fixed order, and both gradients."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        """Return (…, O) for x (…, I) and weight (O, I)."""
+        ctx.save_for_backward(x, weight)
+        return product(x.reshape(-1, x.shape[-1]), weight.mT).reshape(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Return the gradients of x and of weight."""
+        x, weight = ctx.saved_tensors
+        rows = grad.reshape(-1, grad.shape[-1])
+        grad_weight = product(rows.mT, x.reshape(-1, x.shape[-1])) if ctx.needs_input_grad[1] else None
+        return product(rows, weight).view(x.shape), grad_weight
+
+
+class ProductsFunction(Function):
+    """Compute a @ b for batches of matrices in the fixed order, and both gradients."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        """Return (N, R, C) for a (N, R, K) and b (N, K, C)."""
+        ctx.save_for_backward(a, b)
+        return products(a, b)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Return the gradients of a and of b."""
+        a, b = ctx.saved_tensors
+        return products(grad, b.mT), products(a.mT, grad)

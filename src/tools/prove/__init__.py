@@ -1,0 +1,1 @@
+"""Compare the bits of this machine with the committed ones: `python src prove`."""

@@ -1,0 +1,86 @@
+"""Train a small run and compare its bits with the committed ones: `python src prove`.
+
+    python src prove                 # about a minute: 400 steps of the model `tiny`
+    python src prove --run short     # a second: 20 steps of a smaller one
+    python src prove --record        # also add this processor to the committed list of those that were seen
+
+Portable numerics promise the same bits on every x86-64 processor with AVX2, for any number of threads. If the bits
+differ, the first operation that does is named: of the first step, or the steps between which the weights part.
+Exit status 4 if they differ.
+"""
+
+import platform
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from lm.core.errors import EnvironmentFailure, IntegrityError, command
+from lm.core.files import read_json, write_json
+from lm.model import device as machine
+from tools.common.arguments import tool_parser
+from tools.prove.golden_run import RUNS, train
+
+GOLDEN = Path("metrics/golden_bits.json")
+
+
+@command
+def main(argv: list[str]) -> None:
+    """Train the run and compare it, or write its digests; raise IntegrityError if they differ from the committed."""
+    parser = tool_parser("prove", __doc__)
+    parser.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
+    parser.add_argument("--threads", type=int, help="threads (as many as there are cores)")
+    parser.add_argument("--golden", type=Path, default=GOLDEN, help=f"committed digests ({GOLDEN})")
+    parser.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
+    parser.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
+    args = parser.parse_args(argv)
+    if reason := machine.why_not_portable():
+        raise EnvironmentFailure(f"this machine has bits of its own: {reason}")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    with tqdm(total=RUNS[args.run][1], unit="step", desc=args.run, disable=None, leave=False) as bar:
+        found = train(args.run, bar.update)
+    golden = read_json(args.golden) if args.golden.exists() else {"seen_on": []}
+    if args.write:
+        write_json(args.golden, golden | {args.run: found, "torch": torch.__version__.split("+")[0], "seen_on": []})
+        return print(f"{args.golden} has the digests of this machine")
+    last = list(found["weights"].values())[-1]
+    if problem := first_difference(found, golden[args.run]):
+        raise IntegrityError(f"{args.golden}: on this {processor()} {problem}")
+    if args.record is not None:
+        write_json(args.golden, golden | {"seen_on": add_processor(golden["seen_on"], args.run, last, args.record)})
+    print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {torch.get_num_threads()} threads")
+
+
+def first_difference(found: dict, golden: dict) -> str | None:
+    """Return what differs first from the committed digests, or None."""
+    for operation, digest in golden["first step"].items():
+        if found["first step"].get(operation) != digest:
+            return f"the first step differs in: {operation}"
+    steps, before = list(golden["weights"]), "1"
+    for step in steps:
+        if found["weights"].get(step) != golden["weights"][step]:
+            return f"the first step has the committed bits, and the weights part between steps {before} and {step}"
+        before = step
+    return None
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def add_processor(seen: list[dict], run: str, digest: str, how: str) -> list[dict]:
+    """Return the list of processors with this one, once for each run and way to run it."""
+    sets = [name for name, there in sorted(torch.cpu.get_capabilities().items()) if there is True]
+    entry = {
+        "processor": processor(), "how": how or "natively", "instruction_sets": sets, "run": run, "weights": digest,
+        "threads": torch.get_num_threads(),
+    }  # fmt: skip
+    same = ("processor", "how", "run", "threads")
+    return [other for other in seen if any(other[key] != entry[key] for key in same)] + [entry]

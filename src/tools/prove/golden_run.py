@@ -1,0 +1,103 @@
+"""The run whose bits are committed: a fixed model on made-up tokens, in portable numerics.
+
+Nothing of it depends on params.yaml or on a file, so that its digests change only with the code that trains.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.tokens.windows import TokenWindows
+from lm.train.config import TrainParams
+from lm.train.optimizers import build_optimizers
+from lm.train.schedule import learning_rate
+from lm.train.state import TrainingState
+from lm.train.step import compute_gradients, update_weights
+
+SMALL = ModelConfig(
+    n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=192, sliding_window=64, full_attention_every=2,
+    rope_base_local=10000.0, rope_base_global=10000.0, query_scale=16, norm_eps=1e-6, max_seq_len=512, vocab_size=1000,
+)  # fmt: skip
+LARGE = dataclasses.replace(SMALL, n_layer=4, head_dim=48, d_model=192, d_ff=512, query_scale=48, vocab_size=8192)
+RUNS = {"short": (SMALL, 20), "minute": (LARGE, 400)}  # name: model, optimizer steps
+SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1024
+WEIGHTS_EVERY = {"short": 5, "minute": 50}  # steps from one digest of the weights to the next
+
+
+def digest(tensor: Tensor) -> str:
+    """Return 12 hex digits of the SHA-256 of a tensor's bytes."""
+    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()[:12]
+
+
+def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> dict[str, dict[str, str]]:
+    """Train the run `name` of RUNS and return the digests {"first step": {operation: digest}, "weights": {step: …}}.
+
+    The operations are those of the first step, in their order. `progress` is called with the steps done since.
+    """
+    (config, num_steps), operations, weights = RUNS[name], {}, {}
+    params = train_params(num_steps)
+    model = Gemma3Model(config)
+    model.init_weights(torch.Generator().manual_seed(params.seed))
+    model.document_start_id = 0
+    state = TrainingState(model, build_optimizers(model, params, torch.float32))
+    windows = TokenWindows(make_ids(config.vocab_size), SEQ_LEN, params.batch_size, params.seed)
+    for step in range(num_steps):
+        hooks = record_forward(model, operations) if step == 0 else []
+        batch = windows.buffer(step)
+        x, y = torch.from_numpy(batch[:, :-1]), torch.from_numpy(batch[:, 1:])
+        compute_gradients(state, (x, y), params, torch.float32)
+        for hook in hooks:
+            hook.remove()
+        if step == 0:
+            operations |= {f"gradient of {name}": digest(p.grad) for name, p in named(model) if p.grad is not None}
+        update_weights(state, learning_rate(step, params))
+        if step == 0:
+            operations |= {f"update of {name}": digest(p) for name, p in named(model)}
+        if (step + 1) % WEIGHTS_EVERY[name] == 0:
+            weights[str(step + 1)] = digest(torch.cat([p.flatten() for p in model.parameters()]))
+        progress(1)
+    return {"first step": operations, "weights": weights}
+
+
+def named(model: Gemma3Model) -> list[tuple[str, Tensor]]:
+    """Return the parameters with their names, from the output to the input, as gradients are computed."""
+    return list(model.named_parameters())[::-1]
+
+
+def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:
+    """Digest the output of every module of the next forward passes; return the hooks that do it."""
+
+    def hook(name: str):
+        def record(module, inputs, output: Tensor) -> None:
+            """Add the digest under a name that tells the micro-batches apart."""
+            number = sum(known.endswith(f" {name}") for known in digests) + 1
+            digests[f"micro-batch {number}: {name}"] = digest(output)
+
+        return record
+
+    return [module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name.count(".") > 1]
+
+
+def train_params(num_steps: int) -> TrainParams:
+    """Return the parameters of a run of that many steps."""
+    return TrainParams(
+        seq_len=SEQ_LEN, attend_across_documents=False, batch_tokens=BATCH_TOKENS, micro_batch_tokens=UNIT_TOKENS,
+        max_tokens=num_steps * BATCH_TOKENS, optimizer="muon", peak_lr=0.01, min_lr=0.0, embedding_lr_factor=1.0,
+        warmup_steps=5, schedule="stable_decay", decay_share=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
+        grad_clip=1.0, numerics="portable", dtype="auto", compile=False, seed=1, init_from="", patience_evals=None,
+        divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024,
+    )  # fmt: skip
+
+
+def make_ids(vocab_size: int, num_tokens: int = 100_000) -> np.ndarray:
+    """Return made-up ids (num_tokens,) uint16 that can be learned: documents of 210 tokens, each after an id 0."""
+    position = np.arange(num_tokens, dtype=np.int64)
+    document, word = position // 211, position % 211
+    ids = (document * 7919 + word * word * (document % 13 + 1)) % (vocab_size - 1) + 1
+    ids[word == 0] = 0
+    return ids.astype(np.uint16)
