@@ -178,8 +178,8 @@ def test_flops_are_those_of_the_matrix_products(config, monkeypatch):
     with FlopCounterMode(display=False) as counter:
         model.loss(draw_ids(config, 2, seq_len), draw_ids(config, 2, seq_len)).backward()
     flops = flops_per_token(config, seq_len)
-    products = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
-    assert flops["attention"] + flops["mlp"] + flops["head"] == products / (2 * seq_len)
+    counted = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
+    assert flops["attention"] + flops["mlp"] + flops["head"] == counted / (2 * seq_len)
     seen = sum(
         min(t, seq_len if config.is_full(layer) else config.sliding_window)
         for layer in range(config.n_layer)
