@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 from harness import hardware, versions
 from lm.core.files import read_json, write_json
 from lm.core.params import read_section
+from lm.text.duplicates import digest
 from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
 from lm.text.parquet import describe_split, write_documents
 from lm.text.rules import MEASURES, RULES, Selection, alphanumeric_table, first_broken_rules
-from lm.text.selection import digest
 from lm.text.sources.stories.grammar import story
 from stages import ROOT, change_params, run_stage, stage_folder
 

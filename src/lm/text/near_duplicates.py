@@ -6,7 +6,6 @@ whole, so that it only equals itself. All hashes are fixed: the clusters are ali
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from rensa import RMinHash
 from tqdm import tqdm
 
 from lm.core.params import needed
+from lm.text.duplicates import digest
 
 RECALL = 0.98  # probability that two documents whose similarity is the threshold are compared at all
 MAX_NGRAM_WORDS, MAX_PERMUTATIONS = 100, 4096
@@ -117,7 +117,7 @@ def ngram_hashes(texts: Sequence[str], n: int) -> tuple[np.ndarray, np.ndarray]:
     is_ngram[offsets[short]] = False
     found = np.empty(offsets[-1], np.uint64)
     found[is_ngram] = _mix(hashes[is_inside])
-    found[~is_ngram] = [_text_hash(texts[i]) for i in short.tolist()]
+    found[~is_ngram] = [digest(texts[i]) for i in short.tolist()]
     return found, offsets.astype(np.uint64)
 
 
@@ -161,11 +161,6 @@ def _mix(values: np.ndarray) -> np.ndarray:
     """Return a bijective hash of values (N,) uint64 whose bits all depend on all bits."""
     values = (values ^ (values >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     return values ^ (values >> np.uint64(29))
-
-
-def _text_hash(text: str) -> int:
-    content = text.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def _byte_values() -> np.ndarray:
