@@ -34,7 +34,7 @@ from stages import ROOT, change_params, run_stage, stage_folder
 
 RESULTS = ROOT / "benchmarks" / "results"
 THRESHOLDS = (0.7, 0.8, 0.85, 0.9)
-MIN_WORDS = 50  # of a document; 1 % of fewer words is no edit
+MIN_WORDS = 50  # of a document; 1 % of fewer words is not a whole word
 RULES_MEGABYTES, CORPUS_MEGABYTES = 200, (250, 1000)
 COPIES = 0.2  # of the documents of the large corpus
 

@@ -2,7 +2,7 @@
 
 A word is a run of letters, digits and underscores, in ASCII without regard to case; a character from U+3000 on begins
 a word of its own, as Chinese and Japanese have no spaces. A document with fewer words than an n-gram is compared as a
-whole, so that it only equals itself. All hashes are fixed: the clusters are alike on every machine.
+whole, so that it only equals itself. All hashes are fixed, so the clusters are the same on every machine.
 """
 
 import dataclasses
@@ -164,7 +164,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 
 def _byte_values() -> np.ndarray:
-    """Return a 64-bit value for each byte of a word, alike for a and A; 0 for bytes between words: (256,) uint64."""
+    """Return a 64-bit value for each byte of a word, the same for a and A; 0 for bytes between words: (256,) uint64."""
     folded = np.arange(256)
     folded[ord("A") : ord("Z") + 1] += ord("a") - ord("A")
     is_word = [byte >= 0x80 or chr(byte).isalnum() or chr(byte) == "_" for byte in range(256)]
