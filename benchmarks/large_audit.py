@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness import busy_share, hardware, versions
-from lm.core.files import read_json, sha256_file, write_json
+from lm.core.files import read_json, write_json
 from lm.text.documents import describe_source
 from lm.text.parquet import describe_split
-from lm.text.selection import describe_selection, hash_of_validation, write_dropped
+from lm.text.selection import describe_selection, write_selection
 from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import write_tokens
@@ -82,16 +82,6 @@ def write_token_file(folder: Path, split: str, count: int, seed: int) -> None:
     write_tokens(folder / f"{split}.bin", chunks(), "uint16", describe)
 
 
-def write_empty_selection(folder: Path, raw: Path) -> None:
-    """Write what the stage select leaves if it drops nothing."""
-    folder.mkdir()
-    write_dropped(folder / "dropped.parquet", None)
-    files = (raw / "manifest.json", folder / "dropped.parquet")
-    hashes = dict(zip(("manifest_sha256", "dropped_sha256"), map(sha256_file, files), strict=True))
-    hashes["validation_dropped_sha256"] = hash_of_validation(None)
-    write_json(folder / "details.json", {"selection": "none", **hashes, "documents": {}})
-
-
 def make_input(folder: Path, documents: int) -> None:
     """Write the text, a vocabulary of bytes and both token files."""
     counts = {"train": round(documents * (1 - VALIDATION_SHARE)), "validation": round(documents * VALIDATION_SHARE)}
@@ -101,7 +91,8 @@ def make_input(folder: Path, documents: int) -> None:
         write_split(folder, split, count, seed)
     splits = {split: describe_split(folder / "raw", split, "text") for split in counts}
     write_json(folder / "raw" / "manifest.json", {"source": "made", "column": "text", "splits": splits})
-    write_empty_selection(folder / "selection", folder / "raw")
+    (folder / "selection").mkdir()
+    write_selection(folder / "selection", folder / "raw", None, {"selection": "none", "documents": {}})
     for seed, (split, count) in enumerate(counts.items()):
         write_token_file(folder, split, count, seed)
 

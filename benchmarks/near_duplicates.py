@@ -25,16 +25,16 @@ import pyarrow.parquet as pq
 from harness import hardware, versions
 from lm.core.files import read_json, write_json
 from lm.core.params import read_section
+from lm.text.duplicates import digest
 from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
 from lm.text.parquet import describe_split, write_documents
 from lm.text.rules import MEASURES, RULES, Selection, alphanumeric_table, first_broken_rules
-from lm.text.selection import digest
 from lm.text.sources.stories.grammar import story
 from stages import ROOT, change_params, run_stage, stage_folder
 
 RESULTS = ROOT / "benchmarks" / "results"
 THRESHOLDS = (0.7, 0.8, 0.85, 0.9)
-MIN_WORDS = 50  # of a document; 1 % of fewer words is no edit
+MIN_WORDS = 50  # of a document; 1 % of fewer words is not a whole word
 RULES_MEGABYTES, CORPUS_MEGABYTES = 200, (250, 1000)
 COPIES = 0.2  # of the documents of the large corpus
 

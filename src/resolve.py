@@ -41,7 +41,7 @@ def kind_of(source: str) -> str:
 
 
 def definition_of(source: str) -> dict:
-    """Return what fetch needs to know about a source that is no mixture."""
+    """Return what fetch needs to know about a source that is not a mixture."""
     return {"fetch": read_section(PRESETS, f"sources.{source}.fetch", dict)}
 
 
@@ -51,7 +51,7 @@ def definitions_of_parts(source: str) -> dict[str, dict]:
     parts = {}
     for name in read_section(PRESETS, f"sources.{source}.fetch", MixtureFetch).parts:
         if name not in read_section(PRESETS, "sources", dict):
-            raise ParamsError(f"{where}.fetch.parts names {name!r}, which is no source of {PRESETS}")
+            raise ParamsError(f"{where}.fetch.parts names {name!r}, which is not a source of {PRESETS}")
         if kind_of(name) == "mixture":
             raise ParamsError(f"{where}.fetch.parts names {name!r}, a mixture itself; name its parts instead")
         train = read_section(PRESETS, f"sources.{name}.train", Slice)

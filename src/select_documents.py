@@ -16,24 +16,20 @@ import numpy as np
 from tqdm import tqdm
 
 from lm.core.errors import DataError, command
-from lm.core.files import atomic_folder, output_lock, read_json, sha256_file, write_json
+from lm.core.files import atomic_folder, output_lock, read_json
 from lm.core.params import read_section
 from lm.text.documents import MANIFEST, parts_of, read_manifest
 from lm.text.near_duplicates import find_clusters
 from lm.text.rules import MEASURES, RULES, Selection
 from lm.text.selection import (
-    DETAILS,
-    DROPPED,
-    HASHES,
     Batch,
     Marks,
     add_up,
-    hash_of_validation,
     iter_documents,
     kept_texts,
     mark_documents,
     texts_at,
-    write_dropped,
+    write_selection,
 )
 from lm.text.slices import Slice
 
@@ -167,13 +163,9 @@ def main(argv: list[str]) -> None:
         refuse_empty(counts, name)
 
         # Write the dropped documents, then their counts and hashes.
-        write_dropped(folder / DROPPED, marks)
-        hashes = (sha256_file(args.raw / MANIFEST), sha256_file(folder / DROPPED), hash_of_validation(marks))
-        details = {
-            "format_version": 1, "selection": name, "rules": dataclasses.asdict(selection),
-            **dict(zip(("manifest_sha256", *HASHES), hashes, strict=True)), "documents": counts, "examples": examples,
-        }  # fmt: skip
-        write_json(folder / DETAILS, details)
+        rules = dataclasses.asdict(selection)
+        details = {"selection": name, "rules": rules, "documents": counts, "examples": examples}
+        write_selection(folder, args.raw, marks, details)
 
     # Report what each rule dropped.
     print(f"{args.selection}: {summary(counts)}")

@@ -77,7 +77,7 @@ MUTANTS = [
            "            if False:\n", "faults/test_35_select.py -k leave_nothing"),
     Mutant("mean of the ranks' gradients", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
            "lm/train/test_distributed.py"),
-    Mutant("no attention to other documents", "src/lm/model/documents.py",
+    Mutant("no attention to other documents", "src/lm/model/document_masks.py",
            "(documents[:, :, None] == documents[:, None, :]) & (distance >= 0)", "(distance >= 0)",
            "lm/model/test_document_masks.py"),
     Mutant("the mask where training takes products", "src/lm/model/kernels.py",

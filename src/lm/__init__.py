@@ -1,1 +1,1 @@
-"""The library: computations on text, tokens, models and scores. It knows no stage and no path."""
+"""The library: computations on text, tokens, models and scores. It does not know stages or paths."""

@@ -18,7 +18,7 @@ from lm.tokenizer.build import write_byte_level, write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import document_spans, open_tokens
 from support.refusal import refused
-from support.selections import write_selection
+from support.selections import make_selection
 from support.tokenize_cases import (
     ALL,
     BYTES,
@@ -155,7 +155,7 @@ def test_13_a_document_of_50_mb_takes_at_most_a_gibibyte_per_process(project, to
     """At worst, one token a byte. (A Hugging Face tokenizer takes 0.1 to 0.2 GB for each MB of one document.)"""
     text = "int main(void) { return 0; } // the quick brown fox, é\n" * 910_000
     write_raw([text, "short"])
-    write_selection("selection", "raw")
+    make_selection("selection", "raw")
     folder = tokenizers["bpe"] if kind == "bpe" else "tokenizer"
     command = [sys.executable, "-c", MEASURE, sys.executable, "-c", STAGE, *arguments(folder=folder)]
     measured = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True).stdout

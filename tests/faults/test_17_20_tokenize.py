@@ -28,6 +28,7 @@ from lm.tokenizer import build as vocabulary
 from lm.tokenizer.build import write_huggingface
 from lm.tokens.tokenfile import open_tokens
 from support import ROOT
+from support.kills import killed_before_call
 from support.refusal import files_below, refused
 from support.tokenize_cases import (
     ALL,
@@ -126,28 +127,11 @@ def test_17_a_full_disk_while_importing_a_vocabulary(project, byte_vocabularies)
         assert outputs()
 
 
-# Kills itself before call number argv[1] of fsync and rename, which make a file permanent.
-KILLED = """
-import os, signal, sys, tokenize_split
-left = int(sys.argv.pop(1))
-def counted(call):
-    def wrapped(*arguments):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments)
-    return wrapped
-os.fsync, os.replace = counted(os.fsync), counted(os.replace)
-sys.exit(tokenize_split.main(sys.argv[1:]))
-"""
-
-
 def test_18_killed_at_each_step_of_writing_the_bin_is_complete_or_missing(project):
     write_raw(MANY[:50])
     whole, survived = expected_ids(MANY[:50]).tobytes(), []
     for step in range(1, 20):
-        killed = start(KILLED, str(step))
+        killed = start(killed_before_call("tokenize_split"), str(step))
         status = killed.wait(60)
         if status == 0:
             break

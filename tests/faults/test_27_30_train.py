@@ -276,7 +276,7 @@ def in_a_child(step):
 
 
 def test_30_the_same_run_in_another_copy_waits_and_is_served(workspace, undisturbed, tmp_path, monkeypatch):
-    """Queued experiments share .runs and may differ in what is no part of the run."""
+    """Queued experiments share .runs and may differ in what is not a part of the run."""
     stage = Stage(hold_at, 3)
     wait_for(Path("held").exists)
     copy = shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".runs"))

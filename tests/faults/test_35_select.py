@@ -16,6 +16,7 @@ from lm.core.params import read_yaml
 from lm.text.parquet import describe_split, write_documents
 from lm.text.selection import read_dropped
 from support import ROOT
+from support.kills import killed_before_call
 from support.refusal import files_below, refused
 from support.tokenize_cases import (
     ALL,
@@ -59,30 +60,13 @@ def run(program: str, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=100)
 
 
-# Kills itself before call number argv[1] of fsync and rename, which make a file permanent.
-KILLED = """
-import os, signal, sys, select_documents
-left = int(sys.argv.pop(1))
-def counted(call):
-    def wrapped(*arguments):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments)
-    return wrapped
-os.fsync, os.replace = counted(os.fsync), counted(os.replace)
-sys.exit(select_documents.main(sys.argv[1:]))
-"""
-
-
 def test_35_killed_at_each_step_of_writing_the_selection_is_whole_or_missing(project):
     assert select() == 0
     whole, survived = files_below(Path("selection")), []
     assert read_dropped(Path("selection"), Path("raw"))["mine", "text"].tolist() == DROPPED
     for step in range(1, 20):
         shutil.rmtree("selection", ignore_errors=True)
-        killed = run(KILLED, str(step))
+        killed = run(killed_before_call("select_documents"), str(step))
         if killed.returncode == 0:
             break
         assert killed.returncode == -signal.SIGKILL

@@ -15,9 +15,7 @@ def workspace(tmp_path_factory):
     """The small pipeline on a mixture of two sources of stories and own text."""
     workspace = Workspace(tmp_path_factory.mktemp("mixture"))
     workspace.make_small()
-    for i in range(100):
-        path = workspace.folder / "data" / "local" / f"{i}.txt"
-        path.write_text(f"file {i} has {i * i} words and {i % 7} more of them\n" * 3)
+    workspace.write_own_text(100)
     stories = workspace.get("sources.stories")
     mixture = {
         "fetch.parts": ["stories", "others", "local"],

@@ -32,9 +32,7 @@ TABLE = [
 def workspace(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("reruns"))
     workspace.make_small()
-    for i in range(300):
-        path = workspace.folder / "data" / "local" / f"{i}.txt"
-        path.write_text(f"file {i} has {i * i} words and {i % 7} more of them\n" * 3)
+    workspace.write_own_text(300)
     workspace.commit()
     assert workspace.repro() == ALL
     return workspace

@@ -21,7 +21,7 @@ from lm.text.parquet import describe_split
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokens.tokenfile import Shard, join_shards, sidecar_path
 from support import ROOT
-from support.selections import write_selection
+from support.selections import make_selection
 from support.train_cases import ARGUMENTS, TOKENIZER, make_training, set_runtime
 from support.workspace import Workspace
 
@@ -180,7 +180,7 @@ def test_tokenizing_ten_times_the_memory(text, monkeypatch):
     monkeypatch.chdir(folder)
     code = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
     out = Path("data/processed_datasets/train.bin")
-    write_selection("data/selection", "data/raw")
+    make_selection("data/selection", "data/raw")
     inputs = ["--raw", "data/raw", "--selection", "data/selection", "--tokenizer", "data/tokenizer"]
     arguments = ["--split", "train", *inputs, "--tokens", str(out)]
     done = run_within("cgroup", 384 * MIB, code, *arguments, ARROW_DEFAULT_MEMORY_POOL="system")

@@ -20,7 +20,7 @@ from lm.tokenizer.encoding import map_in_order
 from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
-from support.selections import write_selection
+from support.selections import make_selection
 from support.texts import make_texts
 from tokenize_split import TokenizeRuntime, open_inputs, tokenize_slice
 
@@ -35,7 +35,7 @@ def folders(tmp_path_factory):
     write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
     tokenizer.mkdir()
     write_byte_level(tokenizer, train_ranks([texts], 300), "bpe")
-    write_selection(folder / "selection", raw)
+    make_selection(folder / "selection", raw)
     return raw, tokenizer, texts
 
 
@@ -55,7 +55,7 @@ def cut_off(path):
 @pytest.mark.parametrize("damage", [give_another_file, cut_off])
 def test_a_file_that_differs_from_the_manifest_is_refused_and_nothing_is_kept(folders, tmp_path, damage):
     raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
-    write_selection(tmp_path / "selection", raw)
+    make_selection(tmp_path / "selection", raw)
     path = raw / "text" / "0001.parquet"
     damage(path)
     with pytest.raises(IntegrityError, match=f"0001.parquet: sha256 is {sha256_file(path)}, the manifest says"):
@@ -215,6 +215,6 @@ def test_files_of_different_string_types_make_one_chunk(folders, tmp_path):
         pq.write_table(pa.table({"text": pa.array(texts, kind)}), path)
     splits = {"text": describe_split(raw, "text", "text")}
     write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
-    write_selection(tmp_path / "selection", raw)
+    make_selection(tmp_path / "selection", raw)
     meta = tokenize(Slice("text", 0, None), raw, folders[1], tmp_path / "x.bin", TokenizeRuntime(1, 1000))
     assert meta["documents"] == 6 and meta["utf8_bytes"] == 10

@@ -4,19 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.core.files import sha256_file, write_json
-from lm.text.selection import Marks, hash_of_validation, write_dropped
+from lm.text.selection import Marks, write_selection
 
 
-def write_selection(folder: Path | str, raw: Path | str, marks: Marks | None = None) -> Path:
+def make_selection(folder: Path | str, raw: Path | str, marks: Marks | None = None) -> Path:
     """Write a selection of `raw` without its counts; with no marks it drops nothing."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_dropped(folder / "dropped.parquet", marks)
-    hashes = [sha256_file(Path(raw, "manifest.json")), sha256_file(folder / "dropped.parquet")]
-    names = ("manifest_sha256", "dropped_sha256", "validation_dropped_sha256")
-    details = dict(zip(names, [*hashes, hash_of_validation(marks)], strict=True))
-    write_json(folder / "details.json", {"selection": "mine", **details, "documents": {}, "examples": {}})
+    write_selection(folder, Path(raw), marks, {"selection": "mine", "documents": {}, "examples": {}})
     return folder
 
 

@@ -72,6 +72,12 @@ class Workspace:
             }
         )  # fmt: skip
 
+    def write_own_text(self, num_files: int) -> None:
+        """Write files 0.txt, 1.txt, … of three lines into data/local."""
+        for i in range(num_files):
+            path = self.folder / "data" / "local" / f"{i}.txt"
+            path.write_text(f"file {i} has {i * i} words and {i % 7} more of them\n" * 3)
+
     def run(self, *command: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
         """Run a command in the copy and return what it printed; a failure shows it."""
         done = subprocess.run(

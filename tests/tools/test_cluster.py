@@ -25,7 +25,7 @@ from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.engine import Engine
 from lm.tokens.tokenfile import open_tokens
 from support.refusal import refused
-from support.selections import dropping, write_selection
+from support.selections import dropping, make_selection
 from support.texts import make_texts
 from tools.tokenize_cluster import cli as tokenize_cluster
 from tools.tokenize_cluster import ranks as cluster_ranks
@@ -43,7 +43,7 @@ def describe_raw() -> None:
     """Write the manifest of data/raw."""
     split = describe_split(Path("data/raw"), "text", "text")
     write_json(Path("data/raw/manifest.json"), {"source": "test", "column": "text", "splits": {"text": split}})
-    write_selection("data/selection", "data/raw")
+    make_selection("data/selection", "data/raw")
 
 
 def set_slice(start_char: int, num_chars: int | None) -> None:
@@ -119,7 +119,7 @@ def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
 
 def test_ranks_leave_out_the_documents_that_the_stage_leaves_out():
     numbers = {("test", "text"): [0, 7, 39, *range(40, 45), 50, len(TEXTS) - 1]}  # of the second file nothing is left
-    write_selection("data/selection", "data/raw", dropping(numbers))
+    make_selection("data/selection", "data/raw", dropping(numbers))
     run(job := plan(num_ranks=100))
     assert_same_as_one_process(join_ranks(job, OUT))
 
@@ -248,7 +248,7 @@ def test_the_surprisal_of_the_texts_is_added_up():
         Path(f"data/raw/text/{number:04d}.parquet").unlink()
     describe_raw()
     write_json("data/raw/manifest.json", {**read_json("data/raw/manifest.json"), "entropy": "known"})
-    write_selection("data/selection", "data/raw")
+    make_selection("data/selection", "data/raw")
     job = plan()
     run(job)
     assert join_ranks(job, OUT)["surprisal_bits"] == 9 * (0.5 + 1.5 + 2.5)
@@ -260,7 +260,7 @@ def test_a_damaged_parquet_file_is_not_an_empty_rank():
     entry = manifest["splits"]["text"]["files"][2]
     entry["sha256"] = cluster_ranks.sha256_file("data/raw/text/0002.parquet")
     write_json("data/raw/manifest.json", manifest)
-    write_selection("data/selection", "data/raw")
+    make_selection("data/selection", "data/raw")
     with pytest.raises(DataError, match="not a whole parquet file"):
         run(plan(num_ranks=100))
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from lm.core.params import needed
-from lm.model.documents import block_mask, dense_mask, document_numbers
+from lm.model.document_masks import block_mask, dense_mask, document_numbers
 from lm.model.kernels import (
     CrossEntropyFunction,
     RMSNormFunction,
@@ -171,7 +171,7 @@ class Block(nn.Module):
 class Gemma3Model(nn.Module):
     """The decoder; its output head is its embedding (V, C), stored once.
 
-    `document_start_id` is the id before which attention does not look back (lm.model.documents); None: there is none.
+    `document_start_id` is the id before which attention does not look back (lm.model.document_masks), None if none.
     """
 
     def __init__(self, config: ModelConfig):

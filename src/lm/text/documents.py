@@ -33,7 +33,7 @@ def read_manifest(raw: Path) -> dict:
 
 
 def parts_of(manifest: dict) -> dict[str, dict]:
-    """Return the manifest of each part by its name; a source that is no mixture has one part, itself."""
+    """Return the manifest of each part by its name; a source that is not a mixture has one part, itself."""
     return manifest.get("parts") or {manifest["source"]: manifest}
 
 
@@ -68,7 +68,7 @@ def iter_rows(
         yield from _mixed_rows(manifest, part_slice, open_parts(raw, manifest, part_slice, dropped))
         return
     if isinstance(part_slice, MixedSlice):
-        raise ParamsError(f"sources.{manifest['source']}.train.weights: the source is no mixture; remove the weights")
+        raise ParamsError(f"sources.{manifest['source']}.train.weights: only a mixture has weights; remove them")
     check_slice(manifest, part_slice)
     paths = (raw / entry["path"] for entry in manifest["splits"][part_slice.split]["files"])
     batches = (batch for path in paths for batch in iter_batches(path, [manifest["column"], *(columns or [])]))

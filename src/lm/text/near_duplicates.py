@@ -2,11 +2,10 @@
 
 A word is a run of letters, digits and underscores, in ASCII without regard to case; a character from U+3000 on begins
 a word of its own, as Chinese and Japanese have no spaces. A document with fewer words than an n-gram is compared as a
-whole, so that it only equals itself. All hashes are fixed: the clusters are alike on every machine.
+whole, so that it only equals itself. All hashes are fixed, so the clusters are the same on every machine.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from rensa import RMinHash
 from tqdm import tqdm
 
 from lm.core.params import needed
+from lm.text.duplicates import digest
 
 RECALL = 0.98  # probability that two documents whose similarity is the threshold are compared at all
 MAX_NGRAM_WORDS, MAX_PERMUTATIONS = 100, 4096
@@ -117,7 +117,7 @@ def ngram_hashes(texts: Sequence[str], n: int) -> tuple[np.ndarray, np.ndarray]:
     is_ngram[offsets[short]] = False
     found = np.empty(offsets[-1], np.uint64)
     found[is_ngram] = _mix(hashes[is_inside])
-    found[~is_ngram] = [_text_hash(texts[i]) for i in short.tolist()]
+    found[~is_ngram] = [digest(texts[i]) for i in short.tolist()]
     return found, offsets.astype(np.uint64)
 
 
@@ -163,13 +163,8 @@ def _mix(values: np.ndarray) -> np.ndarray:
     return values ^ (values >> np.uint64(29))
 
 
-def _text_hash(text: str) -> int:
-    content = text.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-
-
 def _byte_values() -> np.ndarray:
-    """Return a 64-bit value for each byte of a word, alike for a and A; 0 for bytes between words: (256,) uint64."""
+    """Return a 64-bit value for each byte of a word, the same for a and A; 0 for bytes between words: (256,) uint64."""
     folded = np.arange(256)
     folded[ord("A") : ord("Z") + 1] += ord("a") - ord("A")
     is_word = [byte >= 0x80 or chr(byte).isalnum() or chr(byte) == "_" for byte in range(256)]

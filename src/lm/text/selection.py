@@ -5,7 +5,6 @@ among the documents of that split that are neither null nor empty, from 0.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm.core.errors import MEND, IntegrityError
-from lm.core.files import read_json, sha256_file, sha256_json
+from lm.core.files import read_json, sha256_file, sha256_json, write_json
 from lm.text.documents import MANIFEST, Dropped, iter_rows, parts_of
+from lm.text.duplicates import digest
 from lm.text.rules import KEPT, RULES, Selection, first_broken_rules
 from lm.text.slices import Slice
 
@@ -116,11 +116,6 @@ def mark_documents(batches: Iterator[Batch], selection: Selection) -> Marks:
     return marks
 
 
-def digest(text: str) -> int:
-    """Return 64 bits of the text's BLAKE2b. Among 100 million texts, two collide with probability 3 in 10,000."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
-
-
 def first_equal(digests: np.ndarray) -> np.ndarray:
     """Return for each of n digests the position of the first one that is equal to it, (n,) int64."""
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
@@ -158,8 +153,16 @@ def hash_of_validation(marks: Marks | None) -> str:
     return sha256_json(numbers)
 
 
-def write_dropped(path: Path, marks: Marks | None) -> None:
-    """Write a row for each dropped document, split by split, or none if `marks` is None."""
+def write_selection(folder: Path, raw: Path, marks: Marks | None, details: dict) -> None:
+    """Write dropped.parquet, without rows if `marks` is None, and details.json, which adds hashes to `details`."""
+    _write_dropped(folder / DROPPED, marks)
+    dropped = dict(zip(HASHES, (sha256_file(folder / DROPPED), hash_of_validation(marks)), strict=True))
+    hashes = {"manifest_sha256": sha256_file(raw / MANIFEST), **dropped}
+    write_json(folder / DETAILS, {"format_version": 1, **hashes, **details})
+
+
+def _write_dropped(path: Path, marks: Marks | None) -> None:
+    """Write a row for each dropped document, split by split."""
     with pq.ParquetWriter(path, SCHEMA, compression="none", write_page_checksum=True) as writer:
         if marks is None:
             return

@@ -61,7 +61,7 @@ def check_weights(weights: dict[str, float], parts: Collection[str], where: str)
     """Raise ParamsError unless `weights` has one entry for each part and no other."""
     known = f"the parts are {', '.join(parts)}"
     if unknown := [name for name in weights if name not in parts]:
-        raise ParamsError(f"{where}.train.weights names {unknown[0]!r}, which is no part; {known}")
+        raise ParamsError(f"{where}.train.weights names {unknown[0]!r}, which is not a part; {known}")
     if missing := [name for name in parts if name not in weights]:
         advice = "give it one; with 0 it stays out of training"
         raise ParamsError(f"{where}.train.weights has no weight of the part {missing[0]!r}; {advice}")

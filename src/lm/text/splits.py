@@ -1,7 +1,8 @@
 """Cut documents into training and validation so that no validation text is almost in training too.
 
 Near-duplicates form clusters, and a cluster goes to one side as a whole. Validation takes clusters that share few of
-their n-grams with the rest of the text, in the order of their hashes: alike on every machine and for all file names.
+their n-grams with the rest of the text, in the order of their hashes.
+The split is the same on every machine and for all file names.
 """
 
 import dataclasses

@@ -141,6 +141,6 @@ def _left_out(sidecar: dict) -> str:
 
 
 def _text_of(manifest: dict, part_slice: dict) -> tuple:
-    """Return what decides the documents of a slice of a source that is no mixture."""
+    """Return what decides the documents of a slice of a source that is not a mixture."""
     files = [entry["sha256"] for entry in manifest["splits"][part_slice["split"]]["files"]]
     return files, manifest["column"], part_slice["start_char"], part_slice["num_chars"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from lm.model.documents import block_mask, dense_mask, document_numbers, mask_rule
+from lm.model.document_masks import block_mask, dense_mask, document_numbers, mask_rule
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import attend
 from lm.model.score import positions_in_window, score_tokens

@@ -87,6 +87,11 @@ def test_the_bytes_of_documents_are_kept_and_digests_are_of_the_text(tmp_path):
     assert written.read("folded", 0, 3).tolist() == [digest("naïve é"), digest("漢"), digest("a b")]
 
 
+def test_texts_that_differ_have_digests_of_64_bits_that_differ():
+    texts = ["", "a", "a ", "é", "\ud800", "\ud801", "?"]
+    assert len({digest(text) for text in texts}) == len(texts) and all(0 <= digest(text) < 2**64 for text in texts)
+
+
 def test_finding_duplicates_keeps_a_byte_for_each_document(tmp_path, monkeypatch):
     monkeypatch.setattr(duplicates, "BUCKET_DOCUMENTS", 1 << 16)
     monkeypatch.setattr(duplicates, "_BLOCK_DOCUMENTS", 1 << 15)

@@ -128,7 +128,10 @@ def test_a_part_whose_slice_is_outside_its_text_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("part_slice", "sentence"),
     [
-        (slice_from(mixed({"a": 1, "b": 1, "c": 1, "d": 1})), "sources.mix.train.weights names 'd', which is no part;"),
+        (
+            slice_from(mixed({"a": 1, "b": 1, "c": 1, "d": 1})),
+            "sources.mix.train.weights names 'd', which is not a part",
+        ),
         (slice_from(mixed({"a": 1, "b": 1})), "sources.mix.train.weights has no weight of the part 'c'; give it one"),
         (Slice("train", 0, None), "sources.mix.train.weights is missing, and sources.mix is a mixture"),
         (Slice("text", 0, None), "sources.mix.validation.split is 'text', needed for a mixture: validation"),
@@ -147,7 +150,7 @@ def test_a_range_longer_than_the_stream_is_refused(raw):
 
 def test_weights_need_a_mixture(raw):
     part = read_manifest(raw)["parts"]["a"]
-    with pytest.raises(ParamsError, match=r"sources\.a\.train\.weights: the source is no mixture; remove the weights"):
+    with pytest.raises(ParamsError, match=r"sources\.a\.train\.weights: only a mixture has weights; remove them"):
         next(iter_rows(raw, part, train(a=1)))
 
 

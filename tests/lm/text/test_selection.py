@@ -17,7 +17,6 @@ from lm.text.selection import (
     Marks,
     add_up,
     describe_selection,
-    digest,
     first_equal,
     hash_of_validation,
     iter_documents,
@@ -27,7 +26,7 @@ from lm.text.selection import (
     texts_at,
 )
 from support import ROOT
-from support.selections import write_selection
+from support.selections import make_selection
 
 EXACT = dataclasses.replace(
     read_section(ROOT / "presets.yaml", "selections.none", Selection), exact_duplicates=True, min_chars=2
@@ -123,12 +122,11 @@ def test_a_later_rule_numbers_what_is_left(tmp_path):
 
 def test_equal_digests_point_to_the_first_one():
     assert first_equal(np.array([5, 3, 5, 5, 3, 1], np.uint64)).tolist() == [0, 1, 0, 0, 1, 5]
-    assert digest("a") != digest("a ") and 0 <= digest("é") < 2**64
 
 
 def test_what_is_written_is_read_back(tmp_path):
     _, marks = marked(tmp_path / "raw")
-    write_selection(tmp_path / "selection", tmp_path / "raw", marks)
+    make_selection(tmp_path / "selection", tmp_path / "raw", marks)
     rows = pq.read_table(tmp_path / "selection" / "dropped.parquet").to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         ("s", "train", 2, "exact_duplicates", "s", "train", 1),
@@ -148,7 +146,7 @@ def test_many_dropped_documents_of_several_splits_are_read_back_sorted(tmp_path)
     zeros = np.zeros(count, np.int64)
     names = [("s", "a"), ("s", "b")]
     marks = Marks(names, source, zeros > 0, number, zeros, zeros.astype(np.uint64), zeros.astype(np.uint8), zeros - 1)
-    write_selection(tmp_path / "selection", tmp_path / "raw", marks)
+    make_selection(tmp_path / "selection", tmp_path / "raw", marks)
     dropped = read_dropped(tmp_path / "selection", tmp_path / "raw")
     for index, key in enumerate(names):
         assert np.array_equal(dropped[key], np.sort(number[source == index]))
@@ -158,7 +156,7 @@ def test_many_dropped_documents_of_several_splits_are_read_back_sorted(tmp_path)
 def test_nothing_dropped_has_no_rows_and_the_same_bytes_for_every_text(tmp_path):
     for name in ("one", "two"):
         write_raw(tmp_path / name, {"text": [[f"text {name}"]]})
-        write_selection(tmp_path / f"{name} selection", tmp_path / name, None)
+        make_selection(tmp_path / f"{name} selection", tmp_path / name, None)
         assert read_dropped(tmp_path / f"{name} selection", tmp_path / name) == {}
     hashes = [read_json(tmp_path / f"{name} selection" / "details.json") for name in ("one", "two")]
     assert hashes[0].pop("manifest_sha256") != hashes[1].pop("manifest_sha256") and hashes[0] == hashes[1]
@@ -166,7 +164,7 @@ def test_nothing_dropped_has_no_rows_and_the_same_bytes_for_every_text(tmp_path)
 
 def test_a_selection_of_another_text_or_a_damaged_one_is_refused(tmp_path):
     _, marks = marked(tmp_path / "raw")
-    write_selection(tmp_path / "selection", tmp_path / "raw", marks)
+    make_selection(tmp_path / "selection", tmp_path / "raw", marks)
     described = describe_selection(tmp_path / "selection", tmp_path / "raw")
     assert described.keys() == {"dropped_sha256", "validation_dropped_sha256"}
     path = tmp_path / "selection" / "dropped.parquet"

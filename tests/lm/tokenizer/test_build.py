@@ -20,7 +20,7 @@ from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.byte_level import LONG_WORD_CHARS, cut_long_words, recover_merges
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
-from support.selections import write_selection
+from support.selections import make_selection
 from support.tokenizer_cases import (
     TEXTS,
     TRAINING,
@@ -163,7 +163,7 @@ def project(tmp_path, monkeypatch):
         train = {"split": "train", "start_char": 0, "num_chars": None, **changed}
         write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t"}})
         write_json("presets.yaml", {"sources": {"mine": {"train": train}}, "tokenizers": {"t": params}})
-        write_selection("selection", "raw")
+        make_selection("selection", "raw")
         return make_tokenizer.main(["--raw", "raw", "--selection", "selection", "--tokenizer", "data/tokenizer"])
 
     return run

@@ -8,7 +8,7 @@ import pytest
 from lm.core.files import write_json
 from lm.text.parquet import describe_split, write_documents
 from support.memory import MEASURE
-from support.selections import write_selection
+from support.selections import make_selection
 from support.workspace import Workspace
 
 
@@ -20,7 +20,7 @@ def peak_mib(workspace, copies):
     split = describe_split(raw, "train", "text")
     write_json(raw / "manifest.json", {"source": "stories", "column": "text", "splits": {"train": split}})
     out = workspace.folder / "data" / "processed_datasets" / "train.bin"
-    write_selection(raw.with_name("selection"), raw)
+    make_selection(raw.with_name("selection"), raw)
     folders = ["--raw", "data/raw", "--selection", "data/selection", "--tokenizer", "data/tokenizer"]
     stage = ["src/tokenize_split.py", "--split", "train", *folders, "--tokens", out]
     measured = workspace.run(sys.executable, "-c", MEASURE, sys.executable, *map(str, stage)).stdout

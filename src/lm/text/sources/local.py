@@ -72,8 +72,8 @@ def link_into_copy(path: Path) -> None:
 def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     """Write the documents below `folder` in path order and return the manifest.
 
-    With `split`, clusters of near-duplicates are chosen for validation by the SHA-256 of their texts:
-    alike on every machine and for all file names. Without it the only split is `text`, cut by the slices.
+    With `split`, clusters of near-duplicates are chosen for validation by the SHA-256 of their texts,
+    the same ones on every machine and for all file names. Without it the only split is `text`, cut by the slices.
     """
     files, replaced = find_files(path, fetch.include), Counter()
     if fetch.split is None:
