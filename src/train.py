@@ -240,12 +240,7 @@ def resume(run: Run) -> None:
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
-    here = machine.describe(run.device, run.dtype, world.world_size)
-    before = {name: value for name, value in (state.segments or [{}])[-1].items() if name != "from_step"}
-    if before and before != here and world.is_main:
-        print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
-    if before != here:
-        state.segments.append({"from_step": state.step, **here})
+    state.begin_segment(machine.describe(run.device, run.dtype, world.world_size))
 
 
 def validate(run: Run, progress: Progress) -> None:

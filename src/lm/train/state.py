@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import time
 
 import torch
@@ -59,6 +60,14 @@ class TrainingState:
         torch.set_rng_state(saved["rng"])
         for name in self.PLAIN:
             setattr(self, name, saved[name])
+
+    def begin_segment(self, here: dict) -> None:
+        """Record what computes from this step on, as `describe` of lm.model.device says, if that has changed; warn."""
+        before = {name: value for name, value in (self.segments or [{}])[-1].items() if name != "from_step"}
+        if before and before != here and self.world.is_main:
+            print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
+        if before != here:
+            self.segments.append({"from_step": self.step, **here})
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of the weights on the CPU, in model order. All ranks call it; the main rank's is whole."""
