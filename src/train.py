@@ -248,6 +248,7 @@ def validate(run: Run, progress: Progress) -> None:
     state = run.state
     run.state.count_seconds("training")
     step.record_validation(state, step.validation_loss(state, run.validation, run.params, run.dtype), run.params)
+    state.history.digests.append(state.digest())
     run.state.count_seconds("validation")
     state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
     if run.world.is_main:

@@ -43,8 +43,9 @@ class Progress(tqdm):
 
 def write_curves(plots: Path, history: History) -> None:
     """Write the curves as CSV files, also of a run in progress."""
+    validation = [[*row, digest] for row, digest in zip(history.validation, history.digests, strict=True)]
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
-    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
+    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss", "state_digest"], validation)
     write_csv(plots / "timing.csv", ["tokens", "seconds", "validation_seconds", "saving_seconds"], history.timing)
 
 
