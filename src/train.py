@@ -29,7 +29,7 @@ from lm.train import checkpoints, distributed, launcher, preflight, step
 from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.optimizers import build_optimizers
-from lm.train.outputs import Progress, publish, write_curves, write_metrics, write_results
+from lm.train.outputs import Progress, print_end, publish, write_curves, write_metrics, write_results
 from lm.train.schedule import learning_rate
 from lm.train.signals import StopRequest
 from lm.train.state import TrainingState
@@ -286,10 +286,7 @@ def finish(run: Run) -> None:
     write_results(run.folder / "done", state, run.plan, provenance)
     for state_file in run.folder.glob("*state-*"):
         state_file.unlink()
-    if state.step < params.max_steps:
-        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
-    print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
-    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
+    print_end(state, params)
 
 
 if __name__ == "__main__":
