@@ -31,7 +31,7 @@ from lm.train import checkpoints, distributed, launcher, preflight, step
 from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.optimizers import build_optimizers
-from lm.train.outputs import Progress, publish, write_curves, write_metrics, write_results
+from lm.train.outputs import Progress, print_end, publish, write_curves, write_metrics, write_results
 from lm.train.schedule import learning_rate
 from lm.train.signals import StopRequest
 from lm.train.state import TrainingState
@@ -247,12 +247,7 @@ def resume(run: Run) -> None:
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
-    here = machine.describe(run.device, run.dtype, run.params.numerics, world.world_size)
-    before = {name: value for name, value in (state.segments or [{}])[-1].items() if name != "from_step"}
-    if before and before != here and world.is_main:
-        print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
-    if before != here:
-        state.segments.append({"from_step": state.step, **here})
+    state.begin_segment(machine.describe(run.device, run.dtype, run.params.numerics, world.world_size))
 
 
 def validate(run: Run, progress: Progress) -> None:
@@ -260,6 +255,7 @@ def validate(run: Run, progress: Progress) -> None:
     state = run.state
     run.state.count_seconds("training")
     step.record_validation(state, step.validation_loss(state, run.validation, run.params, run.dtype), run.params)
+    state.history.digests.append(state.digest())
     run.state.count_seconds("validation")
     state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
     if run.world.is_main:
@@ -297,10 +293,7 @@ def finish(run: Run) -> None:
     write_results(run.folder / "done", state, run.plan, provenance)
     for state_file in run.folder.glob("*state-*"):
         state_file.unlink()
-    if state.step < params.max_steps:
-        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
-    print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
-    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
+    print_end(state, params)
 
 
 if __name__ == "__main__":

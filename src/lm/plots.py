@@ -28,14 +28,16 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "lm",  # SVG ids are random without it
 }  # fmt: skip
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
+NOT_NUMBERS = ("state_digest",)
 MANY_MARKS = 2000  # a scatter plot with more marks is stored as pixels in an SVG
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
-    """Return the columns of a CSV file of numbers by name, {} if it has no rows."""
+    """Return the columns of numbers of a CSV file by name, {} if it has no rows."""
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else [])}
+    names = [name for name in (rows[0] if rows else []) if name not in NOT_NUMBERS]
+    return {name: [float(row[name]) for row in rows] for name in names}
 
 
 @rc_context(STYLE)

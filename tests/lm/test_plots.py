@@ -95,8 +95,8 @@ def test_smoothing_keeps_the_ends_and_the_length():
     assert smooth([1.0, 5.0, 3.0], fraction=0.7).tolist() == [1.0, 3.0, 3.0]
 
 
-def test_a_csv_without_rows_has_no_columns(tmp_path):
+def test_only_columns_of_numbers_are_read_and_a_csv_without_rows_has_none(tmp_path):
     (tmp_path / "empty.csv").write_text("tokens,train_loss\n")
-    (tmp_path / "full.csv").write_text("tokens,train_loss\n1,2.5\n3,4\n")
+    (tmp_path / "full.csv").write_text("tokens,train_loss,state_digest\n1,2.5,0e9999999999\n3,4,aa\n")
     assert read_csv(tmp_path / "empty.csv") == {}
     assert read_csv(tmp_path / "full.csv") == {"tokens": [1.0, 3.0], "train_loss": [2.5, 4.0]}

@@ -117,6 +117,12 @@ def test_no_output_switches_the_run_cache_off():
         assert all(isinstance(entry, str) for entry in stage.get("outs", []))
 
 
+def test_plots_draw_the_loss_of_a_validation_and_not_its_digest():
+    """DVC draws the last column of a curve that names none."""
+    (curve,) = [plot["plots/validation.csv"] for plot in STAGES["train"]["plots"] if "plots/validation.csv" in plot]
+    assert (curve["x"], curve["y"]) == ("tokens", "val_loss")
+
+
 def test_no_string_parameter_reaches_a_shell():
     assert not [stage for stage in STAGES if "${" in STAGES[stage]["cmd"]]
 

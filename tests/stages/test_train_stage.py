@@ -74,6 +74,9 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert record["tokenizer_sha256"] == TOKENIZER["sha256"]
     assert record["best"]["step"] <= record["last"]["step"] == 20
     assert record["segments"][0]["from_step"] == 0
+    curve = [row.split(",") for row in Path("plots/validation.csv").read_text().splitlines()]
+    assert curve[0] == ["step", "tokens", "val_loss", "state_digest"]
+    assert all(re.fullmatch("[0-9a-f]{12}", row[3]) for row in curve[1:]) and len({row[3] for row in curve}) == 4
     rows = Path("plots/training.csv").read_text().splitlines()
     assert rows[0] == "step,tokens,lr,train_loss,grad_norm" and len(rows) == 11
     assert record["training"].keys() == {"steps", "epochs", "training_flops", "parameters", "last_train_loss"}
@@ -172,7 +175,9 @@ def test_a_finished_run_is_published_without_training_and_says_how_to_train_agai
 
 def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monkeypatch):
     validation_loss, save_state = train_stage.step.validation_loss, train_stage.checkpoints.save_state
-    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(1) or validation_loss(*a))
+    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(0.5) or validation_loss(*a))
+    digest = train_stage.TrainingState.digest
+    monkeypatch.setattr(train_stage.TrainingState, "digest", lambda state: time.sleep(0.5) or digest(state))
     monkeypatch.setattr(train_stage.checkpoints, "save_state", lambda *a: time.sleep(0.2) or save_state(*a))
     workspace.change(**{"train.seed": 3})
     with restored("runtime.yaml"):

@@ -182,16 +182,20 @@ def test_runs_without_parts_or_with_different_ones_are_compared_as_a_whole():
 
 def test_the_part_of_each_document_is_read_where_it_is_recorded():
     columns = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4]}
+    curve = b"step,tokens,val_loss,state_digest\n0,0,6.5,0123456789ab\n"
     for extra in ({}, {"part": ["stories", "headers"]}):
         content = io.BytesIO()
         pq.write_table(pa.table(columns | extra), content)
         recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
         revision = SimpleNamespace(
             name="a", results=lambda recorded=recorded: recorded, read_json=lambda path: {"train_seconds": 1.0},
-            read=lambda path, content=content: content.getvalue(), hashes=lambda *a, **k: {}, params=dict,
+            hashes=lambda *a, **k: {}, params=dict,
+            read=lambda path, content=content: curve if path.suffix == ".csv" else content.getvalue(),
         )  # fmt: skip
         found = read_run(revision)
         assert (found.parts is None) if not extra else (found.parts.tolist() == extra["part"])
+        row = {"step": "0", "tokens": "0", "val_loss": "6.5", "state_digest": "0123456789ab"}
+        assert found.validations == [row]
 
 
 def test_table_columns_are_aligned():

@@ -120,6 +120,11 @@ def test_two_seeds_of_one_configuration_differ_by_noise(compare):
     assert "this difference is noise of seed or machine" in output
 
 
+def test_a_run_and_its_copy_in_the_workspace_are_identical(compare):
+    assert "- Training of `vocab` and `workspace`: identical.\n" in compare("vocab", "workspace")[1]
+    assert "- Training of" not in compare("base", "seed2")[1]
+
+
 def test_wrong_names_and_arguments_are_refused(compare):
     assert "nonsense is neither an experiment nor a git revision" in compare("base", "nonsense")[2]
     for arguments in (["base"], ["base", "base"], ["base", "nonsense"], ["base", "vocab", "--confidence", "1"],

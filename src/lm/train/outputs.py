@@ -41,10 +41,19 @@ class Progress(tqdm):
             print(line, flush=True)
 
 
+def print_end(state: TrainingState, params: TrainParams) -> None:
+    """Print why a run ended early, its time by activity, and its best validation loss."""
+    if state.step < params.max_steps:
+        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
+    print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
+    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
+
+
 def write_curves(plots: Path, history: History) -> None:
     """Write the curves as CSV files, also of a run in progress."""
+    validation = [[*row, digest] for row, digest in zip(history.validation, history.digests, strict=True)]
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
-    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss"], history.validation)
+    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss", "state_digest"], validation)
     write_csv(plots / "timing.csv", ["tokens", "seconds", "validation_seconds", "saving_seconds"], history.timing)
 
 

@@ -1,8 +1,11 @@
 """The state of a training run: everything that the next step depends on, and the rows of the curves so far."""
 
 import dataclasses
+import hashlib
 import math
+import sys
 import time
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -10,6 +13,7 @@ from lm.model.gemma3 import Gemma3Model
 from lm.train.world import SINGLE_PROCESS, World
 
 ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run is counted, without pauses
+DIGEST_DIGITS = 12
 
 
 @dataclasses.dataclass
@@ -18,6 +22,7 @@ class History:
 
     train: list[list] = dataclasses.field(default_factory=list)  # [step, tokens, lr, train_loss, grad_norm]
     validation: list[list] = dataclasses.field(default_factory=list)  # [step, tokens, val_loss]
+    digests: list[str] = dataclasses.field(default_factory=list)  # of the state at each row of `validation`
     timing: list[list] = dataclasses.field(default_factory=list)  # [tokens, seconds of each of ACTIVITIES so far]
 
 
@@ -60,12 +65,44 @@ class TrainingState:
         for name in self.PLAIN:
             setattr(self, name, saved[name])
 
+    def begin_segment(self, here: dict) -> None:
+        """Record what computes from this step on, as `describe` of lm.model.device says, if that has changed; warn."""
+        before = {name: value for name, value in (self.segments or [{}])[-1].items() if name != "from_step"}
+        if before and before != here and self.world.is_main:
+            print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
+        if before != here:
+            self.segments.append({"from_step": self.step, **here})
+
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of the weights on the CPU, in model order. All ranks call it; the main rank's is whole."""
         weights = self.world.gather(self.model.state_dict())
         return {name: value.detach().cpu().clone() for name, value in weights.items()}
 
+    def digest(self) -> str:
+        """Return the `digest_of` this state on the main rank; all ranks call it together."""
+        if not (self.world.is_main or self.world.sharded):
+            return ""
+        tensors = named_tensors(self.model.state_dict(), [optimizer.state_dict() for optimizer in self.optimizers])
+        return digest_of((name, self.world.gather(tensor)) for name, tensor in tensors)
+
     def count_seconds(self, activity: str) -> None:
         """Add the time since the last call to seconds[activity]."""
         before, self.measured = self.measured, time.monotonic()
         self.seconds[activity] += self.measured - before
+
+
+def named_tensors(model: dict[str, torch.Tensor], optimizers: list[dict]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weights in model order, then each optimizer's tensors by parameter; `as_dict` has both arguments."""
+    yield from model.items()
+    for i, optimizer in enumerate(optimizers):
+        for parameter, values in sorted(optimizer["state"].items()):
+            yield from ((f"optimizers.{i}.{parameter}.{name}", tensor) for name, tensor in sorted(values.items()))
+
+
+def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Return 12 hex digits of the SHA-256 of named tensors: name, dtype, shape and bytes of each, in this order."""
+    sha256 = hashlib.sha256()
+    for name, tensor in tensors:
+        sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha256.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return sha256.hexdigest()[:DIGEST_DIGITS]

@@ -6,11 +6,13 @@
 
 NAME is an experiment, a git revision, or `workspace` for the files in this folder. The first one is the
 baseline. Runs that differ only in train.seed form one group. Bits per byte can be compared across
-tokenizers; runs that were evaluated on different text are refused (exit code 4). The report is printed and
-written as Markdown, with a picture and a CSV file of all documents beside it.
+tokenizers; runs that were evaluated on different text are refused (exit code 4). Of two runs with equal parameters
+and data it says until which step they had the same bits. The report is printed and written as Markdown, with a
+picture and a CSV file of all documents beside it.
 """
 
 import argparse
+import csv
 import io
 import re
 import tempfile
@@ -26,7 +28,7 @@ from lm.tokens.tokenfile import document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, tool_parser
 from tools.common.excerpt import beginning
 from tools.common.parameters import preset_names_left_out
-from tools.common.paths import DOCUMENT_LOSSES, TIMING_METRICS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TIMING_METRICS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.revisions import Revision, refuse_other_text
 from tools.compare.figure import draw_comparisons
 from tools.compare.report import csv_rows, report
@@ -73,6 +75,7 @@ def read_run(revision: Revision) -> Run:
         columns.get("selection_bytes"), preset_names_left_out(revision.params()),
         {path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
         [*figures, timing["train_seconds"]], columns.get("part"),
+        list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
     )  # fmt: skip
 
 

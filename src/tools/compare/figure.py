@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from lm.plots import BLUE, GREY, ORANGE, figure_of, save_png
+from tools.compare.parting import partings
 from tools.compare.runs import Comparison
 
 NUM_NAMED = 5
@@ -41,6 +42,9 @@ def _draw_panel(axes, comparison: Comparison, percent: str) -> None:
     axes.annotate("all", (1, whole.value), xycoords=("axes fraction", "data"), xytext=(5, 0), va="center",
                   color=GREY, **BOLD)  # fmt: skip
     _draw_documents(axes, sizes, comparison.bits / sizes, b.name)
+    lines = [f"training of {each.a} and {each.b}: {each.until}" for each in partings(a, b)]
+    if lines:
+        axes.annotate("\n".join(lines), (0, 0), xycoords="axes fraction", xytext=(4, 4), color=GREY, **BOLD)
     axes.margins(x=0.06, y=0.16)
     axes.set(ylabel="Δ bits per byte", title=f"{b.name} − {a.name}: {whole.value:+.4f} ({words})")
 

@@ -8,6 +8,7 @@ import numpy as np
 from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
 from tools.common.statistics import bits_per_byte
 from tools.common.tables import render, table
+from tools.compare.parting import partings
 from tools.compare.runs import Comparison, Group, common_parts, most_changed, what_differs
 
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
@@ -59,6 +60,7 @@ def section(comparison: Comparison, begins: dict[int, str], num_listed: int, per
         "different": table(["what differs", a.name, b.name], different) if different else [],
         "documents": documents_table(comparison, begins, num_listed),
         "comparison": comparison,
+        "partings": partings(a, b),
         "same_configuration": a.runs[0].configuration == b.runs[0].configuration,
         "single_runs": " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1),
         "scoring": sorted({name for name, *_ in different} & scored_by),

@@ -26,7 +26,8 @@ class Run:
     nats float64 and utf8_bytes int64 (D,); selection_nats, selection_bytes (D,): the same over the tokens that
     selected the best model, None if not recorded; params by dotted name; inputs: path → hash of the data and
     code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training seconds;
-    parts: the part of the mixture that holds each document (D,), None for a plain source.
+    parts: the part of the mixture that holds each document (D,), None for a plain source; validations: the rows of
+    plots/validation.csv as text by column.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Run:
     inputs: dict[str, str]
     figures: list[float]
     parts: np.ndarray | None = None
+    validations: list[dict[str, str]] = dataclasses.field(default_factory=list)
 
     @property
     def configuration(self) -> str:

@@ -21,6 +21,7 @@ from lm.train import distributed
 from lm.train.checkpoints import load_newest_state
 from lm.train.config import TrainParams
 from lm.train.preflight import estimate_memory_bytes, refuse_unequal_rows
+from lm.train.state import digest_of, named_tensors
 from lm.train.step import num_micro_batches
 from lm.train.world import SINGLE_PROCESS, World
 from support import ROOT
@@ -29,7 +30,7 @@ from support.train_cases import ARGUMENTS, Stage, clear, make_training, only_run
 from support.workspace import MICRO_MODEL
 
 STEPS, STOP = 50, 20
-CURVES = ["plots/training.csv", "plots/validation.csv"]
+CURVES = {"plots/training.csv": range(5), "plots/validation.csv": range(3)}  # columns of numbers
 SETTINGS = {
     "train.seq_len": 16, "train.batch_tokens": 128, "train.micro_batch_tokens": 64, "train.max_tokens": 128 * STEPS,
     "train.log_every_tokens": 128, "train.eval_every_tokens": 1280, "train.numerics": "fast",
@@ -54,7 +55,7 @@ def workspace(template, monkeypatch):
 
 def curves():
     """Steps, tokens, rates, losses and norms of both curves."""
-    return [np.loadtxt(name, delimiter=",", skiprows=1) for name in CURVES]
+    return [np.loadtxt(name, delimiter=",", skiprows=1, usecols=columns) for name, columns in CURVES.items()]
 
 
 def assert_close(found, expected):
@@ -108,6 +109,7 @@ def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, a
     assert all("error" not in rank.err for rank in ended[1:])
     state = load_newest_state(only_run())
     assert state["step"] == STOP and state["model"]["embed_tokens.weight"].shape == (50, 16)
+    assert state["history"]["digests"][-1] == digest_of(named_tensors(state["model"], state["optimizers"]))
     ended = run_ranks(after)
     assert [rank.code for rank in ended] == [0] * after, ended
     assert f"resumed at step {STOP} " in ended[0].out

@@ -1,0 +1,90 @@
+"""The digest of a state: any bit of weights and optimizers counts, and so do names, shapes and dtypes."""
+
+import numpy as np
+import pytest
+import torch
+
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.train.optimizers import build_optimizers
+from lm.train.state import DIGEST_DIGITS, TrainingState, digest_of, named_tensors
+from lm.train.world import World
+from support.model_cases import optimizer_params
+from support.workspace import MICRO_MODEL
+
+
+def state_after_a_step(optimizer="muon"):
+    """A state whose optimizers hold tensors."""
+    torch.manual_seed(3)
+    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
+    model.init_weights(torch.Generator().manual_seed(1))
+    state = TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    for each in state.optimizers:
+        each.step()
+    return state
+
+
+def flip_last_bit(tensor, position):
+    """Change one float32 number by one unit in the last place."""
+    tensor.detach().view(-1).view(torch.int32)[position] ^= 1
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
+    saved = state_after_a_step(optimizer).as_dict()
+    tensors = dict(named_tensors(saved["model"], saved["optimizers"]))
+    before, rng = digest_of(tensors.items()), np.random.default_rng(5)
+    assert len(before) == DIGEST_DIGITS
+    found = set()
+    for name, tensor in tensors.items():  # the first number, the last, and some between
+        for position in {0, tensor.numel() - 1, *rng.integers(tensor.numel(), size=8).tolist()}:
+            flip_last_bit(tensor, position)
+            found.add(digest_of(tensors.items()))
+            flip_last_bit(tensor, position)
+            assert before not in found, (name, position)
+    assert len(found) > 300 and digest_of(tensors.items()) == before
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_every_weight_and_every_tensor_of_an_optimizer_counts(optimizer):
+    state = state_after_a_step(optimizer)
+    saved = state.as_dict()
+    kept = [tensor for each in saved["optimizers"] for values in each["state"].values() for tensor in values.values()]
+    tensors = [tensor for _, tensor in named_tensors(saved["model"], saved["optimizers"])]
+    assert {id(tensor) for tensor in tensors} == {id(tensor) for tensor in [*saved["model"].values(), *kept]}
+    for tensor in tensors:
+        before = state.digest()
+        flip_last_bit(tensor, tensor.numel() // 2)
+        assert state.digest() != before
+
+
+def test_names_shapes_dtypes_and_the_order_count():
+    a, b = torch.arange(6.0), torch.ones(2, 3)
+    variants = [
+        [("a", a), ("b", b)], [("b", b), ("a", a)], [("b", a), ("a", b)], [("a", a.view(3, 2)), ("b", b)],
+        [("a", a.view(torch.int32)), ("b", b)], [("a", a)], [],
+    ]  # fmt: skip
+    assert len({digest_of(variant) for variant in variants}) == len(variants)
+
+
+def test_the_layout_in_memory_does_not_count():
+    matrix = torch.arange(6.0).view(2, 3)
+    assert digest_of([("x", matrix.T.contiguous().T)]) == digest_of([("x", matrix)])
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_restored_state_has_the_same_digest(tmp_path, optimizer):
+    state = state_after_a_step(optimizer)
+    torch.save(state.as_dict(), tmp_path / "state.pt")
+    model = Gemma3Model(state.model.config)
+    restored = TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
+    assert restored.digest() != state.digest()
+    restored.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert restored.digest() == state.digest()
+
+
+def test_only_the_main_rank_reads_whole_weights():
+    state = state_after_a_step()
+    assert TrainingState(state.model, state.optimizers, World(1, 2)).digest() == ""
+    assert TrainingState(state.model, state.optimizers, World(0, 2)).digest() == state.digest()
