@@ -56,7 +56,7 @@ def main() -> None:
     write_results(
         args.out, "generate", seconds=seconds, ours="cached", busy=busy, model=args.model,
         parameters=count_parameters(config)["total"], prompt_tokens=len(PROMPT_IDS), new_tokens=args.new_tokens,
-        cached_tokens_per_s=rate, computed=machine.describe(device, torch.float32, "fast"), versions=versions("torch"),
+        cached_tokens_per_s=rate, computed=machine.describe(device, torch.float32), versions=versions("torch"),
     )  # fmt: skip
     ratio = ratios(seconds, "cached")["not"]
     print(f"{ratio['median']:.2f} times faster with the cache ({ratio['min']:.2f} to {ratio['max']:.2f})")

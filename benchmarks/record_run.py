@@ -12,14 +12,17 @@ from pathlib import Path
 
 import dvc.api
 
-METRICS = ("data", "train", "timing", "eval")
+METRICS = ("data", "train", "eval")
 
 
 def record_run(revision: str) -> dict:
     """Return the metrics, the training record and the details of a run."""
     model = read("data/models/model.json", revision)
+    timing = json.loads(Path(".runs", model["run"], "timing.json").read_text(encoding="utf-8"))
+    metrics = {key: value for name in METRICS for key, value in read(f"metrics/{name}.json", revision).items()}
     return {
-        "metrics": {key: value for name in METRICS for key, value in read(f"metrics/{name}.json", revision).items()},
+        "metrics": metrics | {"train_seconds": timing["train_seconds"]},
+        "computed_on": timing["computed_on"],
         "training": model["training"],
         "segments": model["segments"],
         "audit": read("data/audit/details.json", revision),

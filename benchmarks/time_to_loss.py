@@ -11,7 +11,6 @@ stage `train` as it stands. Writes benchmarks/results/time_to_loss.json.
 """
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -85,8 +84,9 @@ def run_ours(folder: Path, tokens: int, seed: int) -> dict:
     values = {"seed": seed, "max_tokens": tokens, "eval_every_tokens": tokens, "eval_tokens": section["seq_len"]}
     change_params(folder, {f"train.{name}": value for name, value in values.items()})
     used = run_stage(folder, "train")
-    with open(folder / "plots" / "timing.csv") as file:
-        rows = [(int(row["tokens"]), float(row["seconds"])) for row in csv.DictReader(file)]
+    run = json.loads((folder / "data" / "models" / "model.json").read_text())["run"]
+    timing = json.loads((folder / ".runs" / run / "timing.json").read_text())
+    rows = list(zip(timing["tokens"], timing["seconds"], strict=True))
     assert rows[-1][0] == tokens, f"{rows[-1][0]} tokens trained, {tokens} wanted"
     return {"seconds": rows[-1][1] - rows[0][1], "tokens": tokens, "peak_rss_gib": used["peak_rss_gib"]}
 

@@ -31,7 +31,7 @@ from lm.train import checkpoints, distributed, launcher, preflight, step
 from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.optimizers import build_optimizers
-from lm.train.outputs import Progress, print_end, publish, write_curves, write_metrics, write_results
+from lm.train.outputs import Progress, print_end, publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.schedule import learning_rate
 from lm.train.signals import StopRequest
 from lm.train.state import TrainingState
@@ -194,11 +194,10 @@ def start(run: Run) -> None:
         preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // ranks)
     distributed.start_group(world, run.device)
     # The main rank chooses the dtype for all; a run that continues keeps its own.
-    earlier = checkpoints.newest_dtype(run.folder)
-    narrow = world.is_main and params.numerics == "fast"
-    narrow = narrow and machine.resolve_dtype(params.dtype, run.device, earlier) == torch.bfloat16
-    (narrow,) = world.all_reduce_max(int(narrow))
-    run.dtype = torch.bfloat16 if narrow else torch.float32
+    dtype, earlier = torch.float32, checkpoints.newest_dtype(run.folder)
+    if world.is_main and params.numerics == "fast":
+        dtype = machine.resolve_dtype(params.dtype, run.device, earlier)
+    run.dtype = torch.bfloat16 if world.all_reduce_max(int(dtype == torch.bfloat16))[0] else torch.float32
     model = run.initial
     if model is None:
         model = Gemma3Model(run.config)
@@ -224,8 +223,7 @@ def print_plan(run: Run) -> None:
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
     messages = preflight.warnings(run.plan, run.params.seq_len, run.config, run.plan.hours(seconds, validation_s))
-    if run.params.numerics == "portable":
-        messages += machine.warn_of_own_bits()
+    messages += machine.warn_of_own_bits(run.params.numerics)
     if run.device.type == "cpu" and world.world_size == 1:
         messages += machine.warn_of_busy_cores(seconds, lambda: preflight.step_seconds(*measured))
     for message in messages:
@@ -247,7 +245,7 @@ def resume(run: Run) -> None:
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
-    state.begin_segment(machine.describe(run.device, run.dtype, run.params.numerics, world.world_size))
+    state.begin_segment(machine.bits_depend_on(run.device, run.dtype, run.params.numerics, world.world_size))
 
 
 def validate(run: Run, progress: Progress) -> None:
@@ -261,6 +259,7 @@ def validate(run: Run, progress: Progress) -> None:
     if run.world.is_main:
         write_curves(run.paths.plots, state.history)
         write_metrics(run.paths.metrics, state, run.plan)
+        write_timing(run.folder, state, machine.describe(run.device, run.dtype, run.world.world_size))
     progress.show_validation()
     run.state.count_seconds("saving")
 
@@ -283,6 +282,7 @@ def finish(run: Run) -> None:
         state.weights()  # all ranks gather the weights together
         return
     provenance = {
+        "run": run.folder.name,
         "config": dataclasses.asdict(run.config),
         **{name: getattr(params, name) for name in ("seq_len", "seed", "eval_tokens", "attend_across_documents")},
         "eot_id": run.train.eot_id,

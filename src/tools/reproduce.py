@@ -3,7 +3,7 @@
     python src reproduce [--out metrics/repro.json]
 
 Each run has its own clone of HEAD in a temporary folder, an empty cache and no run cache. The hashes of all
-outputs except wall-clock times are compared with each other and with the committed dvc.lock. Exit status 4 if
+outputs are compared with each other and with the committed dvc.lock. Exit status 4 if
 the two runs differ.
 """
 
@@ -22,8 +22,6 @@ from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
 from tools.common.paths import LOCK, MODEL, PACKAGES
 
-WALL_CLOCK = ("metrics/timing.json", "plots/timing.csv")
-
 
 def run(*arguments: str | Path, folder: Path) -> str:
     """Run a command in a folder and return its output. Raise EnvironmentFailure with its last lines if it fails."""
@@ -37,9 +35,8 @@ def run(*arguments: str | Path, folder: Path) -> str:
 
 
 def output_hashes(lock: Path) -> dict[str, str]:
-    """Return {path: DVC's MD5} of all outputs except wall-clock times."""
-    outs = [out for stage in read_yaml(lock)["stages"].values() for out in stage["outs"]]
-    return {out["path"]: out["md5"] for out in outs if out["path"] not in WALL_CLOCK}
+    """Return {path: DVC's MD5} of all outputs."""
+    return {out["path"]: out["md5"] for stage in read_yaml(lock)["stages"].values() for out in stage["outs"]}
 
 
 def compare(first: dict, second: dict, committed: dict) -> dict:

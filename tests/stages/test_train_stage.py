@@ -82,7 +82,9 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert record["training"].keys() == {"steps", "epochs", "training_flops", "parameters", "last_train_loss"}
     metrics = json.loads(Path("metrics/train.json").read_text())
     assert list(metrics) == ["val_loss", "train_loss", "tokens_seen", "parameters"]
-    assert list(json.loads(Path("metrics/timing.json").read_text())) == ["train_seconds"]
+    timing = json.loads(Path(".runs", record["run"], "timing.json").read_text())
+    assert list(timing) == ["train_seconds", "tokens", "seconds", "validation_seconds", "saving_seconds", "computed_on"]
+    assert timing["computed_on"]["threads"] == torch.get_num_threads()
     assert re.search(r"time +about [\d.]+ min: [\d.]+ training at [\d,]+ tokens/s, [\d.]+ validation\n", out)
     assert re.search(r"work .* \d+% of it in Muon\n", out)
 
@@ -183,11 +185,10 @@ def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monke
     with restored("runtime.yaml"):
         set_runtime(checkpoint_every_s=0)
         assert train_stage.main(ARGUMENTS) == 0
-    seconds = json.loads(Path("metrics/timing.json").read_text())["train_seconds"]
-    header, *_, last = Path("plots/timing.csv").read_text().splitlines()
-    assert header == "tokens,seconds,validation_seconds,saving_seconds"
-    training, validation, saving = map(float, last.split(",")[1:])
-    assert training == pytest.approx(seconds, abs=0.1) and validation > 3 > seconds and saving > 0.2 * 18
+    run = json.loads(Path("data/models/model.json").read_text())["run"]
+    timing = json.loads(Path(".runs", run, "timing.json").read_text())
+    training, validation, saving = (timing[f"{kind}seconds"][-1] for kind in ("", "validation_", "saving_"))
+    assert training == timing["train_seconds"] and validation > 3 > training and saving > 0.2 * 18
     assert re.search(r"\nminutes +[\d.]+ training, [\d.]+ validation, [\d.]+ saving\n", capsys.readouterr().out)
 
 

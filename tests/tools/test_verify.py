@@ -75,7 +75,7 @@ def test_paths_are_outputs_of_the_pipeline(monkeypatch):
     monkeypatch.chdir(ROOT)
     data = (paths.RAW, paths.SELECTION, paths.TOKENIZER, paths.TRAIN, paths.VALIDATION)
     data += (paths.AUDIT, paths.MODELS, paths.EVALUATION)
-    metrics = (paths.DATA_METRICS, paths.TRAIN_METRICS, paths.TIMING_METRICS, paths.EVAL_METRICS)
+    metrics = (paths.DATA_METRICS, paths.TRAIN_METRICS, paths.EVAL_METRICS)
     for path in map(str, data + metrics):
         assert recording(path)[0] == path
 

@@ -81,20 +81,24 @@ def bfloat16_speedup() -> float:
     return wide / narrow
 
 
-def describe(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
+def bits_depend_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
     """Return what decides the bits of a result besides parameters, code and data."""
-    cuda, torch_version = device.type == "cuda", torch.__version__.split("+")[0]
     if numerics == "portable" and not why_not_portable():
-        return {"numerics": "portable", "dtype": "float32", "torch": torch_version}
+        return {"numerics": "portable", "torch": torch.__version__.split("+")[0]}
+    return {"numerics": "fast", **describe(device, dtype, ranks)}
+
+
+def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
+    """Return what computes."""
+    cuda = device.type == "cuda"
     return {
-        "numerics": "fast",
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "ranks": ranks,
-        "torch": torch_version,
+        "torch": torch.__version__.split("+")[0],
     }
 
 
@@ -110,8 +114,10 @@ def why_not_portable() -> str | None:
     return None
 
 
-def warn_of_own_bits() -> list[str]:
+def warn_of_own_bits(numerics: str) -> list[str]:
     """Return warnings about portable numerics on this machine: bits of its own, or a GPU that has nothing to do."""
+    if numerics != "portable":
+        return []
     reason, messages = why_not_portable(), []
     if reason:
         messages.append(f"train.numerics is portable, but the bits of this run may be its own: {reason}")

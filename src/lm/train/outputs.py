@@ -12,6 +12,8 @@ from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
 
+TIMING = ("tokens", "seconds", "validation_seconds", "saving_seconds")  # the columns of History.timing
+
 
 class Progress(tqdm):
     """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation."""
@@ -54,15 +56,20 @@ def write_curves(plots: Path, history: History) -> None:
     validation = [[*row, digest] for row, digest in zip(history.validation, history.digests, strict=True)]
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
     write_csv(plots / "validation.csv", ["step", "tokens", "val_loss", "state_digest"], validation)
-    write_csv(plots / "timing.csv", ["tokens", "seconds", "validation_seconds", "saving_seconds"], history.timing)
 
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
-    """Write train.json, the same for the same bits, and timing.json, which alone holds wall-clock time."""
+    """Write train.json, the same for the same bits."""
     train_loss = {"train_loss": state.history.train[-1][3]} if state.history.train else {}
     size = {"tokens_seen": state.history.validation[-1][1], "parameters": plan.num_parameters}
     write_json(metrics / "train.json", {"val_loss": state.best_loss, **train_loss, **size})
-    write_json(metrics / "timing.json", {"train_seconds": state.seconds["training"]})
+
+
+def write_timing(folder: Path, state: TrainingState, computed_on: dict) -> None:
+    """Write timing.json into the run's folder: the one file with wall-clock times, which no stage has as an output."""
+    curve = dict(zip(TIMING, zip(*state.history.timing, strict=True), strict=True))
+    seconds = {"train_seconds": state.seconds["training"], **curve}
+    write_json(folder / "timing.json", {**seconds, "computed_on": computed_on})
 
 
 def write_results(folder: Path, state: TrainingState, plan: Plan, provenance: dict) -> None:

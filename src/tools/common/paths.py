@@ -16,8 +16,6 @@ SELECTION_DETAILS, AUDIT_DETAILS, EVALUATION_DETAILS = (
     folder / "details.json" for folder in (SELECTION, AUDIT, EVALUATION)
 )
 DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.md"
-DATA_METRICS, TRAIN_METRICS, TIMING_METRICS, EVAL_METRICS = (
-    METRICS / f"{name}.json" for name in ("data", "train", "timing", "eval")
-)
+DATA_METRICS, TRAIN_METRICS, EVAL_METRICS = (METRICS / f"{name}.json" for name in ("data", "train", "eval"))
 
 PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow", "matplotlib", "dvc")

@@ -28,8 +28,9 @@ from lm.tokens.tokenfile import document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, tool_parser
 from tools.common.excerpt import beginning
 from tools.common.parameters import preset_names_left_out
-from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TIMING_METRICS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.revisions import Revision, refuse_other_text
+from tools.common.timing import read_timing
 from tools.compare.figure import draw_comparisons
 from tools.compare.report import csv_rows, report
 from tools.compare.runs import Group, Run, compare_groups, group_by_seed, most_changed
@@ -61,7 +62,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def read_run(revision: Revision) -> Run:
     """Read the losses and figures of a run; IntegrityError if a loss is not finite or the run is too old."""
-    results, timing = revision.results(), revision.read_json(TIMING_METRICS)
+    results = revision.results()
     table = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
     columns = {name: table[name].to_numpy() for name in table.column_names}
     if not np.isfinite(columns["nats"]).all():
@@ -74,7 +75,7 @@ def read_run(revision: Revision) -> Run:
         revision.name, columns["nats"], columns["utf8_bytes"], columns.get("selection_nats"),
         columns.get("selection_bytes"), preset_names_left_out(revision.params()),
         {path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
-        [*figures, timing["train_seconds"]], columns.get("part"),
+        [*figures, read_timing(results).get("train_seconds")], columns.get("part"),
         list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ def report(
     """Return the lines of report.md.j2 filled in; `begins`: document → its first characters."""
     run_rows = [
         [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
-         *(f"{value:,.0f}" for value in run.figures)]
+         *("–" if value is None else f"{value:,.0f}" for value in run.figures)]
         for group in groups for run in group.runs
     ]  # fmt: skip
     group_rows = [

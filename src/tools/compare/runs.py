@@ -25,7 +25,8 @@ class Run:
 
     nats float64 and utf8_bytes int64 (D,); selection_nats, selection_bytes (D,): the same over the tokens that
     selected the best model, None if not recorded; params by dotted name; inputs: path → hash of the data and
-    code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training seconds;
+    code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training
+    seconds on this machine if known;
     parts: the part of the mixture that holds each document (D,), None for a plain source; validations: the rows of
     plots/validation.csv as text by column.
     """
@@ -37,7 +38,7 @@ class Run:
     selection_bytes: np.ndarray | None
     params: dict[str, object]
     inputs: dict[str, str]
-    figures: list[float]
+    figures: list[float | None]
     parts: np.ndarray | None = None
     validations: list[dict[str, str]] = dataclasses.field(default_factory=list)
 

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
         torch.set_num_threads(args.threads)
     with tqdm(total=RUNS[args.run][1], unit="step", desc=args.run, disable=None, leave=False) as bar:
         found = train(args.run, bar.update)
-    golden = read_json(args.golden) if args.golden.exists() else {"seen_on": []}
+    golden: dict = read_json(args.golden) if args.golden.exists() else {"seen_on": []}
     if args.write:
         write_json(args.golden, golden | {args.run: found, "torch": torch.__version__.split("+")[0], "seen_on": []})
         return print(f"{args.golden} has the digests of this machine")

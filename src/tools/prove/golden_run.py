@@ -5,7 +5,7 @@ Nothing of it depends on params.yaml or on a file, so that its digests change on
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -64,9 +64,9 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
     return {"first step": operations, "weights": weights}
 
 
-def named(model: Gemma3Model) -> list[tuple[str, Tensor]]:
+def named(model: Gemma3Model) -> Sequence[tuple[str, Tensor]]:
     """Return the parameters with their names, from the output to the input, as gradients are computed."""
-    return list(model.named_parameters())[::-1]
+    return [*model.named_parameters()][::-1]
 
 
 def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:

@@ -28,12 +28,13 @@ from tools.common import paths
 from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
 from tools.common.statistics import bits_per_byte
+from tools.common.timing import read_timing
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
 from tools.report.text_tables import describe_example, dropped_rows, vocabulary_tables
 
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
 SPLITS = {"train": paths.TRAIN_SIDECAR, "validation": paths.VALIDATION_SIDECAR}
-METRICS = (paths.EVAL_METRICS, paths.TRAIN_METRICS, paths.TIMING_METRICS, paths.DATA_METRICS)
+METRICS = (paths.EVAL_METRICS, paths.TRAIN_METRICS, paths.DATA_METRICS)
 MADE_FROM = {paths.EVAL_METRICS: paths.EVALUATION_DETAILS, paths.DATA_METRICS: paths.AUDIT_DETAILS}
 
 
@@ -61,7 +62,7 @@ def read_workspace() -> Workspace:
     """Read the parameters and the records that fit together."""
     findings = list(run_checks(LINK_CHECKS, Digests()))
     left_out = {each.blamed[-1]: "does not fit the other records, see Provenance" for each in findings if each.fault}
-    every = {path for _, *needed in LINK_CHECKS for path in needed} | {paths.TIMING_METRICS}
+    every = {path for _, *needed in LINK_CHECKS for path in needed}
     records = {path: read_json(path) for path in every if path.exists() and path not in left_out}
     sha256 = records.get(paths.MODEL, {}).get("best", {}).get("sha256", "")
     score = records.get(paths.EVALUATION_DETAILS)
@@ -98,7 +99,7 @@ def picture(title: str, height: float, *draw_functions: Callable) -> dict:
 
 def verdict(workspace: Workspace) -> dict:
     """Return how good the model is, or how far the run has come."""
-    seconds = workspace.get(paths.TIMING_METRICS).get("train_seconds")
+    seconds = read_timing(workspace.get(paths.MODEL)).get("train_seconds")
     return {
         "score": workspace.get(paths.EVALUATION_DETAILS),
         "dominating": dominating(workspace),
@@ -127,14 +128,14 @@ def dominating(workspace: Workspace) -> list[dict]:
 
 def curves(workspace: Workspace) -> dict:
     """Draw losses by tokens and by time, learning rate and gradient norm, and loss by context."""
-    names = ("training", "validation", "timing", "loss_by_position")
-    train, validation, timing, position = (curve(f"{name}.csv") for name in names)
+    train, validation, position = (curve(f"{name}.csv") for name in ("training", "validation", "loss_by_position"))
+    timing = read_timing(workspace.get(paths.MODEL))
     meta, pictures = workspace.get(paths.VALIDATION_SIDECAR), []
     floor = entropy_per_token(TokenFile(paths.VALIDATION, np.empty(0), meta)) if meta else None
     losses = partial(plots.draw_losses, train=train, validation=validation, floor=floor)
     if validation:
         pictures.append(picture("Loss by tokens", 3.5, losses))
-    if validation and timing:
+    if validation and timing.get("tokens", [])[-1:] == validation["tokens"][-1:]:  # not during another run
         pictures.append(picture("Loss by time", 3.5, partial(losses, timing=timing)))
     if train:
         panels = (partial(draw, train=train) for draw in (plots.draw_learning_rate, plots.draw_gradient_norm))
@@ -265,13 +266,15 @@ def provenance(workspace: Workspace) -> dict:
         "weights evaluated": workspace.get(paths.EVALUATION_DETAILS).get("weights_sha256"),
         paths.LOCK: sha256_file(paths.LOCK) if paths.LOCK.exists() else None,
     }
-    segments, packages = trained.get("segments", []), [(name, version(name)) for name in paths.PACKAGES]
+    segments = trained.get("segments", [])
+    fields = list(dict.fromkeys(field for segment in segments for field in segment))
+    packages = [(name, version(name)) for name in paths.PACKAGES]
     return {
         "hashes": [(str(name), sha256 or "does not exist yet") for name, sha256 in chain.items()],
         "num_links": len(workspace.findings),
         "faults": [each for each in workspace.findings if each.fault],
-        "segment_fields": list(segments[0]) if segments else [],
-        "segments": [list(segment.values()) for segment in segments],
+        "segment_fields": fields,
+        "segments": [[segment.get(field, "") for field in fields] for segment in segments],
         "versions": [("commit", commit()), ("python", sys.version.split()[0]), *packages],
         "notes": workspace.notes((paths.MODEL, "the machines that trained the model")),
     }
