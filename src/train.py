@@ -260,6 +260,10 @@ def validate(run: Run, progress: Progress) -> None:
         write_curves(run.paths.plots, state.history)
         write_metrics(run.paths.metrics, state, run.plan)
         write_timing(run.folder, state, machine.describe(run.device, run.dtype, run.world.world_size))
+    if state.step in checkpoints.steps_to_keep(run.params, run.runtime.keep_states):
+        saved = state.as_dict()
+        if run.world.is_main:
+            checkpoints.keep_state(run.folder, state.step, saved)
     progress.show_validation()
     run.state.count_seconds("saving")
 
@@ -289,6 +293,7 @@ def finish(run: Run) -> None:
         "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
         "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
         "init_sha256": run.initial_sha256,
+        "fingerprint": run.folder.name,
     }
     write_results(run.folder / "done", state, run.plan, provenance)
     for state_file in run.folder.glob("*state-*"):

@@ -38,6 +38,7 @@ PHASES = [
     ("os.fsync", 1, "before"), ("os.fsync", 1, "after"), ("os.replace", 1, "before"), ("os.replace", 1, "after"),
     ("os.fsync", 3, "before"), ("os.fsync", 3, "after"), ("os.replace", 2, "before"), ("os.replace", 2, "after"),
 ]  # fmt: skip
+FINISHED = ["done", "kept-000000004.json", "kept-000000004.pt"]
 QUICK = [(3, PHASES[1]), (1, PHASES[6]), (3, PHASES[10])]
 CASES = [
     pytest.param(step, *phase, marks=() if (step, phase) in QUICK else pytest.mark.slow)
@@ -57,7 +58,27 @@ def test_25_a_kill_in_any_phase_of_a_state_leaves_one_that_loads(workspace, undi
     assert ended.code == 0, ended.err
     assert (f"resumed at step {saved} " in ended.out) == bool(saved)
     assert results() == undisturbed
-    assert [path.name for path in only_run().iterdir()] == ["done"]  # nothing of the killed one stays
+    assert sorted(path.name for path in only_run().iterdir()) == FINISHED  # nothing of the killed one stays
+
+
+@pytest.mark.parametrize(("name", "call", "when"), [PHASES[1], PHASES[6]])
+def test_25_a_kill_while_a_state_is_kept_leaves_the_same_one_in_the_end(workspace, undisturbed, name, call, when):
+    assert run_stage(die_while_keeping, name, call, when).code == -signal.SIGKILL
+    assert checkpoints.kept_states(only_run()) == {}
+    assert run_stage().code == 0
+    assert results() == undisturbed and sorted(path.name for path in only_run().iterdir()) == FINISHED
+    (record,) = checkpoints.kept_states(only_run()).values()
+    assert checkpoints.load_state(record)["step"] == 4
+
+
+def die_while_keeping(name, call, when):
+    keep = checkpoints.keep_state
+
+    def armed(*arguments):
+        die_at(name, call, when)
+        keep(*arguments)
+
+    checkpoints.keep_state = armed
 
 
 @pytest.mark.slow

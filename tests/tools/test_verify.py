@@ -388,3 +388,8 @@ def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):
     assert status == 2 and lines == ["error: dvc.yaml: missing; run the command at the repository's root, or name an "
                                      "exported folder"]  # fmt: skip
     assert check(".")[0] == 2
+
+
+def test_an_interval_is_trained_again_after_the_checks(workspace, check):
+    status, lines = check("--recompute", "--from", "10")
+    assert status == 0 and lines[-1].startswith("same bits: step 20 has digest ") and "all ok" in lines[-3]

@@ -1,7 +1,8 @@
 """Run folders: .runs/<fingerprint>/ holds the last two states of a run, and its results once it is done.
 
-The fingerprint covers what decides the bits of a run: parameters, inputs, torch, and the modules of CODE. A state
-is written whole, with its SHA-256 in a record beside it.
+Some states on the way stay beside the results, so that parts of the run can be repeated. The fingerprint covers what
+decides the bits of a run: parameters, inputs, torch, and the modules of CODE. A state is written whole, with its
+SHA-256 in a record beside it.
 """
 
 import ast
@@ -17,6 +18,7 @@ import torch
 from lm.core.errors import BusyError, IntegrityError
 from lm.core.files import output_lock, read_json, sha256_json, write_json
 from lm.model.weights import load_tensors, save_tensors
+from lm.train.config import TrainParams
 
 SOURCE = Path(__file__).resolve().parents[1]  # src/lm
 # The modules whose arithmetic decides the bits of a run. tests/lm/train/test_fingerprint.py derives them from imports.
@@ -60,14 +62,35 @@ def record_of(run: Path, step: int) -> Path:
 
 def save_state(run: Path, step: int, state: dict) -> None:
     """Write state-<step>.pt and then its record into the run folder; delete all but the last two states."""
-    record = record_of(run, step)
-    sha256 = save_tensors(record.with_suffix(".pt"), state)
-    segments = state.get("segments") or [{}]
-    write_json(record, {"run": run.name, "step": step, "sha256": sha256, "dtype": segments[-1].get("dtype")})
+    _write_state(record_of(run, step), step, state)
     kept = sorted(run.glob("state-*.json"))[-KEPT_STATES:]
     for old in sorted(run.glob("*state-*")):  # a record before its state, and what killed runs left
         if old.with_suffix(".json") not in kept:
             old.unlink()
+
+
+def _write_state(record: Path, step: int, state: dict) -> None:
+    """Write a state and then its record."""
+    sha256 = save_tensors(record.with_suffix(".pt"), state)
+    segments = state.get("segments") or [{}]
+    write_json(record, {"run": record.parent.name, "step": step, "sha256": sha256, "dtype": segments[-1].get("dtype")})
+
+
+def steps_to_keep(params: TrainParams, number: int) -> set[int]:
+    """Return the steps of at most `number` validations, spread evenly between the first and the last of a run."""
+    intervals = -(-params.max_steps // params.eval_every_steps)
+    chosen = {i * intervals // (number + 1) for i in range(1, number + 1)}
+    return {i * params.eval_every_steps for i in chosen - {0}}
+
+
+def keep_state(run: Path, step: int, state: dict) -> None:
+    """Write kept-<step>.pt and then its record; both stay in the folder of a finished run."""
+    _write_state(run / f"kept-{step:09d}.json", step, state)
+
+
+def kept_states(run: Path) -> dict[int, Path]:
+    """Return step → record of the states that were kept of a run."""
+    return {int(record.stem.removeprefix("kept-")): record for record in sorted(run.glob("kept-*.json"))}
 
 
 def newest_dtype(run: Path) -> str | None:

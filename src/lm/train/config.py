@@ -92,11 +92,13 @@ class TrainRuntime:
 
     checkpoint_every_s: float
     keep_fingerprints: int
+    keep_states: int
     keep_freed_memory: bool
     num_processes: int
     shard: bool
     timeout_s: float
 
     def __post_init__(self):
+        needed(self.keep_states >= 0, "keep_states", self.keep_states, "0 or more")
         needed(self.num_processes >= 1, "num_processes", self.num_processes, "at least 1")
         needed(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")

@@ -104,5 +104,5 @@ def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     sha256 = hashlib.sha256()
     for name, tensor in tensors:
         sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha256.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        sha256.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return sha256.hexdigest()[:DIGEST_DIGITS]

@@ -2,14 +2,19 @@
 
     python src verify
     python src verify --cache exported
+    python src verify --recompute --from 0
 
 Every byte is read, because DVC trusts the modification times of files and never reads its cache again. Of the
 cache only the objects that dvc.lock or a .dvc file refers to are read; those of other runs are counted. Each check
 prints one line: `ok`; `WRONG` with the command that repairs it (run these commands from the top, then verify
 again); or `note` for a file that is not made yet or that has changed since. Exit status 4 if anything is wrong.
+
+--recompute also trains one interval between two validations again, chosen at random among those that begin at the
+initial weights or at a state that the run kept, and compares weights and optimizer with the recorded digest.
 """
 
 import itertools
+import random
 import shlex
 import tempfile
 from collections import Counter
@@ -114,7 +119,12 @@ def main(argv: list[str]) -> None:
     parser = tool_parser("verify", __doc__)
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="output of `python src export_hf`")
     parser.add_argument("--cache", action="store_true", help="also read the cache objects that dvc.lock refers to")
+    parser.add_argument("--recompute", action="store_true", help="also train an interval again and compare its digest")
+    parser.add_argument("--from", type=int, dest="start", metavar="STEP", help="begin the interval at this step")
+    parser.add_argument("--seed", type=int, help="choose the interval by this seed (a new one each time)")
     args = parser.parse_args(argv)
+    if not args.recompute and (args.start, args.seed) != (None, None):
+        raise ParamsError("--from and --seed choose what --recompute trains again; add --recompute")
     if not PIPELINE.exists() and not args.folders:
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root, or name an exported folder")
     with tqdm(unit="B", unit_scale=True, desc="verify", leave=False, disable=None) as bar:
@@ -127,3 +137,7 @@ def main(argv: list[str]) -> None:
         advice = "run the commands above from the top, then verify again"
         raise IntegrityError(f"{checked}, {results['WRONG']} wrong; {advice}")
     print(f"{checked}, all ok" + (f" except {results['note']} notes" if results["note"] else ""))
+    if args.recompute:
+        from tools.verify.recompute import recompute  # torch takes seconds to import
+
+        recompute(args.start, random.randrange(10**6) if args.seed is None else args.seed)

@@ -1,0 +1,168 @@
+"""Train one interval between two validations again and compare the digests of the states.
+
+The stage train itself does it: it continues a kept state in a folder of its own, or begins there, and is
+stopped after the next validation.
+"""
+
+import csv
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from lm.core.errors import IntegrityError, ParamsError, UserError
+from lm.core.files import read_json
+from lm.core.params import read_yaml
+from lm.train import checkpoints
+from lm.train.state import digest_of, named_tensors
+from tools.common.paths import METRICS, MODEL, PARAMS, PLOTS, TRAIN, VALIDATION
+
+CURVE = PLOTS / "validation.csv"
+POLL_S = 0.05
+
+
+class Interval(NamedTuple):
+    """The steps from one validation to the next, and the record of the state at its start; None: initial weights."""
+
+    start: int
+    end: int
+    record: Path | None
+
+
+def recompute(start: int | None, seed: int) -> None:
+    """Train an interval of the workspace's run again; raise IntegrityError where it differs from the recorded one.
+
+    It begins at step `start`, or `seed` chooses it. Raises ParamsError if no state is kept of that step.
+    """
+    model, recorded = read_json(MODEL), read_curve(CURVE)
+    fingerprint = model.get("fingerprint")
+    if not (fingerprint and recorded and all(row.get("state_digest") for row in recorded.values())):
+        raise IntegrityError(f"{CURVE}: missing, or made by an older version without digests; run `dvc repro`")
+    interval = choose(sorted(recorded), checkpoints.kept_states(Path(".runs", fingerprint)), start, seed)
+    origin = f"the state {interval.record}" if interval.record else "the initial weights"
+    chosen = f" (--seed {seed})" if start is None else ""
+    print(
+        f"recompute: steps {interval.start} to {interval.end} of run {fingerprint}, from {origin}{chosen}", flush=True
+    )
+    check_start(interval, recorded)
+    with tempfile.TemporaryDirectory() as folder:
+        again, here = train_again(interval, fingerprint, Path(folder), is_last=interval.end == max(recorded))
+    for step in sorted(step for step in again if step <= interval.end):
+        if again[step] != recorded.get(step):
+            found = f"{_words(recorded.get(step))}; trained again from step {interval.start}: {_words(again[step])}"
+            raise IntegrityError(f"{CURVE}: step {step} has {found}{_machines(model['segments'], here, interval)}")
+    print(f"same bits: step {interval.end} has {_words(again[interval.end])} as recorded")
+
+
+def read_curve(path: Path) -> dict[int, dict[str, str]]:
+    """Return step → row of a curve of validations, {} if there is no such file."""
+    if not path.exists():
+        return {}
+    with open(path, encoding="utf-8", newline="") as file:
+        return {int(row["step"]): row for row in csv.DictReader(file)}
+
+
+def choose(steps: list[int], kept: dict[int, Path], start: int | None, seed: int) -> Interval:
+    """Return the interval that begins at `start`, or one of all that can be trained again, by `seed`."""
+    starts = [step for step in steps[:-1] if step == 0 or step in kept]
+    if start is None and starts:
+        start = random.Random(seed).choice(starts)
+    if start not in starts:
+        possible = ", ".join(map(str, starts)) or "none"
+        raise ParamsError(f"--from is {start}, needed: the step of a kept state before the last validation: {possible}")
+    return Interval(start, steps[steps.index(start) + 1], kept.get(start))
+
+
+def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None:
+    """Raise IntegrityError if the kept state is damaged or not the one that the run had."""
+    if interval.record:
+        state = checkpoints.load_state(interval.record)
+        digest = digest_of(named_tensors(state["model"], state["optimizers"]))
+        if digest != recorded[interval.start]["state_digest"]:
+            problem = f"{CURVE} records {recorded[interval.start]['state_digest']} at step {interval.start}"
+            raise IntegrityError(f"{interval.record.with_suffix('.pt')}: its digest is {digest}, {problem}")
+
+
+def train_again(
+    interval: Interval, fingerprint: str, folder: Path, is_last: bool
+) -> tuple[dict[int, dict[str, str]], dict]:
+    """Run the stage in `folder` to the end of the interval; return its curve, and the machine as `describe` says.
+
+    At the last validation the stage ends by itself. Raises IntegrityError if the workspace's code, parameters or
+    inputs are those of another run, and what the stage raises.
+    """
+    run, curve = folder / ".runs" / fingerprint, folder / CURVE
+    run.mkdir(parents=True)
+    for kept in interval.record.parent.glob(f"{interval.record.stem}.*") if interval.record else ():
+        checkpoints.record_of(run, interval.start).with_suffix(kept.suffix).symlink_to(kept.resolve())
+    stage = _start_stage(folder)
+    try:
+        while stage.poll() is None and interval.end not in read_curve(curve):
+            _refuse_another_run(run)
+            time.sleep(POLL_S)
+        if is_last:
+            stage.wait()
+    finally:
+        stage.terminate()
+        stage.wait()
+    _refuse_another_run(run)
+    again = read_curve(curve)
+    if interval.end not in again:
+        *_, last = ["it ended without a word", *(folder / "errors").read_text().splitlines()]
+        error = UserError(f"src/train.py failed: {last.removeprefix('error: ')}")
+        error.exit_code = max(1, stage.returncode)
+        raise error
+    return again, _segments(run)[-1]
+
+
+def _start_stage(folder: Path) -> subprocess.Popen:
+    """Start the stage train, with its outputs, its runs and the file `errors` in `folder`."""
+    flags = {"--train": TRAIN, "--validation": VALIDATION}
+    flags |= {f"--{path.name}": folder / path for path in (MODEL.parent, METRICS, PLOTS)}
+    command = [sys.executable, "src/train.py", *(str(word) for flag in flags.items() for word in flag)]
+    environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
+    with open(folder / "errors", "w") as errors:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+
+
+def _refuse_another_run(run: Path) -> None:
+    """Raise IntegrityError if the stage has begun a run of another fingerprint."""
+    for other in run.parent.glob("[!.]*"):
+        if other.name != run.name:
+            here = f"the workspace's code, parameters or inputs are those of {other.name}"
+            raise IntegrityError(
+                f"{MODEL}: was made by run {run.name}, but {here}; check out the commit of the run, or run `dvc repro`"
+            )
+
+
+def _segments(run: Path) -> list[dict]:
+    """Return the segments of a run that has been stopped or is done."""
+    done = run / "done" / "models" / MODEL.name
+    state = read_json(done) if done.exists() else checkpoints.load_newest_state(run)
+    assert state is not None  # a stage that is stopped saves its state
+    return state["segments"]
+
+
+def _words(row: dict[str, str] | None) -> str:
+    """Describe a validation."""
+    return f"digest {row['state_digest']} and validation loss {row['val_loss']}" if row else "no validation"
+
+
+def _machines(segments: list[dict], here: dict, interval: Interval) -> str:
+    """Return a clause if the recorded interval was computed on something else, and bits may depend on it, else ""."""
+    ends = [segment["from_step"] for segment in segments[1:]] + [math.inf]
+    clauses = [
+        f"{name} {segment.get(name)} (here {value})"
+        for segment, end in zip(segments, ends, strict=True)
+        if segment["from_step"] < interval.end and end > interval.start
+        for name, value in here.items()
+        if name != "from_step" and segment.get(name) != value
+    ]
+    if not clauses or read_yaml(PARAMS)["train"].get("numerics") == "portable":
+        return ""
+    return f"; the run had {', '.join(dict.fromkeys(clauses))}, and bits may differ on another machine"
