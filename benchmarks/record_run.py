@@ -18,7 +18,7 @@ METRICS = ("data", "train", "eval")
 def record_run(revision: str) -> dict:
     """Return the metrics, the training record and the details of a run."""
     model = read("data/models/model.json", revision)
-    timing = json.loads(Path(".runs", model["run"], "timing.json").read_text(encoding="utf-8"))
+    timing = json.loads(Path(".runs", model["fingerprint"], "timing.json").read_text(encoding="utf-8"))
     metrics = {key: value for name in METRICS for key, value in read(f"metrics/{name}.json", revision).items()}
     return {
         "metrics": metrics | {"train_seconds": timing["train_seconds"]},

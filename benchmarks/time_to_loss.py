@@ -84,7 +84,7 @@ def run_ours(folder: Path, tokens: int, seed: int) -> dict:
     values = {"seed": seed, "max_tokens": tokens, "eval_every_tokens": tokens, "eval_tokens": section["seq_len"]}
     change_params(folder, {f"train.{name}": value for name, value in values.items()})
     used = run_stage(folder, "train")
-    run = json.loads((folder / "data" / "models" / "model.json").read_text())["run"]
+    run = json.loads((folder / "data" / "models" / "model.json").read_text())["fingerprint"]
     timing = json.loads((folder / ".runs" / run / "timing.json").read_text())
     rows = list(zip(timing["tokens"], timing["seconds"], strict=True))
     assert rows[-1][0] == tokens, f"{rows[-1][0]} tokens trained, {tokens} wanted"

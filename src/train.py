@@ -218,12 +218,10 @@ def print_plan(run: Run) -> None:
     validation_s = preflight.validation_seconds(run.state, run.validation, run.params, run.dtype)
     if not world.is_main:
         return
-    print(f"numerics     {run.params.numerics}, {str(run.dtype).removeprefix('torch.')}")
     print("\n".join(run.plan.lines(seconds, validation_s)), flush=True)
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
-    messages = preflight.warnings(run.plan, run.params.seq_len, run.config, run.plan.hours(seconds, validation_s))
-    messages += machine.warn_of_own_bits(run.params.numerics)
+    messages = preflight.warnings(run.plan, run.params, run.config, run.plan.hours(seconds, validation_s))
     if run.device.type == "cpu" and world.world_size == 1:
         messages += machine.warn_of_busy_cores(seconds, lambda: preflight.step_seconds(*measured))
     for message in messages:
@@ -286,15 +284,12 @@ def finish(run: Run) -> None:
         state.weights()  # all ranks gather the weights together
         return
     provenance = {
-        "run": run.folder.name,
-        "config": dataclasses.asdict(run.config),
+        "fingerprint": run.folder.name, "config": dataclasses.asdict(run.config),
         **{name: getattr(params, name) for name in ("seq_len", "seed", "eval_tokens", "attend_across_documents")},
-        "eot_id": run.train.eot_id,
-        "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
+        "eot_id": run.train.eot_id, "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
         "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
         "init_sha256": run.initial_sha256,
-        "fingerprint": run.folder.name,
-    }
+    }  # fmt: skip
     write_results(run.folder / "done", state, run.plan, provenance)
     for state_file in run.folder.glob("*state-*"):
         state_file.unlink()

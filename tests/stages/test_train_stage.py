@@ -82,7 +82,7 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert record["training"].keys() == {"steps", "epochs", "training_flops", "parameters", "last_train_loss"}
     metrics = json.loads(Path("metrics/train.json").read_text())
     assert list(metrics) == ["val_loss", "train_loss", "tokens_seen", "parameters"]
-    timing = json.loads(Path(".runs", record["run"], "timing.json").read_text())
+    timing = json.loads(Path(".runs", record["fingerprint"], "timing.json").read_text())
     assert list(timing) == ["train_seconds", "tokens", "seconds", "validation_seconds", "saving_seconds", "computed_on"]
     assert timing["computed_on"]["threads"] == torch.get_num_threads()
     assert re.search(r"time +about [\d.]+ min: [\d.]+ training at [\d,]+ tokens/s, [\d.]+ validation\n", out)
@@ -185,7 +185,7 @@ def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monke
     with restored("runtime.yaml"):
         set_runtime(checkpoint_every_s=0)
         assert train_stage.main(ARGUMENTS) == 0
-    run = json.loads(Path("data/models/model.json").read_text())["run"]
+    run = json.loads(Path("data/models/model.json").read_text())["fingerprint"]
     timing = json.loads(Path(".runs", run, "timing.json").read_text())
     training, validation, saving = (timing[f"{kind}seconds"][-1] for kind in ("", "validation_", "saving_"))
     assert training == timing["train_seconds"] and validation > 3 > training and saving > 0.2 * 18

@@ -9,7 +9,7 @@ import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section
-from lm.model.device import synchronize
+from lm.model.device import synchronize, warn_of_own_bits
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
@@ -29,6 +29,7 @@ class Plan:
     def __init__(
         self, params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, num_shards: int = 1
     ):
+        self.numerics = params.numerics
         self.num_parameters = count_parameters(config)["total"]
         self.memory_bytes = estimate_memory_bytes(self.num_parameters, config, micro_batch_tokens, num_shards)
         self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
@@ -48,6 +49,7 @@ class Plan:
         speed = self.max_tokens / self.max_steps / step_seconds
         training, both = self.max_steps * step_seconds / 60, 60 * self.hours(step_seconds, validation_seconds)
         return [
+            f"numerics     {self.numerics}",
             f"parameters   {self.num_parameters:,}",
             f"steps        {self.max_steps:,}, {self.max_tokens:,} tokens = {self.epochs:.2f} epochs of "
             f"{self.train_tokens:,}",
@@ -172,9 +174,9 @@ def validation_seconds(state: TrainingState, tokens, params: TrainParams, dtype:
     return second_call_seconds(one_batch, state.model.device) * max(1.0, batches / ranks)
 
 
-def warnings(plan: Plan, seq_len: int, config: ModelConfig, hours: float) -> list[str]:
-    """Return warnings about valid but suspicious settings, and about a run of more than a day."""
-    messages = []
+def warnings(plan: Plan, params: TrainParams, config: ModelConfig, hours: float) -> list[str]:
+    """Return warnings about valid but suspicious settings, bits of this machine's own, and a run of more than a day."""
+    messages, seq_len = warn_of_own_bits(params.numerics), params.seq_len
     if hours > 24:
         days = f"the whole run will take about {hours / 24:.1f} days on this machine"
         remedy = "for a shorter run lower train.max_tokens or choose a smaller model.name"

@@ -14,7 +14,6 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.config import TrainParams
-from lm.train.gradient_sum import average_gradients
 from lm.train.state import TrainingState
 
 
@@ -31,7 +30,7 @@ def compute_gradients(
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
     if params.numerics == "portable":
-        loss = average_gradients(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len)
+        loss = average_in_tree(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len)
     else:
         own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
         loss = state.world.average(own_loss, state.model.parameters())
@@ -49,6 +48,38 @@ def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches
         loss.backward()
         total += loss.detach()
     return float(total)
+
+
+def average_in_tree(model: Gemma3Model, world, x: Tensor, y: Tensor, unit_rows: int) -> float:
+    """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
+
+    x, y: (B, T) int64, this rank's rows of the batch. The units are summed in one binary tree. Ranks hold neighbouring
+    units, so that each sums a subtree of it: the bits are the same for 1, 2, 4, … ranks.
+    """
+    losses: list[float] = []
+    units = list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
+    gradients = sum_gradients(model, units, losses)
+    world.add_in_pairs(gradients)
+    num_units = len(units) * world.world_size
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        p.grad = gradient.div_(num_units)
+    return math.fsum(world.all_gather_numbers(losses)) / num_units
+
+
+def sum_gradients(model: Gemma3Model, units: list[tuple[Tensor, Tensor]], losses: list[float]) -> list[Tensor]:
+    """Return the sum of the gradients of the units' mean losses; append each loss to `losses`.
+
+    The sum is that of its two halves, so that at most log2(units) gradients wait in memory for their other half.
+    """
+    if len(units) == 1:
+        loss = model.loss(*units[0])
+        losses.append(loss.item())
+        return [gradient.contiguous() for gradient in torch.autograd.grad(loss, list(model.parameters()))]
+    middle = len(units) // 2
+    total = sum_gradients(model, units[:middle], losses)
+    for gradient, other in zip(total, sum_gradients(model, units[middle:], losses), strict=True):
+        gradient.add_(other)
+    return total
 
 
 def check_finite(

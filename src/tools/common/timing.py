@@ -8,5 +8,5 @@ from lm.core.files import read_json
 
 def read_timing(record: dict) -> dict:
     """Return timing.json of the run of a model.json: {} if it was computed on another machine or is deleted."""
-    path = Path(os.environ.get("DVC_ROOT", "."), ".runs", record.get("run", "unknown"), "timing.json")
+    path = Path(os.environ.get("DVC_ROOT", "."), ".runs", record.get("fingerprint", "unknown"), "timing.json")
     return read_json(path) if path.exists() else {}
