@@ -6,8 +6,12 @@ import os
 import re
 from pathlib import Path
 
+import torch
+
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
+from lm.train import checkpoints
+from lm.train.state import digest_of, named_tensors
 
 
 @contextlib.contextmanager
@@ -62,3 +66,12 @@ def recording(path):
             if path == name or path.startswith(name + "/"):
                 return name, stage, isinstance(out, str)
     raise AssertionError(path)
+
+
+def flip_in_state(record, name, position):
+    """Change the last bit of a number of a kept state, and record the new file's hash; return its digest."""
+    state = checkpoints.load_state(record)
+    tensors = dict(named_tensors(state["model"], state["optimizers"]))
+    tensors[name].view(-1).view(torch.int32)[position] ^= 1
+    checkpoints.keep_state(record.parent, state["step"], state)
+    return digest_of(tensors.items())

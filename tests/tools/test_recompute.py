@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.train import checkpoints
-from lm.train.state import digest_of, named_tensors
+from lm.train.state import named_tensors
+from support.damage import flip_in_state
 from support.train_cases import set_runtime, write_ids
 from support.workspace import Workspace
 from tools.verify import cli as verify
@@ -92,16 +92,6 @@ def kept():
 def times():
     """Return when each file of the run was last changed."""
     return {path: path.stat().st_mtime_ns for name in MADE for path in [Path(name), *Path(name).rglob("*")]}
-
-
-def flip_in_state(record, name, position):
-    """Change the last bit of a number of a kept state, and record the new file's hash."""
-    state = checkpoints.load_state(record)
-    tensors = dict(named_tensors(state["model"], state["optimizers"]))
-    tensors[name].view(-1).view(torch.int32)[position] ^= 1
-    record.unlink()
-    checkpoints.keep_state(record.parent, state["step"], state)
-    return digest_of(tensors.items())
 
 
 @pytest.mark.parametrize("start", [0, 10, 15])
