@@ -139,10 +139,11 @@ def test_31_a_second_signal_leaves_at_once(workspace):
     assert load_newest_state(only_run()) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begin", "reason"),
     [
-        pytest.param(sabotage_ranks, "the process that started it is gone", marks=pytest.mark.slow),  # the launcher is
+        (sabotage_ranks, "the process that started it is gone"),  # the launcher is
         (begin_in_a_child, "SIGTERM"),  # as when DVC is: the launcher is there, and asks
     ],
 )

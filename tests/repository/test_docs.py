@@ -61,11 +61,8 @@ def blocks(*tags):
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    workspace = Workspace(tmp_path_factory.mktemp("docs"))
-    workspace.make_small()
-    workspace.commit()
-    workspace.repro()
+def workspace(tmp_path_factory, finished):
+    workspace = Workspace(tmp_path_factory.mktemp("docs"), finished)
     workspace.commit()
     return workspace
 

@@ -9,7 +9,11 @@ import pytest
 from support import ROOT
 
 
-@pytest.mark.parametrize("left", ["nothing", "an environment without pip", "half a folder"])
+@pytest.mark.parametrize(
+    "left",
+    [pytest.param("nothing", marks=pytest.mark.slow), "an environment without pip",
+     pytest.param("half a folder", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_an_interrupted_environment_is_created_again(tmp_path, left):
     for name, content in (("Makefile", (ROOT / "Makefile").read_text()), ("requirements.txt", "")):
         (tmp_path / name).write_text(content)

@@ -67,6 +67,7 @@ def test_a_change_reruns_what_depends_on_it_and_fetches_only_changed_parts(works
     assert all(name.removesuffix(".dir") == md5 for name, md5 in cache(workspace).items())
 
 
+@pytest.mark.slow
 def test_changed_own_text_is_read_again_and_the_other_parts_are_kept(workspace):
     (workspace.folder / "data" / "local" / "7.txt").write_text("another text\n" * 9)
     assert repro(workspace) == ({"fetch", "select", *DATA}, {"stories", "others"})

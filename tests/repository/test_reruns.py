@@ -1,4 +1,7 @@
-"""The README's table "a change reruns exactly what depends on it", run with real DVC."""
+"""The table "What a change reruns" of docs/experiments.md with real DVC: its beginning, and all of it as a slow test.
+
+test_pipeline.py checks the lists by which DVC decides.
+"""
 
 import contextlib
 import json
@@ -6,11 +9,8 @@ import json
 import pytest
 from dvc_objects.fs.system import reflink
 
-from support.workspace import Workspace
+from support.workspace import ALL, Workspace
 
-ALL = {
-    "resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot",
-}  # fmt: skip
 NEW_VALIDATION = {"resolve", "select", "tokenize_val", "audit", "train", "eval", "plot"}
 SAME_DOCUMENTS = {"select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "eval"}
 # In this order, each upon the one before it: what is changed, which stages run.
@@ -26,30 +26,55 @@ TABLE = [
     ("a rule that drops documents", {"selections.filtered.min_chars": 500}, ALL - {"fetch"}),
     ("data.source", {"data.source": "local", "selection.name": "none"}, ALL),
 ]
+QUICK = TABLE[:3]
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    workspace = Workspace(tmp_path_factory.mktemp("reruns"))
-    workspace.make_small()
-    workspace.write_own_text(300)
-    workspace.commit()
-    assert workspace.repro() == ALL
-    return workspace
+def workspace(tmp_path_factory, finished):
+    return Workspace(tmp_path_factory.mktemp("reruns"), finished)
 
 
-def test_a_change_reruns_exactly_what_depends_on_it(workspace):
-    for name, values, expected in TABLE:
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory, finished):
+    """The workspace of the slow tests."""
+    return Workspace(tmp_path_factory.mktemp("changed"), finished)
+
+
+def check_reruns(workspace, table):
+    for name, values, expected in table:
         if "models.other" in values:
             values["models.other"] = workspace.get("models.micro") | {"n_layer": 1}
         workspace.change(**values)
         assert workspace.repro() == expected, name
 
 
-def test_the_same_text_from_elsewhere_reruns_fetch_alone(workspace):
-    path = workspace.folder / "data" / "local" / "7.txt"
+def test_a_change_reruns_exactly_what_depends_on_it(workspace):
+    check_reruns(workspace, QUICK)
+
+
+def test_going_back_is_served_from_the_cache(workspace):
+    workspace.change(**{"eval.stride_fraction": 0.5})
+    output = workspace.run("dvc", "repro").stdout
+    assert "Stage 'eval' is cached - skipping run" in output and "Running stage" not in output
+
+
+def test_own_text_reruns_fetch_alone_while_another_source_is_selected(workspace):
+    workspace.write_own_text(3)
+    assert workspace.repro() == {"fetch"}
+
+
+@pytest.mark.slow
+def test_every_change_reruns_exactly_what_depends_on_it(changed):
+    changed.write_own_text(300)
+    assert changed.repro() == {"fetch"}
+    check_reruns(changed, TABLE)
+
+
+@pytest.mark.slow
+def test_the_same_text_from_elsewhere_is_fetched_again(changed):
+    path = changed.folder / "data" / "local" / "7.txt"
     path.rename(path.with_name("007.txt"))
-    assert workspace.repro() >= {"fetch"}
+    assert changed.repro() >= {"fetch"}
 
 
 def test_runtime_settings_rerun_nothing(workspace):
@@ -70,14 +95,6 @@ def test_a_colour_draws_the_pictures_again_and_trains_nothing(workspace):
     assert workspace.repro() == {"plot"}
 
 
-def test_going_back_is_served_from_the_cache(workspace):
-    workspace.change(**{"eval.stride_fraction": 0.5})
-    assert workspace.repro() == {"eval", "plot"}
-    workspace.change(**{"eval.stride_fraction": 0.25})
-    output = workspace.run("dvc", "repro").stdout
-    assert "Stage 'eval' is cached - skipping run" in output
-
-
 def test_an_output_is_linked_into_the_cache_not_copied(workspace):
     path = workspace.folder / "large.bin"
     path.write_bytes(bytes(1000))
@@ -89,22 +106,23 @@ def test_an_output_is_linked_into_the_cache_not_copied(workspace):
     assert path.stat().st_ino == inode and path.stat().st_nlink == 2
 
 
-def test_a_model_goes_away_comes_back_is_evaluated_and_trained_on(workspace):
-    workspace.run("python", "src", "export_hf", "exported")
-    (workspace.folder / "exported" / "model.json").unlink()  # as if it were someone else's
-    seq_len = str(workspace.get("train.seq_len"))
-    workspace.run("python", "src", "export_hf", "--from", "exported", "data/start", "--seq_len", seq_len)
+@pytest.mark.slow
+def test_a_model_goes_away_comes_back_is_evaluated_and_trained_on(changed):
+    changed.run("python", "src", "export_hf", "exported")
+    (changed.folder / "exported" / "model.json").unlink()  # as if it were someone else's
+    seq_len = str(changed.get("train.seq_len"))
+    changed.run("python", "src", "export_hf", "--from", "exported", "data/start", "--seq_len", seq_len)
     tokens = [f"--{split}=data/processed_datasets/{split}.bin" for split in ("train", "validation")]
     inputs = [*tokens, "--tokenizer=data/tokenizer", "--audit=data/audit"]
     outputs = ["--evaluation=elsewhere", "--metrics=elsewhere/metrics", "--plots=elsewhere/plots"]
-    workspace.run("python", "src/eval.py", "--models=data/start", *inputs, *outputs)
+    changed.run("python", "src/eval.py", "--models=data/start", *inputs, *outputs)
     folders = ("data/evaluation", "elsewhere")
-    figures = [json.loads((workspace.folder / folder / "details.json").read_text()) for folder in folders]
+    figures = [json.loads((changed.folder / folder / "details.json").read_text()) for folder in folders]
     assert figures[1]["bits_per_byte"] == pytest.approx(figures[0]["bits_per_byte"], rel=1e-6)
     assert figures[1]["unseen"]["documents"] == figures[1]["documents"]  # none of them chose it
 
-    workspace.run("dvc", "add", "data/start")
-    workspace.change(**{"train.init_from": "data/start"})
-    assert workspace.repro() == {"train", "eval", "plot"}
-    again = json.loads((workspace.folder / "metrics" / "eval.json").read_text())
+    changed.run("dvc", "add", "data/start")
+    changed.change(**{"train.init_from": "data/start"})
+    assert changed.repro() == {"train", "eval", "plot"}
+    again = json.loads((changed.folder / "metrics" / "eval.json").read_text())
     assert again["bits_per_byte"] < figures[0]["bits_per_byte"]

@@ -66,7 +66,9 @@ def test_text_in_data_local_stays_out_of_an_experiment(workspace):
     assert "diary" not in workspace.run("git", "status", "--short").stdout
 
 
-@pytest.mark.parametrize("name", ["texts", "my, texts", "tex[t]s"])
+@pytest.mark.parametrize(
+    "name", ["tex[t]s", *(pytest.param(name, marks=pytest.mark.slow) for name in ("texts", "my, texts"))]
+)
 def test_text_elsewhere_in_the_repository_is_refused_until_git_ignores_it(workspace, name):
     write_diary(workspace.folder / name, "first", "second")
     run = ("dvc", "exp", "run", *OWN, "-S", f"local.path='{name}'", "-n", "mine")

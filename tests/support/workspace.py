@@ -27,13 +27,22 @@ def copy_repository(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
+ALL = {
+    "resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot",
+}  # fmt: skip
+
+
 class Workspace:
     """The copy: its folder, its parameters, and the commands that run in it."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, finished: Path | None = None):
+        """Copy the repository into a folder, or what the fixture `finished` has made of it."""
         self.folder = folder
-        copy_repository(folder)
-        (folder / "dvc.lock").unlink(missing_ok=True)
+        if finished:
+            subprocess.run(["cp", "-a", f"{finished}/.", folder], check=True)  # keeps the links to DVC's cache
+        else:
+            copy_repository(folder)
+            (folder / "dvc.lock").unlink(missing_ok=True)
         # The commands' `python` is the one that runs the tests; the run is the same on any machine.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {

@@ -269,11 +269,8 @@ def test_shards_are_converted_like_one_file(both, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_pipeline_continues_with_shards_as_an_output_of_dvc(tmp_path):
-    workspace = Workspace(tmp_path)
-    workspace.make_small()
-    workspace.commit()
-    workspace.repro()
+def test_the_pipeline_continues_with_shards_as_an_output_of_dvc(tmp_path, finished):
+    workspace = Workspace(tmp_path, finished)
     made = ["data/models/best_model_params.pt", "metrics/data.json", "metrics/eval.json", "metrics/train.json"]
     before = {name: (tmp_path / name).read_bytes() for name in made}
     train, validation = (tmp_path / f"data/processed_datasets/{split}.bin" for split in ("train", "validation"))
