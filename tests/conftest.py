@@ -6,12 +6,12 @@ Threads wait for each other by spinning, which beside other processes makes smal
 import os
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before torch
+
 import pytest
 from filelock import FileLock
 
 from support.workspace import ALL, Workspace
-
-import lm.core.environment  # noqa: F401 - before torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
