@@ -9,8 +9,8 @@ from pathlib import Path
 import lm.core.environment  # noqa: F401 - before torch
 
 import pytest
-from filelock import FileLock
 
+from lm.core.files import output_lock
 from support.workspace import ALL, Workspace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,7 +21,7 @@ def finished(tmp_path_factory) -> Path:
     """The folder of the small pipeline after its first run, on a commit of its parameters; one for all processes."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with FileLock(shared / "finished.lock"):
+    with output_lock(shared / "finished", wait=True):
         if not (shared / "finished").exists():
             workspace = Workspace(shared / "unfinished")
             workspace.make_small()
