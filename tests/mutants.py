@@ -179,6 +179,19 @@ MUTANTS = [
            "lm/tokens/test_ngrams.py -k counted_without"),
     Mutant("all buckets of digests", "src/lm/text/duplicates.py", "for bucket in range(num_buckets):",
            "for bucket in range(1):", "lm/text/test_duplicates.py"),
+    Mutant("blocks of a product", "src/lm/model/products.py", "    for k in range(0, a.shape[1], BLOCK):\n",
+           "    for k in range(a.shape[1] // BLOCK * BLOCK, -1, -BLOCK):\n", "lm/model/test_products.py"),
+    Mutant("a single vector", "src/lm/model/products.py", "        return product(a.expand(2, -1), b)[:1]\n",
+           "        return _sum_blocks(a, b)\n", "lm/model/test_products.py"),
+    Mutant("portable gelu", "src/lm/model/kernels.py", "    if has_fixed_order(gate, compute_dtype(gate)):\n",
+           "    if False:\n", "tools/test_prove.py"),
+    Mutant("tree of gradients", "src/lm/train/step.py", "    middle = len(units) // 2\n", "    middle = 1\n",
+           "lm/train/test_distributed.py -k any_number_of_ranks"),
+    Mutant("ranks in pairs", "src/lm/train/world.py", "            partner = self.rank ^ distance\n",
+           "            partner = self.rank ^ (self.world_size // 2 // distance)\n",
+           "lm/train/test_distributed.py -k any_number_of_ranks"),
+    Mutant("kernels of torch", "src/lm/model/device.py",
+           "    if torch.backends.cpu.get_cpu_capability() != \"AVX2\":\n", "    if False:\n", "tools/test_prove.py"),
 ]  # fmt: skip
 
 
