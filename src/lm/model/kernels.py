@@ -46,9 +46,9 @@ class GatedGELUFunction(Function):
     @staticmethod
     def forward(ctx, gate, up):
         """Return the product (…, F) of gelu(gate) and up, both (…, F)."""
-        t = (gate * gate).mul_(GELU_CUBIC).add_(1).mul_(gate).mul_(GELU_SCALE).tanh_().add_(1).mul_(0.5)
-        ctx.save_for_backward(gate, up, t)
-        return (gate * t).mul_(up)
+        half = (gate * gate).mul_(GELU_CUBIC).add_(1).mul_(gate).mul_(GELU_SCALE).tanh_().add_(1).mul_(0.5)
+        ctx.save_for_backward(gate, up, half)
+        return (gate * half).mul_(up)
 
     @staticmethod
     def backward(ctx, grad):
