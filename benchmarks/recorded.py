@@ -16,3 +16,11 @@ def machine(name: str) -> str:
     """Return the machine of a benchmark: processor, cores and memory."""
     found = read(name)["hardware"]
     return f"{found['cores']} cores of an {found['processor']}, {found['memory_gib']:.0f} GiB of memory"
+
+
+def computed(run: dict) -> str:
+    """Return what a recorded run was computed on: `float32 on 2 threads, AVX512`."""
+    last = run["segments"][-1]
+    threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
+    device = last.get("instruction_set") or last["device"]
+    return f"{last['dtype']} on {threads}, {device}"
