@@ -19,7 +19,7 @@ import recipes
 import summarize
 from lm.core.files import write_text
 from lm.evaluate.intervals import ratio_interval
-from recorded import RESULTS, ROOT, computed, machine, read
+from recorded import RESULTS, ROOT, computed, machine, machine_of, read
 
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
@@ -38,7 +38,7 @@ def filled(page: str) -> str:
 def default_run() -> str:
     """README: what the default run takes and where it ends."""
     run = read("default")
-    found, last = run["metrics"], run["segments"][-1]
+    found, last = run["metrics"], machine_of(run)
     return (
         f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
         f"{found['parameters'] / 1e6:.1f} million parameters took {found['train_seconds'] / 60:.1f} minutes and "

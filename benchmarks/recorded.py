@@ -18,9 +18,15 @@ def machine(name: str) -> str:
     return f"{found['cores']} cores of an {found['processor']}, {found['memory_gib']:.0f} GiB of memory"
 
 
+def machine_of(run: dict) -> dict:
+    """Return the device, dtype and threads of a recorded run; runs of before portable numerics have them elsewhere."""
+    return run.get("computed_on") or run["segments"][-1]
+
+
 def computed(run: dict) -> str:
-    """Return what a recorded run was computed on: `float32 on 2 threads, AVX512`."""
-    last = run["segments"][-1]
+    """Return what a recorded run was computed on: `portable float32 on 2 threads, AVX2`."""
+    last = machine_of(run)
     threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
     device = last.get("instruction_set") or last["device"]
-    return f"{last['dtype']} on {threads}, {device}"
+    portable = "portable " if run["segments"][-1].get("numerics") == "portable" else ""
+    return f"{portable}{last['dtype']} on {threads}, {device}"

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/tolerance.py [--tokens 409600]
 
-The stage `train` with the default parameters, cut to --tokens, once for each setting and twice for the
+The stage `train` with the default parameters in fast numerics, cut to --tokens, once for each setting and twice for the
 first one, which must give the same bits. The order of samples is a function of the seed alone; what
 moves the loss is the rounding of sums. Writes benchmarks/results/tolerance.json, on which the
 tolerance in docs/troubleshooting.md rests.
@@ -34,7 +34,7 @@ SETTINGS = {
 
 def run(folder: Path, dtype: str, environment: dict[str, str]) -> dict:
     """Train under an environment: the loss, the weights' hash, what the run says it was computed on."""
-    change_params(folder, {"train.dtype": dtype})
+    change_params(folder, {"train.numerics": "fast", "train.dtype": dtype})
     before = dict(os.environ)
     os.environ |= environment
     try:
