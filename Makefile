@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce report figures record first-experiment stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce prove report figures record first-experiment stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -21,6 +21,10 @@ mutants: .venv/ready-dev
 # Run the committed pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json.
 reproduce: .venv/ready
 	python src reproduce
+
+# Train a small run, about a minute, and compare its bits with the committed ones.
+prove: .venv/ready
+	python src prove
 
 # Write one page with the curves, metrics, samples and their provenance, also during a run: report.html.
 report: .venv/ready
@@ -67,11 +71,11 @@ bench: .venv/bench/ready
 	PYTHONPATH=src python benchmarks/summarize.py
 	$(FIGURES)
 
-# Measure how far rounding moves the loss, about 15 minutes: benchmarks/results/tolerance.json and float32.json.
+# Measure how far rounding moves the loss in fast numerics, about 15 minutes: benchmarks/results/tolerance.json and fast.json.
 rounding: .venv/ready
 	PYTHONPATH=src python benchmarks/tolerance.py --tokens 153600
-	OMP_NUM_THREADS=1 dvc exp run --temp --force -n float32 -S train.dtype=float32
-	python benchmarks/record_run.py float32 benchmarks/results/float32.json
+	dvc exp run --temp --force -n fast -S train.numerics=fast -S train.dtype=bfloat16
+	python benchmarks/record_run.py fast benchmarks/results/fast.json
 
 # Measure on a CUDA device: benchmarks/results/gpu_step.json and gpu_batches.json.
 bench-gpu: .venv/ready

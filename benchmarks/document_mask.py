@@ -67,7 +67,9 @@ class Training:
 
 def measure(seq_len: int, document_tokens: int, dtype: torch.dtype, rounds: int, steps: int) -> dict:
     """Return the seconds of both settings in each round, and how many times longer the second one takes."""
-    base = dataclasses.replace(read_section(ROOT / "params.yaml", "train", TrainParams), seq_len=seq_len)
+    base = dataclasses.replace(
+        read_section(ROOT / "params.yaml", "train", TrainParams), seq_len=seq_len, numerics="fast"
+    )
     ids = draw_stream(document_tokens)
     cases = {
         name: Training(ids, dataclasses.replace(base, attend_across_documents=name == ACROSS), dtype)

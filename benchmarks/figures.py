@@ -6,20 +6,20 @@ A page marks each place with `<!-- figures:NAME -->` and `<!-- end -->`, each on
 them are what FRAGMENTS[NAME] returns, so a figure has one source and running this again changes nothing.
 """
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+import figures_bits
 import figures_speed
 import house as house_shape
 import recipes
 import summarize
 from lm.core.files import write_text
 from lm.evaluate.intervals import ratio_interval
-from recorded import RESULTS, ROOT, machine, read
+from recorded import RESULTS, ROOT, computed, machine, machine_of, read
 
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
@@ -35,18 +35,10 @@ def filled(page: str) -> str:
     return MARKED.sub(lambda mark: mark[1] + (f"\n{text}\n\n" if (text := fragments[mark[2]]) else "") + mark[3], page)
 
 
-def computed(run: dict) -> str:
-    """Return what a recorded run was computed on: `float32 on 2 threads, AVX512`."""
-    last = run["segments"][-1]
-    threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
-    device = last.get("instruction_set") or last["device"]
-    return f"{last['dtype']} on {threads}, {device}"
-
-
 def default_run() -> str:
     """README: what the default run takes and where it ends."""
     run = read("default")
-    found, last = run["metrics"], run["segments"][-1]
+    found, last = run["metrics"], machine_of(run)
     return (
         f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
         f"{found['parameters'] / 1e6:.1f} million parameters took {found['train_seconds'] / 60:.1f} minutes and "
@@ -237,28 +229,6 @@ def scaling() -> str:
     return f"{law}\n{error}\n\n{predicted}"
 
 
-def rounding() -> str:
-    """docs/troubleshooting.md: how far rounding moves a loss and a result."""
-    found = read("tolerance")
-    spreads = found["spread_nats_per_token"]
-    rows = ["| default run computed in | bits per byte |", "|---|---|"]
-    rows += [
-        f"| {computed(run)} | {run['metrics']['bits_per_byte']:.4f} |" for run in map(read, ("default", "float32"))
-    ]
-    return (
-        f"After {found['tokens']:,} tokens, {len(found['runs'])} runs with one and two threads and with AVX2, AVX512 "
-        f"and AMX differ by up to {spreads['bfloat16']:.4f} nats per token in bfloat16 and {spreads['float32']:.7f} in "
-        "float32. At the end of a run:\n\n" + "\n".join(rows)
-    )
-
-
-def reproduced() -> str:
-    """README: what `make reproduce` compared."""
-    outputs = json.loads((ROOT / "metrics" / "repro.json").read_text(encoding="utf-8"))["outputs"].values()
-    same = sum(output["same_in_both_runs"] for output in outputs)
-    return f"`make reproduce` ran the pipeline in two fresh clones: {same} of {len(outputs)} outputs had equal bytes."
-
-
 def house() -> str:
     """docs/architecture.md: the shape of this repository beside its peers, as benchmarks/house.py measured them."""
     head = f"| {' | '.join(house_shape.COLUMNS)} |\n{'|---' * len(house_shape.COLUMNS)}|"
@@ -268,11 +238,11 @@ def house() -> str:
 
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
-    "reproduced": reproduced, "standard-error": standard_error, "contamination": contamination,
+    "standard-error": standard_error, "contamination": contamination,
     "side-by-side": side_by_side, "stories": stories, "default-data": default_data, "weights": weights,
     "optimizers": optimizers, "documents": documents, "document-mask": document_mask, "scaling": scaling,
     "interval-coverage": interval_coverage, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs,
-    "rounding": rounding, "house": house, **figures_speed.FRAGMENTS,
+    "house": house, **figures_bits.FRAGMENTS, **figures_speed.FRAGMENTS,
 }  # fmt: skip
 
 

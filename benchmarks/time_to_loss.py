@@ -150,7 +150,7 @@ def main() -> None:
     runs = []
     with tempfile.TemporaryDirectory(prefix="time-to-loss-") as name:
         reference = prepare(Path(name) / "reference", {"tokenizers.bpe.vocab_size": REFERENCE_VOCAB_SIZE})
-        ours = prepare(Path(name) / "ours", values)
+        ours = prepare(Path(name) / "ours", {"train.numerics": "fast", **values})
         params, presets = (yaml.safe_load((ours / name).read_text()) for name in ("params.yaml", "presets.yaml"))
         for seed in args.seeds:
             runs.append(run_seed(reference, ours, args, seed))

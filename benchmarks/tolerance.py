@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/tolerance.py [--tokens 409600]
 
-The stage `train` with the default parameters, cut to --tokens, once for each setting and twice for the
+The stage `train` with the default parameters in fast numerics, cut to --tokens, once for each setting and twice for the
 first one, which must give the same bits. The order of samples is a function of the seed alone; what
 moves the loss is the rounding of sums. Writes benchmarks/results/tolerance.json, on which the
 tolerance in docs/troubleshooting.md rests.

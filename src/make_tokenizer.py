@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+import lm.core.environment  # noqa: F401 - before transformers loads torch
+
 from lm.core.errors import command
 from lm.core.files import atomic_folder, output_lock, sha256_file
 from lm.core.params import needed, read_section

@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import lm.core.environment  # noqa: F401 - before transformers loads torch
+
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock, write_json
 from lm.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps

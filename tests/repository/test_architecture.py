@@ -100,6 +100,19 @@ def test_modules_import_each_other_in_no_circle():
     assert [[name_of(path) for path in cycle] for cycle in house.import_cycles(GRAPH)] == []
 
 
+def test_entry_points_that_can_load_torch_first_import_its_settings():
+    """Tools are loaded by __main__.py, and transformers loads torch."""
+    heavy = {"torch", "transformers"}
+    roots = {path: [names[0].partition(".")[0] for names in house.imported_names(path, SRC)] for path in FILES}
+    loads_torch = {path for path, names in roots.items() if heavy & {*names}}
+    entries = [path for path in stages() if closure([path]) & loads_torch]
+    assert {"train.py", "eval.py"} <= {path.name for path in entries}
+    for path in [SRC / "__main__.py", *entries]:
+        names = [names[0] for names in house.imported_names(path, SRC)]
+        ours = [name for name, root in zip(names, roots[path], strict=True) if root in {"lm", *heavy}]
+        assert ours[0] == "lm.core.environment", name_of(path)
+
+
 def test_the_library_holds_only_what_a_stage_or_a_data_loader_needs():
     data_loaders = [path for path in FILES if name_of(path).startswith(FOR_DATA_LOADERS)]
     needed = closure(stages() + data_loaders)

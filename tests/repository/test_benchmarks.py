@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import figures
+import figures_bits
 import large_corpus
 import recipes
 import summarize
@@ -31,6 +32,19 @@ def test_a_ratio_shows_its_range_once_there_is_one():
     assert summarize.ratio_in_words({"median": 2.345, "min": 2.1, "max": 2.5}) == "2.35 (2.10 to 2.50)"
     assert summarize.ratio_in_words({"median": 40.5, "min": 40.4, "max": 41.6}) == "40 (40 to 42)"
     assert summarize.ratio_in_words({"median": 5.0, "min": 5.0, "max": 5.0}) == "5.0"
+
+
+def test_processors_are_listed_with_what_their_list_does_not_show():
+    one = {"processor": "AMD EPYC", "how": "natively", "run": "minute", "threads": 2, "weights": "ab12"}
+    emulated = one | {"how": "emulated as Intel Haswell by QEMU 7.2", "run": "short"}
+    text = figures_bits.table_of_processors([one, one | {"threads": 1}, emulated])
+    assert "| AMD EPYC | natively | `minute` | 1, 2 | `ab12` |" in text and text.count("AMD EPYC") == 2
+    assert "not that the run took place on one. No real Intel processor" in text
+    intel = figures_bits.table_of_processors([one, one | {"processor": "Intel(R) Xeon(R)"}])
+    assert "No real Intel" not in intel and "emulated" not in intel
+    emulated_on_intel = figures_bits.table_of_processors([emulated | {"processor": "Intel(R) Xeon(R)"}])
+    assert "No real Intel" in emulated_on_intel
+    assert "No processor is recorded yet." in figures_bits.table_of_processors([])
 
 
 def test_recipes_have_parameters_that_training_accepts_and_batches_for_large_models():
