@@ -105,7 +105,7 @@ def main() -> None:
     """Measure each window with each length of documents and write the results."""
     args = parse()
     machine.keep_freed_memory()
-    dtype = torch.float32
+    dtype = machine.resolve_dtype("auto", torch.device("cpu"))
     busy, found = [busy_share()], []
     for seq_len in SEQ_LENS:
         for document_tokens in DOCUMENT_TOKENS:

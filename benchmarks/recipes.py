@@ -29,7 +29,7 @@ STORIES, ADAMW = (
     "-S train.optimizer=adamw -S train.peak_lr=0.0006 -S train.min_lr=0.00006",
 )
 LARGE = (
-    f"{STORIES} -S tokenizer.name=gpt2 -S model.name={{model}} -S train.numerics=fast -S train.compile=true",
+    f"{STORIES} -S tokenizer.name=gpt2 -S model.name={{model}} -S train.compile=true",
     "-S train.seq_len={seq_len} -S train.micro_batch_tokens=8192 -S train.batch_tokens=262144",
     "-S train.numerics=fast -S train.max_tokens=524288000",
     f"{ADAMW} -S train.beta2=0.95",
@@ -38,7 +38,7 @@ LARGE = (
 )
 RECIPES = {
     "A": (
-        f"{STORIES} -S presets.yaml:tokenizers.bpe.vocab_size=16384 -S model.name=small -S train.numerics=fast",
+        f"{STORIES} -S presets.yaml:tokenizers.bpe.vocab_size=16384 -S model.name=small",
         "-S train.seq_len=512 -S train.micro_batch_tokens=8192 -S train.batch_tokens=16384",
         "-S train.numerics=fast -S train.max_tokens=32768000",
         f"{ADAMW} -S train.warmup_steps=100",

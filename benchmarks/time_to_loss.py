@@ -82,7 +82,6 @@ def run_ours(folder: Path, tokens: int, seed: int) -> dict:
     section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
     tokens = max(1, tokens // section["batch_tokens"]) * section["batch_tokens"]
     values = {"seed": seed, "max_tokens": tokens, "eval_every_tokens": tokens, "eval_tokens": section["seq_len"]}
-    values |= {"numerics": "fast"}
     change_params(folder, {f"train.{name}": value for name, value in values.items()})
     used = run_stage(folder, "train")
     run = json.loads((folder / "data" / "models" / "model.json").read_text())["fingerprint"]

@@ -44,6 +44,10 @@ def main(argv: list[str]) -> None:
     if args.write:
         write_json(args.golden, golden | {args.run: found, "torch": torch.__version__.split("+")[0], "seen_on": []})
         return print(f"{args.golden} has the digests of this machine")
+    if args.run not in golden:
+        raise IntegrityError(
+            f"{args.golden} has no digests of the run {args.run}; `python src prove --write` adds them"
+        )
     last = list(found["weights"].values())[-1]
     if problem := first_difference(found, golden[args.run]):
         raise IntegrityError(f"{args.golden}: on this {processor()} {problem}")
