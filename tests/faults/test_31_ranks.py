@@ -16,6 +16,7 @@ from support.train_cases import (
     MAX_STEPS,
     Stage,
     clear,
+    make_training,
     only_run,
     restored,
     results,
@@ -25,6 +26,14 @@ from support.train_cases import (
 )
 
 ALL_DOWN_S = 30
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A small copy of the repository whose batch two ranks can halve."""
+    workspace = make_training(tmp_path_factory.mktemp("ranks") / "ws")
+    workspace.change(**{"train.micro_batch_tokens": 256})
+    return workspace
 
 
 @pytest.fixture
