@@ -103,6 +103,7 @@ def test_31_a_killed_rank_ends_all_within_30_s_and_the_last_state_is_valid(works
     go_on_alone(3, undisturbed)
 
 
+@pytest.mark.slow
 def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
     set_runtime(timeout_s=3)
     stage = Stage(sabotage_ranks, "hang_at", 1, 4)
