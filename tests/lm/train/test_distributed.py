@@ -82,7 +82,7 @@ def alone(template):
     return found
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(workspace, alone, count):
     Path("seen").mkdir()
     ended = run_ranks(count, record_batches, "seen")
@@ -98,7 +98,14 @@ def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(works
     assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == count
 
 
-@pytest.mark.parametrize(("before", "after", "shard"), [(2, 1, False), (1, 2, False), (2, 1, True), (1, 2, True)])
+OTHER_RANKS = [
+    (2, 1, False),
+    (1, 2, True),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2, False), (2, 1, True))),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "shard"), OTHER_RANKS)
 def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, after, shard):
     optimizer = "adamw" if shard else "muon"
     workspace.change(**{"train.optimizer": optimizer})
