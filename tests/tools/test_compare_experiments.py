@@ -148,6 +148,7 @@ def test_outside_a_repository_is_refused(tmp_path, monkeypatch, capsys):
     assert "this folder is not in a DVC repository" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_on_different_documents_are_refused(workspace, compare):
     """The last test of the workspace: it changes what lies there."""
     workspace.change(**{"sources.stories.validation.start_char": 2000})
