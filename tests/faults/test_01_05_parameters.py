@@ -166,6 +166,7 @@ def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_
     ends_with_2(stage, f"{file_of(sentence)}: {sentence}")
 
 
+@pytest.mark.slow
 def test_03_dvc_shows_the_sentence_and_records_nothing_until_the_name_is_right(tmp_path):
     """`dvc exp run -S presets.yaml:+…` is refused; then the right name works."""
     workspace = Workspace(tmp_path)

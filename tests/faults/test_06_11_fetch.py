@@ -154,7 +154,9 @@ def gated(hub, tmp_path):
     return Project(tmp_path / "project", hub)
 
 
-@pytest.mark.parametrize(("stage", "repo"), [("fetch", "o/n"), ("make_tokenizer", "google/gemma")])
+@pytest.mark.parametrize(
+    ("stage", "repo"), [("fetch", "o/n"), pytest.param("make_tokenizer", "google/gemma", marks=pytest.mark.slow)]
+)
 def test_07_a_gated_repository_names_licence_and_token_and_keeps_the_token_secret(gated, stage, repo):
     page = f"https://huggingface.co/{'datasets/' if stage == 'fetch' else ''}{repo}"
     todo = f"{repo} is gated; accept its licence at {page} and set HF_TOKEN to a token of that account"

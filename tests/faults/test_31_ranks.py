@@ -16,6 +16,7 @@ from support.train_cases import (
     MAX_STEPS,
     Stage,
     clear,
+    make_training,
     only_run,
     restored,
     results,
@@ -25,6 +26,14 @@ from support.train_cases import (
 )
 
 ALL_DOWN_S = 30
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A small copy of the repository whose batch two ranks can halve."""
+    workspace = make_training(tmp_path_factory.mktemp("ranks") / "ws")
+    workspace.change(**{"train.micro_batch_tokens": 256})
+    return workspace
 
 
 @pytest.fixture
@@ -94,6 +103,7 @@ def test_31_a_killed_rank_ends_all_within_30_s_and_the_last_state_is_valid(works
     go_on_alone(3, undisturbed)
 
 
+@pytest.mark.slow
 def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
     set_runtime(timeout_s=3)
     stage = Stage(sabotage_ranks, "hang_at", 1, 4)

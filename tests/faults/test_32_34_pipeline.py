@@ -123,6 +123,7 @@ def workspace(tmp_path):
     return workspace
 
 
+@pytest.mark.slow
 def test_33_of_two_at_once_one_works_and_one_refuses(workspace):
     first = start_repro(workspace, "fetch")
     wait_for(lambda: stage_of(first, "fetch"))

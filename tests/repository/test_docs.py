@@ -1,12 +1,15 @@
 """README.md, docs/ and data/README.md: their code runs, their figures are current, what they name exists.
 
 Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, `parse` blocks are parsed, and
-`output` blocks are figures that benchmarks/figures.py writes.
+`output` blocks are figures that benchmarks/figures.py writes. Experiments of other pages than README.md take long, so
+the `run` blocks of such a page run in order under make test-slow, and those without an experiment here too.
 """
 
+import contextlib
 import importlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -83,12 +86,47 @@ def test_every_block_has_a_tag_and_parses(language, tag, code):
         subprocess.run(["bash", "-n"], input=code, text=True, check=True)
 
 
-@pytest.mark.parametrize(("language", "tag", "code"), blocks("run"))
-def test_run_blocks_run(workspace, language, tag, code):
+def run_block(workspace, language, code):
+    """Run the code of a block: Python and tools in this process, which has imported torch, other lines in bash."""
     if language == "python":
-        workspace.run(sys.executable, "-c", code, PYTHONPATH="src")
-    else:
-        workspace.run("bash", "-euo", "pipefail", "-c", code)
+        with contextlib.chdir(workspace.folder):
+            exec(compile(code, "docs", "exec"), {"__name__": "__main__"})
+        return
+    for line in code.replace("\\\n", "").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:2] == ["python", "src"]:
+            run_tool(workspace, *words[2:])
+        else:
+            workspace.run("bash", "-euo", "pipefail", "-c", line)
+
+
+def run_tool(workspace, name, *arguments):
+    """Call the tool as src/__main__.py does."""
+    module = name if (ROOT / "src" / "tools" / f"{name}.py").exists() else f"{name}.cli"
+    with contextlib.chdir(workspace.folder):
+        assert importlib.import_module(f"tools.{module}").main([*arguments]) == 0, name
+
+
+def page_of(block) -> str:
+    return block.id.rpartition("-")[0]
+
+
+def is_long(block) -> bool:
+    """Whether the block is an experiment on another page than README.md."""
+    return "dvc exp run" in block.values[2] and page_of(block) != "README.md"
+
+
+@pytest.mark.parametrize(("language", "tag", "code"), [block for block in blocks("run") if not is_long(block)])
+def test_run_blocks_run(workspace, language, tag, code):
+    run_block(workspace, language, code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({page_of(block) for block in blocks("run") if is_long(block)}))
+def test_the_run_blocks_of_a_page_with_experiments_run_in_order(workspace, page):
+    for block in blocks("run"):
+        if page_of(block) == page:
+            run_block(workspace, block.values[0], block.values[2])
 
 
 @pytest.mark.slow

@@ -8,15 +8,46 @@ import pytest
 
 from support import ROOT
 
+# A Python that writes down its arguments; the environments that it creates hold a copy of it.
+RECORDING = """#!/bin/sh
+echo "$*" >> calls
+[ "$1 $2" = "-m venv" ] && mkdir -p .venv/bin && cp "$0" .venv/bin/python || true
+"""
+
+
+def write_project(folder: Path) -> None:
+    for name, content in (("Makefile", (ROOT / "Makefile").read_text()), ("requirements.txt", "")):
+        (folder / name).write_text(content)
+
+
+def write_script(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    path.chmod(0o755)
+    return path
+
 
 @pytest.mark.parametrize(
-    "left",
-    [pytest.param("nothing", marks=pytest.mark.slow), "an environment without pip",
-     pytest.param("half a folder", marks=pytest.mark.slow)],
-)  # fmt: skip
+    ("left", "is_created"),
+    [(None, True), ("#!/bin/sh\nexit 1\n", True), (RECORDING, False)],
+    ids=["nothing", "an environment without pip", "a whole environment"],
+)
+def test_an_environment_without_pip_is_cleared_and_created(tmp_path, left, is_created):
+    write_project(tmp_path)
+    if left:
+        write_script(tmp_path / ".venv/bin/python", left)
+    python = write_script(tmp_path / "python", RECORDING)
+    subprocess.run(["make", ".venv/ready", f"PYTHON={python}"], cwd=tmp_path, check=True, capture_output=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert ("-m venv --clear .venv" in calls) == is_created
+    assert calls[-1].startswith("-m pip install ") and calls[-1].endswith(" -r requirements.txt")
+    assert (tmp_path / ".venv/ready").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", ["nothing", "an environment without pip", "half a folder"])
 def test_an_interrupted_environment_is_created_again(tmp_path, left):
-    for name, content in (("Makefile", (ROOT / "Makefile").read_text()), ("requirements.txt", "")):
-        (tmp_path / name).write_text(content)
+    write_project(tmp_path)
     if left == "an environment without pip":
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=tmp_path, check=True)
     elif left == "half a folder":

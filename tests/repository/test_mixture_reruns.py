@@ -2,18 +2,21 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
 from support.workspace import Workspace
+from tools import explain
+from tools.report import cli as report
+from tools.verify import cli as verify
 
 DATA = {"make_tokenizer", "tokenize_train", "tokenize_val", "audit"}
 
 
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    """The small pipeline on a mixture of two sources of stories and own text."""
-    workspace = Workspace(tmp_path_factory.mktemp("mixture"))
+def make_mixture(folder: Path) -> Workspace:
+    """Make the small pipeline on a mixture of two sources of stories and own text; nothing of it has run."""
+    workspace = Workspace(folder)
     workspace.make_small()
     workspace.write_own_text(100)
     stories = workspace.get("sources.stories")
@@ -28,7 +31,22 @@ def workspace(tmp_path_factory):
         **{f"sources.mixture.{name}": value for name, value in mixture.items()},
     })  # fmt: skip
     workspace.commit()
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """The mixture up to its audit, by DVC."""
+    workspace = make_mixture(tmp_path_factory.mktemp("mixture"))
     assert workspace.repro("audit") == {"resolve", "fetch", "select", *DATA}
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The mixture after all stages, without DVC."""
+    workspace = make_mixture(tmp_path_factory.mktemp("trained"))
+    workspace.run_stages()
     return workspace
 
 
@@ -82,18 +100,28 @@ def test_going_back_is_served_from_the_cache(workspace):
     assert "Stage 'fetch' is cached - skipping run" in output and "Running stage" not in output
 
 
-def test_a_mixture_is_trained_evaluated_verified_and_reported(workspace):
-    assert workspace.repro() == {"train", "eval", "plot"}
+def check_documents(workspace):
     details = json.loads((workspace.folder / "data/evaluation/details.json").read_text())
     sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
     assert details["documents"] == sum(part["documents"] for part in sidecar["parts"].values())
+
+
+@pytest.mark.slow
+def test_dvc_trains_and_evaluates_a_mixture_and_its_cache_is_verified(workspace):
+    assert workspace.repro() == {"train", "eval", "plot"}
+    check_documents(workspace)
     assert "all ok" in workspace.run("python", "src", "verify", "--cache").stdout
-    workspace.run("python", "src", "report")
-    explained = workspace.run("python", "src", "explain", "--step", "1", "--row", "0").stdout
-    assert "document" in explained
 
 
-def test_ranks_of_a_cluster_refuse_a_mixture(workspace):
-    done = workspace.run("python", "src", "tokenize_cluster", "train", "--ranks", "2", check=False)
+def test_a_mixture_is_trained_evaluated_verified_and_reported(trained, monkeypatch, capsys):
+    check_documents(trained)
+    monkeypatch.chdir(trained.folder)
+    assert verify.main([]) == 0 and "all ok" in capsys.readouterr().out
+    assert report.main([]) == 0
+    assert explain.main(["--step", "1", "--row", "0"]) == 0 and "document" in capsys.readouterr().out
+
+
+def test_ranks_of_a_cluster_refuse_a_mixture(trained):
+    done = trained.run("python", "src", "tokenize_cluster", "train", "--ranks", "2", check=False)
     sentence = "error: presets.yaml: sources.mixture is a mixture, whose stream no rank can cut out of the files; run "
     assert done.returncode == 2 and done.stderr.endswith(f"{sentence}`dvc repro tokenize_train` instead\n")

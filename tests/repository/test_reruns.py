@@ -83,6 +83,7 @@ def test_runtime_settings_rerun_nothing(workspace):
     assert workspace.repro() == set()
 
 
+@pytest.mark.slow
 def test_code_reruns_the_stages_that_import_its_folder(workspace):
     path = workspace.folder / "src" / "lm" / "evaluate" / "generation.py"
     path.write_text(path.read_text() + "\n# a comment\n")

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.loopback_hub import LoopbackHub, parquet_bytes
-from support.tokenizer_cases import write_gemma_like
+from support.tokenizer_cases import GEMMA_LIKE_SIZE, write_gemma_like
 from support.workspace import Workspace
 
 COMMIT, MODEL_COMMIT = "a" * 40, "b" * 40
@@ -58,7 +58,7 @@ def test_a_hub_dataset_and_a_gemma_like_tokenizer_pass_the_stages(workspace):
         tokens = ("--tokens", f"data/processed_datasets/{split}.bin")
         workspace.run("python", "src/tokenize_split.py", "--split", split, *text, *tokenizer, *tokens)
     tokenizer = load_tokenizer(folder / "tokenizer")
-    assert tokenizer.vocab_size == 262_144
+    assert tokenizer.vocab_size == GEMMA_LIKE_SIZE
     assert tokenizer.meta["commit"] == MODEL_COMMIT
     tokens = open_tokens(folder / "processed_datasets" / "train.bin")
     assert tokens.ids.dtype == np.uint32

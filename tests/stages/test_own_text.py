@@ -58,6 +58,7 @@ def write_diary(folder, *texts: str) -> None:
         (folder / f"diary {number}.txt").write_text(text)
 
 
+@pytest.mark.slow
 def test_text_in_data_local_stays_out_of_an_experiment(workspace):
     write_diary(workspace.folder / "data/local", "private")
     workspace.run("dvc", "exp", "run", "-S", "presets.yaml:sources.stories.fetch.seed=2", "-n", "mine")
@@ -94,6 +95,8 @@ def test_own_text_runs_with_temp_as_it_is_now_and_is_recorded_as_in_the_workspac
     assert {path for path in before if before[path] != after[path]} == {"data/local", "data/raw"}
     workspace.run("dvc", "exp", "apply", "after")
     assert "up to date" in workspace.run("dvc", "status").stdout
+    workspace.run("git", "add", "-A")
+    assert "diary" not in workspace.run("git", "status", "--short").stdout
 
 
 @pytest.mark.slow

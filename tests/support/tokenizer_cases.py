@@ -19,6 +19,7 @@ from support import ROOT
 
 TIKTOKEN_CACHE = ROOT.parent / "shared" / "data" / "tiktoken_cache"
 VOCAB_SIZE = 1200
+GEMMA_LIKE_SIZE = 70_000  # uint16 cannot number them; the 262,144 of Gemma only take longer
 SPECIAL = ["<|endoftext|>", "<bos>", "<eos>", "<start_of_turn>", "<unk>", "<pad>", "<0x0A>", "▁"]
 SPACES = ["\0", " ", "   ", "\n", "\n\n\n", "\t", "\r\n", " \n ", "\u00a0", "\u2003", "\u3000", "\u2028"]
 SPACES += ["\u2029", "\x1c", "\x85", "\u200b", "\ufeff"]
@@ -98,14 +99,14 @@ def write_gpt2(folder: Path) -> Path:
 
 
 def write_gemma_like(folder: Path) -> Path:
-    """Write a tokenizer like Gemma's with 262,144 entries and one special token after them."""
+    """Write a tokenizer like Gemma's with GEMMA_LIKE_SIZE entries and one special token after them."""
     letters = "▁" + string.ascii_letters + string.digits + string.punctuation + "é漢字"
     names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
     pairs = [left + right for left, right in product(string.ascii_lowercase, repeat=2)]
     merges = [*product(letters, letters), *product(pairs, letters), *product(pairs, pairs)]
     entries = [*names, "\n", "\n\n", "<tag>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
     entries = dict.fromkeys(entries + [left + right for left, right in merges])
-    vocab = {entry: index for index, entry in enumerate(list(entries)[: 2**18])}
+    vocab = {entry: index for index, entry in enumerate(list(entries)[:GEMMA_LIKE_SIZE])}
     merges = [(left, right) for left, right in merges if left + right in vocab]
 
     backend = tokenizers.Tokenizer(

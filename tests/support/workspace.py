@@ -1,6 +1,9 @@
 """A copy of the repository in a temporary folder, made small, on which real stages and real DVC run."""
 
+import contextlib
+import importlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -95,6 +98,13 @@ class Workspace:
         if check and done.returncode:
             raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return done
+
+    def run_stages(self) -> None:
+        """Run all stages in this process, in the order of dvc.yaml and without DVC."""
+        with contextlib.chdir(self.folder):
+            for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].values():
+                _, script, *arguments = shlex.split(stage["cmd"])
+                assert importlib.import_module(Path(script).stem).main(arguments) == 0, script
 
     def commit(self, message: str = "state") -> None:
         """Put everything into git, which `dvc exp run` needs."""

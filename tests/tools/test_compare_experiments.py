@@ -20,17 +20,13 @@ from tools.compare.cli import main
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
+def workspace(tmp_path_factory, finished):
     """Return a workspace with the experiments base, seed2 and vocab (another tokenizer); the last is checked out."""
-    workspace = Workspace(tmp_path_factory.mktemp("compare"))
-    workspace.make_small()
-    workspace.change(**{"train.max_tokens": 5120, "train.eval_every_tokens": 2560})
-    workspace.commit()
-    workspace.run("dvc", "exp", "run", "-n", "base")
-    workspace.run("dvc", "exp", "run", "-n", "seed2", "-S", "train.seed=2")
-    workspace.run(
-        "dvc", "exp", "run", "-n", "vocab", "-S", "train.seed=1", "-S", "presets.yaml:tokenizers.bpe.vocab_size=320"
-    )
+    workspace = Workspace(tmp_path_factory.mktemp("compare"), finished)
+    vocabulary = "presets.yaml:tokenizers.bpe.vocab_size=320"
+    workspace.run("dvc", "exp", "run", "-n", "base", "eval")
+    workspace.run("dvc", "exp", "run", "-n", "seed2", "-S", "train.seed=2", "eval")
+    workspace.run("dvc", "exp", "run", "-n", "vocab", "-S", "train.seed=1", "-S", vocabulary, "eval")
     return workspace
 
 
@@ -152,6 +148,7 @@ def test_outside_a_repository_is_refused(tmp_path, monkeypatch, capsys):
     assert "this folder is not in a DVC repository" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_on_different_documents_are_refused(workspace, compare):
     """The last test of the workspace: it changes what lies there."""
     workspace.change(**{"sources.stories.validation.start_char": 2000})

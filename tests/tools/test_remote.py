@@ -87,6 +87,7 @@ def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
     assert colleague.run("git", "status", "--porcelain").stdout == ""
 
 
+@pytest.mark.slow
 def test_repro_alone_pulls_what_it_needs_also_from_another_s3_service(author, colleague, endpoint):
     del colleague.environment["AWS_ENDPOINT_URL"]
     for command in recipe("dvc remote modify"):

@@ -41,14 +41,10 @@ TEMPLATE = ROOT / ".dvc" / "plots" / "offline.html"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The small pipeline; its stages ran in this process, in the order of dvc.yaml."""
+    """The small pipeline; its stages ran in this process."""
     workspace = Workspace(tmp_path_factory.mktemp("report") / "made")
     workspace.make_small()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(workspace.folder)
-        for stage in read_yaml("dvc.yaml")["stages"].values():
-            _, script, *arguments = shlex.split(stage["cmd"])
-            assert importlib.import_module(Path(script).stem).main(arguments) == 0, script
+    workspace.run_stages()
     workspace.commit()
     return workspace.folder
 

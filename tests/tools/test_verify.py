@@ -24,11 +24,8 @@ BEST = "data/models/best_model_params.pt"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    workspace = Workspace(tmp_path_factory.mktemp("verify") / "made")
-    workspace.make_small()
-    workspace.commit()
-    workspace.repro()
+def made(tmp_path_factory, finished):
+    workspace = Workspace(tmp_path_factory.mktemp("verify") / "made", finished)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
         assert export_hf.main(["exported"]) == 0

@@ -15,7 +15,16 @@ from lm.core.errors import IntegrityError
 from lm.core.files import write_json
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import load_tokenizer, well_formed
-from support.tokenizer_cases import SPECIAL, TEXTS, TIKTOKEN_CACHE, auto_ids, write_bpe, write_gemma_like, write_gpt2
+from support.tokenizer_cases import (
+    GEMMA_LIKE_SIZE,
+    SPECIAL,
+    TEXTS,
+    TIKTOKEN_CACHE,
+    auto_ids,
+    write_bpe,
+    write_gemma_like,
+    write_gpt2,
+)
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +137,9 @@ def test_a_gemma_like_tokenizer_gives_the_ids_of_auto_tokenizer(gemma_source, ge
 def test_a_gemma_like_tokenizer_is_described(gemma_source, gemma_tokenizer):
     tokenizer = gemma_tokenizer
     vocab = json.loads((gemma_source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    assert tokenizer.vocab_size == len(vocab) == 262_144, "the special token after it never occurs in a file"
+    assert tokenizer.vocab_size == len(vocab) == GEMMA_LIKE_SIZE, "the special token after it never occurs in a file"
     assert tokenizer.eot_id == vocab["<eos>"] and not tokenizer.is_byte_level
-    assert tokenizer.meta["special_tokens"]["<image_soft_token>"] == 262_144
+    assert tokenizer.meta["special_tokens"]["<image_soft_token>"] == GEMMA_LIKE_SIZE
     assert tokenizer.meta["commit"] == "a" * 40
     sizes = {"<0x0A>": 1, "▁a": 2, "漢": 3, "\n\n": 2, "<tag>": 5, "<bos>": 0, "<eos>": 0}
     assert {token: tokenizer.token_bytes[vocab[token]] for token in sizes} == sizes

@@ -82,7 +82,7 @@ def alone(template):
     return found
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(workspace, alone, count):
     Path("seen").mkdir()
     ended = run_ranks(count, record_batches, "seen")
@@ -98,7 +98,14 @@ def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(works
     assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == count
 
 
-@pytest.mark.parametrize(("before", "after", "shard"), [(2, 1, False), (1, 2, False), (2, 1, True), (1, 2, True)])
+OTHER_RANKS = [
+    (2, 1, False),
+    (1, 2, True),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2, False), (2, 1, True))),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "shard"), OTHER_RANKS)
 def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, after, shard):
     optimizer = "adamw" if shard else "muon"
     workspace.change(**{"train.optimizer": optimizer})
@@ -147,19 +154,21 @@ def outputs() -> list[bytes]:
     return [Path(name).read_bytes() for name in OUTPUTS]
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_portable_numerics_have_the_same_bits_with_any_number_of_ranks(workspace, optimizer):
+@pytest.mark.parametrize(("optimizer", "steps", "counts"), [("muon", STEPS, (2, 4)), ("adamw", 20, (4,))])
+def test_portable_numerics_have_the_same_bits_with_any_number_of_ranks(workspace, optimizer, steps, counts):
+    length = {"train.max_tokens": 128 * steps, "train.eval_every_tokens": 64 * steps}
     units = {"train.numerics": "portable", "train.micro_batch_tokens": 16, "train.batch_tokens": 128}
-    workspace.change(**{**units, "train.optimizer": optimizer})
+    workspace.change(**{**length, **units, "train.optimizer": optimizer})
     assert run_stage().code == 0
     wanted = outputs()
-    for count in (2, 4):
+    for count in counts:
         clear()
         ended = run_ranks(count)
         assert [rank.code for rank in ended] == [0] * count, ended
         assert outputs() == wanted, count
 
 
+@pytest.mark.slow
 def test_a_portable_run_that_goes_on_with_other_ranks_has_the_same_bits(workspace):
     workspace.change(**{"train.numerics": "portable", "train.micro_batch_tokens": 32})
     assert run_stage().code == 0
