@@ -16,11 +16,11 @@ needed() {
     sed -n -e "s/^Running stage '\(.*\)':.*/\1/p" -e "s/^Stage '\(.*\)' is cached - .*/\1/p" "$1" | sort -u | paste -sd ' ' -
 }
 
-# Print the table of a diff command without wall-clock times, or a sentence if there are no differences.
+# Print the table of a diff command, or a sentence if there are no differences.
 table() {
     local rows
     rows=$("$@" before after --md) || return
-    rows=$(grep '^|' <<< "$rows" | grep -v '^| metrics/timing.json ') || true
+    rows=$(grep '^|' <<< "$rows") || true
     if [ "$(wc -l <<< "$rows")" -gt 2 ]; then echo "$rows"; else echo "No differences."; fi
 }
 

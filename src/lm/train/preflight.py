@@ -200,6 +200,7 @@ def out_of_memory_in_words():
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
+        failed_allocation = any(words in str(error) for words in ("allocate memory", "bad_alloc"))
+        if failed_allocation or isinstance(error, torch.OutOfMemoryError | MemoryError):
             raise EnvironmentFailure(f"out of memory in a training step; {LESS_MEMORY}") from None
         raise
