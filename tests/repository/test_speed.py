@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model, ModelConfig
+from lm.model.kernels import FIXED_ROWS
 from lm.tokens import windows as lm_windows
 from lm.tokens.windows import TokenWindows
 from lm.train.optimizers import build_optimizers
@@ -126,7 +127,7 @@ def new_model() -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
     return model, ids[:, :-1], ids[:, 1:]
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 740), (torch.bfloat16, 950)])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1600), (torch.bfloat16, 1000)])
 def test_the_operations_of_a_step_are_counted(dtype, most):
     """Operations dominate small models. The (B·T, V) logits never exist at once, forward or backward."""
     model, x, y = new_model()
@@ -148,10 +149,11 @@ def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
         ids = torch.zeros(64, 64, dtype=torch.int64)
         with Operations() as found:
             model.loss(ids, ids).backward()
-    assert MAX_LOGITS - vocab_size < found.largest <= MAX_LOGITS == 512 * 262_144
+    rows = min(MAX_LOGITS // vocab_size, FIXED_ROWS)
+    assert found.largest == rows * vocab_size <= MAX_LOGITS == 512 * 262_144
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 5800), (torch.bfloat16, 4200)])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 6200), (torch.bfloat16, 4200)])
 def test_memory_kept_for_the_backward_pass_is_bounded(dtype, most):
     """Limit the bytes per token and layer. They include gradients of the head, computed in the forward pass."""
     model, x, y = new_model()

@@ -64,29 +64,36 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if b.shape[1] == 1:
         return product(a, b.expand(-1, 2))[:, :1]
     # The transposed product of the transposed operands has the same bits, and often saves a copy.
-    if _copied_numbers(b.mT, a.mT) < _copied_numbers(a, b):
-        return _sum_blocks(b.mT, a.mT).mT
-    return _sum_blocks(a, b)
+    direct, transposed = _copied_numbers(a, b)
+    return _sum_blocks(a, b) if direct <= transposed else _sum_blocks(b.mT, a.mT).mT
 
 
-def _copied_numbers(a: Tensor, b: Tensor) -> int:
-    """Return how many numbers `_sum_blocks` copies, because oneDNN needs dense operands, the first one row by row."""
+def _copied_numbers(a: Tensor, b: Tensor) -> tuple[int, int]:
+    """Return how many numbers `_sum_blocks` copies for a @ b, and for the product of the transposed operands.
+
+    oneDNN needs dense operands, the first one stored by rows. Strides are compared, because views take time.
+    """
     one_block = a.shape[1] <= BLOCK
-    is_dense = b.is_contiguous() or (one_block and b.mT.is_contiguous())
-    return a.numel() * (not (one_block and a.is_contiguous())) + b.numel() * (not is_dense)
+    a_rows, b_rows = a.is_contiguous(), b.is_contiguous()
+    a_columns, b_columns = (x.stride() == (1, x.shape[0]) for x in (a, b))
+    direct = a.numel() * (not (one_block and a_rows)) + b.numel() * (not (b_rows or (one_block and b_columns)))
+    return direct, b.numel() * (not (one_block and b_columns)) + a.numel() * (not (a_columns or (one_block and a_rows)))
 
 
 def _sum_blocks(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b (M, N), M and N above 1, as the sum of the products of blocks of K, one after the other."""
-    total = None
-    for k in range(0, a.shape[1], BLOCK):
-        rows, columns = a[:, k : k + BLOCK].contiguous(), b[k : k + BLOCK].mT
-        if not columns.mT.is_contiguous():
-            columns = columns.contiguous()
-        block = torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "")
-        total = block if total is None else total.add_(block)
-    assert total is not None
+    if a.shape[1] <= BLOCK:
+        return _block(a, b)
+    total = _block(a[:, :BLOCK], b[:BLOCK])
+    for k in range(BLOCK, a.shape[1], BLOCK):
+        total.add_(_block(a[:, k : k + BLOCK], b[k : k + BLOCK]))
     return total
+
+
+def _block(a: Tensor, b: Tensor) -> Tensor:
+    if not (b.is_contiguous() or b.stride() == (1, b.shape[0])):
+        b = b.contiguous()
+    return torch.ops.mkldnn._linear_pointwise(a.contiguous(), b.mT, None, "none", [], "")
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
