@@ -52,7 +52,7 @@ def test_32_a_failed_allocation_ends_with_5_and_a_smaller_micro_batch_fits(train
     ended = run_stage(limit_memory, 60 << 20)
     assert ended.code == 5
     assert "out of memory" in ended.sentence and "lower train.micro_batch_tokens" in ended.sentence
-    training.change(**{"train.micro_batch_tokens": 512})
+    training.change(**{"train.micro_batch_tokens": 512, "train.batch_tokens": 4096, "train.max_tokens": 4096})
     ended = run_stage(limit_memory, 60 << 20)
     assert ended.code == 0, ended.err
 

@@ -127,8 +127,8 @@ def new_model() -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
     return model, ids[:, :-1], ids[:, 1:]
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1600), (torch.bfloat16, 1000)])
-def test_the_operations_of_a_step_are_counted(dtype, most):
+@pytest.mark.parametrize(("dtype", "most", "update"), [(torch.float32, 1600, 760), (torch.bfloat16, 1000, 300)])
+def test_the_operations_of_a_step_are_counted(dtype, most, update):
     """Operations dominate small models. The (B·T, V) logits never exist at once, forward or backward."""
     model, x, y = new_model()
     with Operations() as found, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
@@ -138,7 +138,7 @@ def test_the_operations_of_a_step_are_counted(dtype, most):
     for optimizer in build_optimizers(model, optimizer_params(), dtype):
         with Operations() as found:
             optimizer.step()
-        assert found.count <= 300
+        assert found.count <= update
 
 
 @pytest.mark.parametrize("vocab_size", [50_257, 262_144])
