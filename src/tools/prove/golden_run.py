@@ -73,6 +73,8 @@ def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:
     """Digest the output of every module of the next forward passes; return the hooks that do it."""
 
     def hook(name: str):
+        """Return a hook that records under this name."""
+
         def record(module, inputs, output: Tensor) -> None:
             """Add the digest under a name that tells the micro-batches apart."""
             number = sum(known.endswith(f" {name}") for known in digests) + 1
