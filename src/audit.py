@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before NumPy
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,6 +62,7 @@ def audit_duplicates(train: Digests, validation: Digests, path: Path) -> dict:
     flags = dict(zip(("train", "validation"), flag_duplicates(train, validation), strict=True))
 
     def rows() -> Iterator[pa.Table]:
+        """Yield a table of documents at a time, and count them in `total`."""
         for split, of_split in flags.items():
             for columns in iter_duplicates(of_split):
                 yield pa.table({"split": pa.repeat(split, len(columns["document"])), **columns}, schema=DUPLICATES)

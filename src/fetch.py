@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before NumPy
+
 from lm.core.errors import ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_json
 from lm.core.params import coerce, read_section

@@ -10,6 +10,8 @@ import functools
 import sys
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before NumPy
+
 import numpy as np
 import pyarrow.parquet as pq
 

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lm.core.environment  # noqa: F401 - before NumPy
+
 import numpy as np
 from tqdm import tqdm
 

@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import lm.core.environment  # noqa: F401 - before NumPy
+
 from lm.core.errors import command
 from lm.core.files import output_lock, read_json
 from lm.core.params import needed, read_section

@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lm.core.params import needed
 from lm.model.gemma3 import Gemma3Model
+from lm.model.kernels import linear
 
 
 class KVCache:
@@ -99,11 +99,12 @@ def generate(
 
     @torch.inference_mode()
     def stream() -> Iterator[int]:  # inside, so that `generate` raises its errors when it is called
+        """Yield the ids one by one."""
         nonlocal ids, cache
         for _ in range(max_new_tokens):
             new_ids = ids[cache.num_tokens :] if cache else ids
-            h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[0, -1]  # (C,)
-            ids.append(sampling.draw(F.linear(h, model.embed_tokens.weight).float(), generator))
+            h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[:, -1]  # (1, C)
+            ids.append(sampling.draw(linear(h, model.embed_tokens.weight)[0].float(), generator))
             yield ids[-1]
             if ids[-1] == eot_id:
                 return

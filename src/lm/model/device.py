@@ -13,7 +13,6 @@ import torch
 
 from lm.core.errors import EnvironmentFailure
 from lm.model import products
-from lm.model.products import product
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
@@ -75,7 +74,7 @@ def bfloat16_speedup() -> float:
     for _ in range(4):  # they alternate and the shortest time counts, so that other processes disturb them alike
         for key, (a, b) in operands.items():
             started = time.perf_counter()
-            product(a, b)
+            products.product(a, b)
             best[key] = min(best[key], time.perf_counter() - started)
     wide, narrow = (sum(best[dtype, shape] for shape in PROBED_SHAPES) for dtype in COMPUTE_DTYPES.values())
     return wide / narrow
@@ -89,7 +88,7 @@ def bits_depend_on(device: torch.device, dtype: torch.dtype, numerics: str, rank
 
 
 def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
-    """Return what computes."""
+    """Return the device, the instruction set, the dtype, and the numbers of threads and ranks that compute."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",

@@ -130,7 +130,7 @@ def attend_by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tens
     if not has_fixed_order(q, q.dtype):
         return torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v
     scores = ProductsFunction.apply(q * scale, k.mT)
-    return ProductsFunction.apply((scores + bias).softmax(-1), v)  # pyright: ignore
+    return ProductsFunction.apply((scores + bias).softmax(-1), v)  # pyright: ignore[reportReturnType]
 
 
 SOFTMAX_ROWS = 32  # rows of logits at a time on a CPU: their softmax stays in the cache

@@ -15,6 +15,7 @@ from lm.model.score import score_windows
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
+from lm.train.world import World
 
 
 def num_micro_batches(rows: int, params: TrainParams) -> int:
@@ -50,7 +51,7 @@ def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches
     return float(total)
 
 
-def average_in_tree(model: Gemma3Model, world, x: Tensor, y: Tensor, unit_rows: int) -> float:
+def average_in_tree(model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit_rows: int) -> float:
     """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
 
     x, y: (B, T) int64, this rank's rows of the batch. The units are summed in one binary tree. Ranks hold neighbouring
