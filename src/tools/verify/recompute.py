@@ -18,6 +18,7 @@ from typing import NamedTuple
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json
 from lm.core.params import read_yaml
+from lm.model.weights import check_sha256
 from lm.train import checkpoints
 from lm.train.state import digest_of, named_tensors
 from tools.common.paths import METRICS, MODEL, PARAMS, PLOTS, TRAIN, VALIDATION
@@ -81,6 +82,8 @@ def choose(steps: list[int], kept: dict[int, Path], start: int | None, seed: int
 def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None:
     """Raise IntegrityError if the kept state is damaged or not the one that the run had."""
     if interval.record:
+        remedy = f"delete it and {interval.record.name}, or begin elsewhere with --from"
+        check_sha256(interval.record.with_suffix(".pt"), read_json(interval.record).get("sha256", "missing"), remedy)
         state = checkpoints.load_state(interval.record)
         digest = digest_of(named_tensors(state["model"], state["optimizers"]))
         if digest != recorded[interval.start]["state_digest"]:
