@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from lm.model.products import LinearFunction, ProductsFunction, has_fixed_order, product
+from lm.model.products import LinearFunction, has_fixed_order, product, products
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
@@ -129,8 +129,31 @@ def attend_by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tens
     """Return softmax(scale q k^T + bias) v (N, M, D) for q (N, M, D), k, v (N, S, D) and bias (M, S) or (N, M, S)."""
     if not has_fixed_order(q, q.dtype):
         return torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v
-    scores = ProductsFunction.apply(q * scale, k.mT)
-    return ProductsFunction.apply((scores + bias).softmax(-1), v)  # pyright: ignore[reportReturnType]
+    return AttentionFunction.apply(q, k, v, scale, bias)  # pyright: ignore[reportReturnType]
+
+
+class AttentionFunction(Function):
+    """Compute `attend_by_products` and its gradients in the fixed order; the softmax (N, M, S) is kept."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, scale, bias):
+        """Return (N, M, D) for q (N, M, D), k, v (N, S, D) and bias (M, S) or (N, M, S)."""
+        q = q * scale
+        p = products(q, k.mT).add_(bias).softmax(-1)
+        ctx.save_for_backward(q, k, v, p)
+        ctx.scale = scale
+        return products(p, v)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Return the gradients of q, k and v."""
+        q, k, v, p = ctx.saved_tensors
+        grad = grad.contiguous()
+        # One copy of a whole batch is faster than one of each matrix, which `products` would make.
+        grad_v = products(grad.mT.contiguous(), p).mT
+        grad_scores = torch._softmax_backward_data(products(grad, v.mT), p, -1, p.dtype)
+        grad_k = products(q.mT.contiguous(), grad_scores).mT
+        return products(grad_scores, k).mul_(ctx.scale), grad_k, grad_v, None, None
 
 
 SOFTMAX_ROWS = 32  # rows of logits at a time on a CPU: their softmax stays in the cache

@@ -126,19 +126,3 @@ class LinearFunction(Function):
         rows = grad.reshape(-1, grad.shape[-1])
         grad_weight = product(rows.mT, x.reshape(-1, x.shape[-1])) if ctx.needs_input_grad[1] else None
         return product(rows, weight).view(x.shape), grad_weight
-
-
-class ProductsFunction(Function):
-    """Compute a @ b for batches of matrices in the fixed order, and both gradients."""
-
-    @staticmethod
-    def forward(ctx, a, b):
-        """Return (N, R, C) for a (N, R, K) and b (N, K, C)."""
-        ctx.save_for_backward(a, b)
-        return products(a, b)
-
-    @staticmethod
-    def backward(ctx, grad):
-        """Return the gradients of a and of b."""
-        a, b = ctx.saved_tensors
-        return products(grad, b.mT), products(a.mT, grad)
