@@ -30,10 +30,11 @@ from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize
+from lm.model.threads import FreeCores
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.ngrams import CLEAN_BELOW
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, open_tokens, sidecar_path
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens, sidecar_path
 from lm.tokens.windows import selection_starts
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
@@ -76,21 +77,21 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
     check_trained_with(tokenizer.sha256, tokenizer.folder, model_json.parent, record)
     if record["data_sha256"]["validation"] not in (None, validation.meta["sha256"]):  # None: an imported model
         raise IntegrityError(f"{model_json}: trained with another {validation.path}; run `dvc repro`")
-    num_tokens, needed = len(validation.ids), record["seq_len"] + 1
-    if num_tokens < needed:
-        raise DataError(f"{validation.path}: {num_tokens} tokens, one window of train.seq_len needs {needed}")
+    check_window_fits(validation, record["seq_len"])
     check_id_range(validation)
     if not tokenizer.bytes_of(validation.ids).any():
         raise DataError(f"{validation.path}: holds no text, only ends of documents; use another slice")
 
 
-def score(model: Gemma3Model, validation: TokenFile, seq_len: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+def score(
+    model: Gemma3Model, validation: TokenFile, seq_len: int, stride: int, cores: FreeCores
+) -> tuple[np.ndarray, np.ndarray]:
     """Return each token's nats (N,) and its position (N,) in the window of `seq_len` tokens that scored it."""
     num_tokens = len(validation.ids)
     num_windows = 1 + math.ceil((num_tokens - seq_len) / stride)
     print(f"scoring {num_tokens:,} tokens in {num_windows:,} windows of {seq_len:,}, moved by {stride:,}", flush=True)
     batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
-    losses, positions = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32)
+    losses, positions = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32, cores.adapt)
     if not np.isfinite(losses).all():
         raise DataError(f"{validation.path}: {np.isnan(losses).sum()} of {num_tokens} losses are not finite")
     return losses, positions
@@ -218,20 +219,21 @@ def main(argv: list[str]) -> None:
     model, record = load_trained(paths.models, device_of(read_json(paths.models / RECORD)))
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
-    stride = max(1, round(params.stride_fraction * seq_len))
+    stride, cores = max(1, round(params.stride_fraction * seq_len)), FreeCores()
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, and sum the losses by document.
-        losses, _ = score(model, validation, seq_len, stride)
+        losses, _ = score(model, validation, seq_len, stride, cores)
         selected = mark_selection(validation, record["eval_tokens"], seq_len)
         token_bytes, spans = tokenizer.bytes_of(validation.ids), validation.spans
         documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
 
         # Score again in windows side by side: they fill every position equally, and are what others report.
-        losses_side_by_side, positions = score(model, validation, seq_len, seq_len)
+        losses_side_by_side, positions = score(model, validation, seq_len, seq_len, cores)
         by_position = loss_by_position(losses_side_by_side, positions)
 
         # Draw samples, and measure how much of them is copied or repeated.
+        cores.adapt()
         sampling = {"temperature": params.temperature, "top_k": params.top_k}
         samples = [
             draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling)

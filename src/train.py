@@ -19,13 +19,14 @@ import lm.core.environment  # noqa: F401 - before torch
 
 import torch
 
-from lm.core.errors import DataError, DivergedError, IntegrityError, ParamsError, command
+from lm.core.errors import DivergedError, IntegrityError, command
 from lm.core.files import output_lock, sha256_file
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams
+from lm.model.threads import FreeCores
 from lm.model.weights import load_initial
-from lm.tokens.tokenfile import TokenFile, check_id_range, open_tokens, sidecar_path
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_window_fits, open_tokens, sidecar_path
 from lm.tokens.windows import TokenWindows
 from lm.train import checkpoints, distributed, launcher, preflight, step
 from lm.train.batches import prefetch
@@ -55,6 +56,7 @@ class Run:
     device: torch.device
     world: World
     folder: Path = dataclasses.field(init=False)  # .runs/<fingerprint>
+    cores: FreeCores = dataclasses.field(init=False)
     dtype: torch.dtype = dataclasses.field(init=False)
     plan: preflight.Plan = dataclasses.field(init=False)
     windows: TokenWindows = dataclasses.field(init=False)
@@ -116,6 +118,8 @@ def train(run: Run) -> None:
             # A run that diverged does not continue.
             step.check_divergence(state, params)
             while not step.is_finished(state, params):
+                run.cores.adapt()
+
                 # Compute the gradients over all micro-batches and ranks, and clip them.
                 loss, grad_norm = step.compute_gradients(state, next(batches), params, run.dtype)
                 step.check_finite(loss, grad_norm, state, run.windows, params)
@@ -151,11 +155,8 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
     """Read and check the parameters, then the data; find the folder of the run."""
     params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
-    if params.seq_len > model_params.max_seq_len:
-        most = f"at most models.{name}.max_seq_len {model_params.max_seq_len} of {PRESETS}"
-        raise ParamsError(f"{PARAMS}: train.seq_len is {params.seq_len}, needed: {most}")
     preflight.refuse_unequal_rows(params, world)
-    preflight.check_evaluation(PARAMS, model_params.max_seq_len)
+    preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
     machine.refuse_emulation(params.dtype, device)
     train, validation = open_tokens(paths.train), open_tokens(paths.validation)
@@ -164,9 +165,7 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
         raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
     for tokens in (train, validation):
         check_id_range(tokens)
-    num_tokens, least = len(validation.ids), params.seq_len + 1
-    if num_tokens < least:
-        raise DataError(f"{paths.validation}: {num_tokens} tokens, one window of train.seq_len needs {least}")
+    check_window_fits(validation, params.seq_len)
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
     run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, world)
@@ -193,6 +192,8 @@ def start(run: Run) -> None:
         ranks = world.local_world_size if run.device.type == "cpu" else 1
         preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // ranks)
     distributed.start_group(world, run.device)
+    # Results in portable numerics have the same bits for any number of threads.
+    run.cores = FreeCores(params.numerics == "portable" and world.world_size == 1)
     # The main rank chooses the dtype for all; a run that continues keeps its own.
     dtype, earlier = torch.float32, checkpoints.newest_dtype(run.folder)
     if world.is_main and params.numerics == "fast":
@@ -213,8 +214,7 @@ def start(run: Run) -> None:
 
 def print_plan(run: Run) -> None:
     """Measure a step and a validation on all ranks; print the size of the run, its time, and warnings."""
-    world, measured = run.world, (run.state, run.windows, run.params, run.dtype)
-    seconds = preflight.step_seconds(*measured)
+    world, seconds = run.world, preflight.step_seconds(run.state, run.windows, run.params, run.dtype)
     validation_s = preflight.validation_seconds(run.state, run.validation, run.params, run.dtype)
     if not world.is_main:
         return
@@ -223,7 +223,7 @@ def print_plan(run: Run) -> None:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
     messages = preflight.warnings(run.plan, run.params, run.config, run.plan.hours(seconds, validation_s))
     if run.device.type == "cpu" and world.world_size == 1:
-        messages += machine.warn_of_busy_cores(seconds, lambda: preflight.step_seconds(*measured))
+        messages += run.cores.warnings()
     for message in messages:
         print(f"warning: {message}", file=sys.stderr, flush=True)
 

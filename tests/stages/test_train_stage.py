@@ -196,7 +196,7 @@ def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monke
     ("changes", "sentence"),
     [
         ({"eval.stride_fraction": 1.5}, "eval.stride_fraction is 1.5, needed: above 0, at most 1"),
-        ({"eval.sample_tokens": 1024}, "eval.sample_tokens is 1024, needed: from 1 to below the model's max_seq_len"),
+        ({"eval.sample_tokens": 1024}, "eval.sample_tokens is 1024, needed: 1 or more, below models."),
     ],
 )
 def test_what_would_fail_in_the_evaluation_is_refused_before_the_training(workspace, capsys, changes, sentence):

@@ -152,20 +152,6 @@ def keep_freed_memory() -> bool:
     return all([mallopt(mmap_max, 0), mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**29)])
 
 
-def warn_of_busy_cores(seconds: float, measure) -> list[str]:
-    """Return a warning if measure() takes less with one thread than its `seconds` with all, or an empty list."""
-    threads = torch.get_num_threads()  # they wait by spinning: one busy process made a step 15 times slower
-    torch.set_num_threads(1)
-    try:
-        single = measure() if threads > 1 else seconds
-    finally:
-        torch.set_num_threads(threads)
-    if single >= seconds:
-        return []
-    times = f"a step takes {single:.2f} s with one thread and {seconds:.2f} s with {threads}"
-    return [f"{times}: other processes keep the cores busy; stop them, or set OMP_NUM_THREADS=1"]
-
-
 def synchronize(device: torch.device) -> None:
     """Wait until a GPU has done its work; a CPU has."""
     if device.type == "cuda":

@@ -34,11 +34,12 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
 
 
 def score_tokens(
-    model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype
+    model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype, between_batches=lambda: None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it.
 
     For a model that keeps to its document, positions are those in the part of the document that the window holds.
+    `between_batches` is called after each batch.
     """
     num_tokens, start_id = len(tokens.ids), getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
@@ -53,6 +54,7 @@ def score_tokens(
                 seen = positions_in_window(tokens.ids[start : start + seq_len], start_id)
                 positions[first : start + seq_len] = seen[first - start :]
                 bar.update(start + seq_len - first)
+            between_batches()
     return losses, positions
 
 

@@ -222,6 +222,13 @@ def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:
         raise IntegrityError(f"{tokens.path}: {made}; run `dvc repro`")
 
 
+def check_window_fits(tokens: TokenFile, seq_len: int) -> None:
+    """Raise DataError if the file is too short for one window of `seq_len` tokens and the token after it."""
+    if len(tokens.ids) < seq_len + 1:
+        found = f"{len(tokens.ids)} tokens, one window of train.seq_len needs {seq_len + 1}"
+        raise DataError(f"{tokens.path}: {found}")
+
+
 def check_id_range(tokens: TokenFile, block_tokens: int = BLOCK_TOKENS) -> None:
     """Raise IntegrityError with the position of the first id outside the vocabulary."""
     for start, block in blocks_of(tokens.ids, block_tokens):

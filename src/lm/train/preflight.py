@@ -119,16 +119,17 @@ def refuse_unequal_halves(params: TrainParams, world: World) -> None:
         raise ParamsError(f"{problem}; {remedy}")
 
 
-def check_evaluation(file: str, max_seq_len: int) -> None:
-    """Raise ParamsError if the evaluation would fail after the training because of its own settings."""
+def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:
+    """Raise ParamsError if the model's context is too short, or evaluation would fail because of its own settings."""
     fraction, tokens = read_section(file, "eval.stride_fraction", float), read_section(file, "eval.sample_tokens", int)
-    most = f"from 1 to below the model's max_seq_len {max_seq_len}, with room for a prompt"
+    longest = f"models.{model_name}.max_seq_len {max_seq_len} of presets.yaml"
     for ok, name, value, requirement in (
-        (0 < fraction <= 1, "stride_fraction", fraction, "above 0, at most 1"),
-        (1 <= tokens < max_seq_len, "sample_tokens", tokens, most),
+        (seq_len <= max_seq_len, "train.seq_len", seq_len, f"at most {longest}"),
+        (0 < fraction <= 1, "eval.stride_fraction", fraction, "above 0, at most 1"),
+        (1 <= tokens < max_seq_len, "eval.sample_tokens", tokens, f"1 or more, below {longest}, to hold a prompt too"),
     ):
         if not ok:
-            raise ParamsError(f"{file}: eval.{name} is {value}, needed: {requirement}")
+            raise ParamsError(f"{file}: {name} is {value}, needed: {requirement}")
 
 
 def refuse_too_large(plan: Plan, available_bytes: int) -> None:

@@ -1,0 +1,69 @@
+"""Threads for the cores that other processes leave free.
+
+The threads of a step wait for each other after each product. Where one of them shares its core with another process,
+all of them wait: one thread less is faster than that (benchmarks/results/busy_cores.json).
+"""
+
+import os
+import time
+
+import psutil
+import torch
+
+LOOK_EVERY_S = 2.0
+FIRST_LOOK_S = 0.2
+
+
+class FreeCores:
+    """Keep the number of torch's threads at the number of cores that other processes leave free.
+
+    It is for results whose bits do not depend on that number. A number that a person chose in OMP_NUM_THREADS stays.
+    """
+
+    def __init__(self, adapts: bool = True):
+        self.most = torch.get_num_threads()
+        self.adapts = adapts and "OMP_NUM_THREADS" not in os.environ
+        self._looked, self._busy_s = time.monotonic(), _foreign_cpu_seconds()
+        time.sleep(FIRST_LOOK_S)
+        self._look()
+
+    def adapt(self) -> None:
+        """Look again if LOOK_EVERY_S seconds have passed; call it between steps."""
+        if self.adapts and time.monotonic() - self._looked > LOOK_EVERY_S:
+            self._look()
+
+    def warnings(self) -> list[str]:
+        """Return a warning if other processes use a core that a thread could have, or an empty list."""
+        if self.threads == self.most:
+            return []
+        used = f"other processes use {self.foreign:.1f} of {len(_usable_cores())} cores"
+        if self.adapts:
+            return [f"{used}; this one takes {self.threads} threads instead of {self.most} until they end"]
+        waiting = f"{used}, and the {self.most} threads of a step wait for each other"
+        return [f"{waiting}; stop them, or set OMP_NUM_THREADS={self.threads}"]
+
+    def _look(self) -> None:
+        """Measure what other processes used since the last look, and set the number of threads."""
+        now, busy_s = time.monotonic(), _foreign_cpu_seconds()
+        self.foreign = max(0.0, (busy_s - self._busy_s) / (now - self._looked))  # cores
+        self._looked, self._busy_s = now, busy_s
+        self.threads = max(1, min(self.most, len(_usable_cores()) - round(self.foreign)))
+        if self.adapts and self.threads != torch.get_num_threads():  # oneDNN prepares its products again
+            torch.set_num_threads(self.threads)
+
+
+def _usable_cores() -> list[int]:
+    """Return the numbers of the cores on which this process may run; of all cores where the system cannot tell."""
+    affinity = getattr(psutil.Process(), "cpu_affinity", None)
+    return affinity() if affinity else list(range(psutil.cpu_count() or 1))
+
+
+def _foreign_cpu_seconds() -> float:
+    """Return the processor time that other processes have used so far on the cores of this one.
+
+    Time with lowered priority (nice) does not count, for such a process gives way to this one.
+    """
+    times = psutil.cpu_times(percpu=True)
+    total = sum(times[core].user + times[core].system for core in _usable_cores())
+    own = psutil.Process().cpu_times()
+    return total - own.system - (own.user if os.nice(0) <= 0 else 0.0)

@@ -1,0 +1,95 @@
+"""As many threads as there are cores that other processes leave free."""
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from lm.model import threads
+from lm.model.threads import FreeCores
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins processes to cores")
+
+
+@pytest.fixture(autouse=True)
+def own_threads(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Make the machine one of four cores, of which others use `machine["foreign"]` at the next look."""
+    state = {"foreign": 0.0, "now": 100.0, "busy_s": 50.0}
+
+    def pass_time(seconds: float) -> None:
+        state["now"] += seconds
+        state["busy_s"] += seconds * state["foreign"]
+
+    monkeypatch.setattr(threads, "_usable_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(threads, "_foreign_cpu_seconds", lambda: state["busy_s"])
+    monkeypatch.setattr(threads.time, "monotonic", lambda: state["now"])
+    monkeypatch.setattr(threads.time, "sleep", pass_time)
+    return state | {"pass": pass_time, "state": state}
+
+
+@pytest.mark.parametrize(("foreign", "wanted"), [(0.0, 4), (0.4, 4), (0.6, 3), (1.0, 3), (2.7, 1), (9.0, 1)])
+def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted):
+    machine["state"]["foreign"] = foreign
+    FreeCores()
+    assert torch.get_num_threads() == wanted
+
+
+def test_the_number_follows_the_others_but_is_looked_at_now_and_then(machine):
+    cores = FreeCores()
+    for foreign, seconds, wanted in ((2.0, 1.0, 4), (2.0, 2.0, 2), (0.0, 1.0, 2), (0.0, 3.0, 4)):
+        machine["state"]["foreign"] = foreign
+        machine["pass"](seconds)
+        cores.adapt()
+        assert torch.get_num_threads() == wanted, (foreign, seconds)
+
+
+@pytest.mark.parametrize(("adapts", "environment"), [(False, {}), (True, {"OMP_NUM_THREADS": "4"})])
+def test_bits_that_depend_on_the_number_and_a_persons_own_number_stay(machine, monkeypatch, adapts, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    machine["state"]["foreign"] = 2.0
+    cores = FreeCores(adapts)
+    assert torch.get_num_threads() == 4
+    (warning,) = cores.warnings()
+    assert "other processes use 2.0 of 4 cores" in warning and "set OMP_NUM_THREADS=2" in warning
+
+
+def test_a_free_machine_is_no_reason_for_a_warning(machine):
+    assert FreeCores().warnings() == []
+    machine["state"]["foreign"] = 1.0
+    assert "this one takes 3 threads instead of 4" in FreeCores().warnings()[0]
+
+
+@LINUX
+def test_the_time_of_a_real_process_counts(monkeypatch):
+    core = psutil.Process().cpu_affinity()[-1]
+    monkeypatch.setattr(threads, "_usable_cores", lambda: [core])
+    before = threads._foreign_cpu_seconds()
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin]) as other:
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(1.0)
+        its = psutil.Process(other.pid).cpu_times()
+        counted = threads._foreign_cpu_seconds() - before
+        other.kill()
+    assert counted > 0.8 * (its.user + its.system) > 0
+
+
+def test_neither_own_time_nor_that_of_processes_that_give_way_counts(monkeypatch):
+    times = psutil.cpu_times()._replace(user=70.0, system=20.0, nice=1000.0)
+    own = psutil.Process().cpu_times()._replace(user=60.0, system=10.0)
+    monkeypatch.setattr(threads, "_usable_cores", lambda: [0])
+    monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: [times])
+    monkeypatch.setattr(threads.psutil.Process, "cpu_times", lambda process: own)
+    assert threads._foreign_cpu_seconds() == 20.0
