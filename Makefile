@@ -67,6 +67,7 @@ bench: .venv/bench/ready
 		--memory_megabytes --name tokenizing_large
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 PYTHONPATH=src python benchmarks/train_step.py --only 30m \
 		--out benchmarks/results/train_step_without_amx.json
+	PYTHONPATH=src:benchmarks python benchmarks/busy_cores.py
 	PYTHONPATH=src python benchmarks/large_corpus.py
 	PYTHONPATH=src python benchmarks/summarize.py
 	$(FIGURES)

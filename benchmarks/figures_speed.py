@@ -32,6 +32,19 @@ def step() -> str:
     return "\n".join(rows)
 
 
+def busy_cores() -> str:
+    """docs/benchmarks.md: a training step beside processes that never sleep."""
+    found = read("busy_cores")
+    columns = list(found["busy_processes"])
+    rows = [f"| threads | {' | '.join(f'beside {n} busy processes' for n in columns)} |"]
+    rows.append("|---|" + "---|" * len(columns))
+    for setting in found["busy_processes"]["0"]:
+        cells = [found["busy_processes"][n][setting] for n in columns]
+        times = [f"{1e3 * cell['median_s']:.0f} ms ({cell['times_idle']:.1f} times)" for cell in cells]
+        rows.append(f"| {setting} | {' | '.join(times)} |")
+    return "\n".join([f"Measured on {machine('busy_cores')}.", "", *rows])
+
+
 def memory() -> str:
     """docs/benchmarks.md: the memory of a large vocabulary."""
     kept, given_back = read("train_step")["questions"]["memory"]["runs"]
@@ -165,7 +178,7 @@ def large_audit() -> str:
 
 
 FRAGMENTS = {
-    "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory, "step": step, "memory": memory,
+    "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory, "step": step, "memory": memory, "busy-cores": busy_cores,
     "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead, "generation": generation,
     "large-corpora": large_corpora, "read-ahead": read_ahead, "near-duplicates": near_duplicates,
     "selection": selection, "large-audit": large_audit,
