@@ -1,6 +1,6 @@
 """Train a small run and compare its bits with the committed ones: `python src prove`.
 
-    python src prove                 # about a minute: 400 steps of the model `tiny`
+    python src prove                 # about a minute: 400 steps of a model of four layers
     python src prove --run short     # a second: 20 steps of a smaller one
     python src prove --record        # also add this processor to the committed list of those that were seen
 
