@@ -178,8 +178,8 @@ def large_audit() -> str:
 
 
 FRAGMENTS = {
-    "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory, "step": step, "memory": memory, "busy-cores": busy_cores,
-    "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead, "generation": generation,
+    "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory, "step": step, "memory": memory,
+    "busy-cores": busy_cores, "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead, "generation": generation,
     "large-corpora": large_corpora, "read-ahead": read_ahead, "near-duplicates": near_duplicates,
     "selection": selection, "large-audit": large_audit,
 }  # fmt: skip
