@@ -233,7 +233,6 @@ def main(argv: list[str]) -> None:
         by_position = loss_by_position(losses_side_by_side, positions)
 
         # Draw samples, and measure how much of them is copied or repeated.
-        cores.adapt()
         sampling = {"temperature": params.temperature, "top_k": params.top_k}
         samples = [
             draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling)

@@ -11,6 +11,7 @@ import torch
 
 import eval as eval_stage
 import train as train_stage
+from lm.model.threads import FreeCores
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
@@ -135,10 +136,10 @@ def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_p
     # Validation and evaluation use it.
     validation = open_tokens("validation.bin")
     selected = eval_stage.mark_selection(validation, record["eval_tokens"], 32)
-    within, _ = eval_stage.score(model, validation, 32, 32)
+    within, _ = eval_stage.score(model, validation, 32, 32, FreeCores())
     assert within[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
     model.document_start_id = None
-    across, _ = eval_stage.score(model, validation, 32, 32)
+    across, _ = eval_stage.score(model, validation, 32, 32, FreeCores())
     assert across[selected].mean() != pytest.approx(record["best"]["val_loss"], abs=1e-5)
 
     # A run that starts from the model has its own setting.

@@ -105,7 +105,9 @@ def test_a_long_document_is_hashed_block_by_block():
     assert np.array_equal(np.unique(hashes), np.unique(ngram_hashes(pieces, 5)[0])), "no word is cut"
     tracemalloc.start()
     ngram_hashes([text], 5)
-    assert tracemalloc.get_traced_memory()[1] < 20 * len(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()  # another test of this process would find this peak
+    assert peak < 20 * len(text)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from support.workspace import MICRO_MODEL
 
 
 def rates(schedule, max_steps=100, warmup_steps=10, decay_share=0.4):
-    values = dict(batch_tokens=1024, max_tokens=1024 * max_steps, warmup_steps=warmup_steps, peak_lr=1.0, min_lr=0.1)
+    tokens = dict(batch_tokens=1024, micro_batch_tokens=1024, max_tokens=1024 * max_steps)
+    values = dict(tokens, warmup_steps=warmup_steps, peak_lr=1.0, min_lr=0.1)
     params = {**read_yaml(ROOT / "params.yaml")["train"], **values, "schedule": schedule, "decay_share": decay_share}
     return [learning_rate(step, TrainParams(**params)) for step in range(max_steps)]
 
