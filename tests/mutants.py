@@ -192,6 +192,14 @@ MUTANTS = [
            "lm/train/test_distributed.py -k any_number_of_ranks"),
     Mutant("kernels of torch", "src/lm/model/device.py",
            "    if torch.backends.cpu.get_cpu_capability() != \"AVX2\":\n", "    if False:\n", "tools/test_prove.py"),
+    Mutant("free cores", "src/train.py", "                run.cores.adapt()\n", "",
+           "stages/test_train_stage.py -k threads_follow"),
+    Mutant("threads of fast numerics", "src/train.py", "FreeCores(params.numerics == \"portable\" and ", "FreeCores(",
+           "stages/test_train_stage.py -k threads_follow"),
+    Mutant("a person's threads", "src/lm/model/threads.py", "adapts and \"OMP_NUM_THREADS\" not in os.environ",
+           "adapts", "lm/model/test_threads.py"),
+    Mutant("attention's gradient of keys", "src/lm/model/kernels.py", " grad_k, grad_v, None", " -grad_k, grad_v, None",
+           "lm/model/test_products.py"),
 ]  # fmt: skip
 
 

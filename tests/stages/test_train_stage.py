@@ -125,6 +125,24 @@ def test_a_run_does_not_begin_with_what_does_not_fit(workspace, tmp_path, capsys
     assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize(("numerics", "adapts"), [("portable", True), ("fast", False)])
+def test_threads_follow_the_free_cores_where_their_number_changes_no_bit(workspace, monkeypatch, numerics, adapts):
+    looks = []
+
+    class Cores(FreeCores):
+        def adapt(self):
+            looks.append(self.adapts)
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(train_stage, "FreeCores", Cores)
+    workspace.change(**{"train.numerics": numerics, "train.dtype": "float32"})
+    assert train_stage.main(ARGUMENTS) == 0
+    assert looks == [adapts] * 20, "before each step"
+    eval_stage.score(load_trained(Path("data/models"), torch.device("cpu"))[0], open_tokens("validation.bin"), 32, 32,
+                     Cores())  # fmt: skip
+    assert looks[20:] == [True], "after each batch"
+
+
 def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_path, capsys):
     for name, count in (("train.bin", 3000), ("validation.bin", 700)):
         write_ids(name, count, TOKENIZER | {"eot_id": 5})
