@@ -70,13 +70,15 @@ def first_difference(found: dict, golden: dict) -> str | None:
 
 
 def processor() -> str:
-    """Return the name of the processor."""
+    """Return the name of the processor, with family and model where Linux tells them: "AMD EPYC" is several."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = found.get("model name", platform.machine())
+    numbers = [f"{word} {found[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in found]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def add_processor(seen: list[dict], run: str, digest: str, how: str) -> list[dict]:
