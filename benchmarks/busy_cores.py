@@ -1,11 +1,11 @@
-"""Training steps of the default model beside processes that never sleep: our choice of threads, and others.
+"""Training steps of the default model beside processes that never sleep, with several choices of threads.
 
-    PYTHONPATH=src:benchmarks python benchmarks/busy_cores.py [--rounds 10] [--steps 4]
+    PYTHONPATH=src:benchmarks python benchmarks/busy_cores.py [--rounds 6] [--steps 12]
 
 Each setting is a process of its own, since libgomp reads its environment when torch is loaded. The processes take
 turns; 0, 1 and 2 busy processes (`while True: pass`) run beside all of them. "free cores" is lm.model.threads, as the
-stage train uses it. Writes benchmarks/results/busy_cores.json: seconds of a step, and times those of our own choice on
-an idle machine.
+stage train uses it. Writes benchmarks/results/busy_cores.json: the seconds of a step, and their ratio to those of "free
+cores" on an idle machine.
 """
 
 import argparse
@@ -51,7 +51,7 @@ for line in sys.stdin:
 
 
 class Worker:
-    """A process that trains with one setting; a call takes steps and returns the seconds of one."""
+    """A process that trains with one setting."""
 
     def __init__(self, environment: dict[str, str]):
         inherited = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "ADAPTS")}
@@ -62,12 +62,14 @@ class Worker:
         self(1)
 
     def __call__(self, steps: int) -> float:
+        """Take `steps` steps; return the seconds of one."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
         return float(self.process.stdout.readline())
 
     def stop(self) -> None:
+        """End the process."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
@@ -76,9 +78,10 @@ class Worker:
 def measure(num_busy: int, rounds: int, steps: int) -> dict[str, list[float]]:
     """Return the seconds of a step, one figure a round, of each setting beside `num_busy` busy processes."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_busy)]
-    workers = {name: Worker(environment) for name, environment in SETTINGS.items()}
+    workers: dict[str, Worker] = {}
     seconds: dict[str, list[float]] = {name: [] for name in SETTINGS}
     try:
+        workers |= {name: Worker(environment) for name, environment in SETTINGS.items()}
         for number in range(rounds):
             for name in list(SETTINGS)[:: 1 if number % 2 else -1]:
                 seconds[name].append(workers[name](steps))
@@ -91,9 +94,10 @@ def measure(num_busy: int, rounds: int, steps: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
+    """Measure, print the figures and write them."""
     parser = argparse.ArgumentParser(description="Seconds of a training step beside busy processes.")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=15, help="of a setting's turn")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=12, help="of a setting's turn")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "busy_cores.json")
     args = parser.parse_args()
     others = busy_share()

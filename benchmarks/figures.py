@@ -100,7 +100,7 @@ def contamination() -> str:
         return text
     return (
         f"{text} On the {clean['documents']} documents with less than a fifth of such tokens, the same model has "
-        f"{clean['bits_per_byte']:.2f} bits per byte instead of {found['bits_per_byte']:.2f}."
+        f"{clean['bits_per_byte']:.3f} bits per byte instead of {found['bits_per_byte']:.3f}."
     )
 
 
@@ -121,7 +121,7 @@ def stories() -> str:
         f"A story has {entropy['floor_bits_per_document']:.1f} bits of entropy on average, or "
         f"{entropy['floor_bits_per_byte']:.3f} bits per byte. The model of `make stories` needs "
         f"{found['bits_per_byte']:.3f} bits per byte: {entropy['excess_bits_per_document']:.1f} bits, or "
-        f"{entropy['excess_share']:.0%}, more."
+        f"{entropy['excess_fraction']:.0%}, more."
     )
 
 

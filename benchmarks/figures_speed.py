@@ -34,15 +34,14 @@ def step() -> str:
 
 def busy_cores() -> str:
     """docs/benchmarks.md: a training step beside processes that never sleep."""
-    found = read("busy_cores")
-    columns = list(found["busy_processes"])
-    rows = [f"| threads | {' | '.join(f'beside {n} busy processes' for n in columns)} |"]
-    rows.append("|---|" + "---|" * len(columns))
-    for setting in found["busy_processes"]["0"]:
-        cells = [found["busy_processes"][n][setting] for n in columns]
-        times = [f"{1e3 * cell['median_s']:.0f} ms ({cell['times_idle']:.1f} times)" for cell in cells]
+    idle, one, two = (read("busy_cores")["busy_processes"][count] for count in "012")
+    rows = ["| threads | idle | beside one busy process | beside two |", "|---|---|---|---|"]
+    for setting in idle:
+        cells = [each[setting] for each in (idle, one, two)]
+        times = [f"{1e3 * cell['median_s']:,.0f} ms ({cell['times_idle']:.1f})" for cell in cells]
         rows.append(f"| {setting} | {' | '.join(times)} |")
-    return "\n".join([f"Measured on {machine('busy_cores')}.", "", *rows])
+    where = f"Measured on {machine('busy_cores')}; in brackets, multiples of the idle step with free cores."
+    return "\n".join([where, "", *rows])
 
 
 def memory() -> str:

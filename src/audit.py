@@ -79,6 +79,7 @@ def audit_contamination(train: TokenFile, validation: TokenFile, documents: Dige
     total = dict.fromkeys(("documents", "tokens", "leaked", "clean_documents", "leaked_documents"), 0)
 
     def rows() -> Iterator[pa.Table]:
+        """Yield a table of documents at a time, and count them in `total`."""
         for tokens, leaked in count_shared(validation.ids, train.ids, validation.eot_id, NGRAM_TOKENS):
             first, fraction = total["documents"], leaked / np.maximum(tokens, 1)
             clean, mostly = (fraction < CLEAN_BELOW).sum(), (fraction >= LEAKED_FROM).sum()

@@ -138,8 +138,8 @@ def test_threads_follow_the_free_cores_where_their_number_changes_no_bit(workspa
     workspace.change(**{"train.numerics": numerics, "train.dtype": "float32", "train.seed": 77})  # a run of its own
     assert train_stage.main(ARGUMENTS) == 0
     assert looks == [adapts] * 20, "before each step"
-    eval_stage.score(load_trained(Path("data/models"), torch.device("cpu"))[0], open_tokens("validation.bin"), 32, 32,
-                     Cores())  # fmt: skip
+    model, _ = load_trained(Path("data/models"), torch.device("cpu"))
+    eval_stage.score(model, open_tokens("validation.bin"), 32, 32, Cores())
     assert looks[20:] == [True], "after each batch"
 
 

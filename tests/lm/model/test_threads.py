@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -9,8 +10,6 @@ import torch
 
 from lm.model import threads
 from lm.model.threads import FreeCores
-
-LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins processes to cores")
 
 
 @pytest.fixture(autouse=True)
@@ -24,23 +23,25 @@ def own_threads(monkeypatch):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Make the machine one of four cores, of which others use `machine["foreign"]` at the next look."""
-    state = {"foreign": 0.0, "now": 100.0, "busy_s": 50.0}
+    """A machine of four cores, of which other processes use `foreign` while time passes."""
+    machine = SimpleNamespace(foreign=0.0, now=100.0, busy_s=50.0)
 
     def pass_time(seconds: float) -> None:
-        state["now"] += seconds
-        state["busy_s"] += seconds * state["foreign"]
+        machine.now += seconds
+        machine.busy_s += seconds * machine.foreign
+
+    machine.pass_time = pass_time
 
     monkeypatch.setattr(threads, "_usable_cores", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(threads, "_foreign_cpu_seconds", lambda: state["busy_s"])
-    monkeypatch.setattr(threads.time, "monotonic", lambda: state["now"])
+    monkeypatch.setattr(threads, "_foreign_cpu_seconds", lambda: machine.busy_s)
+    monkeypatch.setattr(threads.time, "monotonic", lambda: machine.now)
     monkeypatch.setattr(threads.time, "sleep", pass_time)
-    return state | {"pass": pass_time, "state": state}
+    return machine
 
 
 @pytest.mark.parametrize(("foreign", "wanted"), [(0.0, 4), (0.4, 4), (0.6, 3), (1.0, 3), (2.7, 1), (9.0, 1)])
 def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted):
-    machine["state"]["foreign"] = foreign
+    machine.foreign = foreign
     FreeCores()
     assert torch.get_num_threads() == wanted
 
@@ -48,8 +49,8 @@ def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted)
 def test_the_number_follows_the_others_but_is_looked_at_now_and_then(machine):
     cores = FreeCores()
     for foreign, seconds, wanted in ((2.0, 1.0, 4), (2.0, 2.0, 2), (0.0, 1.0, 2), (0.0, 3.0, 4)):
-        machine["state"]["foreign"] = foreign
-        machine["pass"](seconds)
+        machine.foreign = foreign
+        machine.pass_time(seconds)
         cores.adapt()
         assert torch.get_num_threads() == wanted, (foreign, seconds)
 
@@ -58,7 +59,7 @@ def test_the_number_follows_the_others_but_is_looked_at_now_and_then(machine):
 def test_bits_that_depend_on_the_number_and_a_persons_own_number_stay(machine, monkeypatch, adapts, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    machine["state"]["foreign"] = 2.0
+    machine.foreign = 2.0
     cores = FreeCores(adapts)
     assert torch.get_num_threads() == 4
     (warning,) = cores.warnings()
@@ -67,11 +68,11 @@ def test_bits_that_depend_on_the_number_and_a_persons_own_number_stay(machine, m
 
 def test_a_free_machine_is_no_reason_for_a_warning(machine):
     assert FreeCores().warnings() == []
-    machine["state"]["foreign"] = 1.0
+    machine.foreign = 1.0
     assert "this one takes 3 threads instead of 4" in FreeCores().warnings()[0]
 
 
-@LINUX
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins a process to a core")
 def test_the_time_of_a_real_process_counts(monkeypatch):
     core = psutil.Process().cpu_affinity()[-1]
     monkeypatch.setattr(threads, "_usable_cores", lambda: [core])
