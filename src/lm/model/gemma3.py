@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from lm.core.params import needed
-from lm.model.document_masks import block_mask, dense_mask, document_numbers
+from lm.model.attention_masks import block_mask, dense_mask, document_numbers
 from lm.model.kernels import (
     CrossEntropyFunction,
     RMSNormFunction,
@@ -126,7 +126,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Mask) -> Tensor:
         """Attend from x (B, T, C) to itself and to the cached past, if any; `table` is its `rotary_table`.
 
-        `mask` is one of `Gemma3Model.document_masks`.
+        `mask` is one of `Gemma3Model.attention_masks`.
         """
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
@@ -171,7 +171,7 @@ class Block(nn.Module):
 class Gemma3Model(nn.Module):
     """The decoder; its output head is its embedding (V, C), stored once.
 
-    `document_start_id` is the id before which attention does not look back (lm.model.document_masks), None if none.
+    `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
 
     def __init__(self, config: ModelConfig):
@@ -213,7 +213,7 @@ class Gemma3Model(nn.Module):
         end = start + ids.shape[1]
         if end > self.config.max_seq_len:
             raise ValueError(f"{end} tokens, needed: at most max_seq_len ({self.config.max_seq_len})")
-        masks = self.document_masks(ids) if cache is None else self.refuse_second_document(ids[:, int(start == 0) :])
+        masks = self.attention_masks(ids) if cache is None else self.refuse_second_document(ids[:, int(start == 0) :])
         x = self.embed_tokens(ids)  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
         bases = {layer.rope_base for layer in self.layers}
@@ -228,7 +228,7 @@ class Gemma3Model(nn.Module):
             raise ValueError("a cached text goes on after its document's end, needed: a new cache for each document")
         return {}
 
-    def document_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:
+    def attention_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:
         """Return the mask of each window length for ids (B, T); none if a causal one is enough."""
         if self.document_start_id is None:
             return {}

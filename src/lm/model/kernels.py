@@ -105,7 +105,7 @@ def attend(
 ) -> Tensor:
     """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
 
-    `mask` of lm.model.document_masks replaces `window`: scores to add, (B, 1 or H, T, S), or blocks.
+    `mask` of lm.model.attention_masks replaces `window`: scores to add, (B, 1 or H, T, S), or blocks.
     """
     (B, H, T, D), (K, S) = q.shape, k.shape[1:3]
     if isinstance(mask, BlockMask):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from lm.model.document_masks import block_mask, dense_mask, document_numbers, mask_rule
+from lm.model.attention_masks import block_mask, dense_mask, document_numbers, mask_rule
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import attend
 from lm.model.score import positions_in_window, score_tokens
@@ -113,9 +113,9 @@ def test_only_the_documents_own_tokens_change_its_losses():
 def test_windows_within_one_document_take_the_path_without_a_mask():
     across, within = build(within=False), build()
     inside = draw_windows(begins=[[], [0]])  # the second window begins with a document
-    assert within.document_masks(inside) == across.document_masks(draw_windows()) == {}
+    assert within.attention_masks(inside) == across.attention_masks(draw_windows()) == {}
     assert torch.equal(within.hidden(inside), across.hidden(inside))
-    assert within.document_masks(draw_windows()).keys() == {WINDOW, CONFIG.max_seq_len}
+    assert within.attention_masks(draw_windows()).keys() == {WINDOW, CONFIG.max_seq_len}
     assert not torch.allclose(within.hidden(draw_windows()), across.hidden(draw_windows()))
 
 
@@ -175,7 +175,7 @@ def test_compiled_blocks_need_no_new_graph_for_new_documents(fresh_compiler, mon
     windows = (WINDOW, CONFIG.max_seq_len)
     model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
     make = lambda ids: {window: block_mask(document_numbers(ids, EOT), window) for window in windows}  # noqa: E731
-    monkeypatch.setattr(model, "document_masks", make)
+    monkeypatch.setattr(model, "attention_masks", make)
     for begins in (BEGINS, [[40], []]):
         ids = draw_windows(begins=begins)
         with torch.no_grad():
