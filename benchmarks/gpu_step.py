@@ -6,8 +6,10 @@
 Two presets of presets.yaml, gpt2_size with GPT-2's vocabulary and gemma3_270m with its own of 262,144, each
 in bfloat16 with the fused AdamW. MFU is the share of the bfloat16 matmul peak, measured in the same rounds;
 FLOP are those of lm.model.flops_per_token. All begin with the same weights, and the losses of their first
-step are checked to be equal. The loader's share is in benchmarks/batches.py, which measures prefetching
-where there is a GPU. Writes benchmarks/results/gpu_step.json.
+step are checked to be equal. Of ours, compiled, the sliding layers attend by FlexAttention's blocks, and in
+another case by the dense mask that they take without compilation; the faster one is named. The loader's share
+is in benchmarks/batches.py, which measures prefetching where there is a GPU. Writes
+benchmarks/results/gpu_step.json.
 """
 
 import argparse
@@ -22,12 +24,13 @@ from torch import Tensor, nn
 from harness import busy_share, interleave, ratios, summary, versions, write_results
 from lm.core.params import read_section
 from lm.model import device as machine
-from lm.model.gemma3 import ModelParams, count_parameters, flops_per_token
+from lm.model.gemma3 import Gemma3Model, ModelParams, count_parameters, flops_per_token
 from train_step import GEMMA_VOCAB_SIZE, GPT2_VOCAB_SIZE, LOSS_TOLERANCE, Variant, build, loss_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = {"gpt2_size": GPT2_VOCAB_SIZE, "gemma3_270m": GEMMA_VOCAB_SIZE}
-CASES = ("ours, compiled", "ours", "transformers, compiled", "transformers", "plain loop")
+BLOCKS, DENSE = "ours, compiled", "ours, compiled, dense masks"
+CASES = (BLOCKS, DENSE, "ours", "transformers, compiled", "transformers", "plain loop")
 WARM_UP_STEPS, TIMED_STEPS = 5, 10
 
 
@@ -58,8 +61,9 @@ def shape_of(preset: str, quick: bool) -> dict:
 def make_model(case: str, variant: Variant, device: torch.device) -> nn.Module:
     """Whose model the case trains, on the device."""
     model = build(variant).to(device)
-    if case == "ours, compiled":
+    if isinstance(model, Gemma3Model) and case in (BLOCKS, DENSE):
         model.compile()  # its blocks, as train.compile does
+        model.is_compiled = case == BLOCKS  # decides which masks it takes
     return torch.compile(model) if case == "transformers, compiled" else model
 
 
@@ -124,12 +128,15 @@ def describe(variant: Variant, seconds: dict[str, list[float]], peaks: list[floa
     rates = {case: summary([tokens / s for s in times]) for case, times in seconds.items()}
     for case in seconds:
         print(f"{case}: {rates[case]['median']:,.0f} tokens/s, {mfu[case]['median']:.1%} of the peak", flush=True)
+    faster = max((BLOCKS, DENSE), key=lambda case: rates[case]["median"])
+    print(f"faster masks: {faster}", flush=True)
     return {
         "parameters": count_parameters(variant.config)["total"],
         "batch": [variant.batch_size, variant.seq_len],
         "bf16_peak_tflops": summary([peak / 1e12 for peak in peaks]),
         "tokens_per_s": rates,
         "mfu": mfu,
+        "faster_masks": faster,
         "seconds": seconds,
         "times_longer_than_ours": ratios(seconds, CASES[0]),
     }

@@ -1,10 +1,11 @@
-"""Masks that keep attention within a document. Legend as in lm.model.gemma3.
+"""Masks of attention: within a document, and within a sliding window. Legend as in lm.model.gemma3.
 
 In a token file one eot_id follows each document. As a target it ends its document. As an input it begins the next one:
 the first token of a document is predicted from this eot_id alone, as `generate` predicts it. Positions need no
 restart, because RoPE depends on their difference only.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -39,9 +40,19 @@ def mask_rule(documents: Tensor, window: int) -> Callable[..., Tensor]:
     return mask_mod
 
 
-def block_mask(documents: Tensor, window: int) -> BlockMask:
+def document_blocks(documents: Tensor, window: int) -> BlockMask:
     """Return the mask of documents (B, T) as FlexAttention's blocks, of which it skips the empty ones."""
     B, T = documents.shape
     # Compiled, it does not store (B, T, T) numbers first.
     create = torch.compile(create_block_mask) if documents.is_cuda else create_block_mask
     return create(mask_rule(documents, window), B, None, T, T, device=documents.device)
+
+
+@functools.lru_cache(maxsize=8)  # a training has one length, a model few windows
+def sliding_blocks(num_tokens: int, window: int, device: torch.device) -> BlockMask:
+    """Return the mask of a sliding layer, (T, T) for every row and head, T = num_tokens, as FlexAttention's blocks."""
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return (q >= kv) & (q - kv < window)
+
+    return create_block_mask(mask_mod, None, None, num_tokens, num_tokens, device=device)

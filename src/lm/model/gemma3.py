@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from lm.core.params import needed
-from lm.model.attention_masks import block_mask, dense_mask, document_numbers
+from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, sliding_blocks
 from lm.model.kernels import (
     CrossEntropyFunction,
     RMSNormFunction,
@@ -229,13 +229,17 @@ class Gemma3Model(nn.Module):
         return {}
 
     def attention_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:
-        """Return the mask of each window length for ids (B, T); none if a causal one is enough."""
-        if self.document_start_id is None:
-            return {}
-        documents, T = document_numbers(ids, self.document_start_id), ids.shape[1]
+        """Return the mask of each window length for ids (B, T); none where `attend` needs only the window.
+
+        Compiled on CUDA they are FlexAttention's blocks, because its fused kernels take no dense mask if H > K.
+        """
+        T, by_blocks = ids.shape[1], ids.device.type == "cuda" and self.is_compiled
         windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
-        if ids.device.type == "cuda" and self.is_compiled:
-            return {window: block_mask(documents, window) for window in windows}
+        if self.document_start_id is None:
+            return {window: sliding_blocks(T, window, ids.device) for window in windows if by_blocks and window < T}
+        documents = document_numbers(ids, self.document_start_id)
+        if by_blocks:
+            return {window: document_blocks(documents, window) for window in windows}
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
             return {}
         heads = self.config.n_head if takes_products(self.norm.weight, T) else 1

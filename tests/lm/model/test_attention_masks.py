@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from lm.model.attention_masks import block_mask, dense_mask, document_numbers, mask_rule
+from lm.model import gemma3
+from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, mask_rule, sliding_blocks
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import attend
 from lm.model.score import positions_in_window, score_tokens
@@ -161,7 +162,7 @@ def test_blocks_attend_as_the_dense_mask_does_and_skip_what_is_empty(window):
     documents = document_numbers(draw_windows(600, [[300, 301], [200, 450]]), EOT)
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, heads, 600, 16, generator=generator) for heads in (4, 2, 2))
-    blocks = block_mask(documents, window)
+    blocks = document_blocks(documents, window)
     found = attend(q, k, v, 0.3, window, blocks)
     assert_close(found, attend(q, k, v, 0.3, window, dense_mask(documents, window, torch.float32)))
     assert_close(found, flex_attention(q, k, v, block_mask=blocks, scale=0.3, enable_gqa=True))
@@ -169,12 +170,38 @@ def test_blocks_attend_as_the_dense_mask_does_and_skip_what_is_empty(window):
     assert blocks.kv_num_blocks.sum() + blocks.full_kv_num_blocks.sum() < 2 * causal_blocks
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("window", [1, 8, 200])
+def test_blocks_of_a_sliding_layer_attend_as_its_window_does(window):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 600, 16, generator=generator) for heads in (4, 2, 2))
+    blocks = sliding_blocks(600, window, torch.device("cpu"))
+    assert_close(attend(q, k, v, 0.3, window, blocks), attend(q, k, v, 0.3, window))
+    assert blocks.kv_num_blocks.sum() + blocks.full_kv_num_blocks.sum() < 5 * 6 // 2  # fewer than causal ones
+    assert sliding_blocks(600, window, torch.device("cpu")) is blocks, "made once"
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_compiled_model_on_a_gpu_takes_blocks_for_its_sliding_layers(within, monkeypatch):
+    model, made = build(within), []
+    for name in ("sliding_blocks", "document_blocks"):
+        monkeypatch.setattr(gemma3, name, lambda *args, name=name: made.append((name, args[-2:])) or name)
+    ids = types.SimpleNamespace(shape=(2, 60), device=torch.device("cuda"))
+    monkeypatch.setattr(gemma3, "document_numbers", lambda ids, start_id: "documents")
+    model.is_compiled = True
+    masks = model.attention_masks(ids)
+    assert masks == ({WINDOW: "document_blocks", 640: "document_blocks"} if within else {WINDOW: "sliding_blocks"})
+    model.is_compiled = False
+    if not within:
+        assert model.attention_masks(ids) == {}, "attend makes the dense one"
+
+
 def test_compiled_blocks_need_no_new_graph_for_new_documents(fresh_compiler, monkeypatch):
     """What a GPU runs with train.compile, here with torch's definition of FlexAttention."""
     dense, model, graphs = build(), build(), []
     windows = (WINDOW, CONFIG.max_seq_len)
     model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
-    make = lambda ids: {window: block_mask(document_numbers(ids, EOT), window) for window in windows}  # noqa: E731
+    make = lambda ids: {window: document_blocks(document_numbers(ids, EOT), window) for window in windows}  # noqa: E731
     monkeypatch.setattr(model, "attention_masks", make)
     for begins in (BEGINS, [[40], []]):
         ids = draw_windows(begins=begins)
