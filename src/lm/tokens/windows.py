@@ -6,6 +6,7 @@ per epoch, for any number of workers, ranks, evaluations or resumes.
 """
 
 import functools
+import math
 
 import numpy as np
 
@@ -36,28 +37,45 @@ def hash_of(*numbers: int) -> int:
 def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
     """Return the images, int64, of `index` under a keyed permutation of 0 … size - 1 that is never stored.
 
-    Uses a balanced Feistel network over the next even number of bits. Values outside the range are permuted
-    again until they are inside (cycle walking: Black and Rogaway 2002).
+    Numbers are cells of a table with about as many rows as columns. In turns, each cell moves down by an amount that
+    its column decides, and to the right by one that its row decides (generalized Feistel network: Black and Rogaway
+    2002, "Ciphers with arbitrary finite domains"). The few cells past the range are moved again until they are inside.
     """
-    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-    rounds, mask = _round_tables(half_bits, key), (1 << half_bits) - 1
-    value, outside = index.astype(np.int64), np.arange(len(index))
+    num_rows = math.isqrt(size - 1) + 1
+    num_columns = -(-size // num_rows)
+    dtype = np.uint32 if size < 2**31 else np.uint64
+    value = _move(index.astype(dtype), num_rows, num_columns, key)
+    outside = np.flatnonzero(value >= size)
     while len(outside):
-        walked = value[outside]
-        left, right = walked >> half_bits, walked & mask
-        for table in rounds:
-            left, right = right, left ^ table[right]
-        value[outside] = walked = (left << half_bits) | right
-        outside = outside[walked >= size]
-    return value
+        value[outside] = moved = _move(value[outside], num_rows, num_columns, key)
+        outside = outside[moved >= size]
+    return value.astype(np.int64)
+
+
+def _move(cell: np.ndarray, num_rows: int, num_columns: int, key: int) -> np.ndarray:
+    """Return where all rounds move cells, unsigned integers below num_rows num_columns."""
+    rows, columns = (cell.dtype.type(number) for number in (num_rows, num_columns))
+    row = cell // columns
+    column = cell - row * columns
+    for down, right in _round_tables(num_rows, num_columns, key, cell.dtype):
+        row += down[column]
+        row = np.minimum(row, row - rows)  # modulo rows: below 0 an unsigned number is large
+        column += right[row]
+        column = np.minimum(column, column - columns)
+    return row * columns + column
 
 
 @functools.lru_cache(maxsize=2)  # the current epoch and the next
-def _round_tables(half_bits: int, key: int) -> list[np.ndarray]:
-    """Return each round's function of half the bits as a table (2^half_bits,) int64."""
-    half = np.arange(1 << half_bits, dtype=np.uint64)
-    keys = [np.uint64(hash_of(key, round_number)) for round_number in range(_FEISTEL_ROUNDS)]
-    return [(mix(half + round_key) & half[-1]).astype(np.int64) for round_key in keys]
+def _round_tables(num_rows: int, num_columns: int, key: int, dtype: np.dtype) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return for each double round how far a cell moves down, by its column, and to the right, by its row."""
+    tables = []
+    for round_number in range(_FEISTEL_ROUNDS // 2):
+        down, right = (
+            mix(np.arange(length, dtype=np.uint64) + np.uint64(hash_of(key, 2 * round_number + i))) % np.uint64(modulus)
+            for i, (length, modulus) in enumerate([(num_columns, num_rows), (num_rows, num_columns)])
+        )
+        tables.append((down.astype(dtype), right.astype(dtype)))
+    return tables
 
 
 class TokenWindows:
@@ -70,9 +88,13 @@ class TokenWindows:
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
             )
         self.ids, self.seq_len, self.batch_size, self.seed = mapped_for_windows(ids), seq_len, batch_size, seed
+        self._view = None if isinstance(self.ids, ShardedIds) else window_view(self.ids, seq_len + 1)
         self._epoch_begins = [0]  # number of the first window of each epoch, counted over all epochs
         self._block_steps = max(1, min(_BLOCK_WINDOWS, self.windows_per_epoch()) // batch_size)
         self._block, self._block_starts = -1, np.empty((0, batch_size), np.int64)
+
+    def __getstate__(self) -> dict:
+        return vars(self) | {"_view": None}  # pickled, the view would become a copy of every window
 
     def _offset(self, epoch: int) -> int:
         """Return r_e, the token at which the first window of an epoch starts."""
@@ -109,7 +131,10 @@ class TokenWindows:
 
     def buffer(self, step: int) -> np.ndarray:
         """Return the windows of a step, each with the token after it: (B, T + 1) int64, a new array."""
-        return read_windows(self.ids, self.starts(step), self.seq_len + 1)
+        starts = self.starts(step)
+        if self._view is None:
+            return read_windows(self.ids, starts, self.seq_len + 1)
+        return widen(self._view[starts], self.ids.dtype)
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the inputs and targets of a step, views of one buffer."""
@@ -158,13 +183,22 @@ def shift(buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return buffer[:, :-1], buffer[:, 1:]
 
 
+def window_view(ids: np.ndarray, length: int) -> np.ndarray:
+    """Return the windows of `length` ids that begin at each of ids (N,): (N - length + 1,) opaque values, no copy.
+
+    A fancy index copies such values whole, faster than the rows of a sliding_window_view.
+    """
+    ids = np.ascontiguousarray(ids)
+    return np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
+
+
+def widen(windows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return opaque values (B,) of a `window_view` of ids of `dtype` as (B, length) int64, a new array."""
+    return windows.view(dtype).astype(np.int64).reshape(len(windows), -1)
+
+
 def read_windows(ids: np.ndarray | ShardedIds, starts: np.ndarray, length: int) -> np.ndarray:
     """Return `length` ids from each of `starts` (B,): (B, length) int64, a new array. IndexError past the end."""
     if isinstance(ids, ShardedIds):
         return ids.windows(starts, length).astype(np.int64)
-    # Each item of the view is a window as one opaque value. A fancy index copies such items whole, faster than
-    # the rows of a sliding_window_view.
-    ids = np.ascontiguousarray(ids)
-    view = np.ndarray(len(ids) - length + 1, f"V{length * ids.itemsize}", ids, strides=ids.strides)
-    windows = view[starts]
-    return windows.view(ids.dtype).astype(np.int64).reshape(len(windows), -1)
+    return widen(window_view(ids, length)[starts], ids.dtype)
