@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce prove report figures record first-experiment stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow mutants reproduce prove report figures record speedrun first-experiment stories scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -55,6 +55,10 @@ stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
 	python benchmarks/record_run.py stories benchmarks/results/stories.json
 
+# Train the recipe of params.yaml for one minute and print its place among the recorded recipes.
+speedrun: .venv/ready
+	PYTHONPATH=src:benchmarks python benchmarks/speedrun.py
+
 # Fit a scaling law to six sizes and three budgets: benchmarks/results/scaling.md, .json and .png.
 scaling: .venv/ready
 	benchmarks/scaling_sweep.sh 2
@@ -68,6 +72,8 @@ bench: .venv/bench/ready
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 PYTHONPATH=src python benchmarks/train_step.py --only 30m \
 		--out benchmarks/results/train_step_without_amx.json
 	PYTHONPATH=src:benchmarks python benchmarks/busy_cores.py
+	PYTHONPATH=src:benchmarks python benchmarks/speedrun.py --record --seeds 1 2 3
+	PYTHONPATH=src python benchmarks/cross_entropy.py
 	PYTHONPATH=src python benchmarks/large_corpus.py
 	PYTHONPATH=src python benchmarks/summarize.py
 	$(FIGURES)
@@ -78,9 +84,10 @@ rounding: .venv/ready
 	dvc exp run --temp --force -n fast -S train.numerics=fast -S train.dtype=bfloat16
 	python benchmarks/record_run.py fast benchmarks/results/fast.json
 
-# Measure on a CUDA device: benchmarks/results/gpu_step.json and gpu_batches.json.
+# Measure on a CUDA device: benchmarks/results/gpu_step.json, gpu_cross_entropy.json and gpu_batches.json.
 bench-gpu: .venv/ready
 	PYTHONPATH=src python benchmarks/gpu_step.py
+	PYTHONPATH=src python benchmarks/cross_entropy.py --device cuda --out benchmarks/results/gpu_cross_entropy.json
 	PYTHONPATH=src python benchmarks/batches.py --out benchmarks/results/gpu_batches.json
 
 # Report in Markdown what HEAD changes against BASE, with a small run of both, as for a pull request.

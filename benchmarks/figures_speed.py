@@ -3,7 +3,7 @@
 import large_corpus
 import summarize
 from harness import summary
-from recorded import machine, read
+from recorded import RESULTS, machine, read
 
 
 def all_speeds() -> str:
@@ -70,6 +70,40 @@ def time_to_loss() -> str:
 def spread(values: list[float]) -> str:
     """Return the smallest and the largest value: `1.662 to 1.674`."""
     return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def records() -> str:
+    """docs/benchmarks.md: the recipes of speedrun.yaml at equal seconds, on each kind of processor."""
+    tables = []
+    for path in sorted(RESULTS.glob("speedrun_*.json")):
+        found = read(path.stem)
+        count = len(found["seeds"])
+        rows = [
+            f"| recipe | tokens in {found['budget_s']:.0f} s | bits per byte, {count} seeds | change | p |",
+            "|---|---|---|---|---|",
+        ]
+        for row in found["rows"]:
+            change = row.get("change")
+            p_value = ("< 0.001" if change["p_value"] < 0.001 else f"{change['p_value']:.3f}") if change else "–"
+            cells = (
+                row["recipe"], f"{row['tokens']:,}", spread([run["bits_per_byte"] for run in row["runs"]]),
+                f"{change['value']:+.3f}" if change else "–", p_value,
+            )  # fmt: skip
+            rows.append(f"| {' | '.join(cells)} |")
+        where = f"Measured on {found['hardware']['cores']} cores of an {found['processor']}."
+        tables.append("\n".join([where, "", *rows]))
+    return "\n\n".join(tables)
+
+
+def cross_entropy() -> str:
+    """docs/benchmarks.md: the loss of the head beside torch's own."""
+    found = read("cross_entropy")
+    names = list(next(iter(found["shapes"].values()))["milliseconds"])
+    rows = [f"| tokens × width × vocabulary | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    for shape in found["shapes"].values():
+        times = [f"{shape['milliseconds'][name]['median']:,.0f} ms" for name in names]
+        rows.append(f"| {' × '.join(f'{n:,}' for n in shape['shape'])} | {' | '.join(times)} |")
+    return "\n".join([f"Measured on {machine('cross_entropy')}, in bfloat16.", "", *rows])
 
 
 def generation() -> str:
@@ -178,7 +212,8 @@ def large_audit() -> str:
 
 FRAGMENTS = {
     "all-speeds": all_speeds, "tokenizing-memory": tokenizing_memory, "step": step, "memory": memory,
-    "busy-cores": busy_cores, "time-to-loss": time_to_loss, "dvc-overhead": dvc_overhead, "generation": generation,
+    "busy-cores": busy_cores, "time-to-loss": time_to_loss, "records": records,
+    "cross-entropy": cross_entropy, "dvc-overhead": dvc_overhead, "generation": generation,
     "large-corpora": large_corpora, "read-ahead": read_ahead, "near-duplicates": near_duplicates,
     "selection": selection, "large-audit": large_audit,
 }  # fmt: skip

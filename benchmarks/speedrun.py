@@ -1,0 +1,191 @@
+"""Train for one minute: the recipe of params.yaml, and its place among the recipes of speedrun.yaml.
+
+    PYTHONPATH=src python benchmarks/speedrun.py [--set train.peak_lr=0.014]     # make speedrun
+    PYTHONPATH=src python benchmarks/speedrun.py --record [--seeds 1 2 3 4 5]    # trains every recipe of speedrun.yaml
+
+All use fast numerics and train on text before the default validation text, of which recipes must know nothing. A
+recipe trains as many tokens as it takes in the time: `--record` measures the steps of all recipes in turns first, so
+that a machine whose speed drifts treats them alike. The loss is that of the rest of the training text, in windows side
+by side. Writes benchmarks/results/speedrun_PROCESSOR.json, because each kind of processor has its own speeds.
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import lm.core.environment  # noqa: F401 - before torch
+
+import torch
+import yaml
+
+from harness import busy_share, hardware, interleave, summary, versions, write_results
+from lm.core.params import read_section
+from lm.model import device as machine
+from lm.model.gemma3 import Gemma3Model, ModelParams
+from lm.tokens.tokenfile import open_tokens
+from lm.tokens.windows import TokenWindows
+from lm.train.batches import to_device
+from lm.train.config import TrainParams
+from lm.train.optimizers import build_optimizers
+from lm.train.state import TrainingState
+from lm.train.step import compute_gradients, update_weights
+from time_to_loss import bits_per_byte, prepare, run_ours
+from tools.common.statistics import welch
+from tools.prove.cli import processor
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPES = Path(__file__).with_suffix(".yaml")
+NUM_CHARS = 8_900_000  # of the training text; recipes are scored on the rest
+BEFORE_VALIDATION = {
+    "sources.torch_headers.train.num_chars": NUM_CHARS,
+    "sources.torch_headers.validation.split": "train",
+    "sources.torch_headers.validation.start_char": NUM_CHARS,
+}
+STEPS_OF_A_TURN, ROUNDS = 8, 9
+Step = Callable[[], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A name, and the values of all parameters that the recipes change."""
+
+    name: str
+    values: dict
+
+
+def read_recipes() -> list[Recipe]:
+    """The recipes of speedrun.yaml, each with the values of those before it."""
+    recipes, values = [], {}
+    for row in yaml.safe_load(RECIPES.read_text()):
+        values = values | row["changes"]
+        recipes.append(Recipe(row["name"], values))
+    return recipes
+
+
+def parse() -> argparse.Namespace:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(description="The loss after a minute of training.")
+    parser.add_argument("--seconds", type=float, default=60, help="of training (60)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters to try")
+    parser.add_argument("--record", action="store_true", help="train every recipe of speedrun.yaml")
+    parser.add_argument("--out", type=Path, help="file of --record")
+    return parser.parse_args()
+
+
+def result_file(name: str | None = None) -> Path:
+    """The committed result of a processor, by default of this one."""
+    slug = re.sub(r"\W+", "_", name or processor()).strip("_").lower()
+    return ROOT / "benchmarks" / "results" / f"speedrun_{slug}.json"
+
+
+def make_step(folder: Path) -> tuple[Step, int]:
+    """A training step with the parameters of a prepared folder, and its tokens."""
+    params = read_section(folder / "params.yaml", "train", TrainParams)
+    shape = read_section(folder / "presets.yaml", "models.tiny", ModelParams)
+    train = open_tokens(folder / "data" / "processed_datasets" / "train.bin")
+    model, device = Gemma3Model(shape.config(train.vocab_size)), torch.device("cpu")
+    model.init_weights(torch.Generator().manual_seed(1))
+    dtype = machine.resolve_dtype(params.dtype, device)
+    state = TrainingState(model, build_optimizers(model, params, dtype))
+    batch = to_device(TokenWindows(train.ids, params.seq_len, params.batch_size, 1).buffer(0), device)
+
+    def step() -> None:
+        compute_gradients(state, batch, params, dtype)
+        update_weights(state, 1e-3)
+
+    step()
+    return step, params.batch_tokens
+
+
+def token_rates(folders: list[Path]) -> list[dict]:
+    """Tokens per second of each folder's recipe, measured in turns: median, min and max."""
+    steps = [make_step(folder) for folder in folders]
+    turns = {str(i): lambda step=step: [step() for _ in range(STEPS_OF_A_TURN)] for i, (step, _) in enumerate(steps)}
+    seconds = interleave(turns, ROUNDS)
+    return [summary([STEPS_OF_A_TURN * steps[int(i)][1] / s for s in times]) for i, times in seconds.items()]
+
+
+def train(folder: Path, num_tokens: int, seed: int) -> dict:
+    """Train a number of tokens; return them, the seconds, and the bits per byte on the text after the training text."""
+    return run_ours(folder, num_tokens, seed) | {"seed": seed, "bits_per_byte": bits_per_byte(folder)}
+
+
+def record(folder: Path, args: argparse.Namespace) -> None:
+    """Train every recipe with every seed, the recipes in turns, and write the result."""
+    recipes, busy = read_recipes(), [busy_share()]
+    folders = [prepare(folder / str(i), BEFORE_VALIDATION | each.values) for i, each in enumerate(recipes)]
+    rates = token_rates(folders)
+    rows = [
+        {"recipe": each.name, "tokens_per_s": rate, "tokens": int(args.seconds * rate["median"]), "runs": []}
+        for each, rate in zip(recipes, rates, strict=True)
+    ]
+    for seed in args.seeds:
+        for place, row in zip(folders, rows, strict=True):
+            row["runs"].append(train(place, row["tokens"], seed))
+            print(f"{row['recipe']}: {row['runs'][-1]}", flush=True)
+    for before, row in zip([None, *rows], rows, strict=False):
+        row["bits_per_byte"] = summary(losses(row))
+        if before and len(args.seeds) > 1:
+            change = welch(*([torch.tensor(losses(each)).double().numpy() for each in (before, row)]))
+            row["change"] = {"value": change.value, "low": change.low, "high": change.high, "p_value": change.p_value}
+    busy.append(busy_share())
+    write_results(
+        args.out or result_file(), "speedrun", seconds={row["recipe"]: [r["seconds"] for r in row["runs"]] for row in
+        rows}, ours=recipes[-1].name, busy=busy, budget_s=args.seconds, seeds=args.seeds, processor=processor(),
+        threads=torch.get_num_threads(), rows=rows, versions=versions("torch"),
+    )  # fmt: skip
+
+
+def losses(row: dict) -> list[float]:
+    """The bits per byte of a recipe's runs."""
+    return [run["bits_per_byte"] for run in row["runs"]]
+
+
+def try_once(folder: Path, args: argparse.Namespace) -> None:
+    """Train the recipe of params.yaml, changed by --set, and print its place among the recorded ones."""
+    own = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in args.set)}
+    place = prepare(folder / "own", BEFORE_VALIDATION | {"train.numerics": "fast"} | own)
+    (rate,) = token_rates([place])
+    runs = [train(place, int(args.seconds * rate["median"]), seed) for seed in args.seeds]
+    loss = sum(run["bits_per_byte"] for run in runs) / len(runs)
+    for run in runs:
+        print(f"seed {run['seed']}: {run['bits_per_byte']:.4f} bits per byte, {run['tokens']:,} tokens "
+              f"in {run['seconds']:.0f} s")  # fmt: skip
+    for line in places(loss, args.seconds):
+        print(line)
+
+
+def places(loss: float, seconds: float) -> list[str]:
+    """Return the lines of a table: the recorded recipes of this processor and this loss, the best one first."""
+    path = result_file()
+    if not path.exists():
+        known = [read["processor"] for read in map(_read, sorted(path.parent.glob("speedrun_*.json")))]
+        return [f"no record on this processor ({processor()}), only on {', '.join(known) or 'none'}"]
+    recorded = _read(path)
+    rows = [(row["bits_per_byte"]["median"], row["recipe"]) for row in recorded["rows"]]
+    place = 1 + sum(other < loss for other, _ in rows)
+    table = sorted([*rows, (loss, f"← this run, {seconds:.0f} s")])
+    found = [f"place {place} of {len(table)}; recorded after {recorded['budget_s']:.0f} s on {recorded['processor']}:"]
+    return found + [f"  {value:.4f}  {name}" for value, name in table]
+
+
+def _read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Record all recipes, or try one."""
+    args = parse()
+    machine.keep_freed_memory()
+    print(f"{hardware()['cores']} cores of {processor()}; numerics fast", flush=True)
+    with tempfile.TemporaryDirectory(prefix="speedrun-") as name:
+        (record if args.record else try_once)(Path(name), args)
+
+
+if __name__ == "__main__":
+    main()
