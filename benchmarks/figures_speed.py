@@ -59,12 +59,19 @@ def time_to_loss() -> str:
     """docs/benchmarks.md: bits per byte after each budget, over the seeds."""
     found = read("time_to_loss")
     rows = ["| seconds of training | ours, bits per byte | nanoGPT's recipe for a CPU |", "|---|---|---|"]
-    for index, budget in enumerate(found["budgets_s"]):
-        ours = [run["curves"]["ours"][index]["bits_per_byte"] for run in found["runs"]]
+    for budget in sorted({*found["budgets_s"], found["reference_s"]}):
+        ours = [p["bits_per_byte"] for run in found["runs"] for p in run["curves"]["ours"] if p["budget_s"] == budget]
         points = [[p for p in run["curves"]["reference"] if p["seconds"] <= 1.02 * budget] for run in found["runs"]]
         theirs = [curve[-1]["bits_per_byte"] for curve in points]
-        rows.append(f"| {budget} | {spread(ours)} | {spread(theirs)} |")
-    return f"{len(found['runs'])} seeds each; the smallest and the largest result:\n\n" + "\n".join(rows)
+        rows.append(f"| {budget:.0f} | {spread(ours) if ours else '–'} | {spread(theirs)} |")
+    seconds = [run["seconds_to_target"] for run in found["runs"]]
+    times = summary([run["reference"] / run["ours"] for run in seconds])
+    reached = (
+        f"Ours reaches the last loss of the reference within {max(run['ours'] for run in seconds):.0f} s, "
+        f"{times['median']:.1f} times as fast ({times['min']:.1f} to {times['max']:.1f})."
+    )
+    where = f"Measured on {machine('time_to_loss')}, {len(seconds)} seeds each; the smallest and the largest result."
+    return "\n".join([where, "", *rows, "", reached])
 
 
 def spread(values: list[float]) -> str:

@@ -40,7 +40,8 @@ DATA_STAGES = ("resolve", "fetch", "select", "make_tokenizer", "tokenize_train",
 def parse() -> argparse.Namespace:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description="Seconds of training to a loss.")
-    parser.add_argument("--budgets", type=float, nargs="+", default=[30, 60, 180], help="seconds of training")
+    parser.add_argument("--budgets", type=float, nargs="+", default=[30, 60, 180], help="seconds of ours")
+    parser.add_argument("--reference_s", type=float, default=180, help="seconds of the reference")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of ours")
     parser.add_argument("--eval_every_s", type=float, default=15, help="between points of the reference's curve")
@@ -48,7 +49,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "time_to_loss.json")
     args = parser.parse_args()
     if args.quick:
-        args.budgets, args.seeds, args.set = [2.0, 4.0], args.seeds[:1], [*args.set, "train.warmup_steps=1"]
+        args.budgets, args.reference_s, args.seeds = [2.0, 4.0], 4.0, args.seeds[:1]
+        args.set = [*args.set, "train.warmup_steps=1"]
     return args
 
 
@@ -122,7 +124,7 @@ def seconds_to(target: float, curve: list[dict]) -> float | None:
 
 def run_seed(reference: Path, ours: Path, args: argparse.Namespace, seed: int) -> dict:
     """Both sides with one seed: their curves, and how long ours takes to the last loss of the reference."""
-    theirs = run_reference(reference, max(args.budgets), args.eval_every_s, seed)
+    theirs = run_reference(reference, args.reference_s, args.eval_every_s, seed)
     own = curve_of_ours(ours, args.budgets, seed)
     target = theirs[-1]["bits_per_byte"]
     reached = {"reference": theirs[-1]["seconds"], "ours": seconds_to(target, own)}
@@ -147,6 +149,7 @@ def main() -> None:
     write_results(
         args.out, "time_to_loss", seconds={name: [run[name] for run in reached] for name in ("ours", "reference")} if
         reached else {"ours": []}, ours="ours", busy=busy, budgets_s=args.budgets,
+        reference_s=args.reference_s,
         runs=runs, train=params["train"], model=presets["models"][params["model"]["name"]],
         threads=torch.get_num_threads(), versions=versions("torch", "numpy"),
     )  # fmt: skip

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from lm.core.errors import EnvironmentFailure, IntegrityError, command
 from lm.core.files import read_json, write_json
 from lm.model import device as machine
+from lm.model.threads import FreeCores
 from tools.common.arguments import tool_parser
 from tools.prove.golden_run import RUNS, train
 
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> None:
     """Train the run and compare it, or write its digests; raise IntegrityError if they differ from the committed."""
     parser = tool_parser("prove", __doc__)
     parser.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
-    parser.add_argument("--threads", type=int, help="threads (as many as there are cores)")
+    parser.add_argument("--threads", type=int, help="threads (one for each core that other processes leave free)")
     parser.add_argument("--golden", type=Path, default=GOLDEN, help=f"committed digests ({GOLDEN})")
     parser.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
     parser.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
@@ -38,8 +39,15 @@ def main(argv: list[str]) -> None:
         raise EnvironmentFailure(f"this machine has bits of its own: {reason}")
     if args.threads:
         torch.set_num_threads(args.threads)
+    cores = FreeCores(adapts=args.threads is None)
     with tqdm(total=RUNS[args.run][1], unit="step", desc=args.run, disable=None, leave=False) as bar:
-        found = train(args.run, bar.update)
+
+        def after_a_step(steps: int) -> None:
+            """Move the bar, and leave the cores to others that they use."""
+            bar.update(steps)
+            cores.adapt()
+
+        found = train(args.run, after_a_step)
     golden: dict = read_json(args.golden) if args.golden.exists() else {"seen_on": []}
     if args.write:
         write_json(args.golden, golden | {args.run: found, "torch": torch.__version__.split("+")[0], "seen_on": []})
