@@ -27,13 +27,16 @@ def reproduced() -> str:
 
 def processors() -> str:
     """docs/troubleshooting.md: the processors on which `python src prove` found the committed bits."""
-    return table_of_processors(
-        json.loads((ROOT / "metrics" / "golden_bits.json").read_text(encoding="utf-8"))["seen_on"]
-    )
+    golden = json.loads((ROOT / "metrics" / "golden_bits.json").read_text(encoding="utf-8"))
+    present = [list(golden[run]["weights"].values())[-1] for run in ("short", "minute")]
+    return table_of_processors(golden["seen_on"], present)
 
 
-def table_of_processors(seen: list[dict]) -> str:
-    """Return a row for each processor, way to run it and run, and what the rows do not show."""
+def table_of_processors(seen: list[dict], present: list[str]) -> str:
+    """Return a row for each processor, way to run it and run, and what the rows do not show.
+
+    Digests that are not among the `present` ones are of earlier versions of a run.
+    """
     threads: dict[tuple, set[int]] = {}
     for entry in seen:
         row = entry["processor"], entry["how"], entry["run"], entry["weights"]
@@ -44,12 +47,15 @@ def table_of_processors(seen: list[dict]) -> str:
         for (name, how, run, digest), counts in sorted(threads.items())
     ]
     table = "\n".join(rows) if seen else "No processor is recorded yet."
-    return "\n\n".join([table, *limits_of(seen)])
+    return "\n\n".join([table, *limits_of(seen, present)])
 
 
-def limits_of(seen: list[dict]) -> list[str]:
+def limits_of(seen: list[dict], present: list[str]) -> list[str]:
     """Return what the list of processors does not show, one paragraph at most."""
     sentences = []
+    if any(entry["weights"] not in present for entry in seen):
+        digests = " and ".join(f"`{digest}`" for digest in present)
+        sentences.append(f"The present runs end with {digests}; other digests are those of earlier versions.")
     if any(entry["how"].startswith("emulated") for entry in seen):
         sentences.append(
             "An emulated processor shows which code the libraries choose for it, not that the run took place on one."

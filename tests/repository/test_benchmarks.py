@@ -37,14 +37,17 @@ def test_a_ratio_shows_its_range_once_there_is_one():
 def test_processors_are_listed_with_what_their_list_does_not_show():
     one = {"processor": "AMD EPYC", "how": "natively", "run": "minute", "threads": 2, "weights": "ab12"}
     emulated = one | {"how": "emulated as Intel Haswell by QEMU 7.2", "run": "short"}
-    text = figures_bits.table_of_processors([one, one | {"threads": 1}, emulated])
+    text = figures_bits.table_of_processors([one, one | {"threads": 1}, emulated], ["ab12"])
     assert "| AMD EPYC | natively | `minute` | 1, 2 | `ab12` |" in text and text.count("AMD EPYC") == 2
     assert "not that the run took place on one. No real Intel processor" in text
-    intel = figures_bits.table_of_processors([one, one | {"processor": "Intel(R) Xeon(R)"}])
+    intel = figures_bits.table_of_processors([one, one | {"processor": "Intel(R) Xeon(R)"}], ["ab12"])
     assert "No real Intel" not in intel and "emulated" not in intel
-    emulated_on_intel = figures_bits.table_of_processors([emulated | {"processor": "Intel(R) Xeon(R)"}])
+    emulated_on_intel = figures_bits.table_of_processors([emulated | {"processor": "Intel(R) Xeon(R)"}], ["ab12"])
     assert "No real Intel" in emulated_on_intel
-    assert "No processor is recorded yet." in figures_bits.table_of_processors([])
+    assert "earlier versions" not in text
+    later = figures_bits.table_of_processors([one, one | {"weights": "cd34"}], ["cd34"])
+    assert "The present runs end with `cd34`; other digests are those of earlier versions." in later
+    assert "No processor is recorded yet." in figures_bits.table_of_processors([], [])
 
 
 def test_recipes_have_parameters_that_training_accepts_and_batches_for_large_models():
