@@ -125,6 +125,27 @@ def stories() -> str:
     )
 
 
+def phenomena() -> str:
+    """docs/metrics.md: the excess of `make stories` by phenomenon, at its end and earlier in the run."""
+    states = read("phenomena")["states"]
+    counts = [f"excess after {state['tokens'] / 1e6:.1f} M" for state in states[:-1]]
+    rows = [
+        f"| phenomenon | tokens | information | {' | '.join(counts)} | at the end |",
+        "|---|---|---|" + "---|" * (len(counts) + 1),
+    ]
+    last = states[-1]["phenomena"]
+    for name in sorted(last, key=lambda name: -last[name]["excess_bits_per_story"]):
+        each, before = last[name], [state["phenomena"][name]["excess_bits_per_story"] for state in states[:-1]]
+        end = f"**{each['excess_bits_per_story']:.2f}** ± {each['excess_se']:.2f}"
+        cells = [name, f"{each['tokens_per_story']:.1f}", f"{each['information_bits_per_story']:.1f}",
+                 *(f"{value:.2f}" for value in before), end]  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    total = sum(each["excess_bits_per_story"] for each in last.values())
+    most = max(last, key=lambda name: last[name]["excess_bits_per_story"])
+    sentence = f"{last[most]['excess_bits_per_story'] / total:.0%} of the excess is {most}."
+    return "\n".join([f"Tokens, information and excess in bits per story. {sentence}", "", *rows])
+
+
 def default_data() -> str:
     """docs/data.md: the size of the default corpus."""
     found = read("default")["audit"]
@@ -239,7 +260,8 @@ def house() -> str:
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
     "standard-error": standard_error, "contamination": contamination,
-    "side-by-side": side_by_side, "stories": stories, "default-data": default_data, "weights": weights,
+    "side-by-side": side_by_side, "stories": stories, "phenomena": phenomena, "default-data": default_data,
+    "weights": weights,
     "optimizers": optimizers, "documents": documents, "document-mask": document_mask, "scaling": scaling,
     "interval-coverage": interval_coverage, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs,
     "house": house, **figures_bits.FRAGMENTS, **figures_speed.FRAGMENTS,

@@ -26,6 +26,7 @@ from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
 from lm.evaluate.intervals import ratio_interval
+from lm.evaluate.phenomena import split_loss, summarize_excess
 from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
@@ -186,6 +187,17 @@ def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarr
     return details | summarize_sections(documents) | summarize_parts(documents)
 
 
+def split_by_phenomenon(losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer) -> dict[str, dict]:
+    """Return {"phenomena": name → figures} of generated stories, whose grammar is known; {} for other text."""
+    if validation.meta["surprisal_bits"] is None or len(validation.spans) < 2:
+        return {}
+    try:
+        return {"phenomena": summarize_excess(split_loss(losses, validation.ids, validation.spans, tokenizer))}
+    except DataError as error:
+        print(f"the loss is not split by phenomenon: the tokenizer changes the text ({error})", flush=True)
+        return {}
+
+
 def parse_paths(argv: list[str]) -> argparse.Namespace:
     """Return the paths of the inputs and outputs."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -245,7 +257,7 @@ def main(argv: list[str]) -> None:
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
         details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
-        details["samples"] = summarize_samples(measures)
+        details |= {"samples": summarize_samples(measures)} | split_by_phenomenon(losses, validation, tokenizer)
         clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
         metrics = {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,16 @@ def test_a_known_entropy_is_compared_to_the_loss(validation):
     assert details["entropy"]["excess_fraction"] == pytest.approx(bits / 50 - 1)
     assert details["bits_per_byte_side_by_side"] == pytest.approx(12 / math.log(2) / 18)
     assert "entropy" not in eval_stage.make_details(documents, np.ones(12, np.float32), entropy_bits=None)
+
+
+def test_only_stories_that_the_tokenizer_keeps_are_split_by_phenomenon(validation, capsys):
+    losses, other = np.zeros(len(IDS)), types.SimpleNamespace(decode=lambda ids: "no story", bytes_of=np.ones_like)
+    headers, stories = (
+        dataclasses.replace(validation, meta={**validation.meta, "surprisal_bits": bits}) for bits in (None, 50.0)
+    )
+    assert eval_stage.split_by_phenomenon(losses, headers, other) == {} and capsys.readouterr().out == ""
+    assert eval_stage.split_by_phenomenon(losses, stories, other) == {}
+    assert "the tokenizer changes the text" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.01])

@@ -147,11 +147,12 @@ def curves(workspace: Workspace) -> dict:
 
 
 def metrics(workspace: Workspace) -> dict:
-    """Return the metrics first, then every figure of the evaluation and of the training, and a row for each part."""
+    """Return every figure, the metrics first, and a row for each part of a mixture and phenomenon of the stories."""
     score = dict(workspace.get(paths.EVALUATION_DETAILS))
     score.pop("bits_per_byte_interval", None)  # the first paragraph has it
     columns = ("documents", "bits_per_byte", "bits_per_byte_se")
     parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
+    phenomena = [(name, *figures.values()) for name, figures in score.pop("phenomena", {}).items()]
     tables = {
         "metrics": {name: value for path in METRICS for name, value in workspace.get(path).items()},
         str(paths.EVALUATION_DETAILS): score,
@@ -160,7 +161,7 @@ def metrics(workspace: Workspace) -> dict:
     needed = [(path, "metrics") for path in METRICS]
     needed += [(paths.EVALUATION_DETAILS, "details of the evaluation"), (paths.MODEL, "details of the training")]
     tables = {title: list(flatten(figures).items()) for title, figures in tables.items() if figures}
-    return {"tables": tables, "parts": parts, "notes": workspace.notes(*needed)}
+    return {"tables": tables, "parts": parts, "phenomena": phenomena, "notes": workspace.notes(*needed)}
 
 
 def samples(workspace: Workspace) -> dict:

@@ -64,10 +64,13 @@ class Story(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One pair of braces in a plot: the number of its slot, and the text of each of the slot's options."""
+    """One pair of braces in a plot: its slot, the form of its words, and the text of each of the slot's options."""
 
     slot: int
     words: tuple[str, ...]
+    slot_name: str
+    form: str  # "" the option itself, "a" with its article, or one of FORMS
+    is_first: bool  # it makes the slot's choice
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,9 @@ def _compile(text: str) -> Plot:
     for form, name in FIELD.findall(text):
         if not form and name.lower() in FORMS:
             form, name = name, "hero"  # {he} is short for {he hero}
-        slot = slots.setdefault(name.lower(), len(slots))
-        fields.append(Field(slot, _field_words(form, name)))
+        slot_name, is_first = name.lower(), name.lower() not in slots
+        slot = slots.setdefault(slot_name, len(slots))
+        fields.append(Field(slot, _field_words(form, name), slot_name, form.lower(), is_first))
     literals = FIELD.sub("\0", text).split("\0")
     return Plot(tuple(literals), tuple(fields), tuple(len(word_lists()[name]) for name in slots))
 

@@ -1,0 +1,79 @@
+"""Read a story back: what made each stretch of it, and how probable each of its beginnings is in the grammar."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lm.core.errors import DataError
+from lm.text.sources.stories.grammar import Field, Plot, plots
+
+
+class Stretch(NamedTuple):
+    """Characters start … end - 1 of a story, written by a field, or by the fixed text of the plot (None)."""
+
+    start: int
+    end: int
+    field: Field | None
+
+
+class Derivation(NamedTuple):
+    """A story of n characters: its stretches in order, and what is known of its beginnings.
+
+    bits: (n + 2,) float64, -log2 of the probability that a story begins with the first i characters; the last entry is
+    that of the story with its end. num_plots: (n + 1,) int64, the plots that can begin so.
+    """
+
+    stretches: list[Stretch]
+    bits: np.ndarray
+    num_plots: np.ndarray
+
+
+def derive(text: str) -> Derivation:
+    """Return the derivation of a story, summed over all plots; DataError if the grammar has no such story."""
+    followed = [follow(plot, text) for plot in plots()]
+    complete = [stretches for _, stretches in followed if stretches is not None]
+    if not complete:
+        raise DataError(f"not a story of the grammar: {text[:60]!r}…")
+    bits = np.array([of_plot for of_plot, _ in followed])  # (plots, n + 1), inf where a plot cannot begin so
+    beginnings = math.log2(len(bits)) - np.log2(np.exp2(-bits).sum(0))
+    ends = math.log2(len(bits)) + bits[[stretches is not None for _, stretches in followed], -1]
+    return Derivation(complete[0], np.append(beginnings, ends), np.isfinite(bits).sum(0))
+
+
+def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Stretch] | None]:
+    """Return -log2 P(first i characters | plot), (n + 1,) float64, and the stretches if the plot has the whole text.
+
+    A plot chooses the options of a slot with equal probability, so that P is, for each slot, the fraction of its
+    options that the text so far allows. No option begins with another, so a field ends where one of them is complete.
+    """
+    bits, position, known = np.full(len(text) + 1, np.inf), 0, 0.0
+    bits[0] = 0.0
+    options = [range(count) for count in plot.num_options]
+    stretches: list[Stretch] = []
+    for literal, field in zip(plot.literals, [*plot.fields, None], strict=True):
+        shared = _shared_length(literal, text[position : position + len(literal)])
+        bits[position : position + shared + 1] = known
+        if shared < len(literal):
+            return bits, None
+        stretches.append(Stretch(position, position + shared, None))
+        position += shared
+        if field is None:
+            break
+        matching, length = list(options[field.slot]), 0
+        num_before = len(matching)
+        while length < len(field.words[matching[0]]):
+            length += 1
+            matching = [i for i in matching if text[position : position + length] == field.words[i][:length]]
+            if not matching or position + length > len(text):
+                return bits, None
+            bits[position + length] = known + math.log2(num_before / len(matching))
+        stretches.append(Stretch(position, position + length, field))
+        position, known = position + length, float(bits[position + length])
+        options[field.slot] = matching
+    return bits, stretches if position == len(text) else None
+
+
+def _shared_length(a: str, b: str) -> int:
+    """Return how many characters two texts have in common at their beginning; b is not the longer one."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(b))
