@@ -11,6 +11,7 @@ by side. Writes benchmarks/results/speedrun_PROCESSOR.json, because each kind of
 
 import argparse
 import dataclasses
+import itertools
 import json
 import re
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
 
+import numpy as np
 import torch
 import yaml
 
@@ -119,31 +121,30 @@ def record(folder: Path, args: argparse.Namespace) -> None:
     """Train every recipe with every seed, the recipes in turns, and write the result."""
     recipes, busy = read_recipes(), [busy_share()]
     folders = [prepare(folder / str(i), BEFORE_VALIDATION | each.values) for i, each in enumerate(recipes)]
-    rates = token_rates(folders)
     rows = [
         {"recipe": each.name, "tokens_per_s": rate, "tokens": int(args.seconds * rate["median"]), "runs": []}
-        for each, rate in zip(recipes, rates, strict=True)
+        for each, rate in zip(recipes, token_rates(folders), strict=True)
     ]
     for seed in args.seeds:
         for place, row in zip(folders, rows, strict=True):
             row["runs"].append(train(place, row["tokens"], seed))
             print(f"{row['recipe']}: {row['runs'][-1]}", flush=True)
-    for before, row in zip([None, *rows], rows, strict=False):
-        row["bits_per_byte"] = summary(losses(row))
-        if before and len(args.seeds) > 1:
-            change = welch(*([torch.tensor(losses(each)).double().numpy() for each in (before, row)]))
-            row["change"] = {"value": change.value, "low": change.low, "high": change.high, "p_value": change.p_value}
+    for before, row in itertools.pairwise(rows):
+        row["change"] = welch(losses(before), losses(row))._asdict()
+    for row in rows:
+        row["bits_per_byte"] = summary(losses(row).tolist())
     busy.append(busy_share())
+    seconds = {row["recipe"]: [run["seconds"] for run in row["runs"]] for row in rows}
     write_results(
-        args.out or result_file(), "speedrun", seconds={row["recipe"]: [r["seconds"] for r in row["runs"]] for row in
-        rows}, ours=recipes[-1].name, busy=busy, budget_s=args.seconds, seeds=args.seeds, processor=processor(),
-        threads=torch.get_num_threads(), rows=rows, versions=versions("torch"),
+        args.out or result_file(), "speedrun", seconds=seconds, ours=recipes[-1].name, busy=busy,
+        budget_s=args.seconds, seeds=args.seeds, processor=processor(), threads=torch.get_num_threads(), rows=rows,
+        versions=versions("torch"),
     )  # fmt: skip
 
 
-def losses(row: dict) -> list[float]:
+def losses(row: dict) -> np.ndarray:
     """The bits per byte of a recipe's runs."""
-    return [run["bits_per_byte"] for run in row["runs"]]
+    return np.array([run["bits_per_byte"] for run in row["runs"]])
 
 
 def try_once(folder: Path, args: argparse.Namespace) -> None:
