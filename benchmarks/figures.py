@@ -127,23 +127,24 @@ def stories() -> str:
 
 def phenomena() -> str:
     """docs/metrics.md: the excess of `make stories` by phenomenon, at its end and earlier in the run."""
-    states = read("phenomena")["states"]
-    counts = [f"excess after {state['tokens'] / 1e6:.1f} M" for state in states[:-1]]
+    *earlier, end = read("phenomena")["states"]
+    last = end["phenomena"]
+    counts = [f"after {state['tokens'] / 1e6:.1f} M" for state in earlier]
     rows = [
-        f"| phenomenon | tokens | information | {' | '.join(counts)} | at the end |",
+        f"| phenomenon | tokens | surprisal | excess {' | '.join([*counts, 'at the end'])} |",
         "|---|---|---|" + "---|" * (len(counts) + 1),
     ]
-    last = states[-1]["phenomena"]
     for name in sorted(last, key=lambda name: -last[name]["excess_bits_per_story"]):
-        each, before = last[name], [state["phenomena"][name]["excess_bits_per_story"] for state in states[:-1]]
-        end = f"**{each['excess_bits_per_story']:.2f}** ± {each['excess_se']:.2f}"
-        cells = [name, f"{each['tokens_per_story']:.1f}", f"{each['information_bits_per_story']:.1f}",
-                 *(f"{value:.2f}" for value in before), end]  # fmt: skip
-        rows.append(f"| {' | '.join(cells)} |")
+        each = last[name]
+        before = [f"{state['phenomena'][name]['excess_bits_per_story']:.2f}" for state in earlier]
+        numbers = [f"{each[key]:.1f}" for key in ("tokens_per_story", "surprisal_bits_per_story")]
+        excess = f"{each['excess_bits_per_story']:.2f} ± {each['excess_se']:.2f}"
+        rows.append(f"| {' | '.join([name, *numbers, *before, excess])} |")
     total = sum(each["excess_bits_per_story"] for each in last.values())
     most = max(last, key=lambda name: last[name]["excess_bits_per_story"])
-    sentence = f"{last[most]['excess_bits_per_story'] / total:.0%} of the excess is {most}."
-    return "\n".join([f"Tokens, information and excess in bits per story. {sentence}", "", *rows])
+    fraction = last[most]["excess_bits_per_story"] / total
+    head = f"Tokens per story; surprisal and excess in bits per story. {fraction:.0%} of the excess is in: {most}."
+    return "\n".join([head, "", *rows])
 
 
 def default_data() -> str:

@@ -64,14 +64,22 @@ def time_to_loss() -> str:
         points = [[p for p in run["curves"]["reference"] if p["seconds"] <= 1.02 * budget] for run in found["runs"]]
         theirs = [curve[-1]["bits_per_byte"] for curve in points]
         rows.append(f"| {budget:.0f} | {spread(ours) if ours else '–'} | {spread(theirs)} |")
-    seconds = [run["seconds_to_target"] for run in found["runs"]]
-    times = summary([run["reference"] / run["ours"] for run in seconds])
-    reached = (
-        f"Ours reaches the last loss of the reference within {max(run['ours'] for run in seconds):.0f} s, "
-        f"{times['median']:.1f} times as fast ({times['min']:.1f} to {times['max']:.1f})."
+    where = (
+        f"Measured on {machine('time_to_loss')}, {len(found['runs'])} seeds each; the smallest and the largest result."
     )
-    where = f"Measured on {machine('time_to_loss')}, {len(seconds)} seeds each; the smallest and the largest result."
-    return "\n".join([where, "", *rows, "", reached])
+    return "\n".join([where, "", *rows, "", reached(found["runs"])])
+
+
+def reached(runs: list[dict]) -> str:
+    """Return a sentence on how long ours took to the last loss of the reference."""
+    seconds = [run["seconds_to_target"] for run in runs if run["seconds_to_target"]["ours"]]
+    missed = f" {len(runs) - len(seconds)} of {len(runs)} seeds did not reach it." if len(seconds) < len(runs) else ""
+    if not seconds:
+        return missed.strip()
+    times = summary([run["reference"] / run["ours"] for run in seconds])
+    longest = max(run["ours"] for run in seconds)
+    factor = f"{times['median']:.1f} ({times['min']:.1f} to {times['max']:.1f}) times as fast"
+    return f"Ours has nanoGPT's last loss within {longest:.0f} s: {factor}.{missed}"
 
 
 def spread(values: list[float]) -> str:
@@ -80,26 +88,24 @@ def spread(values: list[float]) -> str:
 
 
 def records() -> str:
-    """docs/benchmarks.md: the recipes of speedrun.yaml at equal seconds, on each kind of processor."""
-    tables = []
-    for path in sorted(RESULTS.glob("speedrun_*.json")):
-        found = read(path.stem)
-        count = len(found["seeds"])
-        rows = [
-            f"| recipe | tokens in {found['budget_s']:.0f} s | bits per byte, {count} seeds | change | p |",
-            "|---|---|---|---|---|",
-        ]
-        for row in found["rows"]:
-            change = row.get("change")
-            p_value = ("< 0.001" if change["p_value"] < 0.001 else f"{change['p_value']:.3f}") if change else "–"
-            cells = (
-                row["recipe"], f"{row['tokens']:,}", spread([run["bits_per_byte"] for run in row["runs"]]),
-                f"{change['value']:+.3f}" if change else "–", p_value,
-            )  # fmt: skip
-            rows.append(f"| {' | '.join(cells)} |")
-        where = f"Measured on {found['hardware']['cores']} cores of an {found['processor']}."
-        tables.append("\n".join([where, "", *rows]))
-    return "\n\n".join(tables)
+    """docs/benchmarks.md: the recipes of speedrun.yaml at equal seconds, on each kind of machine."""
+    return "\n\n".join(table_of_records(read(path.stem)) for path in sorted(RESULTS.glob("speedrun_*.json")))
+
+
+def table_of_records(found: dict) -> str:
+    """Return a row for each recipe: its tokens, its losses, and how they differ from those of the recipe before."""
+    head = f"| recipe | tokens | seconds | bits per byte, {len(found['seeds'])} seeds | change | p |"
+    rows = [head, "|---|---|---|---|---|---|"]
+    for row in found["rows"]:
+        value, p_value = (row.get("change", {}).get(key) for key in ("value", "p_value"))
+        seconds = [run["seconds"] for run in row["runs"]]
+        cells = (
+            row["recipe"], f"{row['tokens']:,}", f"{min(seconds):.0f} to {max(seconds):.0f}",
+            spread([run["bits_per_byte"] for run in row["runs"]]), "–" if value is None else f"{value:+.3f}",
+            "–" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}",
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([f"Measured on {found['machine']}.", "", *rows])
 
 
 def cross_entropy() -> str:

@@ -6,10 +6,9 @@
 Two presets of presets.yaml, gpt2_size with GPT-2's vocabulary and gemma3_270m with its own of 262,144, each
 in bfloat16 with the fused AdamW. MFU is the share of the bfloat16 matmul peak, measured in the same rounds;
 FLOP are those of lm.model.flops_per_token. All begin with the same weights, and the losses of their first
-step are checked to be equal. Of ours, compiled, the sliding layers attend by FlexAttention's blocks, and in
-another case by the dense mask that they take without compilation; the faster one is named. The loader's share
-is in benchmarks/batches.py, which measures prefetching where there is a GPU. Writes
-benchmarks/results/gpu_step.json.
+step are checked to be equal. The case "ours, compiled" uses FlexAttention's blocks in sliding layers; "ours,
+compiled, dense masks" uses a dense mask. The result names the faster one. The loader's share is in
+benchmarks/batches.py, which measures prefetching where there is a GPU. Writes benchmarks/results/gpu_step.json.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Train for one minute: the recipe of params.yaml, and its place among the recipes of speedrun.yaml.
+"""Train the recipe of params.yaml for one minute, and print its rank among the recipes of speedrun.yaml.
 
     PYTHONPATH=src python benchmarks/speedrun.py [--set train.peak_lr=0.014]     # make speedrun
-    PYTHONPATH=src python benchmarks/speedrun.py --record [--seeds 1 2 3 4 5]    # trains every recipe of speedrun.yaml
+    PYTHONPATH=src python benchmarks/speedrun.py --record [--seeds 1 2 3]        # trains every recipe of speedrun.yaml
 
 All use fast numerics and train on text before the default validation text, of which recipes must know nothing. A
 recipe trains as many tokens as it takes in the time: `--record` measures the steps of all recipes in turns first, so
@@ -60,7 +60,7 @@ class Recipe:
 
 
 def read_recipes() -> list[Recipe]:
-    """The recipes of speedrun.yaml, each with the values of those before it."""
+    """Return the recipes of speedrun.yaml, each with the values of those before it."""
     recipes, values = [], {}
     for row in yaml.safe_load(RECIPES.read_text()):
         values = values | row["changes"]
@@ -79,19 +79,28 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def machine_name() -> str:
+    """Return the number of cores and the processor."""
+    return f"{hardware()['cores']} cores of {processor()}"
+
+
 def result_file(name: str | None = None) -> Path:
-    """The committed result of a processor, by default of this one."""
-    slug = re.sub(r"\W+", "_", name or processor()).strip("_").lower()
+    """Return the path of a machine's result, by default of this one."""
+    slug = re.sub(r"\W+", "_", name or machine_name()).strip("_").lower()
     return ROOT / "benchmarks" / "results" / f"speedrun_{slug}.json"
 
 
 def make_step(folder: Path) -> tuple[Step, int]:
-    """A training step with the parameters of a prepared folder, and its tokens."""
+    """Build a training step from a prepared folder; return it and its tokens."""
     params = read_section(folder / "params.yaml", "train", TrainParams)
-    shape = read_section(folder / "presets.yaml", "models.tiny", ModelParams)
+    name = read_section(folder / "params.yaml", "model.name", str)
+    shape = read_section(folder / "presets.yaml", f"models.{name}", ModelParams)
     train = open_tokens(folder / "data" / "processed_datasets" / "train.bin")
     model, device = Gemma3Model(shape.config(train.vocab_size)), torch.device("cpu")
     model.init_weights(torch.Generator().manual_seed(1))
+    model.document_start_id = None if params.attend_across_documents else train.eot_id
+    if params.compile:
+        model.compile()
     dtype = machine.resolve_dtype(params.dtype, device)
     state = TrainingState(model, build_optimizers(model, params, dtype))
     batch = to_device(TokenWindows(train.ids, params.seq_len, params.batch_size, 1).buffer(0), device)
@@ -105,7 +114,7 @@ def make_step(folder: Path) -> tuple[Step, int]:
 
 
 def token_rates(folders: list[Path]) -> list[dict]:
-    """Tokens per second of each folder's recipe, measured in turns: median, min and max."""
+    """Measure the tokens per second of each folder's recipe in turns; return median, min and max."""
     steps = [make_step(folder) for folder in folders]
     turns = {str(i): lambda step=step: [step() for _ in range(STEPS_OF_A_TURN)] for i, (step, _) in enumerate(steps)}
     seconds = interleave(turns, ROUNDS)
@@ -126,53 +135,54 @@ def record(folder: Path, args: argparse.Namespace) -> None:
         for each, rate in zip(recipes, token_rates(folders), strict=True)
     ]
     for seed in args.seeds:
-        for place, row in zip(folders, rows, strict=True):
-            row["runs"].append(train(place, row["tokens"], seed))
+        for own, row in zip(folders, rows, strict=True):
+            row["runs"].append(train(own, row["tokens"], seed))
             print(f"{row['recipe']}: {row['runs'][-1]}", flush=True)
     for before, row in itertools.pairwise(rows):
         row["change"] = welch(losses(before), losses(row))._asdict()
     for row in rows:
-        row["bits_per_byte"] = summary(losses(row).tolist())
+        row |= {"bits_per_byte": float(losses(row).mean()), "tokens": row["runs"][0]["tokens"]}
     busy.append(busy_share())
     seconds = {row["recipe"]: [run["seconds"] for run in row["runs"]] for row in rows}
     write_results(
         args.out or result_file(), "speedrun", seconds=seconds, ours=recipes[-1].name, busy=busy,
-        budget_s=args.seconds, seeds=args.seeds, processor=processor(), threads=torch.get_num_threads(), rows=rows,
+        budget_s=args.seconds, seeds=args.seeds, machine=machine_name(), threads=torch.get_num_threads(), rows=rows,
         versions=versions("torch"),
     )  # fmt: skip
 
 
 def losses(row: dict) -> np.ndarray:
-    """The bits per byte of a recipe's runs."""
+    """Return the bits per byte (R,) of a recipe's runs."""
     return np.array([run["bits_per_byte"] for run in row["runs"]])
 
 
 def try_once(folder: Path, args: argparse.Namespace) -> None:
-    """Train the recipe of params.yaml, changed by --set, and print its place among the recorded ones."""
+    """Train the recipe of params.yaml, changed by --set, and print its rank among the recorded ones."""
     own = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in args.set)}
-    place = prepare(folder / "own", BEFORE_VALIDATION | {"train.numerics": "fast"} | own)
-    (rate,) = token_rates([place])
-    runs = [train(place, int(args.seconds * rate["median"]), seed) for seed in args.seeds]
+    folder = prepare(folder / "own", BEFORE_VALIDATION | {"train.numerics": "fast"} | own)
+    (rate,) = token_rates([folder])
+    runs = [train(folder, int(args.seconds * rate["median"]), seed) for seed in args.seeds]
     loss = sum(run["bits_per_byte"] for run in runs) / len(runs)
     for run in runs:
         print(f"seed {run['seed']}: {run['bits_per_byte']:.4f} bits per byte, {run['tokens']:,} tokens "
               f"in {run['seconds']:.0f} s")  # fmt: skip
-    for line in places(loss, args.seconds):
+    for line in rank(loss, args.seconds):
         print(line)
 
 
-def places(loss: float, seconds: float) -> list[str]:
-    """Return the lines of a table: the recorded recipes of this processor and this loss, the best one first."""
+def rank(loss: float, seconds: float) -> list[str]:
+    """Return the lines of a table: the recorded recipes of this machine and this loss, the best one first."""
     path = result_file()
-    if not path.exists():
-        known = [read["processor"] for read in map(_read, sorted(path.parent.glob("speedrun_*.json")))]
-        return [f"no record on this processor ({processor()}), only on {', '.join(known) or 'none'}"]
-    recorded = _read(path)
-    rows = [(row["bits_per_byte"]["median"], row["recipe"]) for row in recorded["rows"]]
+    recorded = {found["machine"]: found for found in map(_read, sorted(path.parent.glob("speedrun_*.json")))}
+    if machine_name() not in recorded:
+        return [f"no recipe is recorded on {machine_name()}, only on {', '.join(recorded) or 'none'}"]
+    found = recorded[machine_name()]
+    if seconds != found["budget_s"]:
+        return [f"the recorded recipes trained for {found['budget_s']:.0f} s, this one for {seconds:.0f} s"]
+    rows = [(row["bits_per_byte"], row["recipe"]) for row in found["rows"]]
     place = 1 + sum(other < loss for other, _ in rows)
-    table = sorted([*rows, (loss, f"← this run, {seconds:.0f} s")])
-    found = [f"place {place} of {len(table)}; recorded after {recorded['budget_s']:.0f} s on {recorded['processor']}:"]
-    return found + [f"  {value:.4f}  {name}" for value, name in table]
+    table = sorted([*rows, (loss, "← this run")])
+    return [f"rank {place} of {len(table)} on {machine_name()}:", *(f"  {value:.4f}  {name}" for value, name in table)]
 
 
 def _read(path: Path) -> dict:
@@ -183,7 +193,7 @@ def main() -> None:
     """Record all recipes, or try one."""
     args = parse()
     machine.keep_freed_memory()
-    print(f"{hardware()['cores']} cores of {processor()}; numerics fast", flush=True)
+    print(f"{machine_name()}; numerics fast", flush=True)
     with tempfile.TemporaryDirectory(prefix="speedrun-") as name:
         (record if args.record else try_once)(Path(name), args)
 

@@ -95,7 +95,9 @@ def steps() -> list[Row]:
 def time_to_loss() -> list[Row]:
     """Return seconds of training to the last loss of nanoGPT's recipe, over the seeds."""
     found = read("time_to_loss")
-    seconds = [run["seconds_to_target"] for run in found["runs"]]
+    seconds = [run["seconds_to_target"] for run in found["runs"] if run["seconds_to_target"]["ours"]]
+    if not seconds:
+        return []
     ours, theirs = (summary([run[name] for run in seconds])["median"] for name in ("ours", "reference"))
     task = f"training to nanoGPT's loss after {found['reference_s']:.0f} s"
     times = summary([run["reference"] / run["ours"] for run in seconds])

@@ -118,12 +118,12 @@ def curve_of_ours(folder: Path, budgets: list[float], seed: int) -> list[dict]:
 
 
 def seconds_to(target: float, curve: list[dict]) -> float | None:
-    """Seconds of training of the first run of a curve that is at the target; None if none is."""
+    """Return the training seconds of the shortest run at or below the target, or None."""
     return next((point["seconds"] for point in curve if point["bits_per_byte"] <= target), None)
 
 
 def run_seed(reference: Path, ours: Path, args: argparse.Namespace, seed: int) -> dict:
-    """Both sides with one seed: their curves, and how long ours takes to the last loss of the reference."""
+    """Run both sides with one seed; return their curves, and how long ours takes to the last loss of the reference."""
     theirs = run_reference(reference, args.reference_s, args.eval_every_s, seed)
     own = curve_of_ours(ours, args.budgets, seed)
     target = theirs[-1]["bits_per_byte"]

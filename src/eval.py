@@ -26,7 +26,7 @@ from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
 from lm.evaluate.intervals import ratio_interval
-from lm.evaluate.phenomena import split_loss, summarize_excess
+from lm.evaluate.phenomena import split_loss, summarize_phenomena
 from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
@@ -192,9 +192,9 @@ def split_by_phenomenon(losses: np.ndarray, validation: TokenFile, tokenizer: To
     if validation.meta["surprisal_bits"] is None or len(validation.spans) < 2:
         return {}
     try:
-        return {"phenomena": summarize_excess(split_loss(losses, validation.ids, validation.spans, tokenizer))}
+        return {"phenomena": summarize_phenomena(split_loss(losses, validation.ids, validation.spans, tokenizer))}
     except DataError as error:
-        print(f"the loss is not split by phenomenon: the tokenizer changes the text ({error})", flush=True)
+        print(f"the loss is not split by phenomenon: {error}", flush=True)
         return {}
 
 

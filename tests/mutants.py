@@ -129,7 +129,7 @@ MUTANTS = [
     Mutant("selection tokens of eval and train", "src/eval.py", "eval_tokens, seq_len, validation.spans)",
            "eval_tokens, seq_len, validation.spans[-1:])", "stages/test_eval_stage.py"),
     Mutant("information of each token", "src/lm/evaluate/phenomena.py",
-           "derivation.bits[ends] - derivation.bits[begins]", "derivation.bits[ends]",
+           "derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]", "derivation.surprisal_bits[ends]",
            "lm/evaluate/test_phenomena.py"),
     Mutant("names that a pronoun rules out", "src/lm/text/sources/stories/derivation.py",
            "        options[field.slot] = matching\n", "", "lm/text/sources/test_derivation.py"),

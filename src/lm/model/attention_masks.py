@@ -1,4 +1,4 @@
-"""Masks of attention: within a document, and within a sliding window. Legend as in lm.model.gemma3.
+"""Attention masks: within a document, and within a sliding window. Legend as in lm.model.gemma3.
 
 In a token file one eot_id follows each document. As a target it ends its document. As an input it begins the next one:
 the first token of a document is predicted from this eot_id alone, as `generate` predicts it. Positions need no
@@ -43,16 +43,20 @@ def mask_rule(documents: Tensor, window: int) -> Callable[..., Tensor]:
 def document_blocks(documents: Tensor, window: int) -> BlockMask:
     """Return the mask of documents (B, T) as FlexAttention's blocks, of which it skips the empty ones."""
     B, T = documents.shape
-    # Compiled, it does not store (B, T, T) numbers first.
-    create = torch.compile(create_block_mask) if documents.is_cuda else create_block_mask
-    return create(mask_rule(documents, window), B, None, T, T, device=documents.device)
+    return _create(documents.device)(mask_rule(documents, window), B, None, T, T, device=documents.device)
 
 
 @functools.lru_cache(maxsize=8)  # a training has one length, a model few windows
 def sliding_blocks(num_tokens: int, window: int, device: torch.device) -> BlockMask:
-    """Return the mask of a sliding layer, (T, T) for every row and head, T = num_tokens, as FlexAttention's blocks."""
+    """Return the causal mask of a sliding window for num_tokens positions, shared by all rows and heads, in blocks."""
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return (q >= kv) & (q - kv < window)
 
-    return create_block_mask(mask_mod, None, None, num_tokens, num_tokens, device=device)
+    with torch.inference_mode(False):  # training keeps the blocks for its backward pass, also those of a validation
+        return _create(device)(mask_mod, None, None, num_tokens, num_tokens, device=device)
+
+
+def _create(device: torch.device) -> Callable[..., BlockMask]:
+    """Return torch's create_block_mask; compiled for a GPU, where it then does not store (B, T, T) numbers first."""
+    return torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask

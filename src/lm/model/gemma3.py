@@ -229,9 +229,10 @@ class Gemma3Model(nn.Module):
         return {}
 
     def attention_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:
-        """Return the mask of each window length for ids (B, T); none where `attend` needs only the window.
+        """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone.
 
-        Compiled on CUDA they are FlexAttention's blocks, because its fused kernels take no dense mask if H > K.
+        A compiled model on CUDA gets FlexAttention's blocks: the fused kernels of scaled_dot_product_attention accept
+        no dense mask if H > K.
         """
         T, by_blocks = ids.shape[1], ids.device.type == "cuda" and self.is_compiled
         windows = {self.config.window(layer) for layer in range(self.config.n_layer)}

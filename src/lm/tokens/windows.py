@@ -37,9 +37,10 @@ def hash_of(*numbers: int) -> int:
 def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
     """Return the images, int64, of `index` under a keyed permutation of 0 … size - 1 that is never stored.
 
-    Numbers are cells of a table with about as many rows as columns. In turns, each cell moves down by an amount that
-    its column decides, and to the right by one that its row decides (generalized Feistel network: Black and Rogaway
-    2002, "Ciphers with arbitrary finite domains"). The few cells past the range are moved again until they are inside.
+    The numbers are the cells of a table with about as many rows as columns. In turns, each cell moves down by an amount
+    that its column decides, and to the right by one that its row decides (generalized Feistel network: Black and
+    Rogaway 2002, "Ciphers with arbitrary finite domains"). The few cells past the range are moved again until they are
+    inside.
     """
     num_rows = math.isqrt(size - 1) + 1
     num_columns = -(-size // num_rows)
@@ -53,7 +54,7 @@ def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
 
 
 def _move(cell: np.ndarray, num_rows: int, num_columns: int, key: int) -> np.ndarray:
-    """Return where all rounds move cells, unsigned integers below num_rows num_columns."""
+    """Return the cells (N,), unsigned integers, after all rounds; each is below num_rows · num_columns."""
     rows, columns = (cell.dtype.type(number) for number in (num_rows, num_columns))
     row = cell // columns
     column = cell - row * columns

@@ -39,11 +39,11 @@ def main(argv: list[str]) -> None:
         raise EnvironmentFailure(f"this machine has bits of its own: {reason}")
     if args.threads:
         torch.set_num_threads(args.threads)
-    cores = FreeCores(adapts=args.threads is None)
+    cores = FreeCores(adapts=args.threads is None and args.record is None)  # a record names the threads
     with tqdm(total=RUNS[args.run][1], unit="step", desc=args.run, disable=None, leave=False) as bar:
 
         def after_a_step(steps: int) -> None:
-            """Move the bar, and leave the cores to others that they use."""
+            """Advance the bar, and adapt the number of threads to the free cores."""
             bar.update(steps)
             cores.adapt()
 

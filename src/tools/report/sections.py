@@ -35,6 +35,7 @@ from tools.report.text_tables import describe_example, dropped_rows, vocabulary_
 WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
 SPLITS = {"train": paths.TRAIN_SIDECAR, "validation": paths.VALIDATION_SIDECAR}
 METRICS = (paths.EVAL_METRICS, paths.TRAIN_METRICS, paths.DATA_METRICS)
+PHENOMENON = ("tokens_per_story", *(f"{name}_bits_per_story" for name in ("surprisal", "loss", "excess")), "excess_se")
 MADE_FROM = {paths.EVAL_METRICS: paths.EVALUATION_DETAILS, paths.DATA_METRICS: paths.AUDIT_DETAILS}
 
 
@@ -152,7 +153,7 @@ def metrics(workspace: Workspace) -> dict:
     score.pop("bits_per_byte_interval", None)  # the first paragraph has it
     columns = ("documents", "bits_per_byte", "bits_per_byte_se")
     parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
-    phenomena = [(name, *figures.values()) for name, figures in score.pop("phenomena", {}).items()]
+    phenomena = [(name, *map(figures.get, PHENOMENON)) for name, figures in score.pop("phenomena", {}).items()]
     tables = {
         "metrics": {name: value for path in METRICS for name, value in workspace.get(path).items()},
         str(paths.EVALUATION_DETAILS): score,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lm.core.errors import DataError
-from lm.evaluate.phenomena import NUMBER, PHENOMENA, split_loss, summarize_excess
+from lm.evaluate.phenomena import INDEX_OF, PHENOMENA, split_loss, summarize_phenomena
 from lm.text.sources.stories.derivation import derive
 from lm.text.sources.stories.grammar import plots, render, story
 
@@ -42,31 +42,31 @@ def corpus(texts: list[str]) -> tuple[np.ndarray, np.ndarray, Pieces]:
 STORIES = [story(5, index) for index in range(40)]
 
 
-def test_the_parts_sum_to_the_whole_and_the_information_to_the_surprisal():
+def test_the_parts_sum_to_the_whole_and_their_surprisal_to_that_of_the_story():
     ids, spans, tokenizer = corpus([s.text for s in STORIES])
     losses = np.random.default_rng(1).gamma(1.0, 1.0, len(ids))
-    excess = split_loss(losses, ids, spans, tokenizer)
-    assert excess.information_bits.sum(1) == pytest.approx([s.surprisal_bits for s in STORIES], abs=1e-6)
-    assert excess.loss_bits.sum() == pytest.approx(losses.sum() / math.log(2), abs=1e-6)
-    assert excess.tokens.sum() == len(ids)
-    found = summarize_excess(excess)
+    totals = split_loss(losses, ids, spans, tokenizer)
+    assert totals.surprisal_bits.sum(1) == pytest.approx([s.surprisal_bits for s in STORIES], abs=1e-6)
+    assert totals.loss_bits.sum() == pytest.approx(losses.sum() / math.log(2), abs=1e-6)
+    assert totals.tokens.sum() == len(ids)
+    found = summarize_phenomena(totals)
     whole = losses.sum() / math.log(2) - sum(s.surprisal_bits for s in STORIES)
     parts = sum(part["excess_bits_per_story"] for part in found.values())
     assert list(found) == list(PHENOMENA) and parts == pytest.approx(whole / len(STORIES), abs=1e-6)
-    above = (excess.loss_bits - excess.information_bits)[:, NUMBER["a new word"]]
-    assert found["a new word"]["excess_se"] == pytest.approx(above.std(ddof=1) / math.sqrt(40))
+    above = (totals.loss_bits - totals.surprisal_bits)[:, INDEX_OF["new word"]]
+    assert found["new word"]["excess_se"] == pytest.approx(above.std(ddof=1) / math.sqrt(40))
 
 
-def test_a_model_that_knows_the_grammar_has_no_excess_anywhere():
+def test_tokens_take_the_surprisal_of_their_own_characters():
     ids, spans, tokenizer = corpus([s.text for s in STORIES])
     losses = []
     for s in STORIES:
-        bits = derive(s.text).bits
+        bits = derive(s.text).surprisal_bits
         ends = np.cumsum([len(piece) for piece in PIECE.findall(s.text)])
         losses += [*np.diff(bits[[0, *ends, len(s.text) + 1]]) * math.log(2)]
-    excess = split_loss(np.array(losses), ids, spans, tokenizer)
-    assert np.abs(excess.loss_bits - excess.information_bits).max() < 1e-9
-    assert excess.information_bits[:, NUMBER["dialogue"]].max() < 1e-9
+    totals = split_loss(np.array(losses), ids, spans, tokenizer)
+    assert np.abs(totals.loss_bits - totals.surprisal_bits).max() < 1e-9
+    assert totals.surprisal_bits[:, INDEX_OF["dialogue"]].max() < 1e-9
 
 
 def test_every_token_is_counted_where_it_belongs():
@@ -82,12 +82,19 @@ def test_every_token_is_counted_where_it_belongs():
         return PHENOMENA[int(split_loss(losses, ids, spans, tokenizer).loss_bits[0].argmax())]
 
     names = [i for i, token in enumerate(tokens) if token.strip() == hero]
-    assert [phenomenon_of(i) for i in names[:2]] == ["a new name", "a name that returns"]
+    assert [phenomenon_of(i) for i in names[:2]] == ["new name", "repeated name"]
     assert phenomenon_of(0) == "which plot" and phenomenon_of(len(tokens)) == "ending"
     inside = next(i for i, token in enumerate(tokens) if i and token[0].isalpha() and tokens[i - 1][-1].isalpha())
     assert phenomenon_of(inside) == "inside a word"
     pronouns = {phenomenon_of(i) for i, token in enumerate(tokens) if token.strip() in ("her", "She", "she")}
     assert pronouns == {"pronoun and gender"}
+
+
+def test_tokens_with_other_bytes_than_their_text_are_refused():
+    ids, spans, tokenizer = corpus([s.text for s in STORIES[:2]])
+    tokenizer.bytes_of = lambda ids: np.full(len(ids), 2)
+    with pytest.raises(DataError, match="its tokens have"):
+        split_loss(np.zeros(len(ids)), ids, spans, tokenizer)
 
 
 def test_other_text_is_refused():

@@ -181,6 +181,13 @@ def test_blocks_of_a_sliding_layer_attend_as_its_window_does(window):
     assert sliding_blocks(600, window, torch.device("cpu")) is blocks, "made once"
 
 
+def test_blocks_that_a_validation_made_serve_training():
+    sliding_blocks.cache_clear()
+    with torch.inference_mode():
+        blocks = sliding_blocks(60, 8, torch.device("cpu"))
+    assert not blocks.kv_num_blocks.is_inference()
+
+
 @pytest.mark.parametrize("within", [False, True])
 def test_a_compiled_model_on_a_gpu_takes_blocks_for_its_sliding_layers(within, monkeypatch):
     model, made = build(within), []

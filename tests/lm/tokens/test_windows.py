@@ -24,6 +24,12 @@ def test_permutations_depend_on_the_key_and_look_random():
     assert abs(np.corrcoef(np.arange(1000), first)[0, 1]) < 0.1
 
 
+def test_neighbours_part():
+    """With fewer rounds, a cell keeps its neighbour more often than by chance, which is 1 in 1,000."""
+    orders = [permute(np.arange(1000), 1000, key) for key in range(50)]
+    assert np.mean([np.diff(order) == 1 for order in orders]) < 0.004
+
+
 def test_hashes_are_the_same_on_every_machine():
     assert hash_of(1, 2, 3) == 7702586659592502839
     assert permute(np.arange(5), 5, 42).tolist() == [1, 0, 4, 2, 3]

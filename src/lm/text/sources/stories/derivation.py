@@ -1,4 +1,4 @@
-"""Read a story back: what made each stretch of it, and how probable each of its beginnings is in the grammar."""
+"""Parse a story: find the field behind each span of characters, and the probability of each prefix in the grammar."""
 
 import math
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from lm.core.errors import DataError
 from lm.text.sources.stories.grammar import Field, Plot, plots
 
 
-class Stretch(NamedTuple):
+class Span(NamedTuple):
     """Characters start … end - 1 of a story, written by a field, or by the fixed text of the plot (None)."""
 
     start: int
@@ -18,31 +18,33 @@ class Stretch(NamedTuple):
 
 
 class Derivation(NamedTuple):
-    """A story of n characters: its stretches in order, and what is known of its beginnings.
+    """The spans of a story of n characters, in order, and what is known of its prefixes.
 
-    bits: (n + 2,) float64, -log2 of the probability that a story begins with the first i characters; the last entry is
-    that of the story with its end. num_plots: (n + 1,) int64, the plots that can begin so.
+    surprisal_bits: (n + 2,) float64, -log2 of the probability that a story begins with the first i characters; the last
+    entry is that of the story with its end. num_plots: (n + 1,) int64, the plots that can begin so.
     """
 
-    stretches: list[Stretch]
-    bits: np.ndarray
+    spans: list[Span]
+    surprisal_bits: np.ndarray
     num_plots: np.ndarray
 
 
 def derive(text: str) -> Derivation:
-    """Return the derivation of a story, summed over all plots; DataError if the grammar has no such story."""
+    """Return the derivation of a story, with probabilities summed over all plots; DataError if it is no story."""
     followed = [follow(plot, text) for plot in plots()]
-    complete = [stretches for _, stretches in followed if stretches is not None]
+    complete = [number for number, (_, spans) in enumerate(followed) if spans is not None]
     if not complete:
         raise DataError(f"not a story of the grammar: {text[:60]!r}…")
     bits = np.array([of_plot for of_plot, _ in followed])  # (plots, n + 1), inf where a plot cannot begin so
-    beginnings = math.log2(len(bits)) - np.log2(np.exp2(-bits).sum(0))
-    ends = math.log2(len(bits)) + bits[[stretches is not None for _, stretches in followed], -1]
-    return Derivation(complete[0], np.append(beginnings, ends), np.isfinite(bits).sum(0))
+    surprisal = math.log2(len(bits)) - np.log2(np.exp2(-bits).sum(0))
+    (number,) = complete  # a text has one derivation
+    spans = followed[number][1]
+    assert spans is not None
+    return Derivation(spans, np.append(surprisal, math.log2(len(bits)) + bits[number, -1]), np.isfinite(bits).sum(0))
 
 
-def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Stretch] | None]:
-    """Return -log2 P(first i characters | plot), (n + 1,) float64, and the stretches if the plot has the whole text.
+def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Span] | None]:
+    """Return -log2 P(first i characters | plot), (n + 1,) float64, and the spans if the plot writes the whole text.
 
     A plot chooses the options of a slot with equal probability, so that P is, for each slot, the fraction of its
     options that the text so far allows. No option begins with another, so a field ends where one of them is complete.
@@ -50,13 +52,13 @@ def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Stretch] | None]:
     bits, position, known = np.full(len(text) + 1, np.inf), 0, 0.0
     bits[0] = 0.0
     options = [range(count) for count in plot.num_options]
-    stretches: list[Stretch] = []
+    spans: list[Span] = []
     for literal, field in zip(plot.literals, [*plot.fields, None], strict=True):
         shared = _shared_length(literal, text[position : position + len(literal)])
         bits[position : position + shared + 1] = known
         if shared < len(literal):
             return bits, None
-        stretches.append(Stretch(position, position + shared, None))
+        spans.append(Span(position, position + shared, None))
         position += shared
         if field is None:
             break
@@ -65,15 +67,15 @@ def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Stretch] | None]:
         while length < len(field.words[matching[0]]):
             length += 1
             matching = [i for i in matching if text[position : position + length] == field.words[i][:length]]
-            if not matching or position + length > len(text):
+            if not matching:
                 return bits, None
             bits[position + length] = known + math.log2(num_before / len(matching))
-        stretches.append(Stretch(position, position + length, field))
+        spans.append(Span(position, position + length, field))
         position, known = position + length, float(bits[position + length])
         options[field.slot] = matching
-    return bits, stretches if position == len(text) else None
+    return bits, spans if position == len(text) else None
 
 
 def _shared_length(a: str, b: str) -> int:
-    """Return how many characters two texts have in common at their beginning; b is not the longer one."""
+    """Return the length of the longest common prefix of two texts; b is not the longer one."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(b))
