@@ -65,15 +65,22 @@ LOADERS = {
 
 
 def batches() -> list[Row]:
-    """Return microseconds per batch."""
+    """Return microseconds per batch, on each kind of processor."""
     rows = []
-    for shape, found in read("batches")["shapes"].items():
-        took = {name: f"{value['median']:,.0f} µs" for name, value in found["microseconds_per_batch"].items()}
-        task = f"a batch of {shape.replace('x', ' × ')} out of 1.2 GB"
-        others = [name for name in found["times_longer_than_ours"] if name not in ("ours, arrays", "limit: widening")]
-        times = found["times_longer_than_ours"]
-        rows += [Row(task, took["ours"], LOADERS.get(name, name), took[name], times[name]) for name in others]
+    for file in ("batches", "batches_amd_epyc"):
+        for shape, found in read(file)["shapes"].items():
+            took = {name: f"{value['median']:,.0f} µs" for name, value in found["microseconds_per_batch"].items()}
+            task = f"a batch of {shape.replace('x', ' × ')} out of 1.2 GB{elsewhere(file)}"
+            times = found["times_longer_than_ours"]
+            others = [name for name in times if name not in ("ours, arrays", "limit: widening")]
+            rows += [Row(task, took["ours"], LOADERS.get(name, name), took[name], times[name]) for name in others]
     return rows
+
+
+def elsewhere(file: str) -> str:
+    """Return `, on an AMD EPYC` for results of another processor than that of most results, else nothing."""
+    found = read(file)["hardware"]["processor"]
+    return "" if found == read("tokenizing")["hardware"]["processor"] else f", on an {found}"
 
 
 CASES = {
@@ -99,7 +106,7 @@ def time_to_loss() -> list[Row]:
     if not seconds:
         return []
     ours, theirs = (summary([run[name] for run in seconds])["median"] for name in ("ours", "reference"))
-    task = f"training to nanoGPT's loss after {found['reference_s']:.0f} s"
+    task = f"training to nanoGPT's loss after {found['reference_s']:.0f} s{elsewhere('time_to_loss')}"
     times = summary([run["reference"] / run["ours"] for run in seconds])
     return [Row(task, f"{ours:.0f} s", "nanoGPT's recipe for a CPU", f"{theirs:.0f} s", times)]
 
