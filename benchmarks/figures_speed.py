@@ -62,8 +62,8 @@ def time_to_loss() -> str:
     for budget in sorted({*found["budgets_s"], found["reference_s"]}):
         ours = [p["bits_per_byte"] for run in found["runs"] for p in run["curves"]["ours"] if p["budget_s"] == budget]
         points = [[p for p in run["curves"]["reference"] if p["seconds"] <= 1.02 * budget] for run in found["runs"]]
-        theirs = [curve[-1]["bits_per_byte"] for curve in points]
-        rows.append(f"| {budget:.0f} | {spread(ours) if ours else '–'} | {spread(theirs)} |")
+        theirs = [curve[-1]["bits_per_byte"] for curve in points if curve and curve[-1]["seconds"] >= 0.9 * budget]
+        rows.append(f"| {budget:.0f} | {spread(ours) if ours else '–'} | {spread(theirs) if theirs else '–'} |")
     where = (
         f"Measured on {machine('time_to_loss')}, {len(found['runs'])} seeds each; the smallest and the largest result."
     )
