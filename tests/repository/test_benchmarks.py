@@ -50,6 +50,17 @@ def test_processors_are_listed_with_what_their_list_does_not_show():
     assert "No processor is recorded yet." in figures_bits.table_of_processors([], [])
 
 
+def test_the_phenomena_sum_to_the_excess_of_the_recorded_stories():
+    last = figures.read("phenomena")["states"][-1]["phenomena"].values()
+    excess = figures.read("stories")["evaluation"]["entropy"]["excess_bits_per_document"]
+    assert sum(each["excess_bits_per_story"] for each in last) == pytest.approx(excess, abs=1e-3)
+    evaluated = figures.read("stories")["evaluation"]["phenomena"].values()
+    assert sum(each["excess_bits_per_story"] for each in evaluated) == pytest.approx(excess, abs=1e-6)
+    assert sum(each["tokens_per_story"] for each in last) == pytest.approx(
+        figures.read("stories")["evaluation"]["tokens"] / figures.read("stories")["evaluation"]["documents"]
+    )
+
+
 def test_recipes_have_parameters_that_training_accepts_and_batches_for_large_models():
     for name in recipes.RECIPES:
         params, _ = recipes.changed_params(recipes.command(name))

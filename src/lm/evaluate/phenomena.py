@@ -17,6 +17,7 @@ from lm.core.errors import DataError
 from lm.text.sources.stories.derivation import Derivation, derive
 from lm.text.sources.stories.grammar import FORMS, Field
 from lm.tokenizer.load import Tokenizer
+from lm.tokens.shards import ShardedIds
 
 PERSONS = ("hero", "friend", "pet", "elder", "neighbor")
 PHENOMENA = (
@@ -42,7 +43,7 @@ class Totals(NamedTuple):
     loss_bits: np.ndarray
 
 
-def split_loss(losses: np.ndarray, ids: np.ndarray, spans: np.ndarray, tokenizer: Tokenizer) -> Totals:
+def split_loss(losses: np.ndarray, ids: np.ndarray | ShardedIds, spans: np.ndarray, tokenizer: Tokenizer) -> Totals:
     """Return the totals of stories by phenomenon, given losses (N,) in nats of ids (N,), and documents' spans (D, 2).
 
     Raises DataError if a document is not a story of the grammar, or its tokens have other bytes than its text.

@@ -151,7 +151,7 @@ class AttentionFunction(Function):
         grad = grad.contiguous()
         # One copy of a whole batch is faster than one of each matrix, which `products` would make.
         grad_v = products(grad.mT.contiguous(), p).mT
-        grad_scores = torch._softmax_backward_data(products(grad, v.mT), p, -1, p.dtype)
+        grad_scores = torch._softmax_backward_data(products(grad, v.mT), p, -1, p.dtype)  # pyright: ignore[reportPrivateImportUsage]
         grad_k = products(q.mT.contiguous(), grad_scores).mT
         return products(grad_scores, k).mul_(ctx.scale), grad_k, grad_v, None, None
 

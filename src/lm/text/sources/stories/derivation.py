@@ -1,6 +1,7 @@
 """Parse a story: find the field behind each span of characters, and the probability of each prefix in the grammar."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Span] | None]:
     """
     bits, position, known = np.full(len(text) + 1, np.inf), 0, 0.0
     bits[0] = 0.0
-    options = [range(count) for count in plot.num_options]
+    options: list[Sequence[int]] = [range(count) for count in plot.num_options]
     spans: list[Span] = []
     for literal, field in zip(plot.literals, [*plot.fields, None], strict=True):
         shared = _shared_length(literal, text[position : position + len(literal)])
