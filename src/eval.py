@@ -25,18 +25,16 @@ import torch
 from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
-from lm.evaluate.intervals import ratio_interval
-from lm.evaluate.phenomena import split_loss, summarize_phenomena
+from lm.evaluate.documents import make_details, mark_selection, part_of_documents, sum_by_document
+from lm.evaluate.phenomena import split_by_phenomenon
 from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
-from lm.model.score import loss_by_position, score_tokens, sum_by_span, summarize
+from lm.model.score import loss_by_position, score_tokens
 from lm.model.threads import FreeCores
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokens.ngrams import CLEAN_BELOW
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens, sidecar_path
-from lm.tokens.windows import selection_starts
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
 SCORE_BATCH_TOKENS = 8192
@@ -96,106 +94,6 @@ def score(
     if not np.isfinite(losses).all():
         raise DataError(f"{validation.path}: {np.isnan(losses).sum()} of {num_tokens} losses are not finite")
     return losses, positions
-
-
-def mark_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.ndarray:
-    """Return (N,) bool: the tokens that selected the best model; none where `eval_tokens` is 0, as for an import."""
-    selected = np.zeros(len(validation.ids), bool)
-    if eval_tokens:
-        starts = selection_starts(len(selected), eval_tokens, seq_len, validation.spans)
-        selected[starts[:, None] + np.arange(seq_len)] = True
-    return selected
-
-
-def sum_by_document(
-    losses: np.ndarray, selected: np.ndarray, token_bytes: np.ndarray, spans: np.ndarray, utf8_bytes: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens.
-
-    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first; the selection has its part of them.
-    """
-    bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
-    return {
-        "document": np.arange(len(spans)),
-        "tokens": spans[:, 1] - spans[:, 0],
-        "utf8_bytes": utf8_bytes,
-        "nats": sum_by_span(losses, spans),
-        "selection_nats": sum_by_span(losses * selected, spans),
-        "selection_bytes": np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte).astype(np.int64),
-    }
-
-
-def part_of_documents(validation: TokenFile) -> dict[str, np.ndarray]:
-    """Return the column `part` (D,), the part of the mixture that holds each document; {} for a plain source.
-
-    Raise IntegrityError if the sidecar counts other documents than the stream holds.
-    """
-    if "parts" not in validation.meta:
-        return {}
-    counts = {name: part["documents"] for name, part in validation.meta["parts"].items()}
-    if sum(counts.values()) != len(validation.spans):
-        counted = f"`parts` counts {sum(counts.values())} documents, the file holds {len(validation.spans)}"
-        raise IntegrityError(f"{sidecar_path(validation.path)}: {counted}; run `dvc repro -f tokenize_val`")
-    return {"part": np.repeat(np.array(list(counts), object), list(counts.values()))}
-
-
-def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
-    """Return bits per byte of documents (D,) with text, its standard error, and the number of these documents."""
-    kept = utf8_bytes > 0
-    summary = summarize(nats[kept], utf8_bytes[kept], utf8_bytes[kept])
-    return {key: summary[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
-
-
-def summarize_parts(documents: dict[str, np.ndarray]) -> dict[str, dict]:
-    """Return {"parts": name → figures} of the parts with text, in the order of the stream; {} for a plain source."""
-    nats, utf8_bytes, parts = documents["nats"], documents["utf8_bytes"], documents.get("part")
-    if parts is None:
-        return {}
-    names = dict.fromkeys(parts[utf8_bytes > 0])
-    return {"parts": {name: summarize_documents(nats[parts == name], utf8_bytes[parts == name]) for name in names}}
-
-
-def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
-    """Return bits per byte of the tokens that selected the model, of all others, and of the clean documents."""
-    nats, utf8_bytes = documents["nats"], documents["utf8_bytes"]
-    selection_nats, selection_bytes = documents["selection_nats"], documents["selection_bytes"]
-    clean = documents["leaked_fraction"] < CLEAN_BELOW
-    sections = {
-        "selection": (selection_nats, selection_bytes),
-        "unseen": (nats - selection_nats, utf8_bytes - selection_bytes),
-        "clean": (nats[clean], utf8_bytes[clean]),
-    }
-    # A document may have no text in a section; a section without any is left out.
-    return {name: summarize_documents(*sums) for name, sums in sections.items() if sums[1].any()}
-
-
-def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarray, entropy_bits: float | None) -> dict:
-    """Return the figures of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
-    details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
-    utf8_bytes, num_documents = details["utf8_bytes"], details["documents"]
-    estimate = ratio_interval(documents["nats"] / math.log(2), documents["utf8_bytes"], np.random.default_rng(1))
-    details["bits_per_byte_interval"] = [estimate.low, estimate.high]  # 95 %
-    if entropy_bits is not None:
-        bits = details["nats_per_token"] * details["tokens"] / math.log(2)
-        details["entropy"] = {
-            f"{name}_bits_per_{unit}": value / count
-            for unit, count in (("byte", utf8_bytes), ("document", num_documents))
-            for name, value in (("floor", entropy_bits), ("excess", bits - entropy_bits))
-        } | {"excess_fraction": bits / entropy_bits - 1}
-    nats_side_by_side = float(losses_side_by_side.sum(dtype="float64"))
-    details["bits_per_byte_side_by_side"] = nats_side_by_side / math.log(2) / utf8_bytes
-    return details | summarize_sections(documents) | summarize_parts(documents)
-
-
-def split_by_phenomenon(losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer) -> dict[str, dict]:
-    """Return {"phenomena": name → figures} of generated stories, whose grammar is known; {} for other text."""
-    if validation.meta["surprisal_bits"] is None or len(validation.spans) < 2:
-        return {}
-    try:
-        return {"phenomena": summarize_phenomena(split_loss(losses, validation.ids, validation.spans, tokenizer))}
-    except DataError as error:
-        print(f"the loss is not split by phenomenon: {error}", flush=True)
-        return {}
 
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:

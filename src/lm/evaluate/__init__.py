@@ -1,1 +1,1 @@
-"""What a trained model writes."""
+"""What a trained model knows, and what it writes."""

@@ -18,6 +18,7 @@ from lm.text.sources.stories.derivation import Derivation, derive
 from lm.text.sources.stories.grammar import FORMS, Field
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.shards import ShardedIds
+from lm.tokens.tokenfile import TokenFile
 
 PERSONS = ("hero", "friend", "pet", "elder", "neighbor")
 PHENOMENA = (
@@ -41,6 +42,17 @@ class Totals(NamedTuple):
     tokens: np.ndarray
     surprisal_bits: np.ndarray
     loss_bits: np.ndarray
+
+
+def split_by_phenomenon(losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer) -> dict[str, dict]:
+    """Return {"phenomena": name → figures} of generated stories, whose grammar is known; {} for other text."""
+    if validation.meta["surprisal_bits"] is None or len(validation.spans) < 2:
+        return {}
+    try:
+        return {"phenomena": summarize_phenomena(split_loss(losses, validation.ids, validation.spans, tokenizer))}
+    except DataError as error:
+        print(f"the loss is not split by phenomenon: {error}", flush=True)
+        return {}
 
 
 def split_loss(losses: np.ndarray, ids: np.ndarray | ShardedIds, spans: np.ndarray, tokenizer: Tokenizer) -> Totals:

@@ -1,15 +1,19 @@
 """The loss on stories by phenomenon: the parts are the whole, and each token is counted where it belongs."""
 
+import dataclasses
 import math
 import re
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lm.core.errors import DataError
-from lm.evaluate.phenomena import INDEX_OF, PHENOMENA, split_loss, summarize_phenomena
+from lm.evaluate.phenomena import INDEX_OF, PHENOMENA, split_by_phenomenon, split_loss, summarize_phenomena
 from lm.text.sources.stories.derivation import derive
 from lm.text.sources.stories.grammar import plots, render, story
+from lm.tokens.tokenfile import TokenFile
 
 PIECE = re.compile(r" ?\w{1,4}|.", re.S)  # words of more than four letters are several tokens
 EOT = 0
@@ -101,3 +105,15 @@ def test_other_text_is_refused():
     ids, spans, tokenizer = corpus(["Once upon a time", "there was no story."])
     with pytest.raises(DataError, match="not a story"):
         split_loss(np.zeros(len(ids)), ids, spans, tokenizer)
+
+
+def test_only_stories_that_the_tokenizer_keeps_are_split_by_phenomenon(capsys):
+    ids = np.array([1, EOT, 2, EOT], np.uint16)
+    validation = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": EOT}})
+    losses, other = np.zeros(len(ids)), types.SimpleNamespace(decode=lambda ids: "no story", bytes_of=np.ones_like)
+    headers, stories = (
+        dataclasses.replace(validation, meta={**validation.meta, "surprisal_bits": bits}) for bits in (None, 50.0)
+    )
+    assert split_by_phenomenon(losses, headers, other) == {} and capsys.readouterr().out == ""
+    assert split_by_phenomenon(losses, stories, other) == {}
+    assert "not split by phenomenon: not a story of the grammar" in capsys.readouterr().out

@@ -1,0 +1,157 @@
+"""Test sums over documents: which tokens selected the model, sections, parts of a mixture."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.core.errors import IntegrityError
+from lm.evaluate.documents import (
+    make_details,
+    mark_selection,
+    part_of_documents,
+    sum_by_document,
+    summarize_parts,
+    summarize_sections,
+)
+from lm.tokens.tokenfile import TokenFile
+from lm.train.state import TrainingState
+from lm.train.step import validation_loss
+
+EOT = 9
+IDS = np.array([1, 2, 3, EOT, 1, 2, EOT, EOT, 3, 3, 3, EOT], np.uint16)  # documents of 4, 3, 1 and 4 tokens
+TOKEN_BYTES = np.array([0, 1, 2, 3, 0, 0, 0, 0, 0, 0])
+
+
+@pytest.fixture
+def validation() -> TokenFile:
+    return TokenFile(Path("validation.bin"), IDS, {"tokenizer": {"eot_id": EOT, "vocab_size": 10}})
+
+
+def documents_of(validation: TokenFile, selected: np.ndarray, utf8_bytes=(6, 3, 0, 9)) -> dict[str, np.ndarray]:
+    losses = np.arange(1, len(IDS) + 1, dtype=np.float32)
+    utf8_bytes = np.array(utf8_bytes)
+    documents = sum_by_document(losses, selected, TOKEN_BYTES[IDS], validation.spans, utf8_bytes)
+    return documents | {"leaked_fraction": np.array([0.0, 0.19, 0.2, 1.0])}
+
+
+class RecordingModel:
+    """A model of losses of zero that keeps the windows (T,) that it scored."""
+
+    device = torch.device("cpu")
+
+    def __init__(self):
+        self.scored = []
+
+    def eval(self):
+        pass
+
+    train = eval
+
+    def token_losses(self, ids, targets):
+        self.scored += list(targets.numpy())
+        return torch.zeros(targets.shape)
+
+
+@dataclasses.dataclass
+class Selection:
+    """The parameters of training that choose the selection tokens."""
+
+    eval_tokens: int
+    seq_len: int
+    micro_batch_tokens: int
+
+
+@pytest.mark.parametrize(("num_tokens", "eval_tokens", "seq_len"), [(2000, 400, 10), (950, 10000, 10), (330, 5, 32)])
+def test_selection_tokens_are_those_that_training_validates_on(num_tokens, eval_tokens, seq_len):
+    ids = np.arange(num_tokens, dtype=np.uint16)
+    ids[np.random.default_rng(1).integers(0, num_tokens // 2, 50)] = 0  # short documents, then a long one
+    tokens, model = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}}), RecordingModel()
+    selected = mark_selection(tokens, eval_tokens, seq_len)
+    validation_loss(TrainingState(model, []), tokens, Selection(eval_tokens, seq_len, 4 * seq_len), torch.float32)
+    assert np.array_equal(ids[selected], np.concatenate(model.scored))
+
+
+def test_no_token_selected_an_imported_model(validation):
+    assert not mark_selection(validation, eval_tokens=0, seq_len=10).any()
+
+
+def test_sums_by_document_keep_selection_tokens_apart(validation):
+    selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])  # the last two tokens of one document, two of the next
+    documents = documents_of(validation, selected)
+    assert documents["tokens"].tolist() == [4, 3, 1, 4]
+    assert documents["utf8_bytes"].tolist() == [6, 3, 0, 9]
+    assert documents["nats"].tolist() == [10, 18, 8, 42]
+    assert documents["selection_nats"].tolist() == [7, 11, 0, 0]
+    assert documents["selection_bytes"].tolist() == [3, 3, 0, 0]
+
+
+def test_bytes_are_those_of_the_text_where_the_tokenizer_changes_it(validation):
+    selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])
+    documents = documents_of(validation, selected, utf8_bytes=(12, 2, 1, 9))
+    assert documents["utf8_bytes"].tolist() == [12, 2, 1, 9]
+    assert documents["selection_bytes"].tolist() == [6, 2, 0, 0]
+
+
+def test_sections_leave_out_documents_without_text_in_them(validation):
+    selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])
+    sections = summarize_sections(documents_of(validation, selected))
+    assert {name: section["documents"] for name, section in sections.items()} == {
+        "selection": 2, "unseen": 2, "clean": 2,
+    }  # fmt: skip
+    assert sections["selection"]["bits_per_byte"] == pytest.approx((7 + 11) / math.log(2) / 6)
+    assert sections["unseen"]["bits_per_byte"] == pytest.approx((3 + 42) / math.log(2) / 12)
+    assert sections["clean"]["bits_per_byte"] == pytest.approx((10 + 18) / math.log(2) / 9)
+
+
+def test_a_section_without_text_is_absent(validation):
+    documents = documents_of(validation, np.zeros(len(IDS), bool))
+    documents["leaked_fraction"] = np.ones(4)
+    assert set(summarize_sections(documents)) == {"unseen"}
+
+
+def with_parts(validation: TokenFile, **documents: int) -> TokenFile:
+    parts = {name: {"documents": count, "utf8_bytes": 1, "passes": 1} for name, count in documents.items()}
+    return dataclasses.replace(validation, meta={**validation.meta, "parts": parts})
+
+
+def test_parts_of_a_mixture_are_summarized_in_the_order_of_the_stream(validation):
+    mixed = with_parts(validation, stories=1, headers=3)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool)) | part_of_documents(mixed)
+    assert documents["part"].tolist() == ["stories", "headers", "headers", "headers"]
+    parts = make_details(documents, np.ones(12, np.float32), entropy_bits=None)["parts"]
+    assert list(parts) == ["stories", "headers"]
+    assert parts["stories"] == {
+        "documents": 1, "bits_per_byte": pytest.approx(10 / math.log(2) / 6), "bits_per_byte_se": None,
+    }  # fmt: skip
+    assert parts["headers"]["documents"] == 2, "the empty document has no figure"
+    assert parts["headers"]["bits_per_byte"] == pytest.approx((18 + 42) / math.log(2) / 12)
+    assert parts["headers"]["bits_per_byte_se"] > 0
+
+
+def test_a_part_without_text_and_a_plain_source_have_no_figures(validation):
+    mixed = with_parts(validation, stories=2, empty=1, headers=1, none=0)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool))
+    assert list(summarize_parts(documents | part_of_documents(mixed))["parts"]) == [
+        "stories", "headers",
+    ]  # fmt: skip
+    assert part_of_documents(validation) == {}
+    assert "parts" not in make_details(documents, np.ones(12, np.float32), entropy_bits=None)
+
+
+def test_parts_that_count_other_documents_are_refused(validation):
+    with pytest.raises(IntegrityError, match=r"validation.json: `parts` counts 5 documents, the file holds 4; run"):
+        part_of_documents(with_parts(validation, stories=2, headers=3))
+
+
+def test_a_known_entropy_is_compared_to_the_loss(validation):
+    documents = documents_of(validation, np.zeros(len(IDS), bool))
+    details = make_details(documents, np.ones(12, np.float32), entropy_bits=50.0)
+    bits = (10 + 18 + 8 + 42) / math.log(2)
+    assert details["entropy"]["excess_bits_per_byte"] == pytest.approx((bits - 50) / 18)
+    assert details["entropy"]["excess_fraction"] == pytest.approx(bits / 50 - 1)
+    assert details["bits_per_byte_side_by_side"] == pytest.approx(12 / math.log(2) / 18)
+    assert "entropy" not in make_details(documents, np.ones(12, np.float32), entropy_bits=None)
