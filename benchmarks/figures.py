@@ -126,25 +126,30 @@ def stories() -> str:
 
 
 def phenomena() -> str:
-    """docs/metrics.md: the excess of `make stories` by phenomenon, at its end and earlier in the run."""
-    *earlier, end = read("phenomena")["states"]
-    last = end["phenomena"]
-    counts = [f"after {state['tokens'] / 1e6:.1f} M" for state in earlier]
-    rows = [
-        f"| phenomenon | tokens | surprisal | excess {' | '.join([*counts, 'at the end'])} |",
-        "|---|---|---|" + "---|" * (len(counts) + 1),
-    ]
-    for name in sorted(last, key=lambda name: -last[name]["excess_bits_per_story"]):
-        each = last[name]
-        before = [f"{state['phenomena'][name]['excess_bits_per_story']:.2f}" for state in earlier]
-        numbers = [f"{each[key]:.1f}" for key in ("tokens_per_story", "surprisal_bits_per_story")]
-        excess = f"{each['excess_bits_per_story']:.2f} ± {each['excess_se']:.2f}"
-        rows.append(f"| {' | '.join([name, *numbers, *before, excess])} |")
-    total = sum(each["excess_bits_per_story"] for each in last.values())
-    most = max(last, key=lambda name: last[name]["excess_bits_per_story"])
-    fraction = last[most]["excess_bits_per_story"] / total
-    head = f"Tokens per story; surprisal and excess in bits per story. {fraction:.0%} of the excess is in: {most}."
-    return "\n".join([head, "", *rows])
+    """docs/metrics.md: the excess by phenomenon of `make stories`, on the way and at its end, and of the longer run."""
+    first, *longer = read("phenomena")["runs"].values()
+    ends = [first["states"][-1], *(run["states"][-1] for run in longer)]
+    last = ends[0]["phenomena"]
+    names = sorted(last, key=lambda name: -last[name]["excess_bits_per_story"])
+    columns = {"phenomenon": names}
+    for title, key in (("tokens", "tokens_per_story"), ("surprisal", "surprisal_bits_per_story")):
+        columns[title] = [f"{last[name][key]:.1f}" for name in names]
+    for state in (*first["states"][:-1], *ends):
+        found = [state["phenomena"][name] for name in names]
+        columns[f"excess after {state['tokens'] / 1e6:.1f} M"] = [
+            f"{each['excess_bits_per_story']:.2f}" + (f" ± {each['excess_se']:.2f}" if state in ends else "")
+            for each in found
+        ]
+    sentences = []
+    for state in ends:
+        excess = {name: each["excess_bits_per_story"] for name, each in state["phenomena"].items()}
+        most, total = max(excess, key=lambda name: excess[name]), sum(excess.values())
+        sentences.append(
+            f"After {state['tokens'] / 1e6:.1f} M tokens the excess is {total:.1f} bits per story, of which "
+            f"{excess[most] / total:.0%} is in one phenomenon: {most}."
+        )
+    rows = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
+    return "\n".join([*sentences, "", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def default_data() -> str:

@@ -109,7 +109,7 @@ def bytes_below(folder: Path) -> int:
 
 
 def measure(documents: int) -> dict:
-    """Audit so many documents; return peak memory, CPU seconds, and bytes on the disk while it runs and after it."""
+    """Audit a number of documents; return peak memory, CPU seconds, and bytes on the disk while it runs and after."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         make_input(folder, documents)

@@ -1,12 +1,13 @@
-"""Evaluate the excess loss on stories by phenomenon in several states of one run.
+"""Evaluate the excess loss on stories by phenomenon in several states of each run.
 
-    PYTHONPATH=src:benchmarks python benchmarks/phenomena.py EXPERIMENT
+    PYTHONPATH=src:benchmarks python benchmarks/phenomena.py stories stories_long
 
-The experiment's data come from DVC's cache, its states from .runs, where it keeps some (`train.keep_states` of
-runtime.yaml). Writes benchmarks/results/phenomena.json and phenomena.png.
+The data of the experiments come from DVC's cache, their states from .runs, which keeps some of each run
+(`train.keep_states` of runtime.yaml). Writes benchmarks/results/phenomena.json and phenomena.png.
 """
 
 import argparse
+import functools
 import subprocess
 import tempfile
 from pathlib import Path
@@ -34,8 +35,8 @@ DATA = (
     "data/processed_datasets/validation.json",
     "data/tokenizer",
     "data/models",
+    "data/evaluation",
 )
-STRIDE_FRACTION = 0.125  # as `make stories` evaluates
 MARKERS = "osD^vPX*<>"
 
 
@@ -49,14 +50,30 @@ def states_of(run: Path) -> list[tuple[int, dict]]:
     return [*kept, (last["tokens_seen"], final)]
 
 
-def phenomena_of(weights: dict, record: dict, validation, tokenizer) -> dict:
+def phenomena_of(weights: dict, record: dict, stride: int, validation, tokenizer) -> dict:
     """Score weights of the run `record`, a model.json; return the figures of `summarize_phenomena`."""
     model, seq_len = Gemma3Model(ModelConfig(**record["config"])), record["seq_len"]
     model.load_state_dict(weights)
     model.document_start_id = None if record["attend_across_documents"] else record["eot_id"]
-    stride = max(1, round(STRIDE_FRACTION * seq_len))
     losses, _ = score_tokens(model, validation, seq_len, stride, max(1, 8192 // seq_len), torch.float32)
     return summarize_phenomena(split_loss(losses, validation.ids, validation.spans, tokenizer))
+
+
+def evaluate(experiment: str) -> dict:
+    """Return the fingerprint of a run, its number of stories, and the phenomena of each of its states."""
+    with tempfile.TemporaryDirectory(prefix="phenomena-") as name:
+        for path in DATA:
+            subprocess.run(["dvc", "get", "-q", "--rev", experiment, ".", path, "-o", Path(name) / path], check=True)
+        validation, tokenizer = open_tokens(Path(name) / DATA[0]), load_tokenizer(Path(name) / "data" / "tokenizer")
+        record = read_json(Path(name) / "data" / "models" / "model.json")
+        stride = read_json(Path(name) / "data" / "evaluation" / "details.json")["stride_tokens"]
+        rows = []
+        for tokens, weights in states_of(ROOT / ".runs" / record["fingerprint"]):
+            found = phenomena_of(weights, record, stride, validation, tokenizer)
+            rows.append({"tokens": tokens, "phenomena": found})
+            total = sum(each["excess_bits_per_story"] for each in found.values())
+            print(f"{experiment}, {tokens:,} tokens: an excess of {total:.1f} bits per story", flush=True)
+        return {"fingerprint": record["fingerprint"], "stories": len(validation.spans), "states": rows}
 
 
 def draw(axes: Axes, rows: list[dict]) -> None:
@@ -74,30 +91,14 @@ def draw(axes: Axes, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    """Evaluate every state, and write the figures and the picture."""
-    parser = argparse.ArgumentParser(description="The excess by phenomenon in the states of a run.")
-    parser.add_argument("experiment")
+    """Evaluate the states of each run, and write the figures and the picture."""
+    parser = argparse.ArgumentParser(description="The excess by phenomenon in the states of runs.")
+    parser.add_argument("experiments", nargs="+")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="phenomena-") as name:
-        for path in DATA:
-            subprocess.run(
-                ["dvc", "get", "-q", "--rev", args.experiment, ".", path, "-o", Path(name) / path], check=True
-            )
-        validation, tokenizer = open_tokens(Path(name) / DATA[0]), load_tokenizer(Path(name) / "data" / "tokenizer")
-        record = read_json(Path(name) / "data" / "models" / "model.json")
-        rows = []
-        for tokens, weights in states_of(ROOT / ".runs" / record["fingerprint"]):
-            found = phenomena_of(weights, record, validation, tokenizer)
-            rows.append({"tokens": tokens, "phenomena": found})
-            total = sum(each["excess_bits_per_story"] for each in found.values())
-            print(f"{tokens:,} tokens: an excess of {total:.1f} bits per story", flush=True)
-        details = {
-            "fingerprint": record["fingerprint"],
-            "stories": len(validation.spans),
-            "versions": versions("torch"),
-        }
-    write_json(RESULTS / "phenomena.json", details | {"versions": versions("torch"), "states": rows})
-    figure = plots.figure_of(lambda axes: draw(axes, rows), size=(7.5, 4.0), title="Excess loss by phenomenon")
+    runs = {experiment: evaluate(experiment) for experiment in args.experiments}
+    write_json(RESULTS / "phenomena.json", {"versions": versions("torch"), "runs": runs})
+    panels = [functools.partial(draw, rows=run["states"]) for run in runs.values()]
+    figure = plots.figure_of(*panels, size=(7.5, 3.5 * len(panels)), title="Excess loss by phenomenon")
     plots.save_png(figure, RESULTS / "phenomena.png")
 
 

@@ -51,7 +51,7 @@ def test_processors_are_listed_with_what_their_list_does_not_show():
 
 
 def test_the_phenomena_sum_to_the_excess_of_the_recorded_stories():
-    last = figures.read("phenomena")["states"][-1]["phenomena"].values()
+    last = figures.read("phenomena")["runs"]["stories"]["states"][-1]["phenomena"].values()
     excess = figures.read("stories")["evaluation"]["entropy"]["excess_bits_per_document"]
     assert sum(each["excess_bits_per_story"] for each in last) == pytest.approx(excess, abs=1e-3)
     evaluated = figures.read("stories")["evaluation"]["phenomena"].values()

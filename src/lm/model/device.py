@@ -171,5 +171,5 @@ def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None
         synchronize(device)
         elapsed = time.perf_counter() - started
         best = min(best, elapsed / count)
-        count *= 2 if elapsed < MEASURED_S else 1  # so many that launching and waiting do not count
+        count *= 2 if elapsed < MEASURED_S else 1  # until launching and waiting take a negligible share
     return 2 * size**3 / best

@@ -225,7 +225,7 @@ class Gemma3Model(nn.Module):
     def refuse_second_document(self, ids: Tensor) -> dict:
         """Raise ValueError if ids (B, T), which follow others in a cache, begin a document; else no mask is needed."""
         if self.document_start_id is not None and (ids == self.document_start_id).any():
-            raise ValueError("a cached text goes on after its document's end, needed: a new cache for each document")
+            raise ValueError("the cache holds the end of a document, needed: a new cache for each document")
         return {}
 
     def attention_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:

@@ -161,7 +161,7 @@ def _mixed_rows(manifest: dict, part_slice: Slice, parts: list[Part]) -> Iterato
 
 
 def expected_chars(manifest: dict, part: Slice) -> float:
-    """Return how many characters the slice has, about so many for the mixed stream of a mixture."""
+    """Return the number of characters of the slice; for a mixture it is an estimate."""
     if "parts" in manifest:
         weights = getattr(part, "weights", {})
         parts = [each for name, each in manifest["parts"].items() if part.split in each and weights.get(name, 1)]

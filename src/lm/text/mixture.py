@@ -99,7 +99,7 @@ def _one_pass(part: Part) -> Iterator[tuple[pa.Array, np.ndarray]]:
     if part.num_bytes > BATCH_BYTES:
         yield from ((batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in part.rows)
         return
-    # Reading a small part anew for each of many passes would take far longer than its documents.
+    # Reading a small part again for each of many passes would take far longer than its documents.
     batches = [(batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in part.rows]
     num_rows = sum(len(lengths) for _, lengths in batches)
     passes = max(1, min(BATCH_BYTES // part.num_bytes, MAX_BATCH_ROWS // num_rows))

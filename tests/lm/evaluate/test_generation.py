@@ -85,7 +85,9 @@ def test_a_second_document_in_a_cache_is_refused(within):
     cache = KVCache()
     within.hidden(torch.tensor([[9, 1, 2]]), cache)
     within.hidden(torch.tensor([[3]]), cache)
-    with pytest.raises(ValueError, match="goes on after its document's end, needed: a new cache for each document"):
+    with pytest.raises(
+        ValueError, match="the cache holds the end of a document, needed: a new cache for each document"
+    ):
         within.hidden(torch.tensor([[9]]), cache)
     with pytest.raises(ValueError, match="a new cache"):
         within.hidden(torch.tensor([[9, 1, 9]]), KVCache())

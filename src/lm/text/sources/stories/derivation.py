@@ -19,7 +19,7 @@ class Span(NamedTuple):
 
 
 class Derivation(NamedTuple):
-    """The spans of a story of n characters, in order, and what is known of its prefixes.
+    """The spans of a story of n characters, in order, and the probabilities of its prefixes.
 
     surprisal_bits: (n + 2,) float64, -log2 of the probability that a story begins with the first i characters; the last
     entry is that of the story with its end. num_plots: (n + 1,) int64, the plots that can begin so.
@@ -31,7 +31,7 @@ class Derivation(NamedTuple):
 
 
 def derive(text: str) -> Derivation:
-    """Return the derivation of a story, with probabilities summed over all plots; DataError if it is no story."""
+    """Return the derivation of a story, with probabilities summed over all plots; DataError if no plot writes it."""
     followed = [follow(plot, text) for plot in plots()]
     complete = [number for number, (_, spans) in enumerate(followed) if spans is not None]
     if not complete:
