@@ -147,6 +147,17 @@ def test_a_mixture_has_a_row_for_each_part(folder):
     assert f"{head} {' '.join(rows)}" in words and "parts.long" not in words
 
 
+def test_the_excess_on_stories_has_a_row_for_each_phenomenon(folder):
+    details, words = read_json("data/evaluation/details.json"), made_page().words()
+    excess = [each["excess_bits_per_story"] for each in details["phenomena"].values()]
+    assert sum(excess) == pytest.approx(details["entropy"]["excess_bits_per_document"], abs=1e-6)
+    head = "phenomenon tokens surprisal, bits loss, bits excess, bits standard error which plot"
+    assert head in words and "phenomena." not in words
+    for name, each in details["phenomena"].items():
+        row = " ".join(report.readable(each[key]) for key in sections.PHENOMENON)
+        assert f"{name} {row}" in words, name
+
+
 def test_dropped_documents_are_counted_and_shown_with_what_they_repeat(folder):
     def drop(details):
         counts = {"min_chars": (3, 9), "exact_duplicates": (1, 5)}

@@ -69,7 +69,8 @@ def split_loss(losses: np.ndarray, ids: np.ndarray | ShardedIds, spans: np.ndarr
         kinds = _kinds(text, derivation)
         indices = [_phenomenon(text, begin, kinds) for begin in begins]
         surprisal = derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]
-        for total, values in zip(totals, (np.ones(len(ends)), surprisal, losses[start:end] / math.log(2)), strict=True):
+        loss_bits = losses[start:end].astype(np.float64) / math.log(2)
+        for total, values in zip(totals, (np.ones(len(ends)), surprisal, loss_bits), strict=True):
             total[row] = np.bincount(indices, values, len(PHENOMENA))
     return totals
 

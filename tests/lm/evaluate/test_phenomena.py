@@ -48,13 +48,13 @@ STORIES = [story(5, index) for index in range(40)]
 
 def test_the_parts_sum_to_the_whole_and_their_surprisal_to_that_of_the_story():
     ids, spans, tokenizer = corpus([s.text for s in STORIES])
-    losses = np.random.default_rng(1).gamma(1.0, 1.0, len(ids))
+    losses = np.random.default_rng(1).gamma(1.0, 1.0, len(ids)).astype(np.float32)  # as a model's
     totals = split_loss(losses, ids, spans, tokenizer)
     assert totals.surprisal_bits.sum(1) == pytest.approx([s.surprisal_bits for s in STORIES], abs=1e-6)
-    assert totals.loss_bits.sum() == pytest.approx(losses.sum() / math.log(2), abs=1e-6)
+    assert totals.loss_bits.sum() == pytest.approx(losses.sum(dtype=float) / math.log(2), abs=1e-6)
     assert totals.tokens.sum() == len(ids)
     found = summarize_phenomena(totals)
-    whole = losses.sum() / math.log(2) - sum(s.surprisal_bits for s in STORIES)
+    whole = losses.sum(dtype=float) / math.log(2) - sum(s.surprisal_bits for s in STORIES)
     parts = sum(part["excess_bits_per_story"] for part in found.values())
     assert list(found) == list(PHENOMENA) and parts == pytest.approx(whole / len(STORIES), abs=1e-6)
     above = (totals.loss_bits - totals.surprisal_bits)[:, INDEX_OF["new word"]]
