@@ -154,7 +154,15 @@ def outputs() -> list[bytes]:
     return [Path(name).read_bytes() for name in OUTPUTS]
 
 
-@pytest.mark.parametrize(("optimizer", "steps", "counts"), [("muon", STEPS, (2, 4)), ("adamw", 20, (4,))])
+@pytest.mark.parametrize(
+    ("optimizer", "steps", "counts"),
+    [
+        pytest.param("muon", STEPS, (2, 4), marks=pytest.mark.slow),
+        pytest.param("adamw", STEPS, (2, 4), marks=pytest.mark.slow),
+        ("muon", 10, (2, 4)),
+        ("adamw", 10, (4,)),
+    ],
+)
 def test_portable_numerics_have_the_same_bits_with_any_number_of_ranks(workspace, optimizer, steps, counts):
     length = {"train.max_tokens": 128 * steps, "train.eval_every_tokens": 64 * steps}
     units = {"train.numerics": "portable", "train.micro_batch_tokens": 16, "train.batch_tokens": 128}
