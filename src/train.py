@@ -207,7 +207,7 @@ def start(run: Run) -> None:
     if params.compile:
         model.compile()
     world.place_model(model, run.device)
-    run.state = TrainingState(model, build_optimizers(model, params, run.dtype), world)
+    run.state = TrainingState(model, build_optimizers(model, params, run.dtype), world, params.average_decay)
     run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
     print_plan(run)
 
@@ -285,12 +285,11 @@ def finish(run: Run) -> None:
         return
     provenance = {
         "fingerprint": run.folder.name, "config": dataclasses.asdict(run.config),
-        **{name: getattr(params, name) for name in ("seq_len", "seed", "eval_tokens", "attend_across_documents")},
         "eot_id": run.train.eot_id, "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
         "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
         "init_sha256": run.initial_sha256,
     }  # fmt: skip
-    write_results(run.folder / "done", state, run.plan, provenance)
+    write_results(run.folder / "done", state, run.plan, params, provenance)
     for state_file in run.folder.glob("*state-*"):
         state_file.unlink()
     print_end(state, params)

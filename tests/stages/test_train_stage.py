@@ -169,6 +169,24 @@ def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_p
     assert json.loads(Path("data/models/model.json").read_text())["attend_across_documents"] is True
 
 
+def test_a_run_with_an_average_leaves_a_model_that_is_the_average(workspace):
+    published = {}
+    for decay in (0.0, 0.8):
+        workspace.change(**{"train.average_decay": decay})
+        assert train_stage.main(ARGUMENTS) == 0
+        model, record = load_trained(Path("data/models"), torch.device("cpu"))
+        assert record["average_decay"] == decay
+        validation = open_tokens("validation.bin")
+        selected = eval_stage.mark_selection(validation, record["eval_tokens"], 32)
+        losses, _ = eval_stage.score(model, validation, 32, 32, FreeCores())
+        assert losses[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
+        rows = Path("plots/training.csv").read_text()
+        published[decay] = rows, *(torch.load(path) for path in sorted(Path("data/models").glob("*.pt")))
+    assert published[0.0][0] == published[0.8][0], "training itself is the same"
+    for without, averaged in zip(published[0.0][1:], published[0.8][1:], strict=True):
+        assert all(not torch.equal(without[name], averaged[name]) for name in without)
+
+
 def test_patience_stops_the_run_early(workspace, capsys):
     workspace.change(**{"train.patience_evals": 1, "train.peak_lr": 2.0, "train.warmup_steps": 0,
                         "train.eval_every_tokens": 512, "train.divergence_nats": None})  # fmt: skip

@@ -62,10 +62,11 @@ def copy(source, target):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A finished run of 20 steps with validations and kept states at 5, 10 and 15."""
+    """A finished run of 20 steps with an average, with validations and kept states at 5, 10 and 15."""
     workspace = Workspace(tmp_path_factory.mktemp("recompute"))
     workspace.make_small()
-    workspace.change(**{"train.eval_every_tokens": 2560, "train.numerics": "fast"})  # whose bits threads change
+    workspace.change(**{"train.eval_every_tokens": 2560, "train.average_decay": 0.8})
+    workspace.change(**{"train.numerics": "fast"})  # whose bits threads change
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
         patch.delenv("DVC_ROOT", raising=False)
@@ -136,7 +137,7 @@ def test_one_changed_bit_of_a_kept_state_is_always_found(workspace):
     state = checkpoints.load_state(kept()[5])
     recorded, rng = read_curve(CURVE), np.random.default_rng(3)
     check_start(Interval(5, 10, kept()[5]), recorded)
-    tensors = list(named_tensors(state["model"], state["optimizers"]))
+    tensors = list(named_tensors(state))
     for name, tensor in tensors[:: max(1, len(tensors) // 20)]:
         position = int(rng.integers(tensor.numel()))
         found = flip_in_state(kept()[5], name, position)

@@ -8,6 +8,7 @@ from lm.core.params import needed
 TOKEN_COUNTS = (
     "seq_len", "batch_tokens", "micro_batch_tokens", "log_every_tokens", "eval_every_tokens", "eval_tokens",
 )  # fmt: skip
+BELOW_ONE = ("beta1", "beta2", "average_decay")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,7 @@ class TrainParams:
     beta1: float
     beta2: float
     grad_clip: float
+    average_decay: float
     numerics: Literal["portable", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
@@ -56,7 +58,7 @@ class TrainParams:
             ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
             ("decay_share", 0 < self.decay_share <= 1, "above 0, at most 1"),
             ("weight_decay", self.weight_decay >= 0, "0 or more"),
-            *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in ("beta1", "beta2")),
+            *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in BELOW_ONE),
             ("seed", 0 <= self.seed < 2**63, "from 0 to below 2^63"),
             ("patience_evals", self.patience_evals is None or self.patience_evals >= 1, "null or at least 1"),
             ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),

@@ -12,6 +12,7 @@ from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
 
+RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents", "average_decay")  # parameters in model.json
 TIMING = ("tokens", "seconds", "validation_seconds", "saving_seconds")  # the columns of History.timing
 
 
@@ -72,12 +73,13 @@ def write_timing(folder: Path, state: TrainingState, computed_on: dict) -> None:
     write_json(folder / "timing.json", {**seconds, "computed_on": computed_on})
 
 
-def write_results(folder: Path, state: TrainingState, plan: Plan, provenance: dict) -> None:
+def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainParams, provenance: dict) -> None:
     """Write models, metrics and curves of a finished run; `provenance` describes in model.json what made the model."""
     tokens_at = {step: tokens for step, tokens, _ in state.history.validation}
     last_step, last_tokens, last_loss = state.history.validation[-1]
     record = {
         **provenance,
+        **{name: getattr(params, name) for name in RECORDED},
         "segments": state.segments,
         "training": {
             "steps": state.step, "epochs": last_tokens / plan.train_tokens,

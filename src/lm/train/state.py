@@ -1,5 +1,6 @@
 """The state of a training run: everything that the next step depends on, and the rows of the curves so far."""
 
+import contextlib
 import dataclasses
 import hashlib
 import math
@@ -33,6 +34,8 @@ class TrainingState:
     model: Gemma3Model
     optimizers: list[torch.optim.Optimizer]
     world: World = SINGLE_PROCESS
+    average_decay: float = 0.0  # 0.0: no average
+    average: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # of the weights, from step 1 on
     step: int = 0
     best_loss: float = math.inf
     best_step: int = 0
@@ -48,18 +51,24 @@ class TrainingState:
     def as_dict(self) -> dict:
         """Return the whole state on the main rank, as tensors and plain values; all ranks call it together."""
         return {
-            "model": self.world.gather(self.model.state_dict()),
-            "optimizers": [self.world.gather(optimizer.state_dict()) for optimizer in self.optimizers],
+            **self.world.gather(self._tensors()),
             "history": dataclasses.asdict(self.history),
             "rng": torch.get_rng_state(),
             **{name: getattr(self, name) for name in self.PLAIN},
         }
+
+    def _tensors(self) -> dict:
+        """Return the tensors that training changes, without a copy; of sharded ones this rank's shards."""
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+        return {"model": self.model.state_dict(), "optimizers": optimizers, "average": self.average}
 
     def restore(self, saved: dict) -> None:
         """Load a state that `as_dict` returned."""
         self.model.load_state_dict(self.world.shard_weights(saved["model"], self.model))
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(self.world.shard_optimizer_state(state, optimizer))
+        average = self.world.shard_weights(saved["average"], self.model)
+        self.average = {name: value.to(self.model.device) for name, value in average.items()}
         self.history = History(**saved["history"])
         torch.set_rng_state(saved["rng"])
         for name in self.PLAIN:
@@ -73,17 +82,50 @@ class TrainingState:
         if before != here:
             self.segments.append({"from_step": self.step, **here})
 
+    def update_average(self) -> None:
+        """Move the average toward the weights after `step` steps, if there is one; it starts as those of step 1.
+
+        With the decay min(average_decay, (1 + step) / (10 + step)) the first weights are soon forgotten
+        (num_updates of TensorFlow's tf.train.ExponentialMovingAverage).
+        """
+        if not self.average_decay:
+            return
+        weights, decay = self.model.state_dict(), min(self.average_decay, (1 + self.step) / (10 + self.step))
+        if not self.average:
+            self.average = {name: value.clone() for name, value in weights.items()}
+        for name, value in weights.items():
+            self.average[name].lerp_(value, 1 - decay)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Put the average of the weights, if there is one, into the model, and the weights back at the end."""
+        self._swap_average()
+        try:
+            yield
+        finally:
+            self._swap_average()
+
+    def _swap_average(self) -> None:
+        """Exchange the average and the weights, one tensor at a time."""
+        weights = self.model.state_dict() if self.average else {}  # FSDP then reads the shards anew
+        for name, value in weights.items():
+            kept = value.clone()
+            value.copy_(self.average[name])
+            self.average[name].copy_(kept)
+
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return a copy of the weights on the CPU, in model order. All ranks call it; the main rank's is whole."""
-        weights = self.world.gather(self.model.state_dict())
+        """Return a copy on the CPU of what validations score: the average, or without one the weights, in model order.
+
+        All ranks call it; the main rank's is whole.
+        """
+        weights = self.world.gather(self.average or self.model.state_dict())
         return {name: value.detach().cpu().clone() for name, value in weights.items()}
 
     def digest(self) -> str:
         """Return the `digest_of` this state on the main rank; all ranks call it together."""
         if not (self.world.is_main or self.world.sharded):
             return ""
-        tensors = named_tensors(self.model.state_dict(), [optimizer.state_dict() for optimizer in self.optimizers])
-        return digest_of((name, self.world.gather(tensor)) for name, tensor in tensors)
+        return digest_of((name, self.world.gather(tensor)) for name, tensor in named_tensors(self._tensors()))
 
     def count_seconds(self, activity: str) -> None:
         """Add the time since the last call to seconds[activity]."""
@@ -91,12 +133,13 @@ class TrainingState:
         self.seconds[activity] += self.measured - before
 
 
-def named_tensors(model: dict[str, torch.Tensor], optimizers: list[dict]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights in model order, then each optimizer's tensors by parameter; `as_dict` has both arguments."""
-    yield from model.items()
-    for i, optimizer in enumerate(optimizers):
+def named_tensors(saved: dict) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weights in model order, each optimizer's tensors by parameter, and the average, of an `as_dict`."""
+    yield from saved["model"].items()
+    for i, optimizer in enumerate(saved["optimizers"]):
         for parameter, values in sorted(optimizer["state"].items()):
             yield from ((f"optimizers.{i}.{parameter}.{name}", tensor) for name, tensor in sorted(values.items()))
+    yield from ((f"average.{name}", tensor) for name, tensor in saved["average"].items())
 
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:

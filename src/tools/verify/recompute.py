@@ -85,7 +85,7 @@ def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None
         remedy = f"delete it and {interval.record.name}, or begin elsewhere with --from"
         check_sha256(interval.record.with_suffix(".pt"), read_json(interval.record).get("sha256", "missing"), remedy)
         state = checkpoints.load_state(interval.record)
-        digest = digest_of(named_tensors(state["model"], state["optimizers"]))
+        digest = digest_of(named_tensors(state))
         if digest != recorded[interval.start]["state_digest"]:
             problem = f"{CURVE} records {recorded[interval.start]['state_digest']} at step {interval.start}"
             raise IntegrityError(f"{interval.record.with_suffix('.pt')}: its digest is {digest}, {problem}")

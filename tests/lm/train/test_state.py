@@ -33,7 +33,7 @@ def flip_last_bit(tensor, position):
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
     saved = state_after_a_step(optimizer).as_dict()
-    tensors = dict(named_tensors(saved["model"], saved["optimizers"]))
+    tensors = dict(named_tensors(saved))
     before, rng = digest_of(tensors.items()), np.random.default_rng(5)
     assert len(before) == DIGEST_DIGITS
     found = set()
@@ -51,7 +51,7 @@ def test_every_weight_and_every_tensor_of_an_optimizer_counts(optimizer):
     state = state_after_a_step(optimizer)
     saved = state.as_dict()
     kept = [tensor for each in saved["optimizers"] for values in each["state"].values() for tensor in values.values()]
-    tensors = [tensor for _, tensor in named_tensors(saved["model"], saved["optimizers"])]
+    tensors = [tensor for _, tensor in named_tensors(saved)]
     assert {id(tensor) for tensor in tensors} == {id(tensor) for tensor in [*saved["model"].values(), *kept]}
     for tensor in tensors:
         before = state.digest()
