@@ -13,7 +13,7 @@ import large_corpus
 import recipes
 import summarize
 from lm.core.errors import ParamsError
-from lm.core.params import coerce
+from lm.core.params import coerce, read_yaml
 from lm.train.config import TrainParams
 from support import ROOT
 
@@ -48,6 +48,15 @@ def test_processors_are_listed_with_what_their_list_does_not_show():
     later = figures_bits.table_of_processors([one, one | {"weights": "cd34"}], ["cd34"])
     assert "The present runs end with `cd34`; other digests are those of earlier versions." in later
     assert "No processor is recorded yet." in figures_bits.table_of_processors([], [])
+
+
+def test_an_average_of_the_weights_helps_in_the_middle_of_the_default_run_and_not_at_its_end():
+    """As docs/experiments.md says, and as the default of params.yaml supposes."""
+    found = figures.read("weight_average")
+    assert list(found["nats_per_token"]) == ["1", "2", "3", "4", "5"]
+    assert found["differences"]["40"]["average_decay 0.98"]["high"] < -0.05
+    assert all(each["mean"] > 0 for each in found["differences"]["100"].values())
+    assert read_yaml(ROOT / "params.yaml")["train"]["average_decay"] == found["train"]["average_decay"] == 0.0
 
 
 def test_the_phenomena_sum_to_the_excess_of_the_recorded_stories():

@@ -83,10 +83,10 @@ class TrainingState:
             self.segments.append({"from_step": self.step, **here})
 
     def update_average(self) -> None:
-        """Move the average toward the weights after `step` steps, if there is one; it starts as those of step 1.
+        """Move the average toward the weights, unless average_decay is 0.0; it begins as the weights after step 1.
 
-        With the decay min(average_decay, (1 + step) / (10 + step)) the first weights are soon forgotten
-        (num_updates of TensorFlow's tf.train.ExponentialMovingAverage).
+        The decay is min(average_decay, (1 + step) / (10 + step)), so that an early average forgets the first weights:
+        `num_updates` of tf.train.ExponentialMovingAverage in TensorFlow.
         """
         if not self.average_decay:
             return
@@ -98,7 +98,7 @@ class TrainingState:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Put the average of the weights, if there is one, into the model, and the weights back at the end."""
+        """Put the average, if there is one, into the model, and the weights back at the end."""
         self._swap_average()
         try:
             yield
@@ -107,7 +107,8 @@ class TrainingState:
 
     def _swap_average(self) -> None:
         """Exchange the average and the weights, one tensor at a time."""
-        weights = self.model.state_dict() if self.average else {}  # FSDP then reads the shards anew
+        # FSDP keeps some gathered weights after a validation; state_dict() makes it gather them again.
+        weights = self.model.state_dict() if self.average else {}
         for name, value in weights.items():
             kept = value.clone()
             value.copy_(self.average[name])

@@ -128,7 +128,9 @@ def check_divergence(state: TrainingState, params: TrainParams) -> None:
 def validation_loss(
     state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype, max_batches: int | None = None
 ) -> float:
-    """Return the mean nats per token over the windows of a token file that select the best model or average.
+    """Return the mean nats per token over the windows of a token file that select the best model.
+
+    If the state has an average of the weights, the average is scored.
 
     Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
