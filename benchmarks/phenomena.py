@@ -42,11 +42,11 @@ MARKERS = "osD^vPX*<>"
 
 def states_of(run: Path) -> list[tuple[int, dict]]:
     """Return the kept states of a run, and its final weights: (tokens seen, weights)."""
-    states = [(path, checkpoints.load_state(path)["model"]) for path in sorted(run.glob("kept-*.json"))]
+    states = {step: checkpoints.load_state(record) for step, record in checkpoints.kept_states(run).items()}
     last = read_json(run / "done" / "models" / "model.json")["last"]
     tokens_per_step = last["tokens_seen"] // last["step"]
     final = torch.load(run / "done" / "models" / "last_model_params.pt", weights_only=True)
-    kept = [(tokens_per_step * int(path.stem.removeprefix("kept-")), weights) for path, weights in states]
+    kept = [(tokens_per_step * step, state["average"] or state["model"]) for step, state in states.items()]
     return [*kept, (last["tokens_seen"], final)]
 
 
