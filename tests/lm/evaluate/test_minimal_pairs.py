@@ -1,0 +1,238 @@
+"""Scores of minimal pairs: equal characters are compared, a model without context is right in half of the pairs."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lm.evaluate import minimal_pairs
+from lm.evaluate.code_pairs import BRACKET, IDENTIFIER
+from lm.evaluate.minimal_pairs import (
+    CONTEXT_CHARS,
+    EncodedPair,
+    encode_pair,
+    find_pairs,
+    read_documents,
+    score_encoded,
+    score_pairs,
+    summarize_pairs,
+)
+from lm.evaluate.pair_choice import Pair
+from lm.evaluate.story_pairs import NEW_NAME, PRONOUN
+from lm.text.sources.stories.grammar import story
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import TokenFile
+from support import ROOT
+from support.model_cases import build, write_gemma_like
+
+C_SAMPLE = ROOT.parent / "shared" / "data" / "c-sample.parquet"
+
+
+def write_bpe(folder: Path, texts: list[str], vocab_size: int = 1000) -> Tokenizer:
+    folder.mkdir()
+    write_byte_level(folder, train_ranks([texts], vocab_size), "bpe")
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def code() -> list[str]:
+    """Return functions with random names."""
+    rng, texts = np.random.default_rng(3), []
+    syllables = ["ba", "co", "di", "fu", "ga", "he", "ki", "lo", "mu", "ne", "po", "ru", "sa", "ti", "vo"]
+    for _ in range(80):
+        a, b, c, d = ("".join(rng.choice(syllables, 3)) for _ in range(4))
+        lines = [
+            f"int {a}(int {b}, int *{c}) {{",
+            f"  int {d} = {c}[{b}];",
+            f"  {a}({d});",
+            f"  return {d} + {b};",
+            "}",
+        ]
+        texts.append("\n".join(lines) + "\n")
+    return texts
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory, code) -> Tokenizer:
+    return write_bpe(tmp_path_factory.mktemp("pairs") / "bpe", code)
+
+
+def token_file(texts: list[str], tokenizer: Tokenizer, surprisal_bits: float | None = None) -> TokenFile:
+    ids, _ = tokenizer.encode_documents(texts)
+    meta = {"tokenizer": {"eot_id": tokenizer.eot_id}, "surprisal_bits": surprisal_bits}
+    return TokenFile(Path("validation.bin"), ids, meta)
+
+
+def unigram_columns(texts: dict[int, str], pairs: list[Pair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """Return the table of a model that knows how often each token occurs, and no context."""
+    ids = np.concatenate([tokenizer.encode(text) for text in texts.values()])
+    nats = -np.log((np.bincount(ids, minlength=tokenizer.vocab_size) + 1) / (len(ids) + tokenizer.vocab_size))
+    encoded = [encode_pair(pair, texts[pair.document], tokenizer, 128) for pair in pairs]
+    columns = {"kind": np.array([pair.kind for pair in pairs]), "document": np.array([pair.document for pair in pairs])}
+    sums = {side: np.array([nats[getattr(pair, side)].sum() for pair in encoded]) for side in ("right", "wrong")}
+    return columns | {f"{side}_nats": values for side, values in sums.items()}
+
+
+def check_half_right(texts: list[str], are_stories: bool, tokenizer: Tokenizer, kinds: int) -> None:
+    documents = dict(enumerate(texts))
+    pairs = find_pairs(documents, are_stories, 500, seed=1)
+    found = summarize_pairs(unigram_columns(documents, pairs, tokenizer))["minimal_pairs"]
+    assert len(found) == kinds
+    for figures in found.values():
+        assert figures["accuracy"] == pytest.approx(0.5, abs=0.02)
+        assert figures["accuracy_interval"][0] < 0.5 < figures["accuracy_interval"][1]
+
+
+def test_a_unigram_model_is_right_in_half_of_the_story_pairs(tmp_path):
+    texts = [story(5, index).text for index in range(250)]
+    check_half_right(texts, True, write_bpe(tmp_path / "bpe", texts), kinds=4)
+
+
+@pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
+def test_a_unigram_model_is_right_in_half_of_the_pairs_of_real_code(tmp_path):
+    texts = pq.read_table(C_SAMPLE)["content"].to_pylist()[:300]
+    check_half_right(texts, False, write_bpe(tmp_path / "bpe", texts[:40], 2000), kinds=3)
+
+
+def test_the_pairs_do_not_depend_on_the_tokenizer(tmp_path, code, tokenizer):
+    other = write_bpe(tmp_path / "other", ["int other(void);"], 300)
+    files = [(token_file(code, each), each) for each in (tokenizer, other)]
+    pairs = [find_pairs(read_documents(file, each, 1), False, 100, seed=1) for file, each in files]
+    assert pairs[0] == pairs[1] and {pair.kind for pair in pairs[0]} == {BRACKET, IDENTIFIER}
+
+
+def test_only_text_of_the_grammar_has_story_pairs():
+    texts = {i: story(5, i).text for i in range(100)}
+    assert {pair.kind for pair in find_pairs(texts, True, 60, seed=1)} >= {NEW_NAME, PRONOUN}
+    assert find_pairs(texts, False, 60, seed=1) == []
+
+
+def test_stories_that_the_tokenizer_changes_give_no_pairs(capsys):
+    assert find_pairs({0: "once upon a time"}, True, 60, seed=1) == []
+    assert "no minimal pairs of the stories' grammar: not a story" in capsys.readouterr().out
+
+
+def test_a_long_file_is_searched_in_part(monkeypatch, code, tokenizer):
+    monkeypatch.setattr(minimal_pairs, "MAX_CHARS", 500)
+    texts = read_documents(token_file(code, tokenizer), tokenizer, seed=1)
+    assert 500 <= sum(map(len, texts.values())) < 500 + max(map(len, code))
+    assert all(texts[document] == code[document] for document in texts)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "gemma-like"])
+def test_both_words_are_encoded_whole_and_end_at_the_same_character(tmp_path, code, tokenizer, kind):
+    chosen = tokenizer if kind == "bpe" else write_gemma_like(tmp_path / "gemma", tmp_path / "source")
+    pairs = find_pairs(dict(enumerate(code)), False, 200, seed=1)
+    for pair in pairs:
+        context, right, wrong = encode_pair(pair, code[pair.document], chosen, 128)
+        assert context[0] == chosen.eot_id and right[0] != wrong[0]
+        of_right, of_wrong = (chosen.decode(context[1:] + word) for word in (right, wrong))
+        text, end = code[pair.document], pair.character + len(pair.right)
+        more = len(of_right) - end
+        assert more >= 0 and of_right == text[: end + more]
+        assert of_wrong == text[: pair.character] + pair.wrong + text[end : end + more]
+
+
+def test_a_token_that_goes_on_after_the_word_is_scored_in_both_texts(tmp_path):
+    merged = write_bpe(tmp_path / "bpe", ["f(x);\n" * 50], 260)
+    assert merged.encode(");") == [merged.encode(");")[0]]
+    pair = encode_pair(Pair(BRACKET, 0, 3, ")", "]"), "f(x);\n}", merged, 128)
+    assert merged.decode(pair.right) == ");" and merged.decode(pair.wrong) == "];"
+    pair = encode_pair(Pair(BRACKET, 0, 3, ")", "]"), "f(x) }\n", merged, 128)
+    assert merged.decode(pair.right) == ")" and merged.decode(pair.wrong) == "]"
+
+
+def test_the_context_begins_with_end_of_text_only_at_the_start_of_a_document(tokenizer):
+    text = "int a;\n" * 200 + "f(x);\n"
+    pair = Pair(BRACKET, 0, len(text) - 3, ")", "]")
+    encoded = encode_pair(pair, text, tokenizer, 1024)
+    decoded = tokenizer.decode(encoded.context)
+    assert tokenizer.eot_id not in encoded.context and decoded.endswith("\nf(x") and decoded[0].isspace()
+    assert CONTEXT_CHARS - 56 <= len(decoded) <= CONTEXT_CHARS
+
+
+def test_a_window_holds_the_context_and_either_word(tokenizer):
+    text = "int a;\n" * 20 + "f(abcdefgh, ij);\n"
+    for seq_len in (4, 16, 64):
+        context, right, wrong = encode_pair(Pair(IDENTIFIER, 0, 142, "abcdefgh", "x"), text, tokenizer, seq_len)
+        assert 1 <= len(context) <= seq_len and max(len(right), len(wrong)) <= seq_len
+        assert len(context) == 1 or len(context) + max(len(right), len(wrong)) - 1 <= seq_len
+
+
+ENCODED = [
+    EncodedPair([399, *range(1, length)], list(range(3, 3 + length % 3 + 1)), [7, 8][: 1 + length % 2])
+    for length in (1, 2, 15, 16, 17, 31, 42)
+]
+
+
+@pytest.mark.parametrize("document_start_id", [None, 399])
+def test_scores_are_the_losses_of_the_model_and_have_the_same_bits_in_any_batch(document_start_id, monkeypatch):
+    model = build(400)
+    model.document_start_id = document_start_id
+    together = score_encoded(model, ENCODED)
+    for threads in (1, 2):
+        monkeypatch.setattr(minimal_pairs, "BATCH_TOKENS", 64 * threads)
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        assert np.array_equal(score_encoded(model, ENCODED[::-1])[::-1], together)
+        torch.set_num_threads(before)
+    for (context, *words), nats in zip(ENCODED, together, strict=True):
+        for word, expected in zip(words, nats, strict=True):
+            ids = torch.tensor([context + word])
+            with torch.inference_mode():
+                losses = model.token_losses(ids[:, :-1], ids[:, 1:])[0]
+            assert losses[len(context) - 1 :].sum().item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_table_has_a_row_for_each_pair_and_can_be_written(code, tokenizer):
+    model, validation, calls = build(tokenizer.vocab_size, max_seq_len=64), token_file(code, tokenizer), []
+    columns = score_pairs(model, validation, tokenizer, 64, 60, 1, lambda: calls.append(1))
+    table = pa.table(columns)
+    assert table.column_names == ["kind", "document", "character", "right", "wrong", "right_nats", "wrong_nats"]
+    rows = list(zip(*(table[name].to_pylist() for name in table.column_names[:5]), strict=True))
+    assert len(rows) == 120 and rows == sorted(rows) and calls
+    assert all(code[document][character:].startswith(right) for _, document, character, right, _ in rows)
+    assert set(summarize_pairs(columns)["minimal_pairs"]) == {BRACKET, IDENTIFIER}
+
+
+def test_text_without_pairs_gives_an_empty_table_of_the_same_columns(code, tokenizer):
+    model = build(tokenizer.vocab_size)
+    empty, full = (
+        score_pairs(model, token_file(texts, tokenizer), tokenizer, 64, 60, 1) for texts in (["no pairs"] * 3, code)
+    )
+    assert pa.table(empty).schema == pa.table(full).schema and pa.table(empty).num_rows == 0
+    assert summarize_pairs(empty) == {}
+
+
+def columns_of(*credit: float, documents=None) -> dict[str, np.ndarray]:
+    """Return a table of one kind whose pairs are right (1), wrong (0) or a tie (0.5)."""
+    number = len(credit)
+    documents = np.arange(number) if documents is None else np.array(documents)
+    wrong = np.array([{1: 3.0, 0.5: 2.0, 0: 1.0}[each] for each in credit])
+    nats = {"right_nats": np.full(number, 2.0), "wrong_nats": wrong}
+    return {"kind": np.array(["a"] * number), "document": documents} | nats
+
+
+def test_a_tie_counts_one_half():
+    found = summarize_pairs(columns_of(1, 0.5, 0.5, 0, 1))["minimal_pairs"]["a"]
+    assert found["pairs"] == found["documents"] == 5 and found["accuracy"] == pytest.approx(0.6)
+
+
+def test_one_document_has_an_accuracy_without_an_interval():
+    found = summarize_pairs(columns_of(*[1, 1, 0, 1] * 20, documents=[3] * 80))["minimal_pairs"]["a"]
+    assert found == {"pairs": 80, "documents": 1, "accuracy": 0.75, "accuracy_interval": None}
+
+
+def test_a_perfect_accuracy_has_an_interval_that_depends_on_the_documents():
+    few, many = (
+        summarize_pairs(columns_of(*[1] * 500, documents=np.arange(500) % count))["minimal_pairs"]["a"]
+        for count in (10, 250)
+    )
+    low = [each["accuracy_interval"][0] for each in (few, many)]
+    assert few["accuracy"] == few["accuracy_interval"][1] == 1 and low[0] < 0.8 < low[1] < 1
+    assert not math.isnan(low[0])
