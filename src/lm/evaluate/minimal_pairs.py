@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from lm.core.errors import DataError
 from lm.evaluate import code_pairs, story_pairs
 from lm.evaluate.intervals import proportion_interval
-from lm.evaluate.pair_choice import Pair, Place, choose_pairs
+from lm.evaluate.pair_choice import Pair, Place, choose_pairs, credit_of
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
 from lm.tokenizer.load import Tokenizer
@@ -80,11 +80,6 @@ def summarize_pairs(columns: dict[str, np.ndarray]) -> dict[str, dict]:
             "accuracy_interval": interval and list(interval),  # 95 %
         }
     return {"minimal_pairs": summary} if summary else {}
-
-
-def credit_of(right_nats: np.ndarray, wrong_nats: np.ndarray) -> np.ndarray:
-    """Return 1 where the right word is more likely, 1/2 for a tie, else 0: (P,) float64."""
-    return (1 + np.sign(wrong_nats - right_nats)) / 2
 
 
 def read_documents(validation: TokenFile, tokenizer: Tokenizer, seed: int) -> dict[int, str]:

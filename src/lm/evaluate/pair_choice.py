@@ -56,6 +56,11 @@ def choose_pairs(places: list[Place], num_pairs: int, rng: np.random.Generator) 
     return sorted(pairs) if len(pairs) >= LEAST_PAIRS else []
 
 
+def credit_of(right_nats: np.ndarray, wrong_nats: np.ndarray) -> np.ndarray:
+    """Return 1 where the right word is more likely, 1/2 for a tie, else 0: (P,) float64."""
+    return (1 + np.sign(wrong_nats - right_nats)) / 2
+
+
 def _pair(place: Place, wrong: str) -> Pair:
     """Return the pair of a place and a wrong word."""
     return Pair(place.kind, place.document, place.character, place.word, wrong)

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lm.evaluate.minimal_pairs import credit_of
-from lm.evaluate.pair_choice import Pair
+from lm.evaluate.pair_choice import Pair, credit_of
 
 
 class PairedAccuracy(NamedTuple):
