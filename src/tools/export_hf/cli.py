@@ -17,21 +17,21 @@ from pathlib import Path
 
 import jinja2
 import tokenizers
-import torch
 import yaml
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, read_json, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
-from lm.formats.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained, write_pretrained
+from lm.formats.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained
 from lm.formats.hugging_face import WEIGHTS as SAFETENSORS
 from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams, count_parameters
-from lm.model.weights import RECORD, WEIGHTS, WEIGHTS_DIGITS, check_trained_with, load_trained, save_tensors
+from lm.model.weights import RECORD, WEIGHTS, WEIGHTS_DIGITS, save_tensors
 from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
-from lm.tokenizer.build import write_for_generation, write_huggingface
-from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
+from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.load import BACKEND, Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
+from tools.common.export import load_run, tokenizer_files, write_model
 from tools.common.parameters import SELECTORS, flatten, selected_presets
 from tools.common.tables import table
 
@@ -64,19 +64,12 @@ def check_replaceable(folder: Path, names: set[str]) -> None:
 
 def export(args: argparse.Namespace, folder: Path) -> None:
     """Write the best model of args.models, its tokenizer and its card, all or nothing."""
-    model, record = load_trained(args.models, torch.device("cpu"))
-    tokenizer = load_tokenizer(args.tokenizer)
-    check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
+    model, record, tokenizer = load_run(args.models, args.tokenizer)
     card = model_card(record, chosen_params(args, record), read_figures(args, record), tokenizer)
-    copied = [META, *tokenizer.meta["files"]]
-    check_replaceable(folder, {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, paths.TOKENIZER.name, *copied})
+    names = {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, paths.TOKENIZER.name, *tokenizer_files(tokenizer)}
+    check_replaceable(folder, names)
     with atomic_folder(folder) as temporary:
-        (temporary / paths.TOKENIZER.name).mkdir()
-        for name in copied:
-            shutil.copyfile(args.tokenizer / name, temporary / paths.TOKENIZER.name / name)
-        write_for_generation(temporary, args.tokenizer, tokenizer.eot_id)
-        write_pretrained(temporary, model, tokenizer.eot_id)
-        write_json(temporary / RECORD, {name: value for name, value in record.items() if name != "last"})
+        write_model(temporary, model, record, tokenizer)
         write_text(temporary / CARD, card)
 
 
