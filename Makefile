@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow test-lm-eval mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -13,6 +13,11 @@ test: .venv/ready-dev
 
 test-slow: .venv/ready-dev
 	python -m pytest -q -m slow -n logical --dist loadfile --no-loadscope-reorder tests
+
+# The tests that need lm-eval, which `make test` skips where it is not installed.
+test-lm-eval: .venv/ready-dev
+	python -m pip install --quiet --disable-pip-version-check -r requirements-lm-eval.txt
+	python -m pytest -q tests/tools/test_lm_eval.py
 
 # Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev
