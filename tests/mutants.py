@@ -255,6 +255,17 @@ MUTANTS = [
            "adapts", "lm/model/test_threads.py"),
     Mutant("attention's gradient of keys", "src/lm/model/kernels.py", " grad_k, grad_v, None", " -grad_k, grad_v, None",
            "lm/model/test_products.py"),
+    Mutant("agreement with lm-eval", "src/tools/lm_eval/agreement.py",
+           "        if difference is not None and not difference <= MAX_DIFFERENCE:\n", "        if False:\n",
+           "tools/test_lm_eval.py -k difference_above"),
+    Mutant("every token of a continuation is compared", "src/tools/lm_eval/agreement.py",
+           "return losses[num_context - num_tokens :]", "return losses[num_context - num_tokens + 1 :]",
+           "tools/test_lm_eval.py -k score_of_a_continuation"),
+    Mutant("wrong endings differ from the right one", "src/tools/make_tasks.py",
+           "(ending for ending in others if ending != item.ending)", "others", "tools/test_make_tasks.py"),
+    Mutant("the place of the right ending", "src/tools/make_tasks.py",
+           "rng.permutation(np.arange(len(items)) % NUM_ENDINGS)", "rng.integers(NUM_ENDINGS, size=len(items))",
+           "tools/test_make_tasks.py -k every_place"),
 ]  # fmt: skip
 
 
