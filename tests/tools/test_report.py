@@ -31,11 +31,13 @@ from support.workspace import Workspace
 from tools.common.parameters import flatten
 from tools.report import cli as report
 from tools.report import pictures, sections
+from tools.report.workspace import WIDTH, read_workspace
 
 CURVES = ["Loss by tokens", "Loss by time", "Learning rate and gradient norm", "Loss by context"]
 DOCUMENTS = "Loss and contamination by document"
 PICTURES = [*CURVES, "Parameters and FLOP by part", "Token length", "Document length", DOCUMENTS]
-SECTIONS = ["Curves", "Metrics", "Samples", "Model", "Data card", "Selection", "Parameters", "Provenance"]
+SECTIONS = ["Curves", "Metrics", "Where the loss is", "Samples", "Model", "Data card", "Selection", "Parameters"]
+SECTIONS += ["Provenance"]
 TEMPLATE = ROOT / ".dvc" / "plots" / "offline.html"
 
 
@@ -71,7 +73,7 @@ class Page(HTMLParser):
         self.attributes += attrs
         if tag == "img":
             self.pictures[dict(attrs)["alt"]] = dict(attrs)["src"]
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -128,6 +130,22 @@ def test_the_interval_and_the_documents_that_dominate_the_figure_are_named(folde
     assert f"{sentence} {rest:.3f}." in made_page().words()
 
 
+def test_the_breakdown_is_drawn_and_the_page_of_excerpts_is_beside_the_report(folder):
+    row = {"count_from": 0, "count_to": 0, "entries": 1, "tokens": 2, "nats_per_token": 3.5, "loss_fraction": 0.25}
+    one = {"from": 0.0, "to": 0.5, "tokens": 9, "probability": 0.3, "accuracy": 0.2}
+    calibration = {"tokens": 9, "accuracy": 0.2, "expected_calibration_error": 0.1, "bins": [one]}
+    length = {"tokens_from": 4, "tokens_to": 7, "documents": 1, "bits_per_byte": 1.5, "bits_per_byte_se": None}
+    details = read_json("data/evaluation/details.json")
+    details |= {"by_frequency": [row], "by_length": [length], "calibration": calibration}
+    write_json("data/evaluation/details.json", details)
+    write_json("data/evaluation/excerpts.json", {"has_regret": False, "places": [], "documents": []})
+    page = made_page("mine.html")
+    drawn = {"Calibration", "Loss by frequency of the token", "Loss by length of the document"}
+    assert drawn <= {*page.pictures} and "calibration" not in page.words()
+    assert ("href", "mine-reading.html") in page.attributes
+    assert ("href", "mine.html") in Page(Path("mine-reading.html").read_text(encoding="utf-8")).attributes
+
+
 def test_a_mixture_has_a_row_for_each_part(folder):
     assert "By part of the mixture" not in made_page().words()
     sidecar = Path("data/processed_datasets/validation.json")
@@ -180,11 +198,12 @@ def test_the_page_needs_no_other_file(folder):
     assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)
     for name, value in page.attributes:
         assert not name.startswith("on")
-        assert name not in ("src", "href", "srcset", "data") or value.startswith("data:image/svg+xml;base64,")
+        is_inside = value == "report-reading.html" or value.startswith("data:image/svg+xml;base64,")
+        assert name not in ("src", "href", "srcset", "data") or is_inside
     assert "url(" not in page.text and "@import" not in page.text and 'name="viewport"' in page.text
     for source in page.pictures.values():
         picture = svg(source)
-        assert float(picture.get("width").removesuffix("pt")) == pytest.approx(72 * sections.WIDTH)
+        assert float(picture.get("width").removesuffix("pt")) == pytest.approx(72 * WIDTH)
         addresses = [value for each in picture.iter() for key, value in each.attrib.items() if key.endswith("href")]
         assert all(address.startswith(("#", "data:")) for address in addresses)
 
@@ -208,7 +227,7 @@ def test_a_run_in_progress_shows_its_curves_and_no_results_of_the_model_before(f
     ]
     assert "bits per byte," not in words and "tokens_seen 5,120" in words and "excess_bits" not in words
     reason = "is about the weights of another run; this one is not evaluated yet"
-    assert words.count(reason) == 5 and f"Left out: samples; data/evaluation/details.json {reason}." in words
+    assert words.count(reason) == 6 and f"Left out: samples; data/evaluation/details.json {reason}." in words
     assert "Left out: the machines that trained the model; data/models/model.json does not exist yet." in words
 
 
@@ -231,7 +250,7 @@ def test_before_the_first_run_every_line_says_what_is_missing(folder):
         shutil.rmtree(name)
     page = made_page()
     assert not page.pictures and "Nothing is trained yet." in page.words()
-    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 16
+    assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS and page.words().count("Left out: ") == 17
 
 
 def test_the_vocabulary_has_a_table_by_script_and_part(folder):
@@ -276,7 +295,7 @@ def test_parameters_are_the_chosen_ones_and_say_what_was_changed(folder):
     words = made_page().words()
     assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words
     assert "1 of them differ from those that dvc.lock records" in words
-    shown = {name for rows in sections.parameters(sections.read_workspace())["tables"] for name, _ in rows}
+    shown = {name for rows in sections.parameters(read_workspace())["tables"] for name, _ in rows}
     pattern = re.compile(r"(sources\.stories|selections\.none|tokenizers\.bpe|models\.micro)\.")
     chosen = filter(pattern.match, flatten(presets))
     assert shown == {*flatten(params), *chosen}

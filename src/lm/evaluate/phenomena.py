@@ -62,17 +62,25 @@ def split_loss(losses: np.ndarray, ids: np.ndarray | ShardedIds, spans: np.ndarr
     """
     totals = Totals(*np.zeros((3, len(spans), len(PHENOMENA))))
     for row, (start, end) in enumerate(spans):
-        text = tokenizer.decode(ids[start : end - 1])  # the last one is the end of the text
-        derivation = derive(text)
-        ends = np.append(_ends(text, tokenizer.bytes_of(ids[start : end - 1])), len(text) + 1)
-        begins = np.concatenate([[0], ends[:-1]])
+        text, derivation, begins, surprisal = derive_tokens(ids[start:end], tokenizer)
         kinds = _kinds(text, derivation)
         indices = [_phenomenon(text, begin, kinds) for begin in begins]
-        surprisal = derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]
         loss_bits = losses[start:end].astype(np.float64) / math.log(2)
-        for total, values in zip(totals, (np.ones(len(ends)), surprisal, loss_bits), strict=True):
+        for total, values in zip(totals, (np.ones(end - start), surprisal, loss_bits), strict=True):
             total[row] = np.bincount(indices, values, len(PHENOMENA))
     return totals
+
+
+def derive_tokens(ids: np.ndarray, tokenizer: Tokenizer) -> tuple[str, Derivation, np.ndarray, np.ndarray]:
+    """Return a story's text and derivation, and each token's first character (T,) and surprisal (T,) in bits.
+
+    `ids` (T,) end with that of the end of the text. Raises DataError as `split_loss`.
+    """
+    text = tokenizer.decode(ids[:-1])
+    derivation = derive(text)
+    ends = np.append(_ends(text, tokenizer.bytes_of(ids[:-1])), len(text) + 1)
+    begins = np.concatenate([[0], ends[:-1]])
+    return text, derivation, begins, derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]
 
 
 def summarize_phenomena(totals: Totals) -> dict[str, dict[str, float]]:

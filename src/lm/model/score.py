@@ -33,6 +33,12 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
         start = first_scored - (seq_len - stride)
 
 
+def window_that_scores(token: int, num_tokens: int, seq_len: int, stride: int) -> int:
+    """Return the start of the window of `windows_to_score` that scores a token."""
+    number = max(0, math.ceil((token + 1 - seq_len) / stride))
+    return max(0, min(number * stride, num_tokens - seq_len))
+
+
 def score_tokens(
     model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype, between_batches=lambda: None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -65,14 +71,19 @@ def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:
     return position - np.maximum.accumulate(np.concatenate([[0], begins]))
 
 
-@torch.inference_mode()
-def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.dtype) -> np.ndarray:
-    """Return the losses (B, T) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,)."""
+def inputs_and_targets(tokens, starts: np.ndarray, seq_len: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the inputs and targets (B, T) int64 of the windows whose T = seq_len targets begin at `starts` (B,)."""
     windows = np.full((len(starts), seq_len + 1), tokens.eot_id, np.int64)
     windows[starts == 0, 1:] = tokens.ids[:seq_len]
     if starts.any():
         windows[starts > 0] = read_windows(tokens.ids, starts[starts > 0] - 1, seq_len + 1)
-    x, y = (torch.from_numpy(ids).to(model.device) for ids in (windows[:, :-1], windows[:, 1:]))
+    return torch.from_numpy(windows[:, :-1]).to(device), torch.from_numpy(windows[:, 1:]).to(device)
+
+
+@torch.inference_mode()
+def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.dtype) -> np.ndarray:
+    """Return the losses (B, T) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,)."""
+    x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
     model.eval()
     with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
         losses = model.token_losses(x, y)

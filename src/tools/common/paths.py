@@ -15,8 +15,8 @@ TRAIN_SIDECAR, VALIDATION_SIDECAR = TRAIN.with_suffix(".json"), VALIDATION.with_
 SELECTION_DETAILS, AUDIT_DETAILS, EVALUATION_DETAILS = (
     folder / "details.json" for folder in (SELECTION, AUDIT, EVALUATION)
 )
-DOCUMENT_LOSSES, MINIMAL_PAIRS, SAMPLES = (
-    EVALUATION / name for name in ("document_losses.parquet", "minimal_pairs.parquet", "samples.md")
+DOCUMENT_LOSSES, MINIMAL_PAIRS, SAMPLES, EXCERPTS = (
+    EVALUATION / name for name in ("document_losses.parquet", "minimal_pairs.parquet", "samples.md", "excerpts.json")
 )
 DATA_METRICS, TRAIN_METRICS, EVAL_METRICS = (METRICS / f"{name}.json" for name in ("data", "train", "eval"))
 

@@ -1,12 +1,13 @@
-"""Draw onto given axes what only the report has: lengths of tokens and documents, parameters and FLOP by part."""
+"""Draw onto given axes what only the report has: lengths, parameters and FLOP by part, where the loss is."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, LogLocator, PercentFormatter
 
-from lm.plots import BLUE, ORANGE
+from lm.plots import BLUE, GREY, ORANGE
 from lm.tokens.tokenfile import BLOCK_TOKENS, blocks_of, map_ids
 
 LONGEST_TOKEN = 20  # bytes; longer tokens are counted with these
@@ -94,3 +95,58 @@ def draw_model(axes: Axes, parameters: dict[str, int], flops: dict[str, float]) 
     axes.xaxis.set_major_formatter(PERCENT)
     write_key(axes, 1, f"■ {count(parameters['total'], places=2)} parameters", BLUE)
     write_key(axes, 0, f"▨ {count(flops['total'], 'FLOP', places=2)} per training token", ORANGE)
+
+
+def draw_calibration(axes: Axes, calibration: dict) -> None:
+    """Draw how often the most likely token was right against its probability (a reliability diagram), with counts."""
+    bins = calibration["bins"]
+    starts, widths = [each["from"] for each in bins], [each["to"] - each["from"] for each in bins]
+    counts = [each["tokens"] / calibration["tokens"] for each in bins]
+    axes.bar(starts, counts, widths, align="edge", color="#D9D9D9", edgecolor="white")
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
+    x, y = ([each[name] for each in bins] for name in ("probability", "accuracy"))
+    axes.plot(x, y, color=BLUE, marker="o", markersize=5)
+    error = calibration["expected_calibration_error"]
+    write_key(axes, 2, f"● how often it was right; ECE {error:.1%}", BLUE)
+    write_key(axes, 1, "┄ perfect calibration", GREY)
+    write_key(axes, 0, f"■ fraction of the {count(calibration['tokens'])} predictions", "#8A8A8A")
+    axes.set(xlabel="probability of the most likely token", ylabel="fraction", xlim=(0, 1), ylim=(0, 1))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PERCENT)
+
+
+def draw_loss_by_frequency(axes: Axes, rows: list[dict]) -> None:
+    """Draw the mean loss of tokens by how often training has them, with their fraction of the total loss."""
+    names = [count(row["count_from"], places=0) if row["count_from"] else "never" for row in rows]
+    _draw_rows(axes, names, [row["nats_per_token"] for row in rows])
+    for x, row in enumerate(rows):
+        fraction = row["loss_fraction"]
+        _write_above(axes, x, row["nats_per_token"], f"{fraction:.0%}" if fraction >= 0.01 else "<1%", ORANGE)
+    write_key(axes, 1, "■ nats per token", BLUE)
+    write_key(axes, 0, "% of the total loss", ORANGE)
+    axes.set(xlabel="occurrences in the training text, from", ylabel="nats per token")
+
+
+def draw_loss_by_length(axes: Axes, rows: list[dict]) -> None:
+    """Draw bits per byte by the length of the document, with standard errors and the number of documents."""
+    values, errors = ([row[name] or 0 for row in rows] for name in ("bits_per_byte", "bits_per_byte_se"))
+    _draw_rows(axes, [count(row["tokens_from"], places=0) for row in rows], values)
+    axes.errorbar(range(len(rows)), values, errors, fmt="none", ecolor="black", capsize=3, linewidth=1)
+    for x, (row, error) in enumerate(zip(rows, errors, strict=True)):
+        _write_above(axes, x, row["bits_per_byte"] + error, f"{row['documents']:,}", ORANGE)
+    write_key(axes, 1, "■ bits per byte ± standard error", BLUE)
+    write_key(axes, 0, "number of documents", ORANGE)
+    axes.set(xlabel="tokens of the document, from", ylabel="bits per byte")
+
+
+def _draw_rows(axes: Axes, names: list[str], values: Sequence[float]) -> None:
+    """Draw a bar for each row."""
+    axes.bar(range(len(names)), values, 0.75, color=BLUE)
+    axes.set_xticks(range(len(names)), names)
+    axes.grid(axis="x", visible=False)
+    axes.margins(y=0.15)
+
+
+def _write_above(axes: Axes, x: float, y: float, text: str, color: str) -> None:
+    """Write a figure above a bar."""
+    axes.annotate(text, (x, y), (0, 3), textcoords="offset points", ha="center", fontsize=9, color=color)

@@ -3,22 +3,18 @@
 A record that is missing, or that was made from other files than those present, is left out, and a note says so.
 """
 
-import base64
-import dataclasses
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from lm import plots
-from lm.core.files import read_json, sha256_file
+from lm.core.files import sha256_file
 from lm.core.params import read_yaml
 from lm.evaluate.intervals import dominating_documents
 from lm.model.gemma3 import ModelConfig, count_parameters, flops_per_token
@@ -26,76 +22,24 @@ from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import TokenFile, entropy_per_token
 from tools.common import paths
 from tools.common.parameters import flatten, recorded_params, selected_presets
-from tools.common.records import LINK_CHECKS, Digests, Finding, run_checks
 from tools.common.statistics import bits_per_byte
 from tools.common.timing import read_timing
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
+from tools.report.reading import BREAKDOWN, breakdown
 from tools.report.text_tables import describe_example, dropped_rows, vocabulary_tables
+from tools.report.workspace import Workspace, curve, picture
 
-WIDTH = 4.6  # inches: a picture is as wide as a phone's column, so that its letters stay readable
 SPLITS = {"train": paths.TRAIN_SIDECAR, "validation": paths.VALIDATION_SIDECAR}
 METRICS = (paths.EVAL_METRICS, paths.TRAIN_METRICS, paths.DATA_METRICS)
 PHENOMENON = ("tokens_per_story", *(f"{name}_bits_per_story" for name in ("surprisal", "loss", "excess")), "excess_se")
-MADE_FROM = {paths.EVAL_METRICS: paths.EVALUATION_DETAILS, paths.DATA_METRICS: paths.AUDIT_DETAILS}
 
 
-@dataclasses.dataclass(frozen=True)
-class Workspace:
-    """Parameters, the JSON records that fit together, and the reasons why others are left out."""
-
-    params: dict
-    presets: dict
-    records: dict[Path, dict]
-    left_out: dict[Path, str]
-    findings: list[Finding]
-
-    def get(self, path: Path) -> dict:
-        """Return a record, {} if it is left out."""
-        return self.records.get(path, {})
-
-    def notes(self, *needed: tuple[Path, str]) -> list[str]:
-        """Return a line for each (record, what is made from it) that is left out."""
-        missing = [(path, what, self.left_out.get(path, "does not exist yet")) for path, what in needed]
-        return [f"Left out: {what}; {path} {why}." for path, what, why in missing if path not in self.records]
-
-
-def read_workspace() -> Workspace:
-    """Read the parameters and the records that fit together."""
-    findings = list(run_checks(LINK_CHECKS, Digests()))
-    left_out = {each.blamed[-1]: "does not fit the other records, see Provenance" for each in findings if each.fault}
-    every = {path for _, *needed in LINK_CHECKS for path in needed}
-    records = {path: read_json(path) for path in every if path.exists() and path not in left_out}
-    sha256 = records.get(paths.MODEL, {}).get("best", {}).get("sha256", "")
-    score = records.get(paths.EVALUATION_DETAILS)
-    if score and not sha256.startswith(score.get("weights_sha256", "missing")):
-        left_out[paths.EVALUATION_DETAILS] = "is about the weights of another run; this one is not evaluated yet"
-        del records[paths.EVALUATION_DETAILS]
-    for path, origin in MADE_FROM.items():
-        if path in records and origin not in records:
-            left_out[path] = left_out.get(origin, f"was made from {origin}, which does not exist")
-            del records[path]
-    return Workspace(read_yaml(paths.PARAMS), read_yaml(paths.PRESETS), records, left_out, findings)
-
-
-def gather() -> dict:
+def gather(workspace: Workspace) -> dict:
     """Return the variables of page.html.j2."""
-    workspace = read_workspace()
-    sections = (verdict, curves, metrics, samples, model, data_card, selection, parameters, provenance)
+    sections = (verdict, curves, metrics, breakdown, samples, model, data_card, selection, parameters, provenance)
     chosen = [name.partition(".")[2] for name in selected_presets(workspace.params, workspace.presets)]
     title = " · ".join(name for name in chosen if name != "none")
     return {"title": title} | {section.__name__: section(workspace) for section in sections}
-
-
-def curve(name: str) -> dict[str, list[float]]:
-    """Return the columns of a file of plots/, {} if it is missing or has no rows."""
-    path = paths.PLOTS / name
-    return plots.read_csv(path) if path.exists() else {}
-
-
-def picture(title: str, height: float, *draw_functions: Callable) -> dict:
-    """Draw the panels of a picture, `height` inches in all."""
-    svg = plots.to_svg(plots.figure_of(*draw_functions, size=(WIDTH, height)))
-    return {"title": title, "base64": base64.b64encode(svg).decode("ascii")}
 
 
 def verdict(workspace: Workspace) -> dict:
@@ -150,7 +94,8 @@ def curves(workspace: Workspace) -> dict:
 def metrics(workspace: Workspace) -> dict:
     """Return every figure, the metrics first, and a row for each part of a mixture and phenomenon of the stories."""
     score = dict(workspace.get(paths.EVALUATION_DETAILS))
-    score.pop("bits_per_byte_interval", None)  # the first paragraph has it
+    for name in ("bits_per_byte_interval", *BREAKDOWN):  # the first paragraph and the pictures have them
+        score.pop(name, None)
     columns = ("documents", "bits_per_byte", "bits_per_byte_se")
     parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
     phenomena = [(name, *map(figures.get, PHENOMENON)) for name, figures in score.pop("phenomena", {}).items()]
