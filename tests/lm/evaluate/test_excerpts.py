@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,16 +28,23 @@ def tokenizer(tmp_path_factory):
     return load_tokenizer(folder)
 
 
-def corpus(tokenizer, texts, path, surprisal_bits=None):
+def corpus(tokenizer, texts, surprisal_bits=None):
     """A token file in memory of these documents."""
     ids, _ = tokenizer.encode_documents(texts)
     meta = {"tokenizer": {"eot_id": tokenizer.eot_id, "vocab_size": tokenizer.vocab_size}}
-    return TokenFile(path / "validation.bin", ids, meta | {"surprisal_bits": surprisal_bits})
+    return TokenFile(Path("validation.bin"), ids, meta | {"surprisal_bits": surprisal_bits})
 
 
-@pytest.fixture
-def stories(tokenizer, tmp_path):
-    return corpus(tokenizer, [s.text for s in STORIES], tmp_path, sum(s.surprisal_bits for s in STORIES))
+@pytest.fixture(scope="module")
+def stories(tokenizer):
+    return corpus(tokenizer, [s.text for s in STORIES], sum(s.surprisal_bits for s in STORIES))
+
+
+@pytest.fixture(scope="module")
+def scored(tokenizer, stories):
+    """An untrained model, and its losses of the stories."""
+    model = build(tokenizer.vocab_size)
+    return model, score_tokens(model, stories, SEQ_LEN, STRIDE, 16, torch.float32)[0]
 
 
 def losses_of(validation):
@@ -71,17 +79,16 @@ def test_surprisal_is_no_regret(tokenizer, stories):
     assert regrets == sorted(best.values(), reverse=True)[:20]
 
 
-def test_a_few_documents_have_several_places_that_do_not_overlap(tokenizer, tmp_path):
-    validation = corpus(tokenizer, [" ".join(s.text for s in STORIES[:30]), STORIES[30].text], tmp_path)
+def test_a_few_documents_have_several_places_that_do_not_overlap(tokenizer):
+    validation = corpus(tokenizer, [" ".join(s.text for s in STORIES[:30]), STORIES[30].text])
     places = largest_regrets(losses_of(validation), validation, tokenizer, has_regret=False)
     tokens = sorted(token for document, token in places if document == 0)
     assert len(tokens) >= 8 and min(np.diff(tokens)) > excerpts.BEFORE + excerpts.AFTER
     assert {document for document, _ in places} == {0, 1}
 
 
-def test_excerpts_are_the_text_around_the_place_with_the_losses(tokenizer, stories):
-    model, ids = build(tokenizer.vocab_size), stories.ids
-    losses, _ = score_tokens(model, stories, SEQ_LEN, STRIDE, 4, torch.float32)
+def test_excerpts_are_the_text_around_the_place_with_the_losses(tokenizer, stories, scored):
+    (model, losses), ids = scored, stories.ids
     found = make_excerpts(model, losses, stories, tokenizer, SEQ_LEN, STRIDE)
     assert found["has_regret"] and len(found["places"]) == 20 and len(found["documents"]) == 3
     for place in found["places"]:
@@ -96,29 +103,27 @@ def test_excerpts_are_the_text_around_the_place_with_the_losses(tokenizer, stori
     assert len(json.dumps(found)) < 300_000
 
 
-def test_alternatives_are_of_the_window_that_scored_the_token(tokenizer, stories):
-    """The probability of a token that is the most likely one is exp(-its loss)."""
-    model = build(tokenizer.vocab_size)
-    losses, _ = score_tokens(model, stories, SEQ_LEN, STRIDE, 4, torch.float32)
-    num_first = 0
-    for token in range(0, 2000, 7):
+def test_alternatives_are_of_the_window_that_scored_the_token(tokenizer, stories, scored):
+    """The probability of a token that is one of the most likely ones is exp(-its loss)."""
+    (model, losses), num_likely = scored, 0
+    for token in range(0, 2000, 29):
         window = window_that_scores(token, len(stories.ids), SEQ_LEN, STRIDE)
         found = alternatives(model, stories, tokenizer, window, token - window)
         p = [each["probability"] for each in found["alternatives"]]
         assert p == sorted(p, reverse=True) and len(p) == 3
         if found["rank"] <= 3:
-            num_first += 1
+            num_likely += 1
             assert p[found["rank"] - 1] == pytest.approx(math.exp(-losses[token]), abs=1e-5)
         else:
             assert math.exp(-losses[token]) <= p[2] + 1e-5
-    assert num_first
+    assert num_likely
 
 
-def test_other_text_has_the_loss_only(tokenizer, stories, tmp_path, capsys):
+def test_other_text_has_the_loss_only(tokenizer, capsys):
     """Also if a sidecar knows a surprisal, but the text is none of the grammar's."""
     model = build(tokenizer.vocab_size)
     for bits in (None, 50.0):
-        validation = corpus(tokenizer, ["no story at all " * 9, "another one"], tmp_path, bits)
+        validation = corpus(tokenizer, ["no story at all " * 9, "another one"], bits)
         found = make_excerpts(model, losses_of(validation), validation, tokenizer, SEQ_LEN, STRIDE)
         assert not found["has_regret"] and "regret_nats" not in found["places"][0]
     assert "the loss instead of the regret: not a story" in capsys.readouterr().out
