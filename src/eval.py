@@ -1,4 +1,4 @@
-"""Stage eval: model, validation file and tokenizer → metrics, losses by document and position, samples.
+"""Stage eval: model, validation file and tokenizer → metrics, what the loss consists of, minimal pairs, samples.
 
     python src/eval.py --models data/models --train data/processed_datasets/train.bin \
         --validation data/processed_datasets/validation.bin --tokenizer data/tokenizer --audit data/audit \
@@ -25,9 +25,12 @@ import torch
 from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
+from lm.evaluate.breakdown import break_down
 from lm.evaluate.documents import make_details, mark_selection, part_of_documents, sum_by_document
+from lm.evaluate.excerpts import make_excerpts
+from lm.evaluate.minimal_pairs import score_pairs, summarize_pairs
 from lm.evaluate.phenomena import split_by_phenomenon
-from lm.evaluate.samples import draw, measure, summarize_samples, to_markdown
+from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import loss_by_position, score_tokens
@@ -49,6 +52,7 @@ class EvalParams:
     sample_tokens: int
     temperature: float
     top_k: int
+    num_pairs: int
     seed: int
 
     def __post_init__(self):
@@ -56,6 +60,7 @@ class EvalParams:
         for name in ("num_samples", "sample_tokens", "top_k"):
             needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         needed(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        needed(self.num_pairs >= 0, "num_pairs", self.num_pairs, "0 or more")
         needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
 
 
@@ -94,6 +99,35 @@ def score(
     if not np.isfinite(losses).all():
         raise DataError(f"{validation.path}: {np.isnan(losses).sum()} of {num_tokens} losses are not finite")
     return losses, positions
+
+
+def draw_samples(
+    model: Gemma3Model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams
+) -> list[Sample]:
+    """Draw `num_samples` continuations of each prompt."""
+    sampling = {"temperature": params.temperature, "top_k": params.top_k}
+    return [
+        draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling)
+        for prompt in prompts for seed in range(params.seed, params.seed + params.num_samples)
+    ]  # fmt: skip
+
+
+def metrics_of(details: dict) -> dict[str, float]:
+    """Return what a person decides by; the details are all figures."""
+    clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
+    return {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
+
+
+def describe(details: dict) -> str:
+    """Return the loss in words."""
+    se, documents = details["bits_per_byte_se"] or math.nan, details["documents"]
+    loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
+    return f"validation: {loss} (standard error {se:.4f} over {documents} documents)"
+
+
+def write_table(path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Write columns of equal length as a parquet file."""
+    pq.write_table(pa.table(columns), path, compression="none", write_page_checksum=True)
 
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:
@@ -142,35 +176,34 @@ def main(argv: list[str]) -> None:
         losses_side_by_side, positions = score(model, validation, seq_len, seq_len, cores)
         by_position = loss_by_position(losses_side_by_side, positions)
 
+        # Score minimal pairs: two texts that differ in one word, which is right in only one of them.
+        pairs = score_pairs(model, validation, tokenizer, seq_len, params.num_pairs, params.seed, cores.adapt)
+
+        # Break the loss down, and choose what to read: the tokens of the largest regret, and typical documents.
+        found = split_by_phenomenon(losses, validation, tokenizer) | summarize_pairs(pairs)
+        found |= break_down(model, losses, documents, train, validation, seq_len)
+        excerpts = make_excerpts(model, losses, validation, tokenizer, seq_len, stride)
+
         # Draw samples, and measure how much of them is copied or repeated.
-        sampling = {"temperature": params.temperature, "top_k": params.top_k}
-        samples = [
-            draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling)
-            for prompt in prompts for seed in range(params.seed, params.seed + params.num_samples)
-        ]  # fmt: skip
+        samples = draw_samples(model, tokenizer, prompts, params)
         measures = measure(samples, train.ids)
         settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
 
-        # Summarize; the metrics are what a person decides by, the details are all figures.
+        # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
         details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
-        details |= {"samples": summarize_samples(measures)} | split_by_phenomenon(losses, validation, tokenizer)
-        clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
-        metrics = {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
+        details |= {"samples": summarize_samples(measures)} | found
 
-        # Write the tables, the samples, the details and the metrics.
-        table, path = pa.table(documents), evaluation / "document_losses.parquet"
-        pq.write_table(table, path, compression="none", write_page_checksum=True)
+        # Write everything.
+        write_table(evaluation / "document_losses.parquet", documents)
+        write_table(evaluation / "minimal_pairs.parquet", pairs)
+        write_json(evaluation / "excerpts.json", excerpts)
         write_text(evaluation / "samples.md", to_markdown(samples, measures, settings))
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
-        write_json(paths.metrics / "eval.json", metrics)
-    print(
-        f"validation: {details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte "
-        f"(standard error {details['bits_per_byte_se'] or math.nan:.4f} over {details['documents']} documents); "
-        f"evaluation took {time.perf_counter() - start_s:.0f} s"
-    )
+        write_json(paths.metrics / "eval.json", metrics_of(details))
+    print(f"{describe(details)}; evaluation took {time.perf_counter() - start_s:.0f} s")
 
 
 if __name__ == "__main__":
