@@ -181,7 +181,7 @@ def main(argv: list[str]) -> None:
 
         # Break the loss down, and choose what to read: the tokens of the largest regret, and typical documents.
         found = split_by_phenomenon(losses, validation, tokenizer) | summarize_pairs(pairs)
-        found |= break_down(model, losses, documents, train, validation, seq_len)
+        found |= break_down(model, losses, documents, train, validation, seq_len, cores.adapt)
         excerpts = make_excerpts(model, losses, validation, tokenizer, seq_len, stride)
 
         # Draw samples, and measure how much of them is copied or repeated.

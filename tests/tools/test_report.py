@@ -30,13 +30,14 @@ from support.damage import edit
 from support.workspace import Workspace
 from tools.common.parameters import flatten
 from tools.report import cli as report
-from tools.report import pictures, sections
+from tools.report import pictures, reading, sections
 from tools.report.workspace import WIDTH, read_workspace
 
 CURVES = ["Loss by tokens", "Loss by time", "Learning rate and gradient norm", "Loss by context"]
 DOCUMENTS = "Loss and contamination by document"
-PICTURES = [*CURVES, "Parameters and FLOP by part", "Token length", "Document length", DOCUMENTS]
-SECTIONS = ["Curves", "Metrics", "Where the loss is", "Samples", "Model", "Data card", "Selection", "Parameters"]
+BREAKDOWN = ["Calibration", "Loss by frequency of the token", "Loss by length of the document"]
+PICTURES = [*CURVES, *BREAKDOWN, "Parameters and FLOP by part", "Token length", "Document length", DOCUMENTS]
+SECTIONS = ["Curves", "Metrics", "What the model knows", "Samples", "Model", "Data card", "Selection", "Parameters"]
 SECTIONS += ["Provenance"]
 TEMPLATE = ROOT / ".dvc" / "plots" / "offline.html"
 
@@ -172,8 +173,19 @@ def test_the_excess_on_stories_has_a_row_for_each_phenomenon(folder):
     head = "phenomenon tokens surprisal, bits loss, bits excess, bits standard error which plot"
     assert head in words and "phenomena." not in words
     for name, each in details["phenomena"].items():
-        row = " ".join(report.readable(each[key]) for key in sections.PHENOMENON)
+        row = " ".join(report.readable(each[key]) for key in reading.COLUMNS["phenomena"])
         assert f"{name} {row}" in words, name
+
+
+def test_minimal_pairs_have_a_row_for_each_kind(folder):
+    def score(details):
+        figures = {"pairs": 500, "documents": 85, "accuracy": 0.496, "accuracy_interval": [0.4234, 0.5687]}
+        details["minimal_pairs"] = {"repeated object": figures}
+
+    edit("data/evaluation/details.json", score)
+    words = made_page().words()
+    head = "kind pairs documents accuracy 95 % interval"
+    assert f"{head} repeated object 500 85 0.4960 0.4234 to 0.5687" in words and "minimal_pairs." not in words
 
 
 def test_dropped_documents_are_counted_and_shown_with_what_they_repeat(folder):
@@ -223,7 +235,7 @@ def test_a_run_in_progress_shows_its_curves_and_no_results_of_the_model_before(f
     words, loss = page.words(), float(lines[2].split(",")[2])
     assert f"Not finished: {loss:.3f} nats per token on validation text after 5,120 of 10,240 tokens" in words
     assert list(page.pictures) == [
-        name for name in PICTURES if name not in ("Loss by time", "Loss by context", DOCUMENTS)
+        name for name in PICTURES if name not in ("Loss by time", "Loss by context", DOCUMENTS, *BREAKDOWN)
     ]
     assert "bits per byte," not in words and "tokens_seen 5,120" in words and "excess_bits" not in words
     reason = "is about the weights of another run; this one is not evaluated yet"

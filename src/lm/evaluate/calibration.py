@@ -1,5 +1,7 @@
 """Compare how sure a model is with how often it is right: its most likely next token, over a sample of windows."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -13,11 +15,18 @@ BATCH_TOKENS = 2048
 NUM_BINS = 15  # of equal width (Guo et al. 2017)
 
 
-def calibrate(model: Gemma3Model, tokens: TokenFile, seq_len: int) -> dict:
-    """Return `summarize_calibration` of at most SAMPLE_TOKENS tokens, in windows spread evenly over the file."""
+def calibrate(
+    model: Gemma3Model, tokens: TokenFile, seq_len: int, between_batches: Callable[[], None] = lambda: None
+) -> dict:
+    """Return `summarize_calibration` of at most SAMPLE_TOKENS tokens, in windows spread evenly over the file.
+
+    `between_batches` is called after each batch.
+    """
     starts, per_batch = spread_windows(len(tokens.ids), seq_len), max(1, BATCH_TOKENS // seq_len)
-    batches = [starts[first : first + per_batch] for first in range(0, len(starts), per_batch)]
-    predicted = [predict(model, tokens, batch, seq_len) for batch in batches]
+    predicted = []
+    for first in range(0, len(starts), per_batch):
+        predicted.append(predict(model, tokens, starts[first : first + per_batch], seq_len))
+        between_batches()
     return summarize_calibration(*(np.concatenate(each) for each in zip(*predicted, strict=True)))
 
 

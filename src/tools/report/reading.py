@@ -10,6 +10,13 @@ from tools.report.pictures import draw_calibration, draw_loss_by_frequency, draw
 from tools.report.workspace import Workspace, picture
 
 BREAKDOWN = ("by_frequency", "by_length", "calibration")  # entries of the details of the evaluation
+COLUMNS = {  # of the tables, by entry of the details
+    "phenomena": (
+        "tokens_per_story", "surprisal_bits_per_story", "loss_bits_per_story", "excess_bits_per_story", "excess_se",
+    ),
+    "minimal_pairs": ("pairs", "documents", "accuracy", "accuracy_interval"),
+    "parts": ("documents", "bits_per_byte", "bits_per_byte_se"),
+}  # fmt: skip
 LEVEL_BITS = (1, 2, 4, 8, 12)  # where the next darker colour begins
 SIGNS = {"\n": "↵", "\t": "→", " ": "·"}
 CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in SIGNS}  # which HTML cannot hold
@@ -17,16 +24,31 @@ NO_TEXT = "▫"  # a part of a character, whose last token has it
 
 
 def breakdown(workspace: Workspace) -> dict:
-    """Draw calibration, and the loss by frequency of the token and by length of the document."""
+    """Return tables of phenomena, minimal pairs and parts; draw calibration, and the loss by frequency and length."""
     score = workspace.get(paths.EVALUATION_DETAILS)
+    tables = {entry: rows_of(score.get(entry, {}), columns) for entry, columns in COLUMNS.items()}
     if not all(name in score for name in BREAKDOWN):
-        return {"pictures": [], "notes": workspace.notes((paths.EVALUATION_DETAILS, "where the loss is"))}
+        return {
+            "tables": tables,
+            "pictures": [],
+            "notes": workspace.notes((paths.EVALUATION_DETAILS, "where the loss is")),
+        }
     pictures = [
         picture("Calibration", 4.2, partial(draw_calibration, calibration=score["calibration"])),
         picture("Loss by frequency of the token", 3.4, partial(draw_loss_by_frequency, rows=score["by_frequency"])),
         picture("Loss by length of the document", 3.4, partial(draw_loss_by_length, rows=score["by_length"])),
     ]
-    return {"pictures": pictures, "notes": []}
+    return {"tables": tables, "pictures": pictures, "notes": []}
+
+
+def rows_of(entry: dict[str, dict], columns: tuple[str, ...]) -> list[tuple]:
+    """Return a row for each name of an entry of the details; an interval becomes text."""
+    return [(name, *(as_cell(figures[column]) for column in columns)) for name, figures in entry.items()]
+
+
+def as_cell(value):
+    """Return a figure as it is, an interval as text."""
+    return f"{value[0]:.4f} to {value[1]:.4f}" if isinstance(value, list) else value
 
 
 def reading(workspace: Workspace) -> dict | None:

@@ -25,13 +25,12 @@ from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.statistics import bits_per_byte
 from tools.common.timing import read_timing
 from tools.report.pictures import draw_document_lengths, draw_model, draw_token_lengths, scan
-from tools.report.reading import BREAKDOWN, breakdown
+from tools.report.reading import BREAKDOWN, COLUMNS, breakdown
 from tools.report.text_tables import describe_example, dropped_rows, vocabulary_tables
 from tools.report.workspace import Workspace, curve, picture
 
 SPLITS = {"train": paths.TRAIN_SIDECAR, "validation": paths.VALIDATION_SIDECAR}
 METRICS = (paths.EVAL_METRICS, paths.TRAIN_METRICS, paths.DATA_METRICS)
-PHENOMENON = ("tokens_per_story", *(f"{name}_bits_per_story" for name in ("surprisal", "loss", "excess")), "excess_se")
 
 
 def gather(workspace: Workspace) -> dict:
@@ -92,13 +91,10 @@ def curves(workspace: Workspace) -> dict:
 
 
 def metrics(workspace: Workspace) -> dict:
-    """Return every figure, the metrics first, and a row for each part of a mixture and phenomenon of the stories."""
+    """Return every figure, the metrics first."""
     score = dict(workspace.get(paths.EVALUATION_DETAILS))
-    for name in ("bits_per_byte_interval", *BREAKDOWN):  # the first paragraph and the pictures have them
+    for name in ("bits_per_byte_interval", *BREAKDOWN, *COLUMNS):  # the first paragraph and the next section have them
         score.pop(name, None)
-    columns = ("documents", "bits_per_byte", "bits_per_byte_se")
-    parts = [(name, *map(figures.get, columns)) for name, figures in score.pop("parts", {}).items()]
-    phenomena = [(name, *map(figures.get, PHENOMENON)) for name, figures in score.pop("phenomena", {}).items()]
     tables = {
         "metrics": {name: value for path in METRICS for name, value in workspace.get(path).items()},
         str(paths.EVALUATION_DETAILS): score,
@@ -107,7 +103,7 @@ def metrics(workspace: Workspace) -> dict:
     needed = [(path, "metrics") for path in METRICS]
     needed += [(paths.EVALUATION_DETAILS, "details of the evaluation"), (paths.MODEL, "details of the training")]
     tables = {title: list(flatten(figures).items()) for title, figures in tables.items() if figures}
-    return {"tables": tables, "parts": parts, "phenomena": phenomena, "notes": workspace.notes(*needed)}
+    return {"tables": tables, "notes": workspace.notes(*needed)}
 
 
 def samples(workspace: Workspace) -> dict:
