@@ -33,7 +33,7 @@ from lm.evaluate.phenomena import split_by_phenomenon
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
-from lm.model.score import loss_by_position, score_tokens
+from lm.model.score import loss_by_position, score_strides
 from lm.model.threads import FreeCores
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -88,17 +88,18 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
 
 
 def score(
-    model: Gemma3Model, validation: TokenFile, seq_len: int, stride: int, cores: FreeCores
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return each token's nats (N,) and its position (N,) in the window of `seq_len` tokens that scored it."""
-    num_tokens = len(validation.ids)
-    num_windows = 1 + math.ceil((num_tokens - seq_len) / stride)
-    print(f"scoring {num_tokens:,} tokens in {num_windows:,} windows of {seq_len:,}, moved by {stride:,}", flush=True)
+    model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: FreeCores
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return for each stride every token's nats (N,) and its position (N,) in the window that scored it."""
+    moved = " and ".join(f"{stride:,}" for stride in strides)
+    print(f"scoring {len(validation.ids):,} tokens in windows of {seq_len:,}, moved by {moved}", flush=True)
     batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
-    losses, positions = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32, cores.adapt)
-    if not np.isfinite(losses).all():
-        raise DataError(f"{validation.path}: {np.isnan(losses).sum()} of {num_tokens} losses are not finite")
-    return losses, positions
+    scored = score_strides(model, validation, seq_len, strides, batch_size, torch.float32, cores.adapt)
+    for losses, _ in scored:
+        if not np.isfinite(losses).all():
+            count = np.count_nonzero(~np.isfinite(losses))
+            raise DataError(f"{validation.path}: {count} of {len(losses)} losses are not finite")
+    return scored
 
 
 def draw_samples(
@@ -166,15 +167,16 @@ def main(argv: list[str]) -> None:
     stride, cores = max(1, round(params.stride_fraction * seq_len)), FreeCores()
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
-        # Score every token in overlapping windows, and sum the losses by document.
-        losses, _ = score(model, validation, seq_len, stride, cores)
+        # Score every token in overlapping windows, and in windows side by side: those fill every position equally, and
+        # are what others report.
+        scored = score(model, validation, seq_len, [stride, seq_len], cores)
+        (losses, _), (losses_side_by_side, positions) = scored
+        by_position = loss_by_position(losses_side_by_side, positions)
+
+        # Sum the losses by document.
         selected = mark_selection(validation, record["eval_tokens"], seq_len)
         token_bytes, spans = tokenizer.bytes_of(validation.ids), validation.spans
         documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
-
-        # Score again in windows side by side: they fill every position equally, and are what others report.
-        losses_side_by_side, positions = score(model, validation, seq_len, seq_len, cores)
-        by_position = loss_by_position(losses_side_by_side, positions)
 
         # Score minimal pairs: two texts that differ in one word, which is right in only one of them.
         pairs = score_pairs(model, validation, tokenizer, seq_len, params.num_pairs, params.seed, cores.adapt)

@@ -7,6 +7,7 @@ token from those of its own document that the window holds.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -47,21 +48,35 @@ def score_tokens(
     For a model that keeps to its document, positions are those in the part of the document that the window holds.
     `between_batches` is called after each batch.
     """
+    return score_strides(model, tokens, seq_len, [stride], batch_size, dtype, between_batches)[0]
+
+
+def score_strides(
+    model, tokens, seq_len: int, strides: list[int], batch_size: int, dtype: torch.dtype, between_batches=lambda: None
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return what `score_tokens` returns, for each stride; a window that several strides need is scored once."""
     num_tokens, start_id = len(tokens.ids), getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
-    windows = list(windows_to_score(num_tokens, seq_len, min(stride, seq_len)))
-    losses, positions = np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)
-    with tqdm(total=num_tokens, unit="tok", unit_scale=True, desc="score", disable=None, leave=False) as bar:
-        for number in range(0, len(windows), batch_size):
-            batch = windows[number : number + batch_size]
-            rows = score_windows(model, tokens, np.array([start for start, _ in batch]), seq_len, dtype)
-            for row, (start, first) in zip(rows, batch, strict=True):
-                losses[first : start + seq_len] = row[first - start :]
+    scored = [(np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)) for _ in strides]
+    needed: dict[int, list[tuple[int, int]]] = defaultdict(
+        list
+    )  # start of a window → number of the stride, first token
+    for number, stride in enumerate(strides):
+        for start, first in windows_to_score(num_tokens, seq_len, min(stride, seq_len)):
+            needed[start].append((number, first))
+    starts = sorted(needed)
+    with tqdm(total=len(starts) * seq_len, unit="tok", unit_scale=True, desc="score", disable=None, leave=False) as bar:
+        for begin in range(0, len(starts), batch_size):
+            batch = starts[begin : begin + batch_size]
+            for start, row in zip(batch, score_windows(model, tokens, np.array(batch), seq_len, dtype), strict=True):
                 seen = positions_in_window(tokens.ids[start : start + seq_len], start_id)
-                positions[first : start + seq_len] = seen[first - start :]
-                bar.update(start + seq_len - first)
+                for number, first in needed[start]:
+                    losses, positions = scored[number]
+                    losses[first : start + seq_len] = row[first - start :]
+                    positions[first : start + seq_len] = seen[first - start :]
+            bar.update(len(batch) * seq_len)
             between_batches()
-    return losses, positions
+    return scored
 
 
 def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:

@@ -9,6 +9,7 @@ import torch
 
 from lm.model.score import (
     loss_by_position,
+    score_strides,
     score_tokens,
     score_windows,
     sum_by_span,
@@ -60,6 +61,29 @@ def test_each_token_is_predicted_from_the_one_before_it_and_the_first_from_end_o
     assert losses.tolist() == [1000 * target + given for target, given in pairs]
     assert positions[0] == 0 and positions.max() == 3
     assert (positions[4:] >= 4 - stride).all()
+
+
+class PositionModel(CountingModel):
+    """Its loss depends on the position in the window; it counts the windows."""
+
+    def __init__(self):
+        self.num_windows = 0
+
+    def token_losses(self, ids, targets):
+        self.num_windows += len(ids)
+        return super().token_losses(ids, targets) + torch.arange(ids.shape[1]) / 64
+
+
+@pytest.mark.parametrize(("strides", "num_windows"), [([4, 8], 10), ([8, 8], 6), ([3, 8], 15)])
+def test_a_window_that_several_strides_need_is_scored_once(strides, num_windows):
+    model = PositionModel()
+    scored = score_strides(model, stream(42), 8, strides, 3, torch.float32)
+    assert model.num_windows == num_windows
+    for stride, found in zip(strides, scored, strict=True):
+        for ours, alone in zip(
+            found, score_tokens(PositionModel(), stream(42), 8, stride, 2, torch.float32), strict=True
+        ):
+            assert ours.tolist() == alone.tolist()
 
 
 def test_chosen_windows_are_scored_as_among_windows_side_by_side():
