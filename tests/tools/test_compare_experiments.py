@@ -131,6 +131,18 @@ def test_wrong_names_and_arguments_are_refused(compare):
     assert status == 4 and "main: dvc.lock is neither in git nor in DVC's cache" in error
 
 
+def test_a_name_of_several_experiments_is_refused(workspace, compare):
+    refs = []
+    for message in "ab":  # two commits that an experiment could have started from
+        start = workspace.run("git", "commit-tree", "HEAD^{tree}", "-m", message).stdout.strip()
+        refs.append(f"refs/exps/{start[:2]}/{start[2:]}/twin")
+        workspace.run("git", "update-ref", refs[-1], "HEAD")
+    status, _, error = compare("base", "twin")
+    for ref in refs:
+        workspace.run("git", "update-ref", "-d", ref)
+    assert status == 2 and "twin is the name of several experiments; name one by its hash" in error
+
+
 def test_an_altered_file_is_refused(workspace, compare):
     path = workspace.folder / "data" / "evaluation" / "document_losses.parquet"
     content = path.read_bytes()

@@ -32,6 +32,11 @@ class Revision:
             self._files = DVCFileSystem(rev=None if name == WORKSPACE else name)
             self.stages: dict[str, dict] = yaml.safe_load(self._content(LOCK)[0])["stages"]
         except RevError:
+            if _all_names().count(name) > 1:
+                problem = (
+                    f"{name} is the name of several experiments; name one by its hash, which `dvc exp list -A` shows"
+                )
+                raise ParamsError(problem) from None
             raise ParamsError(
                 f"{name} is neither an experiment nor a git revision; `dvc exp list -A` lists the experiments, "
                 f"and {WORKSPACE} means the files in this folder"
@@ -95,12 +100,17 @@ class Revision:
 
 def experiments() -> list[str]:
     """Return the names of the repository's finished experiments, whichever commit they started from."""
+    return sorted(set(_all_names()))
+
+
+def _all_names() -> list[str]:
+    """Return the name of each finished experiment; experiments that started from different commits may share one."""
     try:
         with Repo() as repo:
             by_commit = repo.experiments.ls(all_commits=True)
     except (NotDvcRepoError, SCMError):
         raise ParamsError(NO_REPOSITORY) from None
-    return sorted({name for entries in by_commit.values() for name, _ in entries})
+    return [name for entries in by_commit.values() for name, _ in entries]
 
 
 def refuse_other_text(first: Revision, other: Revision) -> None:
