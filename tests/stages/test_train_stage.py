@@ -11,6 +11,7 @@ import torch
 
 import eval as eval_stage
 import train as train_stage
+from lm.evaluate.documents import mark_selection
 from lm.model.threads import FreeCores
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
@@ -139,7 +140,7 @@ def test_threads_follow_the_free_cores_where_their_number_changes_no_bit(workspa
     assert train_stage.main(ARGUMENTS) == 0
     assert looks == [adapts] * 20, "before each step"
     model, _ = load_trained(Path("data/models"), torch.device("cpu"))
-    eval_stage.score(model, open_tokens("validation.bin"), 32, 32, Cores())
+    eval_stage.score(model, open_tokens("validation.bin"), 32, [32], Cores())
     assert looks[20:] == [True], "after each batch"
 
 
@@ -153,11 +154,11 @@ def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_p
 
     # Validation and evaluation use it.
     validation = open_tokens("validation.bin")
-    selected = eval_stage.mark_selection(validation, record["eval_tokens"], 32)
-    within, _ = eval_stage.score(model, validation, 32, 32, FreeCores())
+    selected = mark_selection(validation, record["eval_tokens"], 32)
+    ((within, _),) = eval_stage.score(model, validation, 32, [32], FreeCores())
     assert within[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
     model.document_start_id = None
-    across, _ = eval_stage.score(model, validation, 32, 32, FreeCores())
+    ((across, _),) = eval_stage.score(model, validation, 32, [32], FreeCores())
     assert across[selected].mean() != pytest.approx(record["best"]["val_loss"], abs=1e-5)
 
     # A run that starts from the model has its own setting.
@@ -177,8 +178,8 @@ def test_a_run_with_an_average_leaves_a_model_that_is_the_average(workspace):
         model, record = load_trained(Path("data/models"), torch.device("cpu"))
         assert record["average_decay"] == decay
         validation = open_tokens("validation.bin")
-        selected = eval_stage.mark_selection(validation, record["eval_tokens"], 32)
-        losses, _ = eval_stage.score(model, validation, 32, 32, FreeCores())
+        selected = mark_selection(validation, record["eval_tokens"], 32)
+        ((losses, _),) = eval_stage.score(model, validation, 32, [32], FreeCores())
         assert losses[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
         rows = Path("plots/training.csv").read_text()
         published[decay] = rows, *(torch.load(path) for path in sorted(Path("data/models").glob("*.pt")))
