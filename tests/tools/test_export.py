@@ -9,52 +9,22 @@ from types import SimpleNamespace
 import pytest
 import safetensors.torch
 import torch
-import yaml
 
 from lm.core.errors import DataError
-from lm.core.files import write_json
-from lm.core.params import read_yaml
 from lm.evaluate.generation import generate
 from lm.formats.hugging_face import hugging_face_config, read_pretrained, to_hugging_face
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
-from support import ROOT
-from support.model_cases import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
-from tools.export_hf.cli import main, model_card
+from support.export_cases import call, write_export
+from support.model_cases import CPU, TEXTS, build, write_bpe, write_gemma_like
 from tools.generate import main as generate_main
 from tools.generate import parse as parse_generate
-
-PARAMS, PRESETS = (yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "presets.yaml"))
-AUDIT = {"train": {"documents": 9}, "tokenizer": {"longest": [{"text": "|\n|", "count": 1}]}}
-
-
-def call(*arguments) -> int:
-    return main(list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> SimpleNamespace:
-    """Make a workspace as `dvc repro` leaves it, and export it."""
-    folder = tmp_path_factory.mktemp("exported")
-    tokenizer = write_bpe(folder / "tokenizer")
-    model = build(tokenizer.vocab_size)
-    record = write_trained(folder / "models", model, tokenizer)
-    params = PARAMS | {"model": {"name": "micro"}}
-    params["train"] = PARAMS["train"] | {"seq_len": 32, "seed": 1, "eval_tokens": 512}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    (folder / "presets.yaml").write_text(yaml.safe_dump(PRESETS | {"models": {"micro": SHAPE}}))
-    evaluation = {"bits_per_byte": 1.23456789, "unseen": {"bits_per_byte": 2.75}}
-    evaluation["weights_sha256"] = record["best"]["sha256"][:12]
-    for name, details in {"audit": AUDIT, "evaluation": evaluation}.items():
-        write_json(folder / name / "details.json", details)
-    names = ("models", "tokenizer", "audit", "evaluation", "params.yaml", "presets.yaml")
-    sources = {name: folder / name for name in names}
-    options = [x for name, path in sources.items() for x in (f"--{path.stem}", path)]
-    assert call(folder / "export", *options) == 0
-    return SimpleNamespace(
-        folder=folder, path=folder / "export", tokenizer=tokenizer, model=model, record=record, options=options
-    )  # fmt: skip
+    return write_export(tmp_path_factory.mktemp("exported"))
 
 
 @pytest.fixture(scope="module")
@@ -143,33 +113,6 @@ def test_every_embedding_gets_a_gradient(theirs):
     assert theirs.model.embed_tokens.padding_idx is None
 
 
-def test_card_has_metrics_parameters_and_hashes(exported):
-    card = (exported.path / "README.md").read_text()
-    assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
-    rows = re.findall(r"^\| *(.+?) *\| *(.+?) *\|$", card, re.MULTILINE)
-    for row in (("bits_per_byte", "1.23457"), ("unseen.bits_per_byte", "2.75"), ("best_val_loss", "2.5"),
-                ("train.documents", "9"), ("training tokens", "a" * 64), ("validation tokens", "b" * 64),
-                ("tokenizer", exported.tokenizer.sha256),
-                ("best_model_params.pt", exported.record["best"]["sha256"])):  # fmt: skip
-        assert row in rows
-    assert "longest" not in card
-    params = yaml.safe_load(re.search(r"```yaml\n(.*?)```", card, re.DOTALL)[1])
-    source = PARAMS["data"]["source"]
-    assert params["models.micro"] == SHAPE and params["train"]["seq_len"] == 32
-    assert params["data.source"] == source and params[f"sources.{source}"] == PRESETS["sources"][source]
-    assert "1,280 tokens of" in card and "must hold one document" not in card
-    record = exported.record | {"attend_across_documents": False}
-    assert "must hold one document:\n\n```python" in model_card(record, params, {}, exported.tokenizer)
-
-
-def test_the_code_of_the_card_runs(exported, monkeypatch, capsys):
-    monkeypatch.chdir(exported.path)
-    code = re.search(r"```python\n(.*?)```", (exported.path / "README.md").read_text(), re.DOTALL)[1]
-    names = {}
-    exec(code.replace("100", "10"), names)
-    assert names["prompt"]["input_ids"].tolist() == [[exported.tokenizer.eot_id]] and len(capsys.readouterr().out) > 1
-
-
 def test_an_export_is_deterministic_and_replaces_an_earlier_one(exported):
     before = contents(exported.path)
     (exported.path / "README.md").write_text("old")
@@ -194,30 +137,6 @@ def test_other_folders_are_not_overwritten(exported, tmp_path, capsys, names):
 def test_a_file_is_not_overwritten(exported, tmp_path):
     (tmp_path / "x").write_text("mine")
     assert call(tmp_path / "x", *exported.options) == 2 and (tmp_path / "x").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("file", "edit", "sentence"),
-    [
-        ("params.yaml", lambda p: p["train"].update(seq_len=64), "seq_len is 64, the model was trained with 32"),
-        ("params.yaml", lambda p: p["train"].update(attend_across_documents=False), "attend_across_documents is False"),
-        ("presets.yaml", lambda p: p["models"]["micro"].update(d_ff=65), "d_ff is 65, the model was trained with 64"),
-        (
-            "evaluation/details.json",
-            lambda p: p.update(weights_sha256="0" * 12),
-            "is about the model 000000000000",
-        ),
-        ("models/model.json", lambda r: r.update(tokenizer_sha256="0"), "trained with tokenizer 0…"),
-    ],
-)
-def test_a_card_with_figures_of_another_run_is_refused(exported, tmp_path, capsys, file, edit, sentence):
-    shutil.copytree(exported.folder, tmp_path, dirs_exist_ok=True)
-    value = read_yaml(tmp_path / file)  # JSON is YAML too
-    edit(value)
-    (tmp_path / file).write_text(json.dumps(value))
-    moved = [tmp_path / x.relative_to(exported.folder) if isinstance(x, Path) else x for x in exported.options]
-    assert call(tmp_path / "new", *moved) == 4
-    assert sentence in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 # Import.

@@ -15,29 +15,27 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import jinja2
 import tokenizers
-import yaml
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
-from lm.core.files import atomic_folder, read_json, sha256_file, write_json, write_text
+from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
 from lm.formats.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained
 from lm.formats.hugging_face import WEIGHTS as SAFETENSORS
-from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams, count_parameters
-from lm.model.weights import RECORD, WEIGHTS, WEIGHTS_DIGITS, save_tensors
+from lm.model.gemma3 import Gemma3Model, ModelParams
+from lm.model.weights import RECORD, WEIGHTS, save_tensors
 from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import BACKEND, Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, tokenizer_files, write_model
-from tools.common.parameters import SELECTORS, flatten, selected_presets
-from tools.common.tables import table
+from tools.common.parameters import SELECTORS, flatten, recorded_params, selected_presets
+from tools.export_hf.card import model_card, read_figures
 
 CARD = "README.md"
 # Parameters of the section train that model.json records too.
-RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents")
+RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents", "average_decay")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -45,7 +43,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = tool_parser("export_hf", __doc__)
     parser.add_argument("folder", type=Path, help="the folder to write")
     parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
-    for path in (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.AUDIT, paths.EVALUATION):
+    parser.add_argument("--license", metavar="ID", help="licence of the weights, such as mit, for the card")
+    files = (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.AUDIT, paths.EVALUATION)
+    for path in (*files, paths.TRAIN.parent, paths.RAW):
         parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
     parser.add_argument("--seq_len", type=int, default=512, help="window for scoring an imported model (512)")
     return parser.parse_args(argv)
@@ -65,7 +65,8 @@ def check_replaceable(folder: Path, names: set[str]) -> None:
 def export(args: argparse.Namespace, folder: Path) -> None:
     """Write the best model of args.models, its tokenizer and its card, all or nothing."""
     model, record, tokenizer = load_run(args.models, args.tokenizer)
-    card = model_card(record, chosen_params(args, record), read_figures(args, record), tokenizer)
+    params, figures = chosen_params(args, record), read_figures(args, record)
+    card = model_card(record, params, figures, tokenizer.eot_id, args.license)
     names = {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, paths.TOKENIZER.name, *tokenizer_files(tokenizer)}
     check_replaceable(folder, names)
     with atomic_folder(folder) as temporary:
@@ -79,48 +80,19 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     chosen = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
     shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
     train = params.get("train", {})
-    expected = {"attend_across_documents": True, **record["config"], **record}
+    expected = {"attend_across_documents": True, "average_decay": 0.0, **record["config"], **record}
     for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, {n: train.get(n) for n in RECORDED})):
         for name, value in values.items():
             if value != expected[name]:
                 sentence = f"{path}: {name} is {value}, the model was trained with {expected[name]}"
                 raise IntegrityError(f"{sentence}; run `dvc repro`, or name the {path.name} of that run")
-    return chosen | {"train": train} | selected_presets(params, read_yaml(args.presets))
-
-
-def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
-    """Return the figures of training, evaluation and data. Raise IntegrityError if they are another model's."""
-    details = args.evaluation / paths.EVALUATION_DETAILS.name
-    evaluation = flatten(read_json(details))
-    evaluated, expected = evaluation.pop("weights_sha256", None), record["best"]["sha256"][:WEIGHTS_DIGITS]
-    if evaluated != expected:
-        raise IntegrityError(f"{details}: is about the model {evaluated}, not {expected}; run `dvc repro`")
-    training = {"best_val_loss": record["best"]["val_loss"]} | flatten(record.get("training", {}))
-    data = flatten(read_json(args.audit / details.name)).items()
-    data = {name: value for name, value in data if not isinstance(value, list)}  # tokens as text would break a table
-    return {"training": training, "evaluation": evaluation, "data": data}
-
-
-def model_card(record: dict, params: dict, figures: dict[str, dict], tokenizer: Tokenizer) -> str:
-    """Return README.md: what the model is and how to use it, its metrics, its data, its parameters."""
-    data, config = record["data_sha256"], ModelConfig(**record["config"])
-    hashes = {"training tokens": data["train"], "validation tokens": data["validation"]}
-    hashes |= {"tokenizer": record["tokenizer_sha256"], WEIGHTS: record["best"]["sha256"]}
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), keep_trailing_newline=True)
-    return environment.get_template("card.md.j2").render(
-        model_name=params["model.name"], source=params["data.source"], config=config, best=record["best"],
-        parameters=count_parameters(config)["total"], eot_id=tokenizer.eot_id,
-        attend_across_documents=record.get("attend_across_documents", True),
-        tables=[two_columns(name, "value", values) for name, values in figures.items()],
-        hashes=two_columns("file", "SHA-256", hashes),
-        params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True),
-    )  # fmt: skip
-
-
-def two_columns(left: str, right: str, rows: dict) -> str:
-    """Return a Markdown table; numbers keep six significant digits."""
-    cells = [[name, f"{value:.6g}" if isinstance(value, float) else value] for name, value in rows.items()]
-    return "\n".join(table([left, right], cells))
+    chosen |= {"train": train} | selected_presets(params, read_yaml(args.presets))
+    lock = args.params.with_name(paths.LOCK.name)
+    ran_with = recorded_params(read_yaml(lock)) if lock.exists() else {}
+    for name, value in flatten(chosen).items():
+        if value != ran_with.get(name, value):
+            raise IntegrityError(f"{name} is {value}, {lock} says {ran_with[name]}; run `dvc repro`")
+    return chosen
 
 
 def import_model(args: argparse.Namespace, folder: Path) -> None:
