@@ -138,6 +138,8 @@ MUTANTS = [
     Mutant("a long document among the selection tokens", "src/lm/tokens/windows.py",
            "np.minimum(lengths, _longest_counted(lengths[lengths > 0], count * seq_len))", "lengths",
            "lm/tokens/test_windows.py"),
+    Mutant("losses of each stride", "src/lm/model/score.py", "losses, positions = scored[number]",
+           "losses, positions = scored[0]", "lm/model/test_score.py"),
     Mutant("selection tokens of eval and train", "src/lm/evaluate/documents.py",
            "eval_tokens, seq_len, validation.spans)", "eval_tokens, seq_len, validation.spans[-1:])",
            "lm/evaluate/test_document_losses.py"),
