@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow test-lm-eval mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow test-lm-eval test-gguf mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -18,6 +18,11 @@ test-slow: .venv/ready-dev
 test-lm-eval: .venv/ready-dev
 	python -m pip install --quiet --disable-pip-version-check -r requirements-lm-eval.txt
 	python -m pytest -q tests/tools/test_lm_eval.py
+
+# The tests that need llama.cpp, which pip compiles: several minutes.
+test-gguf: .venv/ready-dev
+	python -m pip install --quiet --disable-pip-version-check -r requirements-gguf.txt
+	python -m pytest -q tests/tools/test_export_gguf.py
 
 # Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev

@@ -306,6 +306,19 @@ MUTANTS = [
            "tools/test_card.py -k another_run"),
     Mutant("a card's records are of its model", "src/tools/export_hf/card.py",
            "    if found != expected:\n", "    if False:\n", "tools/test_card.py -k another_run"),
+    Mutant("the pre-tokenizer of a GGUF file", "src/tools/export_gguf/vocabulary.py",
+           "    if cut.items() >= GPT2_PIECES.items() and ", "    if ", "tools/test_export_gguf.py -k pretokenizer"),
+    Mutant("merges that only llama.cpp would do", "src/tools/export_gguf/vocabulary.py",
+           "            if both and (left, right) not in merges:\n", "            if False:\n",
+           "tools/test_export_gguf.py -k only_llama_cpp"),
+    Mutant("one score for all merges into a token", "src/tools/export_gguf/vocabulary.py",
+           "        if token != last and token in scores:\n", "        if False:\n",
+           "tools/test_export_gguf.py -k far_apart"),
+    Mutant("added tokens that overlap", "src/tools/export_gguf/vocabulary.py",
+           "                if other != name and len(set(name + other)) > 1:\n", "                if False:\n",
+           "tools/test_export_gguf.py -k finds_elsewhere"),
+    Mutant("other files than GGUF are kept", "src/tools/export_gguf/cli.py", "    check_replaceable(file)\n", "",
+           "tools/test_export_gguf.py -k only_a_gguf"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Write models for llama.cpp and Ollama: `python src export_gguf`."""
