@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
 from lm.evaluate.generation import generate
-from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.build import write_byte_level, write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from support import tokenizer_cases
 from support.model_cases import TEXTS, build, write_bpe, write_gemma_like, write_trained
@@ -335,3 +335,30 @@ def test_llama_cpp_gives_our_logits_and_our_greedy_continuation(tmp_path, every)
         if len(found) == len(expected):
             break
     assert found == expected
+
+
+@pytest.mark.slow
+@needs_gguf
+@needs_llama_cpp
+@pytest.mark.parametrize(
+    ("pretokenizer", "theirs", "tokens", "text"),
+    [("gpt2", "gpt-2", ["ſ", "ſt"], "x'ſt"), ("cl100k", "llama-bpe", ["ſ", "ſt"], "x'ſt"),
+     ("o200k", "gpt-4o", ["é", "É", "éÉ"], "éÉ"), ("o200k", "gpt-4o", ["e", "\u0301", "e\u0301"], "e\u0301")],
+)  # fmt: skip
+def test_only_the_pretokenizer_gpt2_cuts_these_texts_as_we_do(
+    tmp_path, monkeypatch, pretokenizer, theirs, tokens, text
+):
+    """The tokens are such that a cut between the last two characters shows."""
+    from tools.export_gguf import writer
+
+    entries = [*(bytes([byte]) for byte in range(256)), *(token.encode() for token in tokens)]
+    (tmp_path / "tokenizer").mkdir()
+    ranks = {entry: rank for rank, entry in enumerate(dict.fromkeys(entries))}
+    write_byte_level(tmp_path / "tokenizer", ranks, "bpe", pretokenizer)
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
+    monkeypatch.setattr(vocabulary, "kind_of", lambda rules: "gpt2")
+    run = SimpleNamespace(model=build(tokenizer.vocab_size), path=tmp_path / "out.gguf")
+    described = describe_vocabulary(tokenizer, tokenizer.vocab_size)._replace(pre=theirs)
+    writer.write_gguf(run.path, run.model, described, "f32")
+    ids = open_llama(run).tokenize(text.encode(), add_bos=False, special=False)
+    assert (ids == tokenizer.encode(text)) == (pretokenizer == "gpt2")
