@@ -1,6 +1,7 @@
 """`python src export_gguf`: what the file holds, and that llama.cpp gives our ids and our logits."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,10 @@ from tokenizers import AddedToken
 
 from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
-from lm.evaluate.generation import generate
 from lm.tokenizer.build import write_byte_level, write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from support import tokenizer_cases
-from support.model_cases import TEXTS, build, write_bpe, write_gemma_like, write_trained
+from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import refused
 from tools.export_gguf import vocabulary
 from tools.export_gguf.cli import main
@@ -29,6 +29,15 @@ needs_gguf = pytest.mark.skipif(
 needs_llama_cpp = pytest.mark.skipif(
     importlib.util.find_spec("llama_cpp") is None, reason="llama_cpp is not installed: requirements-gguf.txt"
 )
+
+
+# Letters and digits that are new in Unicode 16, which tiktoken has and llama.cpp has not.
+NEW_CHARACTERS = """
+1C89-1C8A A7CB-A7CD A7DA-A7DC 105C0-105F3 10D40-10D65 10D6F-10D85 10EC2-10EC4 11380-11389 1138B 1138E 11390-113B5 113B7
+113D1 113D3 116D0-116E3 11BC0-11BE0 11BF0-11BF9 13460-143FA 16100-1611D 16130-16139 16D40-16D6C 16D70-16D79 18CFF
+1CCF0-1CCF9 1E5D0-1E5ED 1E5F0-1E5FA
+"""
+NEW = re.compile(f"[{''.join(re.sub('[0-9A-F]+', lambda code: chr(int(code[0], 16)), NEW_CHARACTERS).split())}]")
 
 
 def call(*arguments) -> int:
@@ -131,6 +140,13 @@ def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(tmp_path, n_layer, div
     _, tensors = read(run.path)
     ours = 1 + run.model.layers[1].self_attn.q_norm.weight.detach().numpy()
     assert np.allclose(tensors["blk.1.attn_q_norm.weight"], ours * (divisor / 24) ** 0.5, rtol=1e-6)
+
+
+@needs_gguf
+def test_a_model_without_a_sliding_layer_has_no_window(tmp_path):
+    """llama.cpp aborts on a window that no layer has."""
+    entries, _ = read(make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), full_attention_every=1).path)
+    assert not any("sliding" in name for name in entries) and entries["gemma3.rope.freq_base"] == 500_000
 
 
 @needs_gguf
@@ -305,36 +321,28 @@ def open_llama(run: SimpleNamespace):
 @needs_llama_cpp
 def test_llama_cpp_gives_our_ids_of_100_000_texts(run):
     llama = open_llama(run)
-    for text in [*tokenizer_cases.fuzzed_texts(100_000, seed=11), *tokenizer_cases.TRAINING, "<|endoftext|> is text"]:
+    texts = [*tokenizer_cases.fuzzed_texts(102_000, seed=11), *tokenizer_cases.TRAINING, "<|endoftext|> is text"]
+    known = [text for text in texts if not NEW.search(text)]
+    for text in known:
         ids = llama.tokenize(text.encode(), add_bos=True, special=False)
         assert ids == [run.tokenizer.eot_id, *run.tokenizer.encode(text)], text
+    assert len(known) >= 100_000
 
 
 @pytest.mark.slow
 @needs_gguf
 @needs_llama_cpp
 @pytest.mark.parametrize("every", [1, 2, 3, 9])
-def test_llama_cpp_gives_our_logits_and_our_greedy_continuation(tmp_path, every):
-    """Windows of 8 tokens in all layers but every nth; with 9, in all of them."""
+def test_llama_cpp_gives_our_logits(tmp_path, every):
+    """Windows of 8 tokens in all layers but every nth; with 9, in all. Forty tokens at once, the others one by one."""
     run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), full_attention_every=every)
     llama = open_llama(run)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(run.tokenizer.vocab_size, (1, 60), generator=generator)
-    llama.eval(ids[0].tolist())
+    ids = torch.randint(run.tokenizer.vocab_size, (1, 90), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         ours = run.model(ids)[0].numpy()
-    assert np.abs(llama.scores[:60] - ours).max() < 1e-3 * np.abs(ours).max()
-
-    prompt = [run.tokenizer.eot_id, *run.tokenizer.encode(TEXTS[3])[:20]]
-    settings = {"generator": generator, "temperature": 0, "eot_id": run.tokenizer.eot_id}
-    expected = list(generate(run.model, prompt, 30, **settings))
-    llama.reset()
-    found = []
-    for token in llama.generate(prompt, temp=0):
-        found.append(token)
-        if len(found) == len(expected):
-            break
-    assert found == expected
+    for part in ids[0].tensor_split([40, *range(41, 90)]):
+        llama.eval(part.tolist())
+    assert np.abs(llama.scores[:90] - ours).max() < 1e-3 * np.abs(ours).max()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ Its copies of cl100k and o200k cut some texts elsewhere: 'ſ after a word, or le
 
 import json
 from collections import defaultdict
+from collections.abc import Set
 from typing import NamedTuple
 
 from lm.core.errors import DataError
@@ -86,8 +87,8 @@ def types_of(rules: dict, kind: str) -> dict[str, int]:
         name = token["content"]
         if token["special"]:
             types[name] = CONTROL
-        elif kind == "gpt2" or "▁" not in name:  # merges make the others, and only as normal tokens they are spaces
-            types[name] = USER_DEFINED
+        else:  # merges make tokens with ▁, which are spaces only as normal tokens
+            types[name] = NORMAL if kind == "llama" and "▁" in name else USER_DEFINED
         if types[name] == USER_DEFINED and any(token[rule] for rule in ("lstrip", "rstrip", "single_word")):
             raise ValueError(f"the added token {name!r} depends on the text around it")
         if types[name] == USER_DEFINED and token["normalized"] and rules["normalizer"]:
@@ -127,7 +128,7 @@ def merge_scores(merges: list[tuple[str, str]]) -> dict[str, float]:
     return scores
 
 
-def check_splits(tokens: list[str], texts, merges: set[tuple[str, str]]) -> None:
+def check_splits(tokens: list[str], texts: Set[str], merges: set[tuple[str, str]]) -> None:
     """Raise ValueError if two of `texts`, or characters, together have the text of a token but are not merged."""
     for token in tokens:
         for middle in range(1, len(token)):

@@ -42,12 +42,13 @@ def add_shape(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.norm_eps)
-    writer.add_sliding_window(config.sliding_window)
-    # Without this list readers take every sixth layer for a full one.
-    writer.add_sliding_window_pattern([not config.is_full(layer) for layer in range(config.n_layer)])
     writer.add_rope_freq_base(config.rope_base_global)
-    writer.add_rope_freq_base_swa(config.rope_base_local)
-    writer.add_float32(f"{writer.arch}.rope.local.freq_base", config.rope_base_local)  # Ollama's name of it
+    slides = [not config.is_full(layer) for layer in range(config.n_layer)]
+    if any(slides):  # else llama.cpp would abort
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern(slides)  # without it readers take every sixth layer for a full one
+        writer.add_rope_freq_base_swa(config.rope_base_local)
+        writer.add_float32(f"{writer.arch}.rope.local.freq_base", config.rope_base_local)  # Ollama's name of it
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
