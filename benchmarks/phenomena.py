@@ -37,7 +37,7 @@ DATA = (
     "data/models",
     "data/evaluation",
 )
-MARKERS = "osD^vPX*<>"
+LOOKS = dict(zip(PHENOMENA, zip("osD^vPX*<>", np.linspace(0, 0.6, len(PHENOMENA)), strict=True), strict=True))
 
 
 def states_of(run: Path) -> list[tuple[int, dict]]:
@@ -60,29 +60,30 @@ def phenomena_of(weights: dict, record: dict, stride: int, validation, tokenizer
 
 
 def evaluate(experiment: str) -> dict:
-    """Return the fingerprint of a run, its number of stories, and the phenomena of each of its states."""
+    """Return a run's fingerprint, number of stories, phenomena of each of its states, and minimal pairs at its end."""
     with tempfile.TemporaryDirectory(prefix="phenomena-") as name:
         for path in DATA:
             subprocess.run(["dvc", "get", "-q", "--rev", experiment, ".", path, "-o", Path(name) / path], check=True)
         validation, tokenizer = open_tokens(Path(name) / DATA[0]), load_tokenizer(Path(name) / "data" / "tokenizer")
         record = read_json(Path(name) / "data" / "models" / "model.json")
-        stride = read_json(Path(name) / "data" / "evaluation" / "details.json")["stride_tokens"]
+        details = read_json(Path(name) / "data" / "evaluation" / "details.json")
         rows = []
         for tokens, weights in states_of(ROOT / ".runs" / record["fingerprint"]):
-            found = phenomena_of(weights, record, stride, validation, tokenizer)
+            found = phenomena_of(weights, record, details["stride_tokens"], validation, tokenizer)
             rows.append({"tokens": tokens, "phenomena": found})
             total = sum(each["excess_bits_per_story"] for each in found.values())
             print(f"{experiment}, {tokens:,} tokens: an excess of {total:.1f} bits per story", flush=True)
-        return {"fingerprint": record["fingerprint"], "stories": len(validation.spans), "states": rows}
+        found = {"fingerprint": record["fingerprint"], "stories": len(validation.spans), "states": rows}
+        return found | {"minimal_pairs": details["minimal_pairs"]}
 
 
 def draw(axes: Axes, rows: list[dict]) -> None:
-    """Draw one line for each phenomenon; one that is at or below zero somewhere has no place on a log axis."""
+    """Draw a line for each phenomenon, the same in each panel; one that is at or below zero somewhere is left out."""
     tokens = [row["tokens"] / 1e6 for row in rows]
     excess = {name: [row["phenomena"][name]["excess_bits_per_story"] for row in rows] for name in PHENOMENA}
     shown = sorted((name for name in PHENOMENA if min(excess[name]) > 0), key=lambda name: -excess[name][-1])
-    shades = np.linspace(0, 0.6, len(shown))
-    for name, marker, shade in zip(shown, MARKERS, shades, strict=False):
+    for name in shown:
+        marker, shade = LOOKS[name]
         axes.plot(tokens, excess[name], marker=marker, color=str(shade), label=name)
     axes.set_xlabel("tokens seen, millions")
     axes.set_ylabel("excess, bits per story")
