@@ -77,11 +77,14 @@ def test_32_an_array_that_cannot_be_had_is_told_in_the_same_words():
 
 
 def start_repro(workspace, *arguments):
-    """`dvc repro` in a process group of its own; what it prints goes to a file."""
+    """`dvc repro` in a process group of its own; what it prints goes to a file.
+
+    It takes an interrupt even if the tests ignore it, as commands do that a shell starts in the background.
+    """
     with open(workspace.folder / "repro.txt", "w") as file:
         return subprocess.Popen(
             ["dvc", "repro", *arguments], cwd=workspace.folder, env=workspace.environment, start_new_session=True,
-            stdout=file, stderr=subprocess.STDOUT,
+            stdout=file, stderr=subprocess.STDOUT, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
 
