@@ -73,7 +73,7 @@ def read_texts(sources: list[Path], column: str) -> list[str]:
 
 
 def cut_in_the_middle(text: str, beginning_chars: int, ending_chars: int) -> Item | None:
-    """Return about so many characters before and after the middle, cut at spaces; None if the text is too short."""
+    """Return the text before and after the middle, about of these lengths, cut at spaces; None if it is too short."""
     middle = SPACE.search(text, len(text) // 2)
     end = middle and SPACE.search(text, middle.start() + ending_chars)
     if not middle or not end:

@@ -12,7 +12,7 @@ BRACKET = "closing bracket"
 GUARD = "include guard"
 IDENTIFIER = "declared identifier"
 
-REACH_CHARS = 200  # the word is determined by one that begins at most so many characters before it
+REACH_CHARS = 200  # largest distance from a word back to the one that determines it
 
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 SKIPPED = re.compile(

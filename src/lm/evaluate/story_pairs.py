@@ -16,7 +16,7 @@ NEW_NAME = "repeated name: new name"  # the wrong name is in another story, in t
 PRONOUN = "pronoun and gender"
 OBJECT = "repeated object"
 
-REACH_CHARS = 400  # the word is determined by a mention that begins at most so many characters before it
+REACH_CHARS = 400  # largest distance from a word back to the mention that determines it
 
 
 class _Mention(NamedTuple):

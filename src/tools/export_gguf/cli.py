@@ -10,10 +10,11 @@ import argparse
 from pathlib import Path
 from types import ModuleType
 
-from lm.core.errors import EnvironmentFailure, ParamsError, command
+from lm.core.errors import ParamsError, command
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run
+from tools.common.extras import explain_missing
 from tools.export_gguf.vocabulary import describe_vocabulary
 
 MAGIC = b"GGUF"  # the first bytes of every such file
@@ -37,11 +38,8 @@ def check_replaceable(file: Path) -> None:
 
 def load_writer() -> ModuleType:
     """Return the module that uses gguf. Raise EnvironmentFailure if a package is missing."""
-    try:
+    with explain_missing("gguf", "run `pip install` for the first line of requirements-gguf.txt"):
         from tools.export_gguf import writer
-    except ImportError as error:
-        missing = f"{(error.name or 'gguf').partition('.')[0]} is not installed"
-        raise EnvironmentFailure(f"{missing}; run `pip install` for the first line of requirements-gguf.txt") from None
     return writer
 
 

@@ -13,7 +13,7 @@ from tools.export_gguf.vocabulary import Vocabulary
 
 ARCHITECTURE = gguf.MODEL_ARCH.GEMMA3
 FILE_TYPES = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16}
-LAYERS_OF_27B = 62  # llama.cpp gives a model of so many layers another scale of the queries
+LAYERS_OF_27B = 62  # llama.cpp scales the queries of a model with 62 layers by another width
 
 
 def write_gguf(path: Path, model: Gemma3Model, vocabulary: Vocabulary, dtype: str) -> None:

@@ -17,12 +17,13 @@ from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-from lm.core.errors import EnvironmentFailure, ParamsError, command
+from lm.core.errors import ParamsError, command
 from lm.core.files import read_json, sha256_file, write_json
 from lm.formats.hugging_face import WEIGHTS
 from lm.model.weights import RECORD
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, write_model
+from tools.common.extras import explain_missing
 from tools.common.paths import MODELS, TOKENIZER
 from tools.common.tables import table
 from tools.lm_eval.agreement import check_agreement
@@ -55,11 +56,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def load_harness() -> ModuleType:
     """Return the module that uses lm-eval. Raise EnvironmentFailure if a package is missing."""
-    try:
+    with explain_missing("lm_eval", "run `pip install -r requirements-lm-eval.txt`"):
         from tools.lm_eval import harness
-    except ImportError as error:
-        missing = f"{(error.name or 'lm_eval').partition('.')[0]} is not installed"
-        raise EnvironmentFailure(f"{missing}; run `pip install -r requirements-lm-eval.txt`") from None
     return harness
 
 

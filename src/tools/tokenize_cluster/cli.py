@@ -24,6 +24,7 @@ from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.text.slices import AnySlice, MixedSlice, Slice, refuse_overlap
 from tools.common.arguments import tool_parser
+from tools.common.extras import explain_missing
 from tools.tokenize_cluster.ranks import SRC, RankJob, join_ranks, plan_ranks
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
@@ -81,15 +82,12 @@ def read_options(pairs: list[str]) -> dict:
 
 def executor_class(kind: str) -> type:
     """Return datatrove's executor class."""
-    try:
+    stages = f"{STAGES['train']} and {STAGES['validation']}"
+    with explain_missing("datatrove", f"run `pip install -r requirements-cluster.txt` ({stages} work without it)"):
         if kind == "ray":
             importlib.import_module("ray")  # the executor would notice a missing ray only in run()
-        return getattr(importlib.import_module(f"datatrove.executor.{kind}"), f"{kind.title()}PipelineExecutor")
-    except ImportError as error:
-        raise EnvironmentFailure(
-            f"{(error.name or 'datatrove').partition('.')[0]} is not installed; run `pip install -r "
-            f"requirements-cluster.txt` ({STAGES['train']} and {STAGES['validation']} work without it)"
-        ) from None
+        executor = importlib.import_module(f"datatrove.executor.{kind}")
+    return getattr(executor, f"{kind.title()}PipelineExecutor")
 
 
 def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
