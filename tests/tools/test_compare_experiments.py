@@ -23,10 +23,13 @@ from tools.compare.cli import main
 def workspace(tmp_path_factory, finished):
     """Return a workspace with the experiments base, seed2 and vocab (another tokenizer); the last is checked out."""
     workspace = Workspace(tmp_path_factory.mktemp("compare"), finished)
-    vocabulary = "presets.yaml:tokenizers.bpe.vocab_size=320"
-    workspace.run("dvc", "exp", "run", "-n", "base", "eval")
-    workspace.run("dvc", "exp", "run", "-n", "seed2", "-S", "train.seed=2", "eval")
-    workspace.run("dvc", "exp", "run", "-n", "vocab", "-S", "train.seed=1", "-S", vocabulary, "eval")
+    changes = {"base": {}, "seed2": {"train.seed": 2}}
+    changes["vocab"] = {"train.seed": 1, "tokenizers.bpe.vocab_size": 320}
+    for name, values in changes.items():  # in this process, which takes a third of the time of `dvc exp run`
+        workspace.change(**values)
+        workspace.run_stages()
+        workspace.run("dvc", "commit", "--force")
+        workspace.run("dvc", "exp", "save", "--name", name)
     return workspace
 
 

@@ -4,18 +4,17 @@ import collections
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.train import checkpoints
 from lm.train.state import named_tensors
-from support.damage import flip_in_state
+from support.damage import edit, flip_in_state
 from support.train_cases import set_runtime, write_ids
 from support.workspace import Workspace
 from tools.verify import cli as verify
@@ -26,29 +25,27 @@ DATA, MODEL = Path("data/processed_datasets"), Path("data/models/model.json")
 FLAGS = {"train": DATA / "train.bin", "validation": DATA / "validation.bin", "models": "data/models",
          "metrics": "metrics", "plots": "plots"}  # fmt: skip
 MADE = (".runs", "data/models", "metrics", "plots", "params.yaml")
-# The stage, in which one weight changes by one unit in the last place after the update of a step.
-SABOTAGED = """
-import sys; sys.path.insert(0, "src")
-import torch, train
-update = train.step.update_weights
-def altered(state, lr):
-    update(state, lr)
-    if state.step == {step}:
-        weights = list(state.model.parameters())[{weights}].detach()
-        weights.view(-1).view(torch.int32)[{position}] ^= 1
-train.step.update_weights = altered
-sys.exit(train.main())
-"""
 
 
-def train(program=None):
-    """Run the stage with a fresh run folder; a program that changes it runs in a process of its own."""
+def train():
+    """Run the stage with a fresh run folder."""
     shutil.rmtree(".runs", ignore_errors=True)
-    flags = [str(word) for name, path in FLAGS.items() for word in (f"--{name}", path)]
-    if program is None:
-        assert train_stage.main(flags) == 0
-    else:
-        subprocess.run([sys.executable, "-c", program, *flags], check=True, capture_output=True)
+    assert train_stage.main([str(word) for name, path in FLAGS.items() for word in (f"--{name}", path)]) == 0
+
+
+def train_altered(step, weights, position):
+    """Run the stage, in which one weight changes by one unit in the last place after the update of a step."""
+    update = train_stage.step.update_weights
+
+    def altered(state, lr):
+        update(state, lr)
+        if state.step == step:
+            tensor = list(state.model.parameters())[weights].detach()
+            tensor.view(-1).view(torch.int32)[position] ^= 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_stage.step, "update_weights", altered)
+        train()
 
 
 def copy(source, target):
@@ -164,7 +161,7 @@ def test_a_damaged_kept_state_is_refused(workspace):
 def test_a_run_in_which_one_weight_changed_by_one_bit_is_found(workspace, step, weights, position, others):
     """Between the validations at 5 and 10; the other intervals, before and after, have the same bits again."""
     honest = read_curve(CURVE)
-    train(SABOTAGED.format(step=step, weights=weights, position=position))
+    train_altered(step, weights, position)
     altered = read_curve(CURVE)
     assert altered[5] == honest[5] and altered[10]["state_digest"] != honest[10]["state_digest"]
     with pytest.raises(IntegrityError) as caught:
@@ -233,12 +230,12 @@ def test_portable_numerics_have_no_excuse(workspace):
     assert module._machines(SEGMENTS, {"threads": 4}, Interval(0, 5, None)) == ""
 
 
-def test_a_difference_names_the_threads_of_the_run(workspace, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+def test_a_difference_names_the_threads_of_the_run(workspace):
+    edit(MODEL, lambda record: record["segments"][0].update(threads=2))
     rows = CURVE.read_text().splitlines()
     rows[2] = rows[2].rpartition(",")[0] + ",000000000000"
     CURVE.write_text("\n".join(rows) + "\n")
-    with pytest.raises(IntegrityError, match=r"; the run had .*threads 1 \(here 2\), and bits may differ on another"):
+    with pytest.raises(IntegrityError, match=r"; the run had .*threads 2 \(here 1\), and bits may differ on another"):
         recompute(0, 1)
 
 

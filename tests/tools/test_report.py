@@ -49,11 +49,19 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(made, tmp_path, monkeypatch):
+def drawn(made, tmp_path, monkeypatch):
     """A copy of it, as the working directory."""
     shutil.copytree(made, tmp_path / "ws")
     monkeypatch.chdir(tmp_path / "ws")
     return tmp_path / "ws"
+
+
+@pytest.fixture
+def folder(drawn, monkeypatch):
+    """The copy, in which empty pictures save the time of drawing."""
+    monkeypatch.setattr("lm.plots.figure_of", lambda *draw_functions, size: None)
+    monkeypatch.setattr("lm.plots.to_svg", lambda figure: b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+    return drawn
 
 
 class Page(HTMLParser):
@@ -93,7 +101,7 @@ def svg(source):
     return ElementTree.fromstring(base64.b64decode(content))
 
 
-def test_a_finished_run_has_everything_on_one_page(folder):
+def test_a_finished_run_has_everything_on_one_page(drawn):
     page = made_page()
     assert list(page.pictures) == PICTURES
     assert re.findall(r"<h2>(.*?)</h2>", page.text) == SECTIONS
@@ -127,7 +135,7 @@ def test_the_interval_and_the_documents_that_dominate_the_figure_are_named(folde
     assert f"{sentence} {rest:.3f}." in made_page().words()
 
 
-def test_the_breakdown_is_drawn_and_the_page_of_excerpts_is_beside_the_report(folder):
+def test_the_breakdown_is_drawn_and_the_page_of_excerpts_is_beside_the_report(drawn):
     row = {"count_from": 0, "count_to": 0, "entries": 1, "tokens": 2, "nats_per_token": 3.5, "loss_fraction": 0.25}
     one = {"from": 0.0, "to": 0.5, "tokens": 9, "probability": 0.3, "accuracy": 0.2}
     calibration = {"tokens": 9, "accuracy": 0.2, "expected_calibration_error": 0.1, "bins": [one]}
@@ -201,7 +209,7 @@ def test_dropped_documents_are_counted_and_shown_with_what_they_repeat(folder):
     assert f"exact_duplicates stories, train, document 7: 1,234 characters <b>once</b> {original}" in page.words()
 
 
-def test_the_page_needs_no_other_file(folder):
+def test_the_page_needs_no_other_file(drawn):
     page = made_page()
     assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)
     for name, value in page.attributes:
@@ -216,11 +224,11 @@ def test_the_page_needs_no_other_file(folder):
         assert all(address.startswith(("#", "data:")) for address in addresses)
 
 
-def test_equal_workspaces_give_equal_bytes(folder):
+def test_equal_workspaces_give_equal_bytes(drawn):
     assert made_page().text == made_page().text
 
 
-def test_a_run_in_progress_shows_its_curves_and_no_results_of_the_model_before(folder):
+def test_a_run_in_progress_shows_its_curves_and_no_results_of_the_model_before(drawn):
     shutil.rmtree("data/models")
     train, seen = read_json("metrics/train.json"), 5120
     write_json("metrics/train.json", {**train, "tokens_seen": seen})

@@ -1,5 +1,6 @@
 """As many threads as there are cores that other processes leave free."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -73,6 +74,7 @@ def test_a_free_machine_is_no_reason_for_a_warning(machine):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins a process to a core")
+@pytest.mark.skipif(os.nice(0) > 0, reason="time with lowered priority (nice) does not count")
 def test_the_time_of_a_real_process_counts(monkeypatch):
     core = psutil.Process().cpu_affinity()[-1]
     monkeypatch.setattr(threads, "_usable_cores", lambda: [core])
@@ -93,4 +95,5 @@ def test_neither_own_time_nor_that_of_processes_that_give_way_counts(monkeypatch
     monkeypatch.setattr(threads, "_usable_cores", lambda: [0])
     monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: [times])
     monkeypatch.setattr(threads.psutil.Process, "cpu_times", lambda process: own)
+    monkeypatch.setattr(threads.os, "nice", lambda increment: 0)
     assert threads._foreign_cpu_seconds() == 20.0
