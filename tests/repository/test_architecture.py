@@ -1,6 +1,7 @@
 """Check the rooms of src/: who imports whom, how large files and functions are, that public names have docstrings."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,15 @@ def test_a_forbidden_import_would_be_found(tmp_path):
     graph = {path.stem: {other.stem for other in imported} for path, imported in house.import_graph(tmp_path).items()}
     assert graph == {"a": {"b"}, "__init__": set(), "b": {"c", "d"}, "c": {"d"}, "d": {"a"}}
     assert len(house.import_cycles(house.import_graph(tmp_path))) == 1
+
+
+def test_two_modules_alone_name_kinds_of_gpus():
+    """Every other module asks lm.model.device or lm.model.accelerator, or only whether a device is the CPU."""
+    kinds = re.compile(r"\b(torch\.cuda|torch\.mps|backends\.mps|is_cuda)\b|[\"'](cuda|mps)\b")
+    assert {name_of(path) for path in FILES if kinds.search(path.read_text())} == {
+        "lm/model/accelerator.py",
+        "lm/model/device.py",
+    }
 
 
 # Sizes and docstrings.

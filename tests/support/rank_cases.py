@@ -113,7 +113,7 @@ def hang_at(rank: int, step: int) -> None:
 def measure(speedup: float) -> None:
     """A sabotage: the processor has bfloat16, measured this many times faster; only the main rank may measure."""
     machine.has_bfloat16 = lambda device: True
-    machine.bfloat16_speedup = (lambda: speedup) if os.environ.get("RANK", "0") == "0" else forbidden
+    machine.bfloat16_speedup = (lambda device: speedup) if os.environ.get("RANK", "0") == "0" else forbidden
 
 
 def measure_and_stop(speedup: float, step: int) -> None:

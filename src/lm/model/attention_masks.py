@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
+from lm.model.accelerator import has_block_masks
+
 
 def document_numbers(ids: Tensor, start_id: int) -> Tensor:
     """Return the number (B, T) int64 of each token's document in its row; `start_id` is the first token of one."""
@@ -59,4 +61,4 @@ def sliding_blocks(num_tokens: int, window: int, device: torch.device) -> BlockM
 
 def _create(device: torch.device) -> Callable[..., BlockMask]:
     """Return torch's create_block_mask; compiled for a GPU, where it then does not store (B, T, T) numbers first."""
-    return torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask
+    return torch.compile(create_block_mask) if has_block_masks(device) else create_block_mask

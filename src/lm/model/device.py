@@ -1,4 +1,7 @@
-"""The machine that computes: device, dtype, threads, memory and speed."""
+"""The machine that computes: device, dtype, threads, memory and speed.
+
+This module and lm.model.accelerator alone name kinds of GPUs. Nothing was run on Apple's (mps).
+"""
 
 import ctypes
 import math
@@ -20,21 +23,42 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 PROBED_SHAPES = ((1024, 192, 512), (512, 192, 8192))  # tokens x d_model x d_ff, or x vocabulary
 MEASURED_S = 0.02  # time of the matrix products of one measurement
+PEAK_SIZES = {"cuda": 8192, "mps": 4096, "cpu": 1024}  # of square matrices; the larger ones fill a GPU
 MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
 def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
-    """Return the CUDA device of that index, or the CPU without CUDA; raise EnvironmentFailure if it is missing.
+    """Return the GPU of a rank's index, or of a process that is alone (None), or the CPU if there is no GPU.
 
-    Portable numerics compute on the CPU.
+    Portable numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
     """
-    if numerics == "portable" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    if index is not None and index >= torch.cuda.device_count():
+    kind = "cpu" if numerics == "portable" else accelerator()
+    if index is None or kind == "cpu":
+        return torch.device(kind)
+    if kind == "mps":
+        problem = "an Apple GPU takes one process, and this run has several"
+        remedy = "set train.num_processes to 1 in runtime.yaml, or train.numerics to portable to train on the CPU"
+        raise EnvironmentFailure(f"{problem}; {remedy}")
+    if index >= torch.cuda.device_count():
         problem = f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible"
         remedy = "start at most as many processes per host (train.num_processes in runtime.yaml)"
         raise EnvironmentFailure(f"{problem}; {remedy}; each must see all GPUs")
-    return torch.device("cuda") if index is None else torch.device("cuda", index)
+    return torch.device(kind, index)
+
+
+def accelerator() -> str:
+    """Return the kind of GPU that torch can use here, "cuda" or "mps", or "cpu" without one."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def collective_backend(device: torch.device) -> str:
+    """Return the backends of the process group of this device; make a CUDA device the current one, as NCCL needs it."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        return "cpu:gloo,cuda:nccl"
+    return "gloo"
 
 
 def refuse_emulation(name: str, device: torch.device) -> None:
@@ -45,9 +69,14 @@ def refuse_emulation(name: str, device: torch.device) -> None:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Return True if the device has instructions for bfloat16; of CPUs, torch reports them on Linux only."""
+    """Return True if the device has instructions for bfloat16; of CPUs, torch reports them on Linux only.
+
+    Metal has bfloat16 from macOS 14 on; `resolve_dtype` measures whether it is faster.
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "mps":
+        return torch.backends.mps.is_macos_or_newer(14, 0)
     capabilities = torch.cpu.get_capabilities()
     return sys.platform.startswith("linux") and any(capabilities.get(name, False) for name in BFLOAT16_SETS)
 
@@ -60,15 +89,17 @@ def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -
     elif name == "auto" and earlier:
         name, reason = earlier, "as the run began"
     elif name == "auto":
-        speedup = math.inf if device.type == "cuda" else bfloat16_speedup()
+        speedup = math.inf if device.type == "cuda" else bfloat16_speedup(device)
         name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
         reason = "this GPU has it" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
     print(f"dtype        {name} ({reason})", flush=True)
     return COMPUTE_DTYPES[name]
 
 
-def bfloat16_speedup() -> float:
-    """Return the time of float32 matrix products divided by that of bfloat16 ones on this CPU, measured in 0.2 s."""
+def bfloat16_speedup(device: torch.device) -> float:
+    """Return the time of float32 matrix products divided by that of bfloat16 ones, measured in 0.2 s on a CPU."""
+    if device.type != "cpu":
+        return matmul_peak_flops(device, torch.bfloat16) / matmul_peak_flops(device, torch.float32)
     best = dict.fromkeys(((dtype, shape) for shape in PROBED_SHAPES for dtype in COMPUTE_DTYPES.values()), math.inf)
     operands = {key: [torch.ones(size, dtype=key[0]) for size in (key[1][:2], key[1][1:])] for key in best}
     for _ in range(4):  # they alternate and the shortest time counts, so that other processes disturb them alike
@@ -89,9 +120,8 @@ def bits_depend_on(device: torch.device, dtype: torch.dtype, numerics: str, rank
 
 def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
     """Return the device, the instruction set, the dtype, and the numbers of threads and ranks that compute."""
-    cuda = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "device": device_name(device),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
         "dtype": str(dtype).removeprefix("torch."),
@@ -99,6 +129,13 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
         "ranks": ranks,
         "torch": torch.__version__.split("+")[0],
     }
+
+
+def device_name(device: torch.device) -> str:
+    """Return the product name of a GPU, or "cpu"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return torch.backends.mps.get_name() if device.type == "mps" else "cpu"
 
 
 def why_not_portable() -> str | None:
@@ -120,7 +157,7 @@ def warn_of_own_bits(numerics: str) -> list[str]:
     reason, messages = why_not_portable(), []
     if reason:
         messages.append(f"train.numerics is portable, but the bits of this run may be its own: {reason}")
-    if torch.cuda.is_available():
+    if accelerator() != "cpu":
         messages.append("train.numerics is portable, which computes on the CPU; set it to fast to use the GPU")
     return messages
 
@@ -130,6 +167,8 @@ def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cg
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
+    if device.type == "mps":  # it shares the machine's memory, up to a limit of its own
+        return min(free, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     try:  # the limit of a container, where its control group (version 2) is mounted
         limit, used, stat = ((cgroup / f"memory.{name}").read_text().split() for name in ("max", "current", "stat"))
     except OSError:
@@ -138,6 +177,12 @@ def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cg
         return free
     cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel frees them on demand
     return min(free, int(limit[0]) - int(used[0]) + cached)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True if the error is a failed allocation; torch raises a plain RuntimeError on CPUs and on mps."""
+    words = ("allocate memory", "bad_alloc", "MPS backend out of memory", "Invalid buffer size")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(each in str(error) for each in words)
 
 
 def keep_freed_memory() -> bool:
@@ -156,11 +201,13 @@ def synchronize(device: torch.device) -> None:
     """Wait until a GPU has done its work; a CPU has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:
     """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
-    size = size or (8192 if device.type == "cuda" else 1024)  # 8192 fill a large GPU
+    size = size or PEAK_SIZES[device.type]
     a = torch.ones(size, size, dtype=dtype, device=device)
     products = torch.empty_like(a)
     best, count, end = math.inf, 1, time.perf_counter() + seconds

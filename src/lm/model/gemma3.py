@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from lm.core.params import needed
+from lm.model.accelerator import has_block_masks
 from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, sliding_blocks
 from lm.model.kernels import (
     CrossEntropyFunction,
@@ -234,7 +235,7 @@ class Gemma3Model(nn.Module):
         A compiled model on CUDA gets FlexAttention's blocks: the fused kernels of scaled_dot_product_attention accept
         no dense mask if H > K.
         """
-        T, by_blocks = ids.shape[1], ids.device.type == "cuda" and self.is_compiled
+        T, by_blocks = ids.shape[1], self.is_compiled and has_block_masks(ids.device)
         windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
         if self.document_start_id is None:
             return {window: sliding_blocks(T, window, ids.device) for window in windows if by_blocks and window < T}

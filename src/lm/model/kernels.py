@@ -119,7 +119,7 @@ def attend(
         return attend_by_products(q, k, v, scale, bias).view(B, H, T, D)
     if mask is None and window >= S and T in (1, S):
         return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, enable_gqa=H > K)
-    if q.device.type == "cuda":  # its fused kernels accept no mask if H > K
+    if q.device.type != "cpu":  # the fused kernels of CUDA accept no mask if H > K
         K, k, v = H, k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)
     mask = visible(T, S, window, q.device) if mask is None else mask
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=H > K)
@@ -200,7 +200,9 @@ def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
         distance = block.amax(-1, keepdim=True).float() - block.gather(1, target).float()
         p = block.softmax(-1, dtype=torch.float32)
         # The largest p is exp(0) / Σ. float64 hides that the last bit of a logarithm differs between processors.
-        log_sum = -p.amax(-1, keepdim=True).double().log().float()
+        # Apple's GPUs do not have float64.
+        largest = p.amax(-1, keepdim=True)
+        log_sum = -(largest.double() if largest.device.type == "cpu" else largest).log().float()
         total += (distance + log_sum).sum()
         block.copy_(p.scatter_add_(1, target, -torch.ones_like(target, dtype=p.dtype)))
     return total

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm.model.accelerator import copy_to
 from lm.tokens.windows import TokenWindows, read_windows
 
 
@@ -26,13 +27,10 @@ def prefetch(
 
 def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one."""
-    device_type = torch.device(device).type
-    if device_type == "cpu":  # slices cost less in NumPy than in torch
+    device = torch.device(device)
+    if device.type == "cpu":  # slices cost less in NumPy than in torch
         return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
-    tensor = torch.from_numpy(buffer)
-    if device_type == "cuda":
-        tensor = tensor.pin_memory()  # Python would wait for the copy of slices, which are not pinned
-    tensor = tensor.to(device, non_blocking=True)
+    tensor = copy_to(torch.from_numpy(buffer), device)  # whole, because slices are not pinned
     return tensor[:, :-1], tensor[:, 1:]
 
 

@@ -23,8 +23,8 @@ from lm.train.config import TrainParams
 SOURCE = Path(__file__).resolve().parents[1]  # src/lm
 # The modules whose arithmetic decides the bits of a run. tests/lm/train/test_fingerprint.py derives them from imports.
 CODE = (
-    "model/attention_masks.py", "model/gemma3.py", "model/kernels.py", "model/products.py", "model/score.py",
-    "tokens/shards.py", "tokens/windows.py", "train/batches.py", "train/config.py",
+    "model/accelerator.py", "model/attention_masks.py", "model/gemma3.py", "model/kernels.py", "model/products.py",
+    "model/score.py", "tokens/shards.py", "tokens/windows.py", "train/batches.py", "train/config.py",
     "train/optimizers.py", "train/schedule.py", "train/state.py", "train/step.py", "train/world.py",
 )  # fmt: skip
 KEPT_STATES = 2

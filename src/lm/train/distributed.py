@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from lm.core.errors import DivergedError, EnvironmentFailure, Interrupted
+from lm.model.device import collective_backend
 from lm.train.world import SINGLE_PROCESS, World
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -89,11 +90,9 @@ def start_group(world: World, device: torch.device) -> None:
         return
     if world.is_main:
         world.store.set("main", "trains")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", store=world.store, rank=world.rank,
-        world_size=world.world_size, timeout=timedelta(seconds=world.timeout_s),
+        collective_backend(device), store=world.store, rank=world.rank, world_size=world.world_size,
+        timeout=timedelta(seconds=world.timeout_s),
     )  # fmt: skip
 
 

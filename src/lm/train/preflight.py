@@ -9,7 +9,7 @@ import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section
-from lm.model.device import synchronize, warn_of_own_bits
+from lm.model.device import is_out_of_memory, synchronize, warn_of_own_bits
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
@@ -201,7 +201,6 @@ def out_of_memory_in_words():
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        failed_allocation = any(words in str(error) for words in ("allocate memory", "bad_alloc"))
-        if failed_allocation or isinstance(error, torch.OutOfMemoryError | MemoryError):
+        if is_out_of_memory(error):
             raise EnvironmentFailure(f"out of memory in a training step; {LESS_MEMORY}") from None
         raise

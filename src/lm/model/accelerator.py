@@ -1,0 +1,19 @@
+"""What a step does differently on a GPU: NVIDIA's (cuda) or Apple's (mps).
+
+It is part of the fingerprint of a run. lm.model.device, which describes the machine, is not.
+"""
+
+import torch
+from torch import Tensor
+
+
+def has_block_masks(device: torch.device) -> bool:
+    """Return True if FlexAttention, which takes masks in blocks, has kernels for the device: on CUDA."""
+    return device.type == "cuda"
+
+
+def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a copy of a CPU tensor on the device; on CUDA it is made while Python continues."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)  # Python would wait if the memory were not pinned
+    return tensor.to(device)  # on mps a copy in the background may read freed memory (pytorch/pytorch#189690)
