@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow test-lm-eval test-gguf mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow test-lm-eval test-gguf test-cloud mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -23,6 +23,10 @@ test-lm-eval: .venv/ready-dev
 test-gguf: .venv/ready-dev
 	python -m pip install --quiet --disable-pip-version-check -r requirements-gguf.txt
 	python -m pytest -q tests/tools/test_export_gguf.py
+
+# The tests of docs/sky.yaml, with SkyPilot's parser in an environment of its own.
+test-cloud: .venv/cloud/ready .venv/ready-dev
+	python -m pytest -q tests/repository/test_cloud.py
 
 # Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev
@@ -134,6 +138,11 @@ clean-venv:
 
 .venv/ready-dev: .venv/ready requirements-dev.txt requirements-cluster.txt requirements-s3.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+	touch $@
+
+.venv/cloud/ready: .venv/ready requirements-cloud.txt
+	.venv/cloud/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m venv --clear .venv/cloud
+	.venv/cloud/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-cloud.txt
 	touch $@
 
 # The peers of the benchmarks, in a separate environment that also sees the packages of the pipeline.

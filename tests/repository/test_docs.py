@@ -305,6 +305,17 @@ def test_a_tagged_model_can_be_fetched_as_an_artifact(workspace, tmp_path):
     assert (tmp_path / "model" / "best_model_params.pt").exists()
 
 
+def test_each_kind_of_machine_has_three_commands_that_parse(tmp_path):
+    rows = cells_of("docs/distributed.md", "# Several GPUs, several hosts, large corpora")
+    commands = {row[0]: [re.search(r"`(.+?)`", cell)[1] for cell in row[1:]] for row in rows}
+    assert len(commands) == 5 and {len(each) for each in commands.values()} == {3}
+    for command in [command for each in commands.values() for command in each]:
+        subprocess.run(["bash", "-n"], input=command, text=True, check=True)
+    (tmp_path / "runtime.yaml").write_text(text_of("runtime.yaml"))
+    subprocess.run(["bash", "-c", commands["eight GPUs in one machine"][0]], cwd=tmp_path, check=True)
+    assert read_yaml(tmp_path / "runtime.yaml")["train"]["num_processes"] == 8
+
+
 # Words
 
 
