@@ -72,11 +72,10 @@ def test_skypilot_parses_the_file(tmp_path):
 
 def fill_bucket(states: Path, runs: Path) -> int:
     """Copy a run of `runs` as a lost host leaves it, with one state on the way; return the step of the state."""
-    (run,) = {record.parent for record in runs.glob("*/kept-*.json")}
-    record = sorted(run.glob("kept-*.json"))[1]
+    (record,) = runs.glob("*/kept-*.json")  # that of the validation in the middle
+    (states / record.parent.name).mkdir()
     for path in (record, record.with_suffix(".pt")):
-        (states / run.name).mkdir(exist_ok=True)
-        shutil.copy(path, states / run.name / path.name.replace("kept", "state"))
+        shutil.copy(path, states / path.parent.name / path.name.replace("kept", "state"))
     return json.loads(record.read_text())["step"]
 
 
