@@ -1,4 +1,4 @@
-"""One torch thread for all tests, and a pipeline that has run, which tests copy.
+"""One torch thread for all tests, a pipeline that has run, which tests copy, and a Slurm where it is installed.
 
 Threads wait for each other by spinning, which beside other processes makes small steps many times slower.
 """
@@ -11,6 +11,7 @@ import lm.core.environment  # noqa: F401 - before torch
 import pytest
 
 from lm.core.files import output_lock
+from support.slurm import missing_commands, running_slurm
 from support.workspace import ALL, Workspace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,3 +30,12 @@ def finished(tmp_path_factory) -> Path:
             assert workspace.repro() == ALL
             workspace.folder.rename(shared / "finished")
     return shared / "finished"
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    """A running Slurm of two nodes, node0 and node1, each with four processors and two GPUs in name only."""
+    if missing := missing_commands():
+        pytest.skip(f"not installed: {', '.join(missing)} (see `make test-cluster`)")
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as slurm:
+        yield slurm

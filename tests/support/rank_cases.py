@@ -19,7 +19,7 @@ import lm.train.step
 import train as train_stage
 from lm.model import device as machine
 from lm.train.signals import StopRequest
-from support.train_cases import ARGUMENTS, Ended, Stage, at_step
+from support.train_cases import Ended, Stage, at_step
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
@@ -129,6 +129,7 @@ def stop_at(rank: int, step: int) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("RANK", os.environ.get("SLURM_PROCID", ""))
     name, *numbers = os.environ["SABOTAGE"].split()
     globals()[name](*map(int, numbers))
-    sys.exit(train_stage.main(ARGUMENTS))
+    sys.exit(train_stage.main(sys.argv[1:]))

@@ -18,10 +18,10 @@ import psutil
 SBIN = f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/sbin"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "sinfo", "scancel")
 NODES = ("node0", "node1")
-CPUS_PER_NODE = 4
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
-# Without control groups, which containers often lack. A job of the partition `urgent` preempts those of `cpu`.
+# Without control groups, which containers often lack. The processors, memory and GPUs need not exist: Slurm only counts
+# them. A job of the partition `urgent` preempts those of `cpu`, which have `GraceTime` seconds to end.
 CONFIGURATION = """\
 ClusterName=loopback
 SlurmctldHost=localhost(127.0.0.1)
@@ -41,6 +41,7 @@ MailProg=/bin/true
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+GresTypes=gpu
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -49,7 +50,7 @@ SlurmdTimeout={timeout_s}
 ReturnToService=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={nodes} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} CPUs={cpus} RealMemory=1000 State=UNKNOWN
+NodeName={nodes} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} CPUs=4 Gres=gpu:2 RealMemory=16000 State=UNKNOWN
 PartitionName=cpu Nodes=ALL Default=YES PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=ALL PriorityTier=2
 """
@@ -78,11 +79,12 @@ class Slurm:
             (folder / name).mkdir()
         (folder / "munge.key").write_bytes(secrets.token_bytes(128))
         (folder / "munge.key").chmod(0o400)
+        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
         controller_port, *ports = free_ports(1 + len(NODES))
         (folder / "slurm.conf").write_text(
             CONFIGURATION.format(
                 folder=folder, user=getpass.getuser(), controller_port=controller_port, nodes=",".join(NODES),
-                ports=",".join(map(str, ports)), cpus=CPUS_PER_NODE, timeout_s=timeout_s,
+                ports=",".join(map(str, ports)), timeout_s=timeout_s,
             )
         )  # fmt: skip
 
@@ -166,7 +168,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def wait_for(condition, slurm: Slurm, timeout_s: float = 60) -> None:
+def wait_for(condition, slurm: Slurm, timeout_s: float = 20) -> None:
     """Return once the condition holds; raise AssertionError with the daemons' last messages after the time."""
     end = time.monotonic() + timeout_s
     while not condition():

@@ -1,0 +1,136 @@
+"""The documented jobs on a real Slurm of two nodes: each ends with the bytes of an undisturbed run."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from support import ROOT
+from support.slurm import NODES, free_ports
+from support.train_cases import clear, make_training, results, undisturbed_results, wait_for
+
+pytestmark = pytest.mark.slow
+PAGE = (ROOT / "docs" / "distributed.md").read_text()
+(RECIPE,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH.*?)^```", PAGE, re.M | re.S)
+SIZE = ["--ntasks-per-node=2", "--gpus-per-node=2", "--cpus-per-task=1"]  # of the job on each of the two nodes
+HOLDING = "python tests/support/rank_cases.py"  # a rank that waits after a step for the file `go`
+HELD_AT = 5
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A small copy of the repository whose batch four ranks can divide."""
+    workspace = make_training(tmp_path_factory.mktemp("training") / "ws")
+    workspace.change(**{"train.micro_batch_tokens": 128})
+    for name in ("train", "validation"):
+        for suffix in (".bin", ".json"):
+            shutil.copy(workspace.folder / f"{name}{suffix}", workspace.folder / "data/processed_datasets")
+    (workspace.folder / ".venv").symlink_to(sys.prefix)
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def undisturbed(template):
+    return undisturbed_results(template)
+
+
+@pytest.fixture
+def project(template, monkeypatch):
+    """The copy as the working directory, without results."""
+    monkeypatch.chdir(template.folder)
+    monkeypatch.setenv("SABOTAGE", f"hold_at {HELD_AT}")
+    clear()
+    yield template.folder
+    for pattern in ("held-*", "go", "slurm-*.out"):
+        for path in Path().glob(pattern):
+            path.unlink()
+
+
+def submit(slurm, *options: str, program: str = HOLDING) -> str:
+    """Submit the documented job, on a free port and on one machine, and return its number."""
+    adapted = RECIPE.replace("29500", str(*free_ports(1))).replace(
+        "| head -n 1", "| head -n 1 | sed s/node./127.0.0.1/"
+    )
+    Path("job.sh").write_text(adapted.replace("python src/train.py", program))
+    slurm.environment["SABOTAGE"] = os.environ["SABOTAGE"]
+    return slurm.submit("job.sh", *SIZE, *options, folder=Path.cwd())
+
+
+def printed(job: str) -> str:
+    path = Path(f"slurm-{job}.out")
+    return path.read_text() if path.exists() else ""
+
+
+def hold(slurm, *options: str) -> str:
+    """Submit a job, wait until its four ranks wait after a step, and return its number."""
+    job = submit(slurm, *options)
+    wait_for(lambda: len(list(Path().glob("held-?"))) == 4 or slurm.state(job) == "FAILED", 120)
+    assert slurm.state(job) == "RUNNING", printed(job)
+    return job
+
+
+def assert_continues(slurm, job: str, undisturbed: dict[str, bytes], step: int = HELD_AT) -> None:
+    """Check that a job is requeued, continues from a step, and ends with the bytes of an undisturbed run."""
+    assert slurm.wait(job, "PENDING", "FAILED") == "PENDING", printed(job)
+    wait_for(lambda: slurm.idle_nodes() == [*NODES])
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm would wait for two minutes
+    assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", printed(job)
+    assert f"resumed at step {step} from" in printed(job)
+    assert results() == undisturbed
+
+
+def test_two_nodes_of_two_ranks_give_the_bytes_of_one_process(slurm, project, undisturbed):
+    job = submit(slurm, program="python src/train.py")
+    assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", printed(job)
+    assert "processes    4, 2 on this host" in printed(job)
+    assert results() == undisturbed
+
+
+def test_a_preempted_job_is_requeued_and_continues(slurm, project, undisturbed):
+    job = hold(slurm)
+    urgent = slurm.submit("--wrap=sleep 1", "--partition=urgent", "--nodes=2", "--exclusive", folder=project)
+    wait_for(lambda: "stopping after this step" in printed(job))
+    Path("go").touch()
+    slurm.wait(urgent, "COMPLETED", timeout_s=200)
+    assert_continues(slurm, job, undisturbed)
+
+
+def test_a_job_whose_time_is_up_is_requeued_and_continues(slurm, project, undisturbed):
+    job = hold(slurm, "--time=10", "--signal=TERM@30")
+    end = (datetime.now() + timedelta(seconds=45)).isoformat(timespec="seconds")
+    slurm.run("scontrol", "update", f"JobId={job}", f"EndTime={end}")  # a limit is at least a minute
+    wait_for(lambda: "stopping after this step" in printed(job))
+    Path("go").touch()
+    assert_continues(slurm, job, undisturbed)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_job_whose_node_is_lost_is_requeued_and_continues(slurm, project, undisturbed, node):
+    job = hold(slurm)
+    slurm.kill(node)
+    Path("go").touch()
+    slurm.wait(job, "PENDING", "FAILED")
+    slurm.start_node(node)
+    assert_continues(slurm, job, undisturbed, HELD_AT - 1)
+
+
+def test_a_job_of_which_a_rank_is_killed_is_requeued_and_continues(slurm, project, undisturbed):
+    job = hold(slurm)
+    os.kill(int(Path("held-3").read_text()), signal.SIGKILL)
+    Path("go").touch()
+    assert_continues(slurm, job, undisturbed, HELD_AT - 1)
+
+
+def test_a_cancelled_job_saves_its_state_and_is_not_requeued(slurm, project):
+    job = hold(slurm)
+    slurm.run("scancel", job)
+    wait_for(lambda: "stopping after this step" in printed(job))
+    Path("go").touch()
+    wait_for(lambda: f"training stopped at step {HELD_AT} (SIGTERM)" in printed(job))
+    wait_for(lambda: slurm.idle_nodes() == [*NODES])
+    assert slurm.state(job) == "CANCELLED"
