@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow test-lm-eval test-gguf test-cloud mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv
+.PHONY: all test test-slow test-lm-eval test-gguf test-cloud mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv test-cluster
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -27,6 +27,11 @@ test-gguf: .venv/ready-dev
 # The tests of docs/sky.yaml, with SkyPilot's parser in an environment of its own.
 test-cloud: .venv/cloud/ready .venv/ready-dev
 	python -m pytest -q tests/repository/test_cloud.py
+
+# The documented Slurm jobs on a Slurm of this machine, which root installs if it is missing: several minutes.
+test-cluster: .venv/ready-dev
+	PYTHONPATH=src:tests python -m support.slurm
+	python -m pytest -q -m slow tests/cluster tests/tools/test_cluster.py
 
 # Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 PAGE = (ROOT / "docs" / "distributed.md").read_text()
 (RECIPE,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH.*?)^```", PAGE, re.M | re.S)
 SIZE = ["--ntasks-per-node=2", "--gpus-per-node=2", "--cpus-per-task=1"]  # of the job on each of the two nodes
-HOLDING = "python tests/support/rank_cases.py"  # a rank that waits after a step for the file `go`
 HELD_AT = 5
+HOLDING = f"env 'SABOTAGE=hold_at {HELD_AT}' python tests/support/rank_cases.py"  # waits there for the file `go`
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,6 @@ def undisturbed(template):
 def project(template, monkeypatch):
     """The copy as the working directory, without results."""
     monkeypatch.chdir(template.folder)
-    monkeypatch.setenv("SABOTAGE", f"hold_at {HELD_AT}")
     clear()
     yield template.folder
     for pattern in ("held-*", "go", "slurm-*.out"):
@@ -53,11 +52,9 @@ def project(template, monkeypatch):
 
 def submit(slurm, *options: str, program: str = HOLDING) -> str:
     """Submit the documented job, on a free port and on one machine, and return its number."""
-    adapted = RECIPE.replace("29500", str(*free_ports(1))).replace(
-        "| head -n 1", "| head -n 1 | sed s/node./127.0.0.1/"
-    )
+    adapted = RECIPE.replace("29500", str(*free_ports(1)))
+    adapted = adapted.replace("| head -n 1", "| head -n 1 | sed s/node./127.0.0.1/")
     Path("job.sh").write_text(adapted.replace("python src/train.py", program))
-    slurm.environment["SABOTAGE"] = os.environ["SABOTAGE"]
     return slurm.submit("job.sh", *SIZE, *options, folder=Path.cwd())
 
 

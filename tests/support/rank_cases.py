@@ -35,14 +35,6 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def become_task(rank: int, count: int, port: int) -> None:
-    """A sabotage: this process is a task of a job step of Slurm."""
-    os.environ.update(
-        SLURM_PROCID=str(rank), SLURM_STEP_NUM_TASKS=str(count), SLURM_LOCALID=str(rank),
-        SLURM_STEP_TASKS_PER_NODE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-    )  # fmt: skip
-
-
 def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:
     """A sabotage: this process is a rank, with another sabotage."""
     os.environ.update(

@@ -1,4 +1,7 @@
-"""A Slurm of one machine: a controller and two nodes on loopback, with all their files in one folder."""
+"""A Slurm of one machine: a controller and two nodes on loopback, with all their files in one folder.
+
+Run as a script, this file installs Slurm if it is missing.
+"""
 
 import contextlib
 import ctypes
@@ -9,14 +12,18 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from lm.core.errors import EnvironmentFailure, command
+
 SBIN = f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/sbin"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "sinfo", "scancel")
+PACKAGES = ("slurm-wlm", "munge")  # of Debian and Ubuntu
 NODES = ("node0", "node1")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
@@ -59,6 +66,16 @@ PartitionName=urgent Nodes=ALL PriorityTier=2
 def missing_commands() -> list[str]:
     """Return the commands of Slurm and Munge that are not installed."""
     return [name for name in COMMANDS if shutil.which(name, path=SBIN) is None]
+
+
+@command
+def main(argv: list[str]) -> None:
+    """Install Slurm with apt-get if it is missing; raise EnvironmentFailure if that is not possible."""
+    if missing_commands() and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "--yes", "--quiet", *PACKAGES], stdin=subprocess.DEVNULL)
+    if missing := missing_commands():
+        install = f"install Slurm and Munge, on Debian and Ubuntu with `sudo apt-get install {' '.join(PACKAGES)}`"
+        raise EnvironmentFailure(f"not installed: {', '.join(missing)}; {install}")
 
 
 def free_ports(count: int) -> list[int]:
@@ -187,3 +204,7 @@ def running_slurm(folder: Path, timeout_s: int = 20) -> Iterator[Slurm]:
         yield slurm
     finally:
         slurm.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

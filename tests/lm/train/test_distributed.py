@@ -25,7 +25,7 @@ from lm.train.state import digest_of, named_tensors
 from lm.train.step import num_micro_batches
 from lm.train.world import SINGLE_PROCESS, World
 from support import ROOT
-from support.rank_cases import become_task, free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
+from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
 
@@ -214,13 +214,6 @@ def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     ended = run_stage()
     assert ended.code == 0 and "this run is already finished" in ended.out
     assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == 2
-
-
-@pytest.mark.slow
-def test_ranks_of_srun(workspace, alone):
-    port = free_port()
-    assert [stage.end().code for stage in [Stage(become_task, rank, 2, port) for rank in range(2)]] == [0, 0]
-    assert_close(curves(), alone["muon"][0])
 
 
 def test_ranks_take_equally_many_rows_in_micro_batches_that_are_not_larger():
