@@ -333,6 +333,14 @@ MUTANTS = [
            "tools/test_export_gguf.py -k finds_elsewhere"),
     Mutant("other files than GGUF are kept", "src/tools/export_gguf/cli.py", "    check_replaceable(file)\n", "",
            "tools/test_export_gguf.py -k only_a_gguf"),
+    Mutant("Python and code of a Slurm job", "src/tools/tokenize_cluster/cli.py",
+           "\"env_command\": f\"export {paths}\", ", "", "tools/test_cluster.py -k submitted_to_slurm"),
+    Mutant("no requeue after an error", "docs/distributed.md", "((code == 5 || code > 128)) && ", "",
+           "cluster/test_job_script.py"),
+    Mutant("limit of requeues", "docs/distributed.md", "((SLURM_RESTART_COUNT < 20)) && ", "",
+           "cluster/test_job_script.py"),
+    Mutant("a missing Slurm is named", "tests/support/slurm.py", "    if missing := missing_commands():\n",
+           "    if missing := []:\n", "repository/test_make.py -k without_slurm"),
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from lm.train.step import num_micro_batches
 from lm.train.world import SINGLE_PROCESS, World
 from support import ROOT
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
-from support.train_cases import ARGUMENTS, Stage, clear, make_training, only_run, restored, run_stage, set_runtime
+from support.train_cases import ARGUMENTS, clear, make_training, only_run, restored, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
 
 STEPS, STOP = 50, 20
