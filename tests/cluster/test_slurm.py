@@ -75,17 +75,20 @@ def assert_continues(slurm, job: str, undisturbed: dict[str, bytes], step: int =
     """Check that a job is requeued, continues from a step, and ends with the bytes of an undisturbed run."""
     assert slurm.wait(job, "PENDING", "FAILED") == "PENDING", printed(job)
     wait_for(lambda: slurm.idle_nodes() == [*NODES])
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm would wait for two minutes
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+3seconds")  # by itself it waits two minutes
+    assert_completed(slurm, job, undisturbed, f"resumed at step {step} from")
+
+
+def assert_completed(slurm, job: str, undisturbed: dict[str, bytes], sentence: str) -> None:
+    """Check that a job prints a sentence and ends with the bytes of an undisturbed run."""
     assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", printed(job)
-    assert f"resumed at step {step} from" in printed(job)
+    assert sentence in printed(job)
     assert results() == undisturbed
 
 
 def test_two_nodes_of_two_ranks_give_the_bytes_of_one_process(slurm, project, undisturbed):
     job = submit(slurm, program="python src/train.py")
-    assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", printed(job)
-    assert "processes    4, 2 on this host" in printed(job)
-    assert results() == undisturbed
+    assert_completed(slurm, job, undisturbed, "processes    4, 2 on this host")
 
 
 def test_a_preempted_job_is_requeued_and_continues(slurm, project, undisturbed):
@@ -123,7 +126,7 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_continues(slurm, projec
     assert_continues(slurm, job, undisturbed, HELD_AT - 1)
 
 
-def test_a_cancelled_job_saves_its_state_and_is_not_requeued(slurm, project):
+def test_a_cancelled_job_saves_its_state_and_continues_only_when_submitted_again(slurm, project, undisturbed):
     job = hold(slurm)
     slurm.run("scancel", job)
     wait_for(lambda: "stopping after this step" in printed(job))
@@ -131,3 +134,4 @@ def test_a_cancelled_job_saves_its_state_and_is_not_requeued(slurm, project):
     wait_for(lambda: f"training stopped at step {HELD_AT} (SIGTERM)" in printed(job))
     wait_for(lambda: slurm.idle_nodes() == [*NODES])
     assert slurm.state(job) == "CANCELLED"
+    assert_completed(slurm, submit(slurm), undisturbed, f"resumed at step {HELD_AT} from")
