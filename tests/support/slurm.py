@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -86,7 +86,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Slurm:
-    """A running Slurm. `environment` makes the commands of Slurm use it."""
+    """A Slurm with files in one folder; `environment` makes the commands of Slurm use it."""
 
     def __init__(self, folder: Path, timeout_s: int):
         """Write the key and the configuration; a node that is silent for `timeout_s` is down."""
@@ -107,23 +107,24 @@ class Slurm:
 
     def start(self) -> None:
         """Start all daemons and return when the nodes are idle."""
-        files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid", "seed-file": "munge.seed"}
-        self._start("munged", "--force", "--foreground", *(f"--{key}={self.folder / files[key]}" for key in files))
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "seed-file": "seed"}
+        options = [f"--{option}={self.folder}/munge.{suffix}" for option, suffix in files.items()]
+        self._start("munged", "munged", "--force", "--foreground", *options)
         wait_for(lambda: (self.folder / "munge.socket").exists(), self)
-        self._start("slurmctld", "-D")
+        self._start("slurmctld", "slurmctld", "-D")
         for node in NODES:
             self.start_node(node)
         wait_for(lambda: self.idle_nodes() == list(NODES), self)
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _start(self, name: str, *command: str) -> None:
         with open(self.folder / f"{name}.printed", "ab") as printed:
             self._daemons[name] = subprocess.Popen(
-                [arguments[0] if name in NODES else name, *arguments[name in NODES :]], env=self.environment,
-                stdout=printed, stderr=printed, stdin=subprocess.DEVNULL, preexec_fn=keep_descendants,
+                command, env=self.environment, stdout=printed, stderr=printed, stdin=subprocess.DEVNULL,
+                preexec_fn=keep_descendants,
             )  # fmt: skip
 
     def start_node(self, name: str) -> None:
-        """Start the daemon of a node; wait for it with `idle_nodes`."""
+        """Start the daemon of a node and return; `idle_nodes` lists the node when it is ready."""
         self._start(name, "slurmd", "-D", "-N", name)
 
     def kill(self, name: str) -> None:
@@ -185,7 +186,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def wait_for(condition, slurm: Slurm, timeout_s: float = 20) -> None:
+def wait_for(condition: Callable[[], bool], slurm: Slurm, timeout_s: float = 60) -> None:
     """Return once the condition holds; raise AssertionError with the daemons' last messages after the time."""
     end = time.monotonic() + timeout_s
     while not condition():
