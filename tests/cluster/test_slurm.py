@@ -40,11 +40,13 @@ def undisturbed(template):
 
 
 @pytest.fixture
-def project(template, monkeypatch):
+def project(slurm, template, monkeypatch):
     """The copy as the working directory, without results."""
     monkeypatch.chdir(template.folder)
     clear()
     yield template.folder
+    slurm.run("scancel", "--state=PENDING", "--partition=cpu")  # what a failed test has left
+    slurm.run("scancel", "--state=RUNNING", "--partition=cpu")
     for pattern in ("held-*", "go", "slurm-*.out"):
         for path in Path().glob(pattern):
             path.unlink()
@@ -74,7 +76,7 @@ def hold(slurm, *options: str) -> str:
 def assert_continues(slurm, job: str, undisturbed: dict[str, bytes], step: int = HELD_AT) -> None:
     """Check that a job is requeued, continues from a step, and ends with the bytes of an undisturbed run."""
     assert slurm.wait(job, "PENDING", "FAILED") == "PENDING", printed(job)
-    wait_for(lambda: slurm.idle_nodes() == [*NODES])
+    wait_for(lambda: slurm.idle_nodes() == [*NODES], 100)  # on a busy machine a node answers late
     slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+3seconds")  # by itself it waits two minutes
     assert_completed(slurm, job, undisturbed, f"resumed at step {step} from")
 
