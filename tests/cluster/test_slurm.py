@@ -83,7 +83,8 @@ def assert_continues(slurm, job: str, undisturbed: dict[str, bytes], step: int =
 
 def assert_completed(slurm, job: str, undisturbed: dict[str, bytes], sentence: str) -> None:
     """Check that a job prints a sentence and ends with the bytes of an undisturbed run."""
-    assert slurm.wait(job, "COMPLETED", "FAILED") == "COMPLETED", printed(job)
+    slurm.wait(job, "RUNNING", "COMPLETED", "FAILED")
+    assert slurm.wait(job, "COMPLETED", "FAILED", "PENDING") == "COMPLETED", printed(job)
     assert sentence in printed(job)
     assert results() == undisturbed
 
