@@ -1,0 +1,1 @@
+"""Send queued experiments to other machines."""

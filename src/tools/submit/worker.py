@@ -1,0 +1,190 @@
+"""Run experiments of the board on this machine, one after the other, each in a clone of its own."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from lm.core.errors import EnvironmentFailure
+from tools.submit.board import ENDED, QUEUED, Board, Experiment, Record, run
+from tools.submit.states import SavedStates
+
+FOLDER = Path(".submit")
+SHOWN_LOG_BYTES = 65_536
+POLL_S, END_S = 1.0, 60.0  # between two looks at the process; for a process group to save its state and end
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds between two heartbeats, between two copies of the training states, and until a worker counts as lost."""
+
+    heartbeat_s: float
+    save_every_s: float
+    lost_after_s: float
+
+
+class Job:
+    """An experiment that this worker has claimed, and its folder in .submit, which is DVC_ROOT of its stages."""
+
+    def __init__(self, board: Board, experiment: Experiment, timing: Timing, stop: threading.Event):
+        """Name the folder of an experiment and find its saved states."""
+        self.board, self.experiment, self.timing, self.stop = board, experiment, timing, stop
+        self.repository = Path.cwd()
+        self.folder = self.repository / FOLDER / f"{experiment.name}.{os.getpid()}"
+        self.clone, self.runs, self.log = (self.folder / name for name in ("clone", ".runs", "log"))
+        self.states = SavedStates(self.repository, f"{experiment.name}-{experiment.stash_rev[:12]}")
+
+    def run(self) -> None:
+        """Run the experiment, push its cache and its ref, and write how it ended; release it if asked to stop."""
+        try:
+            self.prepare()
+            name = self.experiment.name
+            ended = self.supervise("dvc", "exp", "run", "--pull", "-n", name)
+            ended = ended or self.supervise("dvc", "exp", "push", "--force", "origin", name)
+        except EnvironmentFailure as error:
+            self._append(f"error: {error}\n")
+            ended = "failed"
+        # Only the worker that still holds the experiment may say how it ended.
+        if ended == "stopped":
+            self.states.save(self.runs)
+            self.board.release(self.experiment)
+        elif ended != "taken":
+            self._write(ended or "done")
+            self.states.delete()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def prepare(self) -> None:
+        """Clone the remote, check out the experiment as it was queued, and fetch its saved states."""
+        stash, clone = self.experiment.stash_rev, self.clone
+        (self.folder / "data").mkdir(parents=True)
+        (self.folder / "data/local").symlink_to(self.repository / "data/local")  # own text is not in Git
+        reference = ("--reference-if-able", str(self.repository))
+        run("git", "clone", "-q", "--no-checkout", *reference, self.board.url, str(clone))
+        run("git", "fetch", "-q", "origin", QUEUED + self.experiment.name, folder=clone)
+        run("git", "checkout", "-q", "--detach", f"{stash}^1", folder=clone)
+        run("git", "restore", f"--source={stash}", "--staged", "--worktree", ".", folder=clone)
+        # DVC's pickled arguments of `dvc exp run --queue` are not used.
+        run("git", "rm", "-q", "-f", "--ignore-unmatch", ".dvc/tmp/repro.dat", folder=clone)
+        for key, field in (("user.name", "%an"), ("user.email", "%ae")):
+            value = run("git", "show", "-s", f"--format={field}", stash, folder=clone).strip()
+            run("git", "config", key, value, folder=clone)
+        local = self.repository / ".dvc/config.local"
+        if local.exists():
+            shutil.copy(local, clone / ".dvc")
+        cache = run("dvc", "cache", "dir", folder=self.repository).strip()
+        run("dvc", "cache", "dir", "--local", str(self.repository / cache), folder=clone)
+        self.states.restore(self.runs)
+
+    def supervise(self, *command: str) -> str:
+        """Run a command in the clone and send heartbeats. Return "" if it succeeds, else failed, stopped or taken."""
+        with open(self.log, "ab") as log:
+            child = subprocess.Popen(
+                command, cwd=self.clone, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, "DVC_ROOT": str(self.folder)},
+            )  # fmt: skip
+        beat = save = time.monotonic()
+        while child.poll() is None:
+            now = time.monotonic()
+            if self.stop.wait(POLL_S):
+                end_group(child)
+                return "stopped"
+            if now >= beat:
+                beat = now + self.timing.heartbeat_s
+                if not self._write("running"):
+                    end_group(child)
+                    return "taken"
+            if now >= save:
+                save = now + self.timing.save_every_s
+                self.states.save(self.runs)
+        return "failed" if child.returncode else ""
+
+    def _write(self, state: str) -> bool:
+        """Write the state and the log's end; return False if the experiment was cancelled or taken over."""
+        record, log = Record(state, self.experiment.record.worker), self._end_of_log()
+        try:
+            written = self.board.write(self.experiment, record, log)
+            if not written:  # a push of ours may have arrived though its answer was lost
+                found = self.board.experiments().get(self.experiment.name)
+                if found and found.record == self.experiment.record:
+                    written = self.board.write(found, record, log)
+        except EnvironmentFailure as error:
+            print(f"warning: {error}; trying again", file=sys.stderr, flush=True)
+            return True
+        self.experiment = written or self.experiment
+        return written is not None
+
+    def _append(self, text: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(text)
+
+    def _end_of_log(self) -> str:
+        if not self.log.exists():
+            return ""
+        return self.log.read_bytes()[-SHOWN_LOG_BYTES:].decode("utf-8", errors="replace")
+
+
+def end_group(child: subprocess.Popen) -> None:
+    """Send SIGTERM to a process and its descendants, upon which training saves its state; kill them after a minute."""
+    end, sent = time.monotonic() + END_S, signal.SIGTERM
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, sent)
+        while child.poll() is None or psutil_group(child.pid):
+            if time.monotonic() > end:
+                os.killpg(child.pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+
+def psutil_group(group: int) -> bool:
+    """Return True if a process of the group runs; zombies do not."""
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError):
+            if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
+                return True
+    return False
+
+
+def claim_next(board: Board, worker: str, lost_after_s: float) -> Experiment | None:
+    """Claim the first experiment that is queued or lost; return None if there is none."""
+    for experiment in board.experiments().values():
+        if experiment.shown_state(lost_after_s) in ("queued", "lost"):
+            claimed = board.write(experiment, Record("running", worker))
+            if claimed:
+                return claimed
+    return None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the folders of workers that were killed."""
+    for path in folder.glob("*.*"):
+        pid = path.suffix[1:]
+        if path.is_dir() and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def work(board: Board, timing: Timing, wait: bool) -> None:
+    """Run experiments until none is free, or with `wait` until all have ended; SIGTERM and SIGINT stop the worker."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    remove_leftovers(FOLDER)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    worker = ":".join(filter(None, [socket.gethostname(), os.environ.get("SLURM_JOB_ID"), str(os.getpid())]))
+    while not stop.is_set():
+        experiment = claim_next(board, worker, timing.lost_after_s)
+        if experiment:
+            print(f"{worker}: {experiment.name}", flush=True)
+            Job(board, experiment, timing, stop).run()
+        elif wait and any(found.record.state not in ENDED for found in board.experiments().values()):
+            stop.wait(timing.heartbeat_s)
+        else:
+            break
