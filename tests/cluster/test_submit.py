@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -66,7 +64,7 @@ class Home(Workspace):
         self.remote, self.environment = remote, self.environment | s3
         self.run("dvc", "remote", "add", "--default", "team", f"s3://our-bucket/{name}")
         self.commit()
-        self.run("git", "init", "-q", "--bare", str(remote))
+        self.run("git", "init", "-q", "--bare", "-b", "main", str(remote))
         self.run("git", "remote", "add", "origin", str(remote))
         self.run("git", "push", "-q", "origin", "main")
 
@@ -134,7 +132,7 @@ def test_twenty_experiments_come_home_though_one_of_two_hosts_is_killed(home, ho
     assert home.submit("to", *targets(hosts), "-j", "1", "--wait", *FAST).startswith("20 experiments sent")
     assert "n-1" not in home.run("dvc", "queue", "status").stdout
     # Kill a host that has finished some experiments and runs another one.
-    home.wait(lambda states: [*states.values()].count("done") >= 4 and running(home, "host0"), 240)
+    home.wait(lambda states: [*states.values()].count("done") >= 4 and is_running(hosts[0]), 120)
     hosts[0].kill()
     home.wait(lambda states: set(states.values()) == {"done"}, 600)
     # Every experiment is at home under its name, with the metrics and the outputs of a local run.
@@ -145,18 +143,6 @@ def test_twenty_experiments_come_home_though_one_of_two_hosts_is_killed(home, ho
     assert {entry["name"] for rev in shown for entry in [e["revs"][0] for e in rev["experiments"] or []]} == set(names)
 
 
-def running(home: Home, host: str) -> bool:
-    return any(Path(p.cwd()).name == "clone" for p in sshd_processes(home, host))
-
-
-def sshd_processes(home: Home, host: str):
-    folder = home.folder.parent / host / "work"
-    import psutil
-    return [p for p in psutil.process_iter() if _cwd(p).is_relative_to(folder)]
-
-
-def _cwd(process):
-    try:
-        return Path(process.cwd())
-    except Exception:
-        return Path("/")
+def is_running(host) -> bool:
+    """Return True if a stage or DVC runs in the clone of an experiment on the host."""
+    return any("clone" in Path(process.cwd()).parts for process in host.processes())

@@ -15,11 +15,12 @@ remote and a default DVC remote that all machines reach.
 """
 
 import argparse
+import re
 from pathlib import Path
 
 from lm.core.errors import EnvironmentFailure, ParamsError, command
 from tools.common.arguments import tool_parser
-from tools.submit.board import ENDED, Board, Record, open_board, run
+from tools.submit.board import ENDED, Board, Experiment, Record, open_board, run
 from tools.submit.hosts import read_target, start_worker
 
 
@@ -59,12 +60,20 @@ def check_times(args: argparse.Namespace) -> None:
         raise ParamsError(f"--jobs is {args.jobs}, needed: at least 1")
 
 
+def read_options(pairs: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE pairs as a dict; raise ParamsError if one has no value."""
+    for pair in pairs:
+        if not re.fullmatch(r"[a-z][a-z-]*=.+", pair):
+            raise ParamsError(f"--option is {pair!r}, needed: NAME=VALUE, such as time=4:00:00")
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
 def send(args: argparse.Namespace, board: Board) -> None:
     """Move the queued experiments of DVC to the board, then start the workers."""
     from dvc.repo import Repo  # takes a second to import
 
     targets = [read_target(text) for text in args.targets]
-    options = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in args.option)
+    options = read_options(args.option)
     with Repo(".") as repo:
         if not repo.config["core"].get("remote"):
             raise ParamsError("DVC has no default remote, which all machines must reach; `dvc remote add --default`")
@@ -95,19 +104,21 @@ def send(args: argparse.Namespace, board: Board) -> None:
 def show(args: argparse.Namespace, board: Board) -> None:
     """Fetch the results of experiments that are done, and print all experiments."""
     experiments = board.experiments()
-    for name, found in experiments.items():
+    for found in experiments.values():
         if found.record.state == "done":
-            baseline = board.git("rev-parse", f"{found.stash_rev}^1").strip()
-            fetch_result(args.remote, f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}")
+            fetch_result(args.remote, board, found)
     width = max(map(len, experiments), default=0)
     for name, found in experiments.items():
         print(f"{name:{width}}  {found.shown_state(args.lost_after):9}  {found.record.worker}".rstrip())
 
 
-def fetch_result(remote: str, ref: str) -> None:
-    """Bring an experiment and its cache home, unless it is there."""
-    if not run("git", "for-each-ref", ref):
-        run("dvc", "exp", "pull", remote, ref)
+def fetch_result(remote: str, board: Board, experiment: Experiment) -> None:
+    """Bring the ref of an experiment and its cache home, unless the same ref is there."""
+    baseline = board.git("rev-parse", f"{experiment.stash_rev}^1").strip()
+    ref = f"refs/exps/{baseline[:2]}/{baseline[2:]}/{experiment.name}"
+    there = board.git("ls-remote", board.url, ref).split()[0]
+    if run("git", "for-each-ref", "--format=%(objectname)", ref).strip() != there:
+        run("dvc", "exp", "pull", "--force", remote, ref)
 
 
 def cancel(args: argparse.Namespace, board: Board) -> None:

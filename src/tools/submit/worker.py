@@ -55,7 +55,7 @@ class Job:
             ended = "failed"
         # Only the worker that still holds the experiment may say how it ended.
         if ended == "stopped":
-            self.states.save(self.runs)
+            self.save_states()
             self.board.release(self.experiment)
         elif ended != "taken":
             self._write(ended or "done")
@@ -104,8 +104,15 @@ class Job:
                     return "taken"
             if now >= save:
                 save = now + self.timing.save_every_s
-                self.states.save(self.runs)
+                self.save_states()
         return "failed" if child.returncode else ""
+
+    def save_states(self) -> None:
+        """Copy the training states to the DVC remote, or warn: the next copy may succeed."""
+        try:
+            self.states.save(self.runs)
+        except Exception as error:  # each kind of remote raises its own exceptions
+            print(f"warning: training states were not copied: {error}", file=sys.stderr, flush=True)
 
     def _write(self, state: str) -> bool:
         """Write the state and the log's end; return False if the experiment was cancelled or taken over."""
@@ -138,13 +145,13 @@ def end_group(child: subprocess.Popen) -> None:
     end, sent = time.monotonic() + END_S, signal.SIGTERM
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, sent)
-        while child.poll() is None or psutil_group(child.pid):
+        while child.poll() is None or group_runs(child.pid):
             if time.monotonic() > end:
                 os.killpg(child.pid, signal.SIGKILL)
             time.sleep(0.1)
 
 
-def psutil_group(group: int) -> bool:
+def group_runs(group: int) -> bool:
     """Return True if a process of the group runs; zombies do not."""
     for process in psutil.process_iter(["status"]):
         with contextlib.suppress(ProcessLookupError):
