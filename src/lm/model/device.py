@@ -16,6 +16,7 @@ import torch
 
 from lm.core.errors import EnvironmentFailure
 from lm.model import products
+from lm.model.gpus import take_free_gpu
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
@@ -30,16 +31,20 @@ MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so th
 def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
     """Return the GPU of a rank's index, or of a process that is alone (None), or the CPU if there is no GPU.
 
-    Portable numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
+    A process that is alone gets a GPU that no other process has taken. Portable numerics compute on the CPU. Raises
+    EnvironmentFailure if there are more ranks than GPUs.
     """
     kind = "cpu" if numerics == "portable" else accelerator()
-    if index is None or kind == "cpu":
+    if kind == "cpu" or (kind == "mps" and index is None):
         return torch.device(kind)
     if kind == "mps":
         problem = "an Apple GPU takes one process, and this run has several"
         remedy = "set train.num_processes to 1 in runtime.yaml, or train.numerics to portable to train on the CPU"
         raise EnvironmentFailure(f"{problem}; {remedy}")
-    if index >= torch.cuda.device_count():
+    if index is None:
+        index = take_free_gpu([gpu_name(other) for other in range(torch.cuda.device_count())])
+        torch.cuda.set_device(index)
+    elif index >= torch.cuda.device_count():
         problem = f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible"
         remedy = "start at most as many processes per host (train.num_processes in runtime.yaml)"
         raise EnvironmentFailure(f"{problem}; {remedy}; each must see all GPUs")
@@ -51,6 +56,11 @@ def accelerator() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def gpu_name(index: int) -> str:
+    """Return the UUID of a GPU, which stays the same if CUDA_VISIBLE_DEVICES hides others."""
+    return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def collective_backend(device: torch.device) -> str:
