@@ -77,6 +77,15 @@ class Board:
         stashes = [f"+{rev}:{QUEUED}{name}" for name, rev in stash_revs.items()]
         self.git("push", "-q", "--atomic", self.url, *stashes, *states)
 
+    def claim_next(self, worker: str, lost_after_s: float) -> Experiment | None:
+        """Claim the first experiment that is queued or lost; return None if there is none."""
+        for experiment in self.experiments().values():
+            if experiment.shown_state(lost_after_s) in ("queued", "lost"):
+                claimed = self.write(experiment, Record("running", worker))
+                if claimed:
+                    return claimed
+        return None
+
     def write(self, experiment: Experiment, record: Record, log: str = "") -> Experiment | None:
         """Replace the state of an experiment; return it, or None if someone else changed the state meanwhile."""
         blob = self.git("hash-object", "-w", "--stdin", text=log).strip()

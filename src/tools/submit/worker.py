@@ -160,16 +160,6 @@ def group_runs(group: int) -> bool:
     return False
 
 
-def claim_next(board: Board, worker: str, lost_after_s: float) -> Experiment | None:
-    """Claim the first experiment that is queued or lost; return None if there is none."""
-    for experiment in board.experiments().values():
-        if experiment.shown_state(lost_after_s) in ("queued", "lost"):
-            claimed = board.write(experiment, Record("running", worker))
-            if claimed:
-                return claimed
-    return None
-
-
 def remove_leftovers(folder: Path) -> None:
     """Delete the folders of workers that were killed."""
     for path in folder.glob("*.*"):
@@ -187,7 +177,7 @@ def work(board: Board, timing: Timing, wait: bool) -> None:
         signal.signal(number, lambda *_: stop.set())
     worker = ":".join(filter(None, [socket.gethostname(), os.environ.get("SLURM_JOB_ID"), str(os.getpid())]))
     while not stop.is_set():
-        experiment = claim_next(board, worker, timing.lost_after_s)
+        experiment = board.claim_next(worker, timing.lost_after_s)
         if experiment:
             print(f"{worker}: {experiment.name}", flush=True)
             Job(board, experiment, timing, stop).run()
