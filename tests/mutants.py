@@ -341,6 +341,17 @@ MUTANTS = [
            "cluster/test_job_script.py"),
     Mutant("a missing Slurm is named", "tests/support/slurm.py", "    if missing := missing_commands():\n",
            "    if missing := []:\n", "repository/test_make.py -k without_slurm"),
+    Mutant("atomic claim", "src/tools/submit/board.py", "f\"--force-with-lease={ref}:{experiment.state_rev}\"",
+           "\"--force\"", "tools/test_submit.py"),
+    Mutant("lost worker", "src/tools/submit/board.py", "time.time() - self.heard > lost_after_s", "False",
+           "tools/test_submit.py"),
+    Mutant("silent Git remote", "src/tools/submit/board.py", "line.startswith((\"Done\", \"!\"))", "True",
+           "tools/test_submit.py"),
+    Mutant("one GPU a process", "src/lm/model/gpus.py",
+           "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n",
+           "lm/model/test_gpus.py"),
+    Mutant("option of ssh for a host", "src/tools/submit/hosts.py", " or host.startswith(\"-\")", "",
+           "tools/test_submit.py"),
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import dvc.api
 import pytest
 from moto.server import ThreadedMotoServer
 
-from support import sshd
+from support import slurm, sshd
 from support.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sshd.SSHD is None, reason="needs openssh-server")]
@@ -32,7 +33,7 @@ stages:
 SQUARE = """\
 import json, pathlib, time, yaml
 number = yaml.safe_load(open("params.yaml"))["number"]
-time.sleep(1)
+time.sleep(1 if number < 100 else number)
 assert number != 13, "this number is refused"
 pathlib.Path("model").write_text(f"model of {number}")
 pathlib.Path("metrics/square.json").write_text(json.dumps({"square": number * number}))
@@ -74,6 +75,13 @@ class Home(Workspace):
         (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
         return folder
 
+    def add_hosts(self, hosts: list[sshd.Host]) -> None:
+        """Make a clone on each host, and let `ssh` know them."""
+        path = sshd.use_hosts(hosts, self.folder.parent / "bin")
+        self.environment["PATH"] = f"{path}{os.pathsep}{self.environment['PATH']}"
+        for host in hosts:
+            self.clone(host.work / "lm")
+
     def submit(self, *arguments: str) -> str:
         """Run `python src submit` and return what it printed."""
         return self.run("python", "src", "submit", *arguments).stdout
@@ -107,7 +115,7 @@ def hosts(s3, tmp_path):
 
 @pytest.fixture
 def home(s3, hosts, tmp_path):
-    """Return a small repository at home, with a clone on each host."""
+    """Return a repository whose pipeline is a single stage, with a clone on each host."""
     (tmp_path / "home").mkdir()
     home = Home(tmp_path / "home")
     (home.folder / "dvc.yaml").write_text(PIPELINE)
@@ -115,21 +123,14 @@ def home(s3, hosts, tmp_path):
     with open(home.folder / "params.yaml", "a") as params:
         params.write("number: 0\n")
     home.share(tmp_path / "remote.git", s3, tmp_path.name)
-    path = sshd.use_hosts(hosts, tmp_path / "bin")
-    home.environment["PATH"] = f"{path}{os.pathsep}{home.environment['PATH']}"
-    for host in hosts:
-        home.clone(host.work / "lm")
+    home.add_hosts(hosts)
     return home
-
-
-def targets(hosts) -> list[str]:
-    return [f"{host.name}:{host.work / 'lm'}" for host in hosts]
 
 
 def test_twenty_experiments_come_home_though_one_of_two_hosts_is_killed(home, hosts):
     home.run("dvc", "exp", "run", "--queue", "-n", "n", "-S", "number=range(20,40)")
     names = [f"n-{i}" for i in range(1, 21)]
-    assert home.submit("to", *targets(hosts), "-j", "1", "--wait", *FAST).startswith("20 experiments sent")
+    assert home.submit("to", *map(target, hosts), "--wait", *FAST).startswith("20 experiments sent")
     assert "n-1" not in home.run("dvc", "queue", "status").stdout
     # Kill a host that has finished some experiments and runs another one.
     home.wait(lambda states: [*states.values()].count("done") >= 4 and is_running(hosts[0]), 120)
@@ -140,7 +141,67 @@ def test_twenty_experiments_come_home_though_one_of_two_hosts_is_killed(home, ho
         assert json.loads(home.read("metrics/square.json", name)) == {"square": number**2}
         assert home.read("model", name) == f"model of {number}"
     shown = json.loads(home.run("dvc", "exp", "show", "--json").stdout)
-    assert {entry["name"] for rev in shown for entry in [e["revs"][0] for e in rev["experiments"] or []]} == set(names)
+    assert {found["name"] for base in shown for found in base["experiments"] or []} == set(names)
+    assert home.run("git", "status", "--porcelain").stdout == ""
+
+
+def test_training_on_a_killed_host_goes_on_elsewhere_from_its_last_saved_state(s3, hosts, finished, tmp_path):
+    (tmp_path / "home").mkdir()
+    home = Home(tmp_path / "home", finished)
+    runtime = home.folder / "runtime.yaml"
+    runtime.write_text(runtime.read_text().replace("checkpoint_every_s: 30", "checkpoint_every_s: 1"))
+    home.share(tmp_path / "remote.git", s3, tmp_path.name)
+    home.run("dvc", "push", "--run-cache")
+    home.add_hosts(hosts)
+    longer = ("-S", "train.max_tokens=3072000", "-S", "train.eval_every_tokens=512000")
+    home.run("dvc", "exp", "run", "--queue", "-n", "long", *longer)
+    times = ("--heartbeat", "1", "--lost-after", "10", "--save-every", "1")
+    home.submit("to", target(hosts[0]), *times)
+    # Kill the host once a state of the run is on the DVC remote.
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "s", "endpoint_url": s3["AWS_ENDPOINT_URL"]}
+    bucket = boto3.resource("s3", region_name="us-east-1", **keys).Bucket("our-bucket")
+    states = f"{tmp_path.name}/submit/"
+    end = time.monotonic() + 120
+    while not any(
+        "/state-" in found.key and found.key.endswith(".json") for found in bucket.objects.filter(Prefix=states)
+    ):
+        assert time.monotonic() < end, home.submit("logs", "long")
+    hosts[0].kill()
+    home.submit("to", target(hosts[1]), "--wait", *times)
+    home.wait(lambda states: states == {"long": "done"}, 240)
+    log = home.submit("logs", "long")
+    assert re.search(r"resumed at step [1-9]", log) and "Running stage 'fetch'" not in log
+    assert [*bucket.objects.filter(Prefix=states)] == []
+    # A local run that nothing interrupts gives the same bits.
+    home.run("dvc", "exp", "run", "--temp", "-n", "local", *longer)
+    for path in ("metrics/train.json", "metrics/eval.json", "plots/validation.csv"):
+        assert home.read(path, "long") == home.read(path, "local")
+
+
+@pytest.mark.skipif(bool(slurm.missing_commands()), reason="needs Slurm")
+def test_experiments_run_as_jobs_of_slurm(home, tmp_path):
+    folder = home.clone(tmp_path / "shared")
+    (tmp_path / "slurm").mkdir()
+    home.run("dvc", "exp", "run", "--queue", "-n", "n", "-S", "number=12,13,14,600")
+    with slurm.running_slurm(tmp_path / "slurm") as running:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{running.environment['PATH']}"
+        home.environment |= {"SLURM_CONF": running.environment["SLURM_CONF"], "PATH": path}
+        printed = home.submit("to", f"slurm:{folder}", "-j", "2", "--option", "ntasks=1", *FAST)
+        jobs = re.findall(r"^slurm: job (\d+)$", printed, re.M)
+        # Each worker goes on after an experiment that failed; a cancelled one ends.
+        home.wait(lambda states: states["n-4"] == "running" and "queued" not in states.values(), 240)
+        home.submit("cancel", "n-4")
+        assert [running.wait(job, "COMPLETED", "FAILED", timeout_s=120) for job in jobs] == ["COMPLETED"] * 2
+    assert home.states() == {"n-1": "done", "n-2": "failed", "n-3": "done", "n-4": "cancelled"}
+    assert "this number is refused" in home.submit("logs", "n-2")
+    assert json.loads(home.read("metrics/square.json", "n-3")) == {"square": 196}
+    refused = home.run("python", "src", "submit", "cancel", "n-1", check=False)
+    assert refused.returncode == 2 and "n-1 is done, needed" in refused.stderr
+
+
+def target(host: sshd.Host) -> str:
+    """Return the clone on a host as the command names it."""
+    return f"{host.name}:{host.work / 'lm'}"
 
 
 def is_running(host) -> bool:

@@ -9,11 +9,11 @@ from dvc.repo import Repo
 class SavedStates:
     """A copy of an experiment's `.runs` in the folder submit/ of the default DVC remote."""
 
-    def __init__(self, repository: Path, key: str):
-        """Use the remote of a repository; `key` names the experiment and its stash commit."""
+    def __init__(self, repository: Path, name: str):
+        """Use the remote of a repository. A run finds its states by fingerprint, so one name may serve several runs."""
         with Repo(str(repository)) as repo:
             remote = repo.cloud.get_remote()
-        self.fs, self.root = remote.fs, remote.fs.join(remote.path, "submit", key)
+        self.fs, self.root = remote.fs, remote.fs.join(remote.path, "submit", name)
         self._sent: dict[str, tuple[int, int]] = {}  # file → time of change in ns, bytes
 
     def save(self, runs: Path) -> None:

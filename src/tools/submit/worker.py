@@ -20,6 +20,7 @@ from tools.submit.states import SavedStates
 
 FOLDER = Path(".submit")
 SHOWN_LOG_BYTES = 65_536
+PUSHES = 3  # attempts to push a result
 POLL_S, END_S = 1.0, 60.0  # between two looks at the process; for a process group to save its state and end
 
 
@@ -41,7 +42,7 @@ class Job:
         self.repository = Path.cwd()
         self.folder = self.repository / FOLDER / f"{experiment.name}.{os.getpid()}"
         self.clone, self.runs, self.log = (self.folder / name for name in ("clone", ".runs", "log"))
-        self.states = SavedStates(self.repository, f"{experiment.name}-{experiment.stash_rev[:12]}")
+        self.states = SavedStates(self.repository, experiment.name)
 
     def run(self) -> None:
         """Run the experiment, push its cache and its ref, and write how it ended; release it if asked to stop."""
@@ -49,16 +50,19 @@ class Job:
             self.prepare()
             name = self.experiment.name
             ended = self.supervise("dvc", "exp", "run", "--pull", "-n", name)
-            ended = ended or self.supervise("dvc", "exp", "push", "--force", "origin", name)
+            for _ in range(PUSHES if not ended else 0):
+                ended = self.supervise("dvc", "exp", "push", "--force", "origin", name)
+                if ended != "failed" or self.stop.wait(self.timing.heartbeat_s):
+                    break
         except EnvironmentFailure as error:
             self._append(f"error: {error}\n")
             ended = "failed"
-        # Only the worker that still holds the experiment may say how it ended.
-        if ended == "stopped":
+        # A failed experiment keeps its states: queued again under its name, it resumes from them.
+        if ended in ("stopped", "failed"):
             self.save_states()
+        if ended == "stopped":
             self.board.release(self.experiment)
-        elif ended != "taken":
-            self._write(ended or "done")
+        elif ended != "taken" and self.write_end(ended or "done") and not ended:
             self.states.delete()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -99,9 +103,14 @@ class Job:
                 return "stopped"
             if now >= beat:
                 beat = now + self.timing.heartbeat_s
-                if not self._write("running"):
-                    end_group(child)
-                    return "taken"
+                try:
+                    is_ours = self._write("running")
+                except EnvironmentFailure as error:  # the next heartbeat may arrive
+                    warn(error)
+                else:
+                    if not is_ours:
+                        end_group(child)
+                        return "taken"
             if now >= save:
                 save = now + self.timing.save_every_s
                 self.save_states()
@@ -112,20 +121,26 @@ class Job:
         try:
             self.states.save(self.runs)
         except Exception as error:  # each kind of remote raises its own exceptions
-            print(f"warning: training states were not copied: {error}", file=sys.stderr, flush=True)
+            warn(f"training states were not copied: {error}")
+
+    def write_end(self, state: str) -> bool:
+        """Write the last state, again and again if the Git remote does not answer; return False if it may not."""
+        while True:
+            try:
+                return self._write(state)
+            except EnvironmentFailure as error:
+                warn(error)
+                if self.stop.wait(self.timing.heartbeat_s):
+                    return False
 
     def _write(self, state: str) -> bool:
         """Write the state and the log's end; return False if the experiment was cancelled or taken over."""
         record, log = Record(state, self.experiment.record.worker), self._end_of_log()
-        try:
-            written = self.board.write(self.experiment, record, log)
-            if not written:  # a push of ours may have arrived though its answer was lost
-                found = self.board.experiments().get(self.experiment.name)
-                if found and found.record == self.experiment.record:
-                    written = self.board.write(found, record, log)
-        except EnvironmentFailure as error:
-            print(f"warning: {error}; trying again", file=sys.stderr, flush=True)
-            return True
+        written = self.board.write(self.experiment, record, log)
+        if not written:  # a push of ours may have arrived though its answer was lost
+            found = self.board.experiments().get(self.experiment.name)
+            if found and found.record == self.experiment.record:
+                written = self.board.write(found, record, log)
         self.experiment = written or self.experiment
         return written is not None
 
@@ -138,6 +153,11 @@ class Job:
         if not self.log.exists():
             return ""
         return self.log.read_bytes()[-SHOWN_LOG_BYTES:].decode("utf-8", errors="replace")
+
+
+def warn(problem: object) -> None:
+    """Print a warning into the log of the worker."""
+    print(f"warning: {problem}", file=sys.stderr, flush=True)
 
 
 def end_group(child: subprocess.Popen) -> None:
@@ -176,12 +196,19 @@ def work(board: Board, timing: Timing, wait: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     worker = ":".join(filter(None, [socket.gethostname(), os.environ.get("SLURM_JOB_ID"), str(os.getpid())]))
+    board.experiments()  # raises now if the remote is wrong
     while not stop.is_set():
-        experiment = board.claim_next(worker, timing.lost_after_s)
+        try:
+            experiment = board.claim_next(worker, timing.lost_after_s)
+            others = wait and any(found.record.state not in ENDED for found in board.experiments().values())
+        except EnvironmentFailure as error:
+            warn(error)
+            stop.wait(timing.heartbeat_s)
+            continue
         if experiment:
             print(f"{worker}: {experiment.name}", flush=True)
             Job(board, experiment, timing, stop).run()
-        elif wait and any(found.record.state not in ENDED for found in board.experiments().values()):
+        elif others:
             stop.wait(timing.heartbeat_s)
         else:
             break
