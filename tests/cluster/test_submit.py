@@ -153,7 +153,7 @@ def test_training_on_a_killed_host_goes_on_elsewhere_from_its_last_saved_state(s
     home.share(tmp_path / "remote.git", s3, tmp_path.name)
     home.run("dvc", "push", "--run-cache")
     home.add_hosts(hosts)
-    longer = ("-S", "train.max_tokens=3072000", "-S", "train.eval_every_tokens=512000")
+    longer = ("-S", "train.max_tokens=204800", "-S", "train.eval_every_tokens=51200")
     home.run("dvc", "exp", "run", "--queue", "-n", "long", *longer)
     times = ("--heartbeat", "1", "--lost-after", "10", "--save-every", "1")
     home.submit("to", target(hosts[0]), *times)
