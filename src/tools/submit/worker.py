@@ -34,14 +34,15 @@ class Timing:
 
 
 class Job:
-    """An experiment that this worker has claimed, and its folder in .submit, which is DVC_ROOT of its stages."""
+    """An experiment that this worker has claimed, and its folder in .submit."""
 
     def __init__(self, board: Board, experiment: Experiment, timing: Timing, stop: threading.Event):
         """Name the folder of an experiment and find its saved states."""
         self.board, self.experiment, self.timing, self.stop = board, experiment, timing, stop
         self.repository = Path.cwd()
         self.folder = self.repository / FOLDER / f"{experiment.name}.{os.getpid()}"
-        self.clone, self.runs, self.log = (self.folder / name for name in ("clone", ".runs", "log"))
+        self.clone, self.log = self.folder / "clone", self.folder / "log"
+        self.runs = self.clone / ".runs"
         self.states = SavedStates(self.repository, experiment.name)
 
     def run(self) -> None:
@@ -69,8 +70,7 @@ class Job:
     def prepare(self) -> None:
         """Clone the remote, check out the experiment as it was queued, and fetch its saved states."""
         stash, clone = self.experiment.stash_rev, self.clone
-        (self.folder / "data").mkdir(parents=True)
-        (self.folder / "data/local").symlink_to(self.repository / "data/local")  # own text is not in Git
+        self.folder.mkdir(parents=True)
         reference = ("--reference-if-able", str(self.repository))
         run("git", "clone", "-q", "--no-checkout", *reference, self.board.url, str(clone))
         run("git", "fetch", "-q", "origin", QUEUED + self.experiment.name, folder=clone)
@@ -93,7 +93,6 @@ class Job:
         with open(self.log, "ab") as log:
             child = subprocess.Popen(
                 command, cwd=self.clone, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "DVC_ROOT": str(self.folder)},
             )  # fmt: skip
         beat = save = time.monotonic()
         while child.poll() is None:
