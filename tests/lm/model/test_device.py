@@ -107,7 +107,8 @@ def test_an_apple_gpu_is_used_in_fast_numerics_only(apple):
 
 def test_cuda_is_preferred_to_an_apple_gpu(apple, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert pick_device() == torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert pick_device(0) == torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
