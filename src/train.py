@@ -207,7 +207,8 @@ def start(run: Run) -> None:
     if params.compile:
         model.compile()
     world.place_model(model, run.device)
-    run.state = TrainingState(model, build_optimizers(model, params, run.dtype), world, params.average_decay)
+    optimizers = build_optimizers(model, params, run.dtype, world)
+    run.state = TrainingState(model, optimizers, world, params.average_decay)
     run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
     print_plan(run)
 

@@ -1,10 +1,14 @@
 """Optimizers: AdamW for every parameter, or Muon for the matrices and AdamW for the rest."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from lm.model.products import add_products, products
 from lm.train.config import TrainParams
+from lm.train.world import SINGLE_PROCESS, World, shard_rows
 
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -21,34 +25,67 @@ def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = NEWTON_SCHUL
     return x
 
 
+def newton_schulz_flops(shape: Sequence[int]) -> int:
+    """Return the FLOP of `orthogonalize` on one n x m matrix, n ≤ m: 4 n² m + 2 n³ a step (Jordan et al. 2024)."""
+    n, m = min(shape), max(shape)
+    return NEWTON_SCHULZ_STEPS * (4 * n * n * m + 2 * n**3)
+
+
 class Muon(torch.optim.Optimizer):
     """Update weight matrices by their orthogonalized momentum (Jordan et al. 2024).
 
     All matrices of one shape are one batch of products, which takes a third of torch.optim.Muon's time for many small
-    ones and differs by rounding only. Updates have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv
-    2502.16982), so that one learning rate serves both.
+    ones and differs by rounding only. Of sharded matrices each rank orthogonalizes whole ones, one at a time. Updates
+    have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv 2502.16982), so that one learning rate
+    serves both.
     """
 
-    def __init__(self, params, lr: float, weight_decay: float, dtype: torch.dtype, momentum: float = 0.95):
+    def __init__(
+        self, params, lr: float, weight_decay: float, dtype: torch.dtype, momentum: float = 0.95,
+        world: World = SINGLE_PROCESS,
+    ):  # fmt: skip
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-        self.dtype = dtype
+        self.dtype, self.world = dtype, world
 
     @torch.no_grad()
     def step(self, closure=None):
         """Update every parameter that has a gradient; `closure` is unused, torch passes it."""
         for group in self.param_groups:
-            by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-            for p in group["params"]:
-                if p.grad is not None:
-                    update = self._nesterov(p, group["momentum"])
-                    shape = (min(p.shape), max(p.shape))
-                    by_shape.setdefault(shape, []).append((p, update if p.shape == shape else update.mT))
-            for shape, pairs in by_shape.items():
-                orthogonal = orthogonalize(torch.stack([u for _, u in pairs]), self.dtype)
-                size = group["lr"] * 0.2 * max(shape) ** 0.5
-                for (p, _), update in zip(pairs, orthogonal, strict=True):
-                    p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.add_((update if p.shape == shape else update.mT).float(), alpha=-size)
+            matrices = [p for p in group["params"] if p.grad is not None]
+            if not self.world.sharded:
+                self._update_in_batches(matrices, group)
+                continue
+            # Matrices of one round take almost the same time, so that ranks wait little for each other.
+            matrices.sort(key=lambda p: newton_schulz_flops(p.shape), reverse=True)
+            for i in range(0, len(matrices), self.world.world_size):
+                self._update_one_per_rank(matrices[i : i + self.world.world_size], group)
+
+    def _update_in_batches(self, matrices: list[Tensor], group: dict) -> None:
+        by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+        for p in matrices:
+            update = self._nesterov(p, group["momentum"])
+            shape = (min(p.shape), max(p.shape))
+            by_shape.setdefault(shape, []).append((p, update if p.shape == shape else update.mT))
+        for shape, pairs in by_shape.items():
+            orthogonal = orthogonalize(torch.stack([u for _, u in pairs]), self.dtype)
+            for (p, _), update in zip(pairs, orthogonal, strict=True):
+                _apply(p, update if p.shape == shape else update.mT, p.shape, group)
+
+    def _update_one_per_rank(self, matrices: list[Any], group: dict) -> None:
+        """Update sharded matrices, at most one for each rank: rank r orthogonalizes the whole matrices[r]."""
+        world = self.world
+        updates = [self._nesterov(p, group["momentum"]).to_local() for p in matrices]
+        num_rows, num_columns = matrices[world.rank].shape if world.rank < len(matrices) else (0, 0)
+        lengths = [rows * num_columns for rows in shard_rows(num_rows, world.world_size)]
+        whole = world.all_to_all(updates, lengths).view(num_rows, num_columns)
+        if whole.numel():
+            is_wide = num_rows <= num_columns
+            orthogonal = orthogonalize((whole if is_wide else whole.mT.contiguous())[None], self.dtype)[0]
+            whole = orthogonal if is_wide else orthogonal.mT
+        own_lengths = [update.numel() for update in updates]
+        own = world.all_to_all(whole.to(self.dtype).flatten().split(lengths), own_lengths).split(own_lengths)
+        for p, update, shard in zip(matrices, updates, own, strict=True):
+            _apply(p.to_local(), shard.view_as(update), p.shape, group)
 
     def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
         """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""
@@ -60,7 +97,15 @@ class Muon(torch.optim.Optimizer):
         return p.grad.lerp(average, momentum)
 
 
-def build_optimizers(model: nn.Module, params: TrainParams, dtype: torch.dtype) -> list[torch.optim.Optimizer]:
+def _apply(p: Tensor, update: Tensor, shape: Sequence[int], group: dict) -> None:
+    """Decay `p`, a matrix of this shape or a shard of it, and subtract its orthogonalized update."""
+    p.mul_(1 - group["lr"] * group["weight_decay"])
+    p.add_(update.float(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+
+
+def build_optimizers(
+    model: nn.Module, params: TrainParams, dtype: torch.dtype, world: World = SINGLE_PROCESS
+) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
     Muon computes its products in `dtype`. Weight decay applies to matrices only. Each group's `lr_factor`
@@ -78,5 +123,5 @@ def build_optimizers(model: nn.Module, params: TrainParams, dtype: torch.dtype) 
     matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
     if params.optimizer == "adamw":
         return [torch.optim.AdamW([*groups, matrix_group], lr=0.0, betas=betas, fused=True)]
-    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype)
+    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, world=world)
     return [torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=True), muon]

@@ -14,7 +14,7 @@ from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
 from lm.train.config import TrainParams
-from lm.train.optimizers import NEWTON_SCHULZ_STEPS
+from lm.train.optimizers import newton_schulz_flops
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, validation_loss
 from lm.train.world import World
@@ -65,12 +65,15 @@ class Plan:
 
 
 def muon_flops(config: ModelConfig) -> float:
-    """Return the FLOP of Muon in one step: 4 n² m + 2 n³ per iteration on n x m, n ≤ m (Jordan et al. 2024)."""
+    """Return the FLOP of Muon in one step."""
+    return float(config.n_layer * sum(newton_schulz_flops(shape) for shape in block_matrices(config)))
+
+
+def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
+    """Return the shapes of the weight matrices of a block, transposed or not."""
     C, F = config.d_model, config.d_ff
     queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
-    shapes = [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
-    products = sum(4 * min(s) ** 2 * max(s) + 2 * min(s) ** 3 for s in shapes)
-    return float(NEWTON_SCHULZ_STEPS * config.n_layer * products)
+    return [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
 
 
 def estimate_memory_bytes(
@@ -92,7 +95,7 @@ def estimate_memory_bytes(
 
 
 def refuse_unequal_rows(params: TrainParams, world: World) -> None:
-    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or this run cannot be sharded."""
+    """Raise ParamsError if the ranks cannot take equally many rows of a batch."""
     if params.batch_size % world.world_size:
         batch = f"{params.batch_tokens} are {params.batch_size} sequences of train.seq_len {params.seq_len}"
         problem = f"train.batch_tokens {batch}, which {world.world_size} processes cannot divide equally"
@@ -100,9 +103,6 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         raise ParamsError(f"{problem}: {remedy}; micro-batches follow")
     if params.numerics == "portable":
         refuse_unequal_halves(params, world)
-    if world.sharded and params.optimizer == "muon":
-        problem = "train.optimizer is muon, which needs whole matrices, but train.shard of runtime.yaml splits them"
-        raise ParamsError(f"{problem}; set train.optimizer to adamw or train.shard to false")
 
 
 def refuse_unequal_halves(params: TrainParams, world: World) -> None:

@@ -6,7 +6,7 @@ generator of its own. lm.train.distributed starts and ends the process group.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,14 @@ class World:
                 tensor.add_(other)
             distance *= 2
 
+    def all_to_all(self, sent: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
+        """Send `sent[r]` to rank r; return, flat, `lengths[r]` numbers from each. Ranks without an entry have 0."""
+        flat, sent_lengths = torch.cat([tensor.flatten() for tensor in sent]), [tensor.numel() for tensor in sent]
+        received = flat.new_empty(sum(lengths))
+        both = [[*numbers] + [0] * (self.world_size - len(numbers)) for numbers in (lengths, sent_lengths)]
+        dist.all_to_all_single(received, flat, *both)
+        return received
+
     def all_gather_numbers(self, numbers: list[float]) -> list[float]:
         """Return the numbers of all ranks, each with equally many, in the order of the ranks."""
         if self.world_size == 1:
@@ -147,6 +155,12 @@ class World:
 
 
 SINGLE_PROCESS = World()
+
+
+def shard_rows(num_rows: int, world_size: int) -> list[int]:
+    """Return how many rows of a matrix each rank has if it is sharded: torch.chunk's, the last ranks may have none."""
+    most = -(-num_rows // world_size)
+    return [max(0, min(most, num_rows - rank * most)) for rank in range(world_size)]
 
 
 def _shard(value: Tensor, like: Any) -> Tensor:
