@@ -14,12 +14,15 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("src", "benchmarks", "tests")]
 
+import torch.distributed as dist
+
 import lm.core.files
 import lm.train.step
 import train as train_stage
 from lm.model import device as machine
 from lm.train.signals import StopRequest
-from support.train_cases import Ended, Stage, at_step
+from lm.train.world import World
+from support.train_cases import SERVER, Ended, Stage, at_step
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
@@ -33,6 +36,29 @@ def free_port() -> int:
     """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
+
+
+def run_together(count: int, function: Callable, store: Path, *arguments) -> list[int | None]:
+    """Call `function(world, *arguments)` as each of `count` sharded ranks that meet at the file `store`.
+
+    Return their exit codes.
+    """
+    processes = [
+        SERVER.Process(target=_join_and_call, args=(World(rank, count, sharded=True), function, store, arguments))
+        for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    return [process.exitcode for process in processes]
+
+
+def _join_and_call(world: World, function: Callable, store: Path, arguments: tuple) -> None:
+    joined = dist.FileStore(str(store), world.world_size)
+    dist.init_process_group("gloo", store=joined, rank=world.rank, world_size=world.world_size)
+    function(world, *arguments)
+    dist.destroy_process_group()
 
 
 def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:

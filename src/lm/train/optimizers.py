@@ -87,7 +87,7 @@ class Muon(torch.optim.Optimizer):
         for p, update, shard in zip(matrices, updates, own, strict=True):
             _apply(p.to_local(), shard.view_as(update), p.shape, group)
 
-    def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
+    def _nesterov(self, p: Tensor, momentum: float) -> Any:
         """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""
         assert p.grad is not None
         state = self.state[p]

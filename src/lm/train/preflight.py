@@ -20,6 +20,7 @@ from lm.train.step import compute_gradients, validation_loss
 from lm.train.world import World
 
 GIB = 1 << 30
+MUON_COPIES = 8  # of a matrix, while Muon on sharded weights sends, orthogonalizes and returns it
 LESS_MEMORY = "lower train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
 
 
@@ -32,8 +33,9 @@ class Plan:
         self.numerics = params.numerics
         self.num_parameters = count_parameters(config)["total"]
         self.memory_bytes = estimate_memory_bytes(
-            self.num_parameters, config, micro_batch_tokens, params.seq_len, num_shards, params.average_decay > 0
-        )
+            self.num_parameters, config, micro_batch_tokens, params.seq_len, num_shards, params.average_decay > 0,
+            params.optimizer == "muon",
+        )  # fmt: skip
         self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
         self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
         self.num_validations = 1 + -(-params.max_steps // params.eval_every_steps)
@@ -77,17 +79,20 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def estimate_memory_bytes(
-    num_parameters: int, config: ModelConfig, tokens: int, seq_len: int, num_shards: int = 1, averaged: bool = False
-) -> int:
+    num_parameters: int, config: ModelConfig, tokens: int, seq_len: int, num_shards: int = 1, averaged: bool = False,
+    muon: bool = False,
+) -> int:  # fmt: skip
     """Return a rough upper estimate of the memory in bytes of a rank that takes `tokens` at a time.
 
     Weights, gradients, two AdamW moments, the best weights and, if `averaged`, the average in float32, of which a rank
-    has its shard; the whole head and its gradient; about 16 d_model + 6 d_ff float32 activations and the scores of
+    has its shard; the whole head and its gradient; with Muon, the matrix that a rank orthogonalizes; about 16 d_model + 6 d_ff float32 activations and the scores of
     every head to seq_len tokens, per token and block; a chunk of logits.
     """
     states = (5 + averaged) * 4 * num_parameters // num_shards
     if num_shards > 1:
         states += 8 * config.vocab_size * config.d_model
+        if muon:
+            states += MUON_COPIES * 4 * max(rows * columns for rows, columns in block_matrices(config))
     activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff + config.n_head * seq_len) * tokens
     rows = min(tokens, MAX_LOGITS // config.vocab_size)
     head = 4 * config.vocab_size * (3 * rows + config.d_model)

@@ -90,10 +90,11 @@ class World:
 
     def all_to_all(self, sent: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
         """Send `sent[r]` to rank r; return, flat, `lengths[r]` numbers from each. Ranks without an entry have 0."""
-        flat, sent_lengths = torch.cat([tensor.flatten() for tensor in sent]), [tensor.numel() for tensor in sent]
+        flat = torch.cat([tensor.flatten() for tensor in sent])
+        sent_lengths = [tensor.numel() for tensor in sent] + [0] * (self.world_size - len(sent))
+        received_lengths = [*lengths] + [0] * (self.world_size - len(lengths))
         received = flat.new_empty(sum(lengths))
-        both = [[*numbers] + [0] * (self.world_size - len(numbers)) for numbers in (lengths, sent_lengths)]
-        dist.all_to_all_single(received, flat, *both)
+        dist.all_to_all_single(received, flat, received_lengths, sent_lengths)
         return received
 
     def all_gather_numbers(self, numbers: list[float]) -> list[float]:

@@ -99,15 +99,17 @@ def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(works
 
 
 OTHER_RANKS = [
-    (2, 1, False),
-    (1, 2, True),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2, False), (2, 1, True))),
-]
+    (2, 1, False, "muon"),
+    (1, 2, True, "muon"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        (1, 2, False, "muon"), (2, 1, True, "muon"), (4, 2, True, "muon"), (1, 4, True, "muon"),
+        (1, 2, True, "adamw"), (2, 1, True, "adamw"),
+    )),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "after", "shard"), OTHER_RANKS)
-def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, after, shard):
-    optimizer = "adamw" if shard else "muon"
+@pytest.mark.parametrize(("before", "after", "shard", "optimizer"), OTHER_RANKS)
+def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, after, shard, optimizer):
     workspace.change(**{"train.optimizer": optimizer})
     set_runtime(shard=str(shard).lower())
     ended = run_ranks(before, stop_at, before - 1, STOP)  # the last rank alone is asked
@@ -230,8 +232,9 @@ def test_a_batch_that_cannot_be_divided_equally_is_refused():
     refuse_unequal_rows(params, World(0, 8, sharded=True))
     with pytest.raises(ParamsError, match=r"batch_tokens 384 are 24 sequences .* which 5 processes cannot divide"):
         refuse_unequal_rows(params, World(0, 5))
-    with pytest.raises(ParamsError, match=r"optimizer is muon, which needs whole matrices"):
-        refuse_unequal_rows(dataclasses.replace(params, optimizer="muon"), World(0, 8, sharded=True))
+    refuse_unequal_rows(dataclasses.replace(params, optimizer="muon"), World(0, 8, sharded=True))
+    with pytest.raises(ParamsError, match=r"numerics is portable, which cannot be combined with train\.shard"):
+        refuse_unequal_rows(dataclasses.replace(params, numerics="portable"), World(0, 8, sharded=True))
 
 
 def test_a_divergence_ends_all_ranks_with_6_and_one_sentence(workspace):

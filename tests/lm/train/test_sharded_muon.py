@@ -1,0 +1,122 @@
+"""Muon with sharded weights: whole matrices on owner ranks, the bits of the unsharded update, balanced work."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lm.model.gemma3 import ModelConfig
+from lm.train import optimizers
+from lm.train.optimizers import Muon, newton_schulz_flops, orthogonalize
+from lm.train.preflight import MUON_COPIES, estimate_memory_bytes
+from lm.train.world import shard_rows
+from support.rank_cases import run_together
+from support.workspace import MICRO_MODEL
+
+SHAPES = [(13, 5), (5, 13), (48, 48), (33, 48), (96, 64), (64, 96), (3, 7), (1, 9), (64, 700)]
+
+
+def draw(shapes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def sharded(matrices, world):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world.world_size,))
+    return [distribute_tensor(matrix, mesh, [Shard(0)]) for matrix in matrices]
+
+
+def muons(world, shapes, dtype):
+    """Return the same weights whole and sharded, and a Muon for each."""
+    whole = [nn.Parameter(matrix) for matrix in draw(shapes, 0)]
+    shards = [nn.Parameter(matrix) for matrix in sharded(draw(shapes, 0), world)]
+    settings = dict(lr=0.01, weight_decay=0.1, dtype=dtype)
+    return whole, Muon(whole, **settings), shards, Muon(shards, **settings, world=world)
+
+
+def compare_updates(world, dtype):
+    whole, one, shards, all_ranks = muons(world, SHAPES, dtype)
+    for step in (1, 2, 3):
+        for p, shard, grad in zip(whole, shards, draw(SHAPES, step), strict=True):
+            p.grad, shard.grad = grad, sharded([grad], world)[0]
+        one.step()
+        all_ranks.step()
+    for p, shard in zip(whole, shards, strict=True):
+        assert torch.equal(p, shard.full_tensor()), p.shape
+        assert torch.equal(one.state[p]["momentum"], all_ranks.state[shard]["momentum"].full_tensor()), p.shape
+        assert all_ranks.state[shard]["momentum"].to_local().shape == shard.to_local().shape
+
+
+@pytest.mark.parametrize(
+    ("count", "dtype"),
+    [
+        (2, torch.float32),
+        *(pytest.param(count, torch.float32, marks=pytest.mark.slow) for count in (1, 3, 4)),
+        pytest.param(2, torch.bfloat16, marks=pytest.mark.slow),
+    ],
+)
+def test_equal_gradients_give_the_bits_of_unsharded_muon(tmp_path, count, dtype):
+    assert run_together(count, compare_updates, tmp_path / "store", dtype) == [0] * count
+
+
+def compare_work(world):
+    done = []
+
+    def recorded(updates, dtype):
+        assert len(updates) == 1
+        done.append(newton_schulz_flops(updates.shape[1:]))
+        return orthogonalize(updates, dtype)
+
+    optimizers.orthogonalize = recorded
+    *_, shards, muon = muons(world, SHAPES, torch.float32)
+    for shard in shards:
+        shard.grad = torch.ones_like(shard)
+    muon.step()
+    work = world.all_gather_numbers([float(sum(done))])
+    assert sum(work) == sum(map(newton_schulz_flops, SHAPES))  # each matrix once
+    assert max(work) - min(work) <= max(map(newton_schulz_flops, SHAPES))
+
+
+@pytest.mark.slow
+def test_the_work_of_two_ranks_differs_by_one_matrix_at_most(tmp_path):
+    assert run_together(2, compare_work, tmp_path / "store") == [0, 0]
+
+
+def high_water_bytes():
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+
+def measure_memory(world, shapes):
+    *_, shards, muon = muons(world, shapes, torch.float32)
+    for shard in shards:
+        shard.grad = torch.ones_like(shard)
+    muon.step()
+    Path("/proc/self/clear_refs").write_text("5")  # from here on, VmHWM is the peak
+    before = high_water_bytes()
+    muon.step()
+    copies = (high_water_bytes() - before) / (4 * shapes[0][0] * shapes[0][1])
+    assert copies <= MUON_COPIES
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux")
+def test_a_step_holds_a_few_matrices_and_not_all(tmp_path):
+    assert run_together(2, measure_memory, tmp_path / "store", [(768, 768)] * 24) == [0, 0]
+
+
+def test_the_estimate_of_memory_has_the_matrix_that_a_rank_orthogonalizes():
+    config = ModelConfig(**MICRO_MODEL, vocab_size=50)
+    adamw, muon = (estimate_memory_bytes(10**6, config, 128, 64, 2, muon=muon) for muon in (False, True))
+    largest = config.d_model * max(config.d_ff, config.n_head * config.head_dim)
+    assert muon - adamw == MUON_COPIES * 4 * largest
+
+
+@pytest.mark.parametrize(("num_rows", "world_size"), [(0, 2), (1, 4), (5, 4), (8, 4), (9, 4), (13, 3), (64, 1)])
+def test_shards_have_the_rows_that_torch_gives_them(num_rows, world_size):
+    rows = [len(chunk) for chunk in torch.empty(num_rows, 2).chunk(world_size)] if num_rows else []
+    assert shard_rows(num_rows, world_size) == rows + [0] * (world_size - len(rows))
