@@ -85,8 +85,8 @@ def estimate_memory_bytes(
     """Return a rough upper estimate of the memory in bytes of a rank that takes `tokens` at a time.
 
     Weights, gradients, two AdamW moments, the best weights and, if `averaged`, the average in float32, of which a rank
-    has its shard; the whole head and its gradient; with Muon, the matrix that a rank orthogonalizes; about 16 d_model + 6 d_ff float32 activations and the scores of
-    every head to seq_len tokens, per token and block; a chunk of logits.
+    has its shard; the whole head and its gradient; with Muon, the matrix that a rank orthogonalizes; about 16 d_model +
+    6 d_ff float32 activations and the scores of every head to seq_len tokens, per token and block; a chunk of logits.
     """
     states = (5 + averaged) * 4 * num_parameters // num_shards
     if num_shards > 1:
