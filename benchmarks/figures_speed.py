@@ -158,6 +158,18 @@ def dvc_overhead() -> str:
     )
 
 
+def ddp_overlap() -> str:
+    """docs/distributed.md: the gain from averaging gradients during the backward pass."""
+    if not (RESULTS / "ddp_overlap.json").exists():
+        return ""
+    found = read("ddp_overlap")["times_longer_than_ours"]
+    during, without = (summarize.ratio_in_words(found[way]) for way in ("during the backward pass", "not averaged"))
+    return (
+        f"With two ranks on {machine('ddp_overlap')} (gloo), averaging during the backward pass took {during} times as "
+        f"long as after it. Without any average, it took {without} times as long."
+    )
+
+
 def near_duplicates() -> str:
     """docs/data.md: how many planted copies the near-duplicate rule finds."""
     found = read("near_duplicates")
@@ -228,5 +240,5 @@ FRAGMENTS = {
     "busy-cores": busy_cores, "time-to-loss": time_to_loss, "records": records,
     "cross-entropy": cross_entropy, "dvc-overhead": dvc_overhead, "generation": generation,
     "large-corpora": large_corpora, "read-ahead": read_ahead, "near-duplicates": near_duplicates,
-    "selection": selection, "large-audit": large_audit,
+    "selection": selection, "large-audit": large_audit, "ddp-overlap": ddp_overlap,
 }  # fmt: skip

@@ -352,6 +352,16 @@ MUTANTS = [
            "lm/model/test_gpus.py"),
     Mutant("option of ssh for a host", "src/tools/submit/hosts.py", " or host.startswith(\"-\")", "",
            "tools/test_submit.py"),
+    Mutant("shards of uneven rows", "src/lm/train/world.py", "    most = -(-num_rows // world_size)\n",
+           "    most = max(1, num_rows // world_size)\n", "lm/train/test_sharded_muon.py -k rows"),
+    Mutant("tall matrices at their owner", "src/lm/train/optimizers.py",
+           "            is_wide = num_rows <= num_columns\n", "            is_wide = True\n",
+           "lm/train/test_sharded_muon.py -k bits"),
+    Mutant("equal work for all ranks", "src/lm/train/optimizers.py",
+           "            matrices.sort(key=lambda p: newton_schulz_flops(p.shape), reverse=True)\n", "",
+           "lm/train/test_sharded_muon.py -k bits"),
+    Mutant("memory of an owner's matrix", "src/lm/train/preflight.py", "        if muon:\n", "        if False:\n",
+           "lm/train/test_sharded_muon.py -k memory"),
 ]  # fmt: skip
 
 
