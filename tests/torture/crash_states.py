@@ -1,0 +1,196 @@
+"""Cut the power after every file operation of every stage, in every way that loses data, and recover.
+
+    PYTHONPATH=benchmarks:src:tests python tests/torture/crash_states.py [--sample]
+
+For every state of the disk that a cut can leave (disk.py): each final path holds a whole file, old or new; nothing is
+lost that was reported as done; a reader refuses mixed outputs in one sentence; and the same stage, run again, ends with
+the right bytes. --sample tries a token file and a folder only. The exit status is 1 if anything is lost.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lm.core.environment  # noqa: F401 - before NumPy
+
+import numpy as np
+
+import shim
+from disk import Disk, is_temporary, joined
+from lm.core.errors import UserError
+from lm.core.files import atomic_folder
+from lm.tokens.tokenfile import open_tokens, write_tokens
+from small_stages import STAGES, Case, Tree, below, copy_of, make_cases, read_tree, recover, run
+
+TOKENIZER = {"kind": "bpe", "vocab_size": 9, "eot_id": 0, "sha256": "ab" * 32}
+SAVED_STEPS = 4
+MIXTURE = {
+    "data.source": "mixture",
+    "sources.mixture.fetch.parts": ["stories", "more_stories"],
+    "sources.mixture.train.weights": {"stories": 1.0, "more_stories": 1.0},
+    "sources.more_stories": {
+        "fetch": {"kind": "stories", "seed": 2, "num_documents": 30, "num_validation_documents": 10},
+        "train": {"split": "train", "start_char": 0, "num_chars": None},
+        "validation": {"split": "validation", "start_char": 0, "num_chars": None},
+        "prompts": ["Once"],
+    },
+}
+
+
+def write_token_file(ids: range) -> int:
+    """Write a token file into the current folder."""
+    chunks = np.array_split(np.array(ids, np.uint16), 2)
+    write_tokens(Path("t/t.bin"), chunks, "uint16", lambda: {"tokenizer": TOKENIZER})
+    return 0
+
+
+def write_folder(content: bytes) -> int:
+    """Write a folder of files that their writers do not sync into the current folder."""
+    with atomic_folder(Path("f/folder")) as folder:
+        (folder / "inner").mkdir()
+        for name in ("first", "inner/second"):
+            (folder / name).write_bytes(content)
+    return 0
+
+
+def save_states(num_steps: int) -> int:
+    """Save the state of one step after the other into the current folder."""
+    import torch
+
+    from lm.train.checkpoints import save_state
+
+    for step in range(num_steps):
+        save_state(Path(".runs/run"), step, {"step": step, "weights": torch.full((1000,), float(step))})
+        shim.mark()
+    return 0
+
+
+def case_of(write: Callable[..., int], old, new, outputs: list[str]) -> Case:
+    """Return the case of a function that writes `new` where it has written `old`, or where nothing is (None)."""
+    with copy_of({}) as folder:
+        if old is not None:
+            assert run(functools.partial(write, old), folder).code == 0
+        before, work = read_tree(folder), functools.partial(write, new)
+        assert run(work, folder).code == 0
+        return Case(write.__name__, work, before, outputs, below(read_tree(folder), outputs))
+
+
+def read_outputs(case: Case, folder: Path, num_marks: int) -> list[str]:
+    """Read outputs as the next stage does; return those that the reader has checked, one with another."""
+    match case.name:
+        case "write_token_file":
+            open_tokens(folder / "t/t.bin")
+        case "save_states":
+            from lm.train.checkpoints import load_newest_state
+
+            state = load_newest_state(folder / ".runs/run")
+            newest = -1 if state is None else state["step"]
+            assert newest >= num_marks - 1, f"step {num_marks - 1} was saved, the newest state is of step {newest}"
+            return []
+        case "fetch" | "fetch of a mixture":
+            from lm.text.documents import check_files, files_of, read_manifest
+
+            check_files(folder / "data/raw", files_of(read_manifest(folder / "data/raw")))
+        case "make_tokenizer":
+            from lm.tokenizer.load import load_tokenizer
+
+            load_tokenizer(folder / "data/tokenizer")
+        case "tokenize_train" | "tokenize_val":
+            open_tokens(folder / case.outputs[0])
+        case "train":
+            import torch
+
+            from lm.model.weights import load_trained
+
+            load_trained(folder / "data/models", torch.device("cpu"))
+            return ["data/models/best_model_params.pt", "data/models/model.json"]
+        case _:
+            return []
+    return case.outputs
+
+
+def states_of(case: Case) -> Iterator[tuple[Disk, Tree, int, bool]]:
+    """Yield (disk, what a cut leaves of it, marks so far, whether the work is done), each combination once."""
+    with copy_of(case.before) as folder, tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "log"
+        ended = run(case.work, folder, log)
+        assert ended.code == 0, ended.err
+        operations = joined(shim.read_log(log, folder))
+    num_marks, total = 0, sum(operation.call == "mark" for operation in operations)
+    disk, tried = Disk(case.before), set()
+    for operation in operations:
+        disk.apply(operation)
+        num_marks += operation.call == "mark"
+        for tree in disk.after_cut():
+            key = (num_marks, digest_of(tree))
+            if key not in tried:
+                tried.add(key)
+                yield disk, tree, num_marks, num_marks == total
+
+
+def digest_of(tree: Tree) -> str:
+    """Return the SHA-256 of the names and bytes of a tree."""
+    digest = hashlib.sha256()
+    for name, content in sorted(tree.items()):
+        digest.update(repr((name, None if content is None else hash(content))).encode())
+    return digest.hexdigest()
+
+
+def problem_in(case: Case, disk: Disk, tree: Tree, num_marks: int, is_done: bool, figures: Counter) -> str | None:
+    """Return what is lost in a state, or None; count what the reader does."""
+    for name, content in tree.items():
+        if not is_temporary(name) and content is not None and content not in disk.published.get(name, ()):
+            return f"{name} is not whole"
+    if is_done and below(tree, case.outputs) != case.right:
+        return "outputs are lost after the end"
+    with copy_of(tree) as folder:
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                checked = read_outputs(case, folder, num_marks)
+        except UserError:
+            figures["refused by a reader"] += 1
+        except AssertionError as error:
+            return str(error)
+        else:
+            read = below(tree, checked)
+            if checked and read not in (below(case.before, checked), below(case.right, checked)):
+                return "the reader accepts a mixture of old and new outputs"
+        return recover(case, folder)
+
+
+def main(argv: list[str]) -> int:
+    """Try all states of all cases, or of the sample; print and record the figures."""
+    started, figures = time.monotonic(), Counter({"states": 0, "refused by a reader": 0, "lost": 0})
+    cases = [case_of(write_token_file, range(5), range(8), ["t/t.bin", "t/t.json"])]
+    cases += [case_of(write_folder, b"old", b"newer", ["f/folder"]), case_of(write_folder, None, b"new", ["f/folder"])]
+    if argv != ["--sample"]:
+        cases.append(case_of(save_states, None, SAVED_STEPS, [".runs"]))
+        cases += make_cases(list(STAGES))
+        cases += [case for case in make_cases(["resolve", "fetch"], MIXTURE, " of a mixture") if "fetch" in case.name]
+    by_case = Counter()
+    for case in cases:
+        begun = time.monotonic()
+        for disk, tree, num_marks, is_done in states_of(case):
+            by_case[case.name] += 1
+            if problem := problem_in(case, disk, tree, num_marks, is_done, figures):
+                figures["lost"] += 1
+                print(f"LOST: {case.name}, state {by_case[case.name]}: {problem}", flush=True)
+        print(f"{case.name}: {by_case[case.name]} states, {time.monotonic() - begun:.0f} s", flush=True)
+    figures["states"] = by_case.total()
+    if argv != ["--sample"] and not figures["lost"]:
+        from record import record
+
+        record("crash_states", {**figures, "by_case": dict(by_case)}, started)
+    return int(figures["lost"] > 0)
+
+
+if __name__ == "__main__":
+    shim.preload()
+    sys.exit(main(sys.argv[1:]))
