@@ -30,7 +30,7 @@ from lm.tokens.tokenfile import open_tokens, write_tokens
 from small_stages import STAGES, Case, Tree, below, copy_of, make_cases, read_tree, recover, run
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 9, "eot_id": 0, "sha256": "ab" * 32}
-SAVED_STEPS = 4
+NUM_STATES = 4
 MIXTURE = {
     "data.source": "mixture",
     "sources.mixture.fetch.parts": ["stories", "more_stories"],
@@ -60,13 +60,13 @@ def write_folder(content: bytes) -> int:
     return 0
 
 
-def save_states(num_steps: int) -> int:
+def save_states(num_states: int) -> int:
     """Save the state of one step after the other into the current folder."""
     import torch
 
     from lm.train.checkpoints import save_state
 
-    for step in range(num_steps):
+    for step in range(num_states):
         save_state(Path(".runs/run"), step, {"step": step, "weights": torch.full((1000,), float(step))})
         shim.mark()
     return 0
@@ -91,8 +91,8 @@ def read_outputs(case: Case, folder: Path, num_marks: int) -> list[str]:
             from lm.train.checkpoints import load_newest_state
 
             state = load_newest_state(folder / ".runs/run")
-            newest = -1 if state is None else state["step"]
-            assert newest >= num_marks - 1, f"step {num_marks - 1} was saved, the newest state is of step {newest}"
+            saved, newest = min(num_marks, NUM_STATES) - 1, -1 if state is None else state["step"]
+            assert newest >= saved, f"step {saved} was saved, the newest state is of step {newest}"
             return []
         case "fetch" | "fetch of a mixture":
             from lm.text.documents import check_files, files_of, read_manifest
@@ -168,10 +168,10 @@ def problem_in(case: Case, disk: Disk, tree: Tree, num_marks: int, is_done: bool
 def main(argv: list[str]) -> int:
     """Try all states of all cases, or of the sample; print and record the figures."""
     started, figures = time.monotonic(), Counter({"states": 0, "refused by a reader": 0, "lost": 0})
-    cases = [case_of(write_token_file, range(5), range(8), ["t/t.bin", "t/t.json"])]
-    cases += [case_of(write_folder, b"old", b"newer", ["f/folder"]), case_of(write_folder, None, b"new", ["f/folder"])]
+    cases = [case_of(write_token_file, old, range(8), ["t/t.bin", "t/t.json"]) for old in (range(5), None)]
+    cases += [case_of(write_folder, old, b"newer", ["f/folder"]) for old in (b"old", None)]
     if argv != ["--sample"]:
-        cases.append(case_of(save_states, None, SAVED_STEPS, [".runs"]))
+        cases.append(case_of(save_states, None, NUM_STATES, [".runs/run/state-000000003.pt"]))
         cases += make_cases(list(STAGES))
         cases += [case for case in make_cases(["resolve", "fetch"], MIXTURE, " of a mixture") if "fetch" in case.name]
     by_case = Counter()

@@ -25,7 +25,7 @@ static long fault_at, calls[KINDS];
 /* Watch the calls below `folder`. `log` is a descriptor, or -1. The call number `at` (from 1) of `kind` fails with
    `error`; 0 writes only half. A kind of -1 lets nothing fail. */
 void arm(const char *folder, int log, int kind, long at, int error) {
-    snprintf(root, sizeof root, "%s/", folder);
+    snprintf(root, sizeof root, "%s", folder);
     log_fd = log, fault_kind = kind, fault_at = at, fault_errno = error;
     memset(calls, 0, sizeof calls);
     armed = 1;
@@ -52,7 +52,10 @@ static char *absolute(int dir, const char *name, char *path) {
     return path;
 }
 
-static int watched(const char *path) { return armed && !strncmp(path, root, strlen(root)); }
+static int watched(const char *path) {
+    size_t length = strlen(root);
+    return armed && !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
+}
 
 /* Is this the call that fails? */
 static int fails(int kind, const char *path) {

@@ -40,6 +40,7 @@ SMALL = {
     "eval.stride_fraction": 1.0, "eval.sample_tokens": 4, "eval.num_samples": 1,
 }  # fmt: skip
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+KEPT = (".runs", ".parts")
 USER_ERRORS = range(2, 7)
 TIMEOUT_S = 120
 
@@ -65,6 +66,11 @@ def outputs_of(stage: str) -> list[str]:
     entry = STAGES[stage]
     declared = [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]
     return [name if isinstance(name, str) else next(iter(name)) for name in declared]
+
+
+def inputs_of(stage: str) -> list[str]:
+    """Return the paths that a stage reads: what dvc.yaml lists, the parameters, and what earlier runs have kept."""
+    return [*STAGES[stage]["deps"], "params.yaml", "presets.yaml", "runtime.yaml", "data/init", "data/local", *KEPT]
 
 
 def main_of(stage: str) -> Callable[[], int]:
@@ -139,10 +145,11 @@ def copy_of(tree: Tree) -> Iterator[Path]:
 
 def below(tree: Tree, names: list[str]) -> Tree:
     """Return the files of a tree that are one of `names` or lie below it."""
-    return {path: content for path, content in tree.items() if content is not None and _is_below(path, names)}
+    return {path: content for path, content in tree.items() if content is not None and is_below(path, names)}
 
 
-def _is_below(path: str, names: list[str]) -> bool:
+def is_below(path: str, names: list[str]) -> bool:
+    """Return whether a path is one of `names` or lies below it."""
     return any(path == name or path.startswith(f"{name}/") for name in names)
 
 
@@ -167,10 +174,12 @@ def make_cases(stages: Collection[str], changes: Mapping = MappingProxyType({}),
             assert run(main_of(stage), folder).code == 0
         change_params(folder, SMALL | changes | {"train.seed": 1})
         for stage in stages:
-            before = read_tree(folder)
+            outputs = outputs_of(stage)
+            wanted = [*inputs_of(stage), *outputs]
+            tree = read_tree(folder)
+            before = {name: content for name, content in tree.items() if content is None or is_below(name, wanted)}
             ended = run(main_of(stage), folder)
             assert ended.code == 0, ended.err
-            outputs = outputs_of(stage)
             cases.append(Case(stage + suffix, main_of(stage), before, outputs, below(read_tree(folder), outputs)))
     return cases
 

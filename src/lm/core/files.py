@@ -28,7 +28,7 @@ def atomic_write(path: Path | str) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)  # a read-only hard link into DVC's cache is replaced, never written
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -39,16 +39,17 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
         new, old = temporary / "new", temporary / "old"
         new.mkdir(parents=True)
         yield new
+        _sync_tree(new)
         if path.is_dir():
             os.replace(path, old)
         os.replace(new, path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 @contextlib.contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path` and remove it at the end; raise EnvironmentFailure if the disk is full."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     for left in path.parent.iterdir():  # remove those of killed processes; a zombie does not run
         writer = re.fullmatch(rf"\.{re.escape(path.name)}\.(\d+)\.tmp", left.name)
         if not writer:
@@ -77,13 +78,27 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename inside `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, those that are missing; they survive a power cut."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_tree(folder: Path) -> None:
+    """Make all files and folders below `folder` survive a power cut, whoever wrote them."""
+    for path in [folder, *folder.rglob("*")]:
+        sync(path)
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -136,7 +151,7 @@ def write_csv(path: Path | str, columns: list[str], rows: list) -> None:
 def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
     """Hold the writer's lock of an output until the process ends; if another holds it, wait or raise BusyError."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with open(path.with_name(f".{path.name}.lock"), "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
