@@ -2,7 +2,7 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: all test test-slow test-lm-eval test-gguf test-cloud mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv test-cluster
+.PHONY: all test test-slow test-lm-eval test-gguf test-cloud mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv test-cluster torture
 all: .venv/ready
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -36,6 +36,12 @@ test-cluster: .venv/ready-dev
 # Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev
 	PYTHONPATH=benchmarks:src:tests python tests/mutants.py
+
+# Cut the power after every file operation, let single calls fail: benchmarks/results/torture/.
+TORTURE = crash_states failing_calls
+torture: .venv/ready-dev
+	set -e; for name in $(TORTURE); do \
+		PYTHONPATH=benchmarks:src:tests python tests/torture/$$name.py; done
 
 # Run the committed pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json.
 reproduce: .venv/ready

@@ -362,6 +362,21 @@ MUTANTS = [
            "lm/train/test_sharded_muon.py -k bits"),
     Mutant("memory of an owner's matrix", "src/lm/train/preflight.py", "        if muon:\n", "        if False:\n",
            "lm/train/test_sharded_muon.py -k memory"),
+    Mutant("fsync, by all power cuts", "src/lm/core/files.py", "            os.fsync(file.fileno())\n", "",
+           "torture/test_torture.py -k power_cut"),
+    Mutant("rename last, by all power cuts", "src/lm/core/files.py", "        with open(temporary, \"wb\") as file:\n",
+           "        temporary.touch()\n        os.replace(temporary, path)\n        with open(path, \"wb\") as file:\n"
+           "            os.link(path, temporary)\n", "torture/test_torture.py -k power_cut"),
+    Mutant("fsync of a renamed file's folder", "src/lm/core/files.py",
+           "is replaced, never written\n        sync(path.parent)\n", "is replaced, never written\n",
+           "torture/test_torture.py -k power_cut"),
+    Mutant("fsync of a folder's content", "src/lm/core/files.py", "        _sync_tree(new)\n", "",
+           "torture/test_torture.py -k power_cut"),
+    Mutant("fsync of a renamed folder's folder", "src/lm/core/files.py",
+           "        os.replace(new, path)\n        sync(path.parent)\n", "        os.replace(new, path)\n",
+           "torture/test_torture.py -k power_cut"),
+    Mutant("fsync of a new folder's parent", "src/lm/core/files.py", "        sync(folder.parent)\n", "",
+           "torture/test_torture.py -k power_cut"),
 ]  # fmt: skip
 
 

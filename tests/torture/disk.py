@@ -176,6 +176,8 @@ def joined(operations: Sequence[Operation]) -> list[Operation]:
     return result
 
 
-def is_temporary(path: str) -> bool:
-    """Return whether a path is, or is inside, a temporary name, which the next writer removes."""
-    return any(name.startswith(".") and name.endswith(".tmp") for name in PurePosixPath(path).parts)
+def temporary_part(path: str) -> str:
+    """Return a path up to its first temporary name, which the next writer removes; "" if it has none."""
+    parts = PurePosixPath(path).parts
+    ends = [i for i, name in enumerate(parts, 1) if name.startswith(".") and name.endswith(".tmp")]
+    return "/".join(parts[: ends[0]]) if ends else ""

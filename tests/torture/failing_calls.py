@@ -1,11 +1,11 @@
 """Let one call of a stage fail, each in turn: open, write, fsync, rename and mmap, with several errors.
 
-    PYTHONPATH=benchmarks:src:tests python tests/torture/failing_calls.py [--sample]
+    PYTHONPATH=benchmarks:src:tests python tests/torture/failing_calls.py [--sample | --all]
 
 The stage must end with the right outputs, or with one sentence and a code of the catalogue, never with a traceback, and
 leave no temporary file; after a failure, the same stage run again must end with the right outputs. A call that was
-only interrupted (EINTR) or wrote only half may not be noticed at all. --sample tries one stage. Exits with 1 if a
-result is lost.
+only interrupted (EINTR) or wrote only half may not be noticed at all. --sample tries one stage; --all records no
+figures. The exit status is 1 if anything is lost.
 """
 
 import errno
@@ -17,8 +17,8 @@ from collections.abc import Iterator
 import lm.core.environment  # noqa: F401 - before NumPy
 
 import shim
-from disk import is_temporary
-from small_stages import STAGES, Case, Tree, below, copy_of, is_lock, make_cases, read_tree, recover, run
+from disk import temporary_part
+from small_stages import STAGES, Case, Tree, below, copy_of, is_lock, load_modules, make_cases, read_tree, recover, run
 
 ERRORS = {
     "open": [errno.EMFILE, errno.EIO, errno.EINTR, errno.ENOSPC],
@@ -28,7 +28,7 @@ ERRORS = {
     "mmap": [errno.ENOMEM, errno.EIO],
 }
 INVISIBLE = (errno.EINTR, shim.SHORT)
-SLOW = ("train", "eval", "plot")  # of these, each call fails with one of the errors, in turn
+STRIDES = {"audit": 1, "train": 5, "eval": 2, "plot": 1}  # of slow stages, every n-th call fails, with errors in turn
 
 
 def faults_of(case: Case) -> Iterator[shim.Fault]:
@@ -36,10 +36,11 @@ def faults_of(case: Case) -> Iterator[shim.Fault]:
     with copy_of(case.before) as folder:
         ended = run(case.work, folder)
     assert ended.code == 0, ended.err
+    stride = STRIDES.get(case.name)
     for kind, count in ended.calls.items():
-        for at in range(1, count + 1):
-            errors = ERRORS[kind]
-            for error in [errors[at % len(errors)]] if case.name in SLOW else errors:
+        errors = ERRORS[kind]
+        for at in range(1, count + 1, stride or 1):
+            for error in [errors[at // stride % len(errors)]] if stride else errors:
                 yield shim.Fault(kind, at, error)
 
 
@@ -56,7 +57,7 @@ def problem_after(case: Case, fault: shim.Fault, recovered: set, figures: Counte
         figures["refused"] += 1
         if fault.error in INVISIBLE:
             return f"ended with {ended.code}: {ended.err}"
-        if left := [name for name in tree if is_temporary(name) and name not in case.before]:
+        if left := [name for name in tree if temporary_part(name) and name not in case.before]:
             return f"left {left}"
         # Runs end alike from the same files, so one recovery of each state is enough.
         key = (case.name, frozenset(without_times(tree).items()))
@@ -73,26 +74,33 @@ def without_times(tree: Tree) -> Tree:
 
 def main(argv: list[str]) -> int:
     """Try all faults of all stages, or of the sample; print and record the figures."""
-    started = time.monotonic()
-    figures = Counter({"calls": 0, "faults": 0, "unnoticed": 0, "refused": 0, "lost": 0})
-    stages = ["resolve"] if argv == ["--sample"] else list(STAGES)
+    started, is_sample = time.monotonic(), argv == ["--sample"]
+    figures = Counter({"calls": 0, "faults": 0, "unnoticed": 0, "refused": 0, "recoveries": 0, "lost": 0})
     by_stage, recovered = Counter(), set()
-    for case in make_cases([name for name in stages if not argv or argv == ["--sample"] or name in argv]):
-        begun, calls = time.monotonic(), set()
-        for fault in faults_of(case):
-            by_stage[case.name] += 1
-            calls.add(fault[:2])
-            if problem := problem_after(case, fault, recovered, figures):
-                figures["lost"] += 1
-                print(f"LOST: {case.name}, {fault}: {problem}", flush=True)
-        figures["calls"] += len(calls)
-        print(f"{case.name}: {len(calls)} calls, {by_stage[case.name]} faults, {time.monotonic() - begun:.0f} s", flush=True)
+    if not is_sample:
+        load_modules()
+    for case in make_cases(["resolve"] if is_sample else list(STAGES)):
+        try_faults(case, recovered, figures, by_stage)
     figures["faults"], figures["recoveries"] = by_stage.total(), len(recovered)
     if not argv and not figures["lost"]:
         from record import record
 
-        record("failing_calls", {**figures, "by_stage": dict(by_stage)}, started)
+        record("failing_calls", {**figures, "by_stage": dict(by_stage), "every_nth_call": STRIDES}, started)
     return int(figures["lost"] > 0)
+
+
+def try_faults(case: Case, recovered: set, figures: Counter, by_stage: Counter) -> None:
+    """Try all faults of one stage and count them; print what is lost."""
+    begun, calls = time.monotonic(), set()
+    for fault in faults_of(case):
+        by_stage[case.name] += 1
+        calls.add(fault[:2])
+        if problem := problem_after(case, fault, recovered, figures):
+            figures["lost"] += 1
+            print(f"LOST: {case.name}, {fault}: {problem}", flush=True)
+    figures["calls"] += len(calls)
+    seconds = time.monotonic() - begun
+    print(f"{case.name}: {len(calls)} calls, {by_stage[case.name]} faults, {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

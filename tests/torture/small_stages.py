@@ -17,9 +17,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import shim
 import yaml
 
-import shim
 from stages import change_params, stage_folder
 from support import ROOT
 from support.workspace import MICRO_MODEL
@@ -58,7 +58,7 @@ class Ended(NamedTuple):
         if "Traceback" in self.err:
             return False
         last = (self.err.strip().splitlines() or [""])[-1]
-        return self.code == 0 or self.code in USER_ERRORS and last.startswith("error: ")
+        return self.code == 0 or (self.code in USER_ERRORS and last.startswith("error: "))
 
 
 def outputs_of(stage: str) -> list[str]:
@@ -98,7 +98,8 @@ def _run_here(work, folder: Path, err: Path, counted: Path, log: Path | None, fa
         signal.alarm(TIMEOUT_S)
         for path, descriptor in ((os.devnull, 1), (err, 2)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
-        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         shim.arm(folder, log, fault)
         code = work()
         shim.mark()
@@ -151,6 +152,13 @@ def below(tree: Tree, names: list[str]) -> Tree:
 def is_below(path: str, names: list[str]) -> bool:
     """Return whether a path is one of `names` or lies below it."""
     return any(path == name or path.startswith(f"{name}/") for name in names)
+
+
+def load_modules() -> None:
+    """Import what stages import late, so that their forks need not."""
+    scripts = (Path(shlex.split(stage["cmd"])[1]).stem for stage in STAGES.values())
+    for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *scripts):
+        importlib.import_module(name)
 
 
 class Case(NamedTuple):

@@ -39,6 +39,22 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(tmp_path, call
     assert calls[0][1].endswith(".tmp") and calls[1][1] == str(path) and calls[2][1] == str(tmp_path)
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
+def test_everything_in_a_folder_is_synced_before_the_rename(tmp_path, calls):
+    with atomic_folder(tmp_path / "out") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text("content")
+    kinds = [kind for kind, _ in calls]
+    synced = {os.path.relpath(path, folder) for _, path in calls[: kinds.index("replace")]}
+    assert synced == {".", "inner", "inner/file"} and calls[-1] == ("fsync", str(tmp_path))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
+def test_new_folders_are_synced_in_their_parents(tmp_path, calls):
+    with output_lock(tmp_path / "a" / "b" / "x"):
+        assert calls == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "a"))]
+
+
 @pytest.mark.parametrize("before", [None, "old"])
 def test_a_failure_while_writing_keeps_the_old_content(tmp_path, before):
     path = tmp_path / "x.bin"
