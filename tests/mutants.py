@@ -373,8 +373,10 @@ MUTANTS = [
     Mutant("fsync of a folder's content", "src/lm/core/files.py", "        _sync_tree(new)\n", "",
            "torture/test_torture.py -k power_cut"),
     Mutant("fsync of a renamed folder's folder", "src/lm/core/files.py",
-           "        os.replace(new, path)\n        sync(path.parent)\n", "        os.replace(new, path)\n",
+           "            raise\n        sync(path.parent)\n", "            raise\n",
            "torture/test_torture.py -k power_cut"),
+    Mutant("old folder put back", "src/lm/core/files.py", "                os.replace(old, path)\n",
+           "                pass\n", "lm/core/test_files.py -k cannot_take"),
     Mutant("fsync of a new folder's parent", "src/lm/core/files.py", "        sync(folder.parent)\n", "",
            "torture/test_torture.py -k power_cut"),
 ]  # fmt: skip

@@ -2,10 +2,10 @@
 
     PYTHONPATH=benchmarks:src:tests python tests/torture/failing_calls.py [--sample | --all]
 
-The stage must end with the right outputs, or with one sentence and a code of the catalogue, never with a traceback, and
-leave no temporary file; after a failure, the same stage run again must end with the right outputs. A call that was
-only interrupted (EINTR) or wrote only half may not be noticed at all. --sample tries one stage; --all records no
-figures. The exit status is 1 if anything is lost.
+The stage must end with the right outputs, or with one sentence and a code of the catalogue, never with a traceback; it
+leaves no temporary file, and the outputs of the run before; and the same stage, run again, ends with the right outputs.
+Nobody may notice a call that is interrupted (EINTR) or that writes only half. --sample tries one stage; --all records
+no figures. The exit status is 1 if anything is lost.
 """
 
 import errno
@@ -59,6 +59,8 @@ def problem_after(case: Case, fault: shim.Fault, recovered: set, figures: Counte
             return f"ended with {ended.code}: {ended.err}"
         if left := [name for name in tree if temporary_part(name) and name not in case.before]:
             return f"left {left}"
+        if gone := [name for name in case.outputs if name in case.before and name not in tree]:
+            return f"removed {gone}"
         # Runs end alike from the same files, so one recovery of each state is enough.
         key = (case.name, frozenset(without_times(tree).items()))
         if key in recovered:

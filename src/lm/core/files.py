@@ -42,7 +42,12 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
         _sync_tree(new)
         if path.is_dir():
             os.replace(path, old)
-        os.replace(new, path)
+        try:
+            os.replace(new, path)
+        except OSError:
+            if old.is_dir():
+                os.replace(old, path)
+            raise
         sync(path.parent)
 
 

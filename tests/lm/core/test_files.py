@@ -1,5 +1,6 @@
 """Files are complete or absent, synced before they are renamed, and have one writer."""
 
+import errno
 import json
 import os
 import subprocess
@@ -78,6 +79,23 @@ def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
         (folder / "newer").touch()
         raise RuntimeError
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path, monkeypatch):
+    with atomic_folder(tmp_path / "out") as folder:
+        (folder / "old").touch()
+    replace = os.replace
+
+    def fail_for_new(source, target):
+        if os.path.basename(source) == "new":
+            raise OSError(errno.EIO, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_for_new)
+    with pytest.raises(OSError, match="Input/output"), atomic_folder(tmp_path / "out"):
+        pass
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["old"]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
