@@ -375,6 +375,8 @@ MUTANTS = [
     Mutant("fsync of a renamed folder's folder", "src/lm/core/files.py",
            "            raise\n        sync(path.parent)\n", "            raise\n",
            "torture/test_torture.py -k power_cut"),
+    Mutant("fsync of the parent of a run's folder", "src/lm/train/checkpoints.py", "    make_folder(current)\n",
+           "    current.mkdir(parents=True, exist_ok=True)\n", "lm/train/test_checkpoints.py -k power_cut"),
     Mutant("old folder put back", "src/lm/core/files.py", "                os.replace(old, path)\n",
            "                pass\n", "lm/core/test_files.py -k cannot_take"),
     Mutant("fsync of a new folder's parent", "src/lm/core/files.py", "        sync(folder.parent)\n", "",

@@ -65,8 +65,9 @@ def save_states(num_states: int) -> int:
     """Save the state of one step after the other into the current folder."""
     import torch
 
-    from lm.train.checkpoints import save_state
+    from lm.train.checkpoints import prune_runs, save_state
 
+    prune_runs(Path(".runs"), Path(".runs/run"), 1)
     for step in range(num_states):
         save_state(Path(".runs/run"), step, {"step": step, "weights": torch.full((1000,), float(step))})
         shim.mark()

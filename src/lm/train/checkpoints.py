@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import output_lock, read_json, sha256_json, write_json
+from lm.core.files import make_folder, output_lock, read_json, sha256_json, write_json
 from lm.model.weights import load_tensors, save_tensors
 from lm.train.config import TrainParams
 
@@ -124,7 +124,7 @@ def load_state(record: Path) -> dict:
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
     """Keep the `keep` most recently used run folders; `current` and folders in use are never deleted."""
-    current.mkdir(parents=True, exist_ok=True)
+    make_folder(current)
     for leftover in runs.glob(".*.tmp"):  # renamed before it is deleted: a kill never leaves half of a finished run
         shutil.rmtree(leftover, ignore_errors=True)
     os.utime(current, (time.time(), time.time()))

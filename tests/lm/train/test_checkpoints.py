@@ -1,6 +1,7 @@
 """States and weights are whole and verified; a run never restarts silently."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -24,6 +25,14 @@ def test_the_last_two_states_are_kept_and_the_newest_is_loaded(tmp_path):
     assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["state-000000002.pt", "state-000000003.pt"]
     assert load_newest_state(tmp_path) == {"step": 3}
     assert load_newest_state(tmp_path / "empty") is None
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which folder is synced")
+def test_a_power_cut_does_not_lose_the_folder_of_a_run(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    prune_runs(tmp_path / ".runs", tmp_path / ".runs" / "run", keep=1)
+    assert synced == [str(tmp_path), str(tmp_path / ".runs")]
 
 
 def test_a_state_of_another_run_is_not_loaded(tmp_path, capsys):
