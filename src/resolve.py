@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+import lm.core.environment  # noqa: F401 - notes who started this process
+
 from lm.core.errors import ParamsError, command
 from lm.core.files import output_lock, write_json
 from lm.core.params import needed, read_section

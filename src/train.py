@@ -3,8 +3,7 @@
     python src/train.py --train data/processed_datasets/train.bin \
         --validation data/processed_datasets/validation.bin --models data/models --metrics metrics --plots plots
 
-`train` is the whole run from top to bottom. A killed run continues from its states in .runs/<fingerprint>/
-(lm.train.checkpoints). Every rank of several runs this file.
+`train` is the whole run. A killed run continues from its states (lm.train.checkpoints). Every rank runs this file.
 """
 
 import argparse
@@ -84,7 +83,9 @@ def main(argv: list[str]) -> None:
         if not world.is_main:
             return train(run)
         # One process at a time writes an output or a run folder.
+        distributed.announce(world, "waits")
         with output_lock(paths.models), output_lock(run.folder, wait=True):
+            distributed.announce(world, "holds")
             checkpoints.prune_runs(run.folder.parent, run.folder, runtime.keep_fingerprints)
             if not (run.folder / "done").exists():
                 train(run)

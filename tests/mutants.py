@@ -381,6 +381,18 @@ MUTANTS = [
            "                pass\n", "lm/core/test_files.py -k cannot_take"),
     Mutant("fsync of a new folder's parent", "src/lm/core/files.py", "        sync(folder.parent)\n", "",
            "torture/test_torture.py -k power_cut"),
+    Mutant("an orphan writes nothing", "src/lm/core/files.py", "        if parent.is_gone():\n", "        if False:\n",
+           "lm/core/test_parent.py"),
+    Mutant("the parent is noted before long imports", "src/lm/core/environment.py",
+           "import lm.core.parent  # noqa: F401 - before imports that take seconds\n", "",
+           "lm/core/test_parent.py -k during_its_imports"),
+    Mutant("a parent that died before the first instruction", "src/lm/core/parent.py",
+           "    return 0 if is_gone else parent\n", "    return parent\n",
+           "lm/core/test_parent.py -k first_instruction"),
+    Mutant("a main rank that hangs before its locks", "src/lm/train/distributed.py", "(\"waits\", timeout)",
+           "(\"waits\", timedelta(seconds=5))", "faults/test_31_ranks.py -k no_longer_than"),
+    Mutant("a main rank that hangs with its locks", "src/lm/train/distributed.py", "(\"main\", timeout)",
+           "(\"main\", timedelta(seconds=5))", "faults/test_31_ranks.py -k no_longer_than"),
 ]  # fmt: skip
 
 

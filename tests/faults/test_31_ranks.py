@@ -3,13 +3,17 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+import torch.distributed as dist
 
+from lm.train import distributed
 from lm.train.checkpoints import load_newest_state
+from lm.train.world import World
 from support import rank_cases
 from support.rank_cases import sabotage_ranks
 from support.train_cases import (
@@ -115,6 +119,36 @@ def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
     assert ended.code == 5
     assert "rank 0 of 2 lost another rank, or had no answer within train.timeout_s 3 of runtime.yaml" in ended.sentence
     go_on_alone(3, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("holds_locks", [0, 1])
+def test_31_a_main_rank_that_hangs_before_training_ends_all_after_the_timeout(workspace, holds_locks):
+    set_runtime(timeout_s=15)  # the ranks do not begin at the same time
+    started = time.monotonic()
+    ended = Stage(sabotage_ranks, "hang_before_training", holds_locks).end(2 * ALL_DOWN_S)
+    assert 15 < time.monotonic() - started
+    assert ended.code == 5
+    assert "rank 1 of 2 lost another rank, or had no answer within train.timeout_s 15 of runtime.yaml" in ended.sentence
+
+
+@pytest.mark.parametrize("reached", [[], ["waits", "holds"]])
+def test_31_a_rank_waits_for_a_hung_main_rank_no_longer_than_the_timeout(reached):
+    world = World(rank=1, world_size=2, timeout_s=0.1, store=dist.HashStore())
+    for phase in reached:
+        distributed.announce(world, phase)
+    started = time.monotonic()
+    with pytest.raises(dist.DistError):
+        distributed.wait_for_main(world)
+    assert time.monotonic() - started < 3
+
+
+def test_31_a_rank_waits_longer_for_a_main_rank_that_waits_for_its_locks():
+    world = World(rank=1, world_size=2, timeout_s=0.1, store=dist.HashStore())
+    distributed.announce(world, "waits")
+    timer = threading.Timer(0.5, lambda: (world.store.set("main", "trains"), distributed.announce(world, "holds")))
+    timer.start()
+    assert distributed.wait_for_main(world)
 
 
 @pytest.mark.parametrize(

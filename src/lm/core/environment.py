@@ -5,6 +5,8 @@ The settings make both run the same code on every x86-64 processor with AVX2. A 
 
 import os
 
+import lm.core.parent  # noqa: F401 - before imports that take seconds
+
 SETTINGS = {
     "ATEN_CPU_CAPABILITY": "avx2",  # torch
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",  # NumPy's log, exp, … with AVX-512 have other bits

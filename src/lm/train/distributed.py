@@ -78,9 +78,20 @@ def join(sharded: bool, timeout_s: float) -> Iterator[World]:
         ) from None
 
 
+def announce(world: World, phase: str) -> None:
+    """Tell the ranks in `wait_for_main` that the main rank has reached this phase: "waits" for locks, or "holds" them.
+
+    Only between the two may it take longer than `timeout_s`: it waits for another run.
+    """
+    if world.world_size > 1:
+        world.store.set(phase, "")
+
+
 def wait_for_main(world: World) -> bool:
     """Wait until the main rank has its locks. Return True if it starts training, False if there is nothing to do."""
-    world.store.wait(["main"], timedelta(days=365))
+    timeout = timedelta(seconds=world.timeout_s)
+    for phase, longest in (("waits", timeout), ("holds", timedelta(days=365)), ("main", timeout)):
+        world.store.wait([phase], longest)
     return world.store.get("main") == b"trains"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psutil
 import torch
 
+from lm.core import parent
 from lm.core.errors import EnvironmentFailure, Interrupted
 from lm.train.distributed import RUN_ID
 from lm.train.signals import RELAYED_AS
@@ -56,7 +57,7 @@ def start(world_size: int, arguments: list[str]) -> None:
 @contextlib.contextmanager
 def _relayed_signals() -> Iterator[list[int]]:
     """Relay SIGINT and SIGTERM to this process's children and yield their list; a lost parent counts as SIGTERM."""
-    received, over, parent = [], threading.Event(), os.getppid()
+    received, over = [], threading.Event()
 
     def relay(number: int, frame) -> None:
         """Ask the ranks to stop at the first signal, kill them at the second."""
@@ -72,7 +73,7 @@ def _relayed_signals() -> Iterator[list[int]]:
     def watch_parent() -> None:
         """Check once a second until `over` is set."""
         while not over.wait(1):
-            if os.getppid() != parent:
+            if parent.is_gone():
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 
+from lm.core import parent
 from lm.core.errors import Interrupted
 
 ORPHANED = signal.SIGHUP  # means here that the parent process is gone
@@ -22,7 +23,7 @@ class StopRequest:
         self._meaning = {RELAYED_AS[number] if relayed else number: number for number in RELAYED_AS}
 
     def __enter__(self):
-        self._parent, self._received = os.getppid(), 0
+        self._received = 0
         self._former = {number: signal.signal(number, self._note) for number in self._meaning}
         return self
 
@@ -43,7 +44,7 @@ class StopRequest:
     @property
     def signal_number(self) -> int:
         """Return the signal received, ORPHANED if the parent process is gone, else 0."""
-        return self._received or (0 if os.getppid() == self._parent else ORPHANED)
+        return self._received or (ORPHANED if parent.is_gone() else 0)
 
     @staticmethod
     def interrupted(step: int, signal_number: int) -> Interrupted:
