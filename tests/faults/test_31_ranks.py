@@ -127,7 +127,7 @@ def test_31_a_main_rank_that_hangs_before_training_ends_all_after_the_timeout(wo
     set_runtime(timeout_s=15)  # the ranks do not begin at the same time
     started = time.monotonic()
     ended = Stage(sabotage_ranks, "hang_before_training", holds_locks).end(2 * ALL_DOWN_S)
-    assert 15 < time.monotonic() - started
+    assert time.monotonic() - started > 15
     assert ended.code == 5
     assert "rank 1 of 2 lost another rank, or had no answer within train.timeout_s 15 of runtime.yaml" in ended.sentence
 
