@@ -1,0 +1,38 @@
+"""A few moments of the programs signal_moments.py and long_life.py, and what they must notice."""
+
+import long_life
+import numpy as np
+import pytest
+import signal_moments
+
+
+def run_of(memory_mib, handles, files):
+    """Return 200 samples of a run as `watch` gives them."""
+    columns = [np.broadcast_to(values, 200) for values in (memory_mib, handles, files)]
+    return np.stack(columns, axis=1).astype(float)
+
+
+def test_a_flat_run_passes():
+    noise = np.random.default_rng(0).normal(300, 1, 200)
+    assert abs(long_life.growth(run_of(noise, 30, 9), 50_000)["MiB per 10,000 steps"]) < 1
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        run_of(np.linspace(300, 350, 200), 30, 9),
+        run_of(300, np.arange(200), 9),
+        run_of(300, 30, np.arange(200)),
+    ],
+)
+def test_memory_handles_and_files_that_grow_are_noticed(samples):
+    with pytest.raises(AssertionError):
+        long_life.growth(samples, 50_000)
+
+
+@pytest.mark.slow
+def test_one_command_recovers_after_each_of_three_signals(monkeypatch):
+    recorded = {}
+    monkeypatch.setattr(signal_moments, "record", lambda name, figures, started: recorded.update(figures))
+    assert signal_moments.main(["--moments", "3", "--stages", "resolve"]) == 0
+    assert recorded["lost or wrong"] == 0 and recorded["moments"]
