@@ -1,9 +1,8 @@
 """Stage train: token files → data/models, metrics, curves.
 
-    python src/train.py --train data/processed_datasets/train.bin \
-        --validation data/processed_datasets/validation.bin --models data/models --metrics metrics --plots plots
+    python src/train.py --train train.bin --validation validation.bin --models models --metrics metrics --plots plots
 
-`train` is the whole run. A killed run continues from its states (lm.train.checkpoints). Every rank runs this file.
+`train` is the whole run. A killed run continues from its states in .runs/<fingerprint>/ (lm.train.checkpoints).
 """
 
 import argparse
