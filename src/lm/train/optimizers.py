@@ -73,19 +73,19 @@ class Muon(torch.optim.Optimizer):
 
     def _update_one_per_rank(self, matrices: list[Any], group: dict) -> None:
         """Update sharded matrices, at most one for each rank: rank r orthogonalizes the whole matrices[r]."""
-        world = self.world
-        updates = [self._nesterov(p, group["momentum"]).to_local() for p in matrices]
+        shards, world = [p.to_local() for p in matrices], self.world
         num_rows, num_columns = matrices[world.rank].shape if world.rank < len(matrices) else (0, 0)
         lengths = [rows * num_columns for rows in shard_rows(num_rows, world.world_size)]
-        whole = world.all_to_all(updates, lengths).view(num_rows, num_columns)
+        updates = world.all_to_all([self._nesterov(p, group["momentum"]).to_local() for p in matrices], lengths)
+        whole = updates.view(num_rows, num_columns)
         if whole.numel():
             is_wide = num_rows <= num_columns
             orthogonal = orthogonalize((whole if is_wide else whole.mT.contiguous())[None], self.dtype)[0]
             whole = orthogonal if is_wide else orthogonal.mT
-        own_lengths = [update.numel() for update in updates]
+        own_lengths = [shard.numel() for shard in shards]
         own = world.all_to_all(whole.to(self.dtype).flatten().split(lengths), own_lengths).split(own_lengths)
-        for p, update, shard in zip(matrices, updates, own, strict=True):
-            _apply(p.to_local(), shard.view_as(update), p.shape, group)
+        for p, shard, update in zip(matrices, shards, own, strict=True):
+            _apply(shard, update.view_as(shard), p.shape, group)
 
     def _nesterov(self, p: Tensor, momentum: float) -> Any:
         """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""

@@ -20,7 +20,7 @@ from lm.train.step import compute_gradients, validation_loss
 from lm.train.world import World
 
 GIB = 1 << 30
-MUON_COPIES = 8  # of a matrix, while Muon on sharded weights sends, orthogonalizes and returns it
+MUON_COPIES = 16  # of one matrix, at most, while Muon on sharded weights sends, orthogonalizes and returns it
 LESS_MEMORY = "lower train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
 
 

@@ -1,5 +1,6 @@
 """Muon with sharded weights: whole matrices on owner ranks, the bits of the unsharded update, balanced work."""
 
+import ctypes
 import re
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def measure_memory(world, shapes):
     for shard in shards:
         shard.grad = torch.ones_like(shard)
     muon.step()
+    ctypes.CDLL(None).malloc_trim(0)  # what the first step has freed does not count as held before the second
     Path("/proc/self/clear_refs").write_text("5")  # from here on, VmHWM is the peak
     before = high_water_bytes()
     muon.step()
@@ -96,7 +98,7 @@ def measure_memory(world, shapes):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux")
 def test_a_step_holds_a_few_matrices_and_not_all(tmp_path):
-    assert run_together(2, measure_memory, tmp_path / "store", [(768, 768)] * 24) == [0, 0]
+    assert run_together(2, measure_memory, tmp_path / "store", [(256, 4096)] * 40) == [0, 0]
 
 
 def test_the_estimate_of_memory_has_the_matrix_that_a_rank_orthogonalizes():
