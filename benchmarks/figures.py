@@ -15,6 +15,7 @@ import numpy as np
 import figures_bits
 import figures_evaluation
 import figures_speed
+import figures_torture
 import house as house_shape
 import recipes
 import summarize
@@ -197,7 +198,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "optimizers": optimizers, "documents": documents, "document-mask": document_mask, "scaling": scaling,
     "interval-coverage": interval_coverage, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs,
     "house": house, **figures_bits.FRAGMENTS, **figures_evaluation.FRAGMENTS,
-    **figures_speed.FRAGMENTS,
+    **figures_speed.FRAGMENTS, **figures_torture.FRAGMENTS,
 }  # fmt: skip
 
 
