@@ -20,9 +20,17 @@ from typing import NamedTuple
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import command
-from lm.core.files import output_lock, read_json
+from lm.core.files import output_lock
 from lm.core.params import needed, read_section
-from lm.text.documents import MANIFEST, Dropped, check_files, describe_source, expected_chars, files_of, iter_chunks
+from lm.text.documents import (
+    Dropped,
+    check_files,
+    describe_source,
+    expected_chars,
+    files_of,
+    iter_chunks,
+    open_manifest,
+)
 from lm.text.selection import describe_selection, read_dropped
 from lm.text.slices import AnySlice, Slice, refuse_overlap
 from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress, write_fast
@@ -63,7 +71,7 @@ class Inputs(NamedTuple):
 @contextlib.contextmanager
 def open_inputs(raw: Path, selection: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
     """Load the tokenizer and start to hash the text's files. A damaged file is reported before other errors."""
-    manifest = read_json(raw / MANIFEST)
+    manifest = open_manifest(raw)
     with ThreadPoolExecutor(1) as pool:
         check = pool.submit(check_files, raw, files_of(manifest))
         try:

@@ -125,10 +125,10 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
     The error says what to do: `advice` for a file of the user's, else to run the pipeline, which makes the file.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(regular(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; {advice or 'run `dvc repro` to make it'}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: thousands of brackets
         advice = advice or "run `dvc repro -f` to make it again"
         raise IntegrityError(f"{path}: not valid JSON ({error}); {advice}") from None
     if not isinstance(value, dict):
@@ -136,9 +136,47 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
     return value
 
 
+def _refuse_constant(name: str) -> None:
+    """Raise ValueError for NaN, Infinity and -Infinity, which are not JSON."""
+    raise ValueError(f"{name} is not a number")
+
+
+def check_types(path: Path, value, wanted, advice: str, name: str = "") -> None:
+    """Raise IntegrityError unless a value of a JSON file has the form `wanted`.
+
+    A form is a type, a tuple of types, [the form of each item], {key: form} or {str: the form of every value}. Integers
+    are counts: from 0 to below 2^63. `name` is the place of the value in the file.
+    """
+    if isinstance(wanted, dict) and isinstance(value, dict):
+        for key in value if str in wanted else wanted:
+            check_types(path, value.get(key), wanted.get(str, wanted.get(key)), advice, f"{name}.{key}".lstrip("."))
+    elif isinstance(wanted, list) and isinstance(value, list):
+        for number, item in enumerate(value):
+            check_types(path, item, wanted[0], advice, f"{name}[{number}]")
+    else:
+        types = wanted if isinstance(wanted, tuple) else (wanted,)
+        if type(value) not in types or (type(value) is int and not 0 <= value < 2**63):
+            raise IntegrityError(f"{path}: {name} is {repr(value)[:100]}; {advice}")
+
+
+def regular(path: Path | str) -> Path:
+    """Return the path. Raise IntegrityError if a pipe or a device is there, whose bytes may never come or never end."""
+    path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise IntegrityError(f"{path}: is a pipe or a device, needed: a file; replace it")
+    return path
+
+
+def inside(folder: Path, name: str, record: Path) -> Path:
+    """Return folder / name. Raise IntegrityError if the name, which a record gives, leads out of the folder."""
+    if "\0" in name or ".." in (parts := Path(name).parts) or not parts or Path(name).is_absolute():
+        raise IntegrityError(f"{record}: names the file {name[:100]!r}, needed: a path inside {folder}")
+    return folder / name
+
+
 def sha256_file(path: Path | str) -> str:
-    """Return the SHA-256 of a file in hex; the file is read in blocks."""
-    with open(path, "rb") as file:
+    """Return the SHA-256 of a file in hex; the file is read in blocks. Raise IntegrityError for a pipe or a device."""
+    with open(regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
 
-from lm.core.errors import ParamsError
+from lm.core.errors import ParamsError, UserError
+from lm.core.files import regular
 
 Section = typing.TypeVar("Section")
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
@@ -25,14 +26,19 @@ NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "t
 def read_yaml(path: Path | str) -> dict:
     """Read a YAML mapping. Raise ParamsError, with the file and the line, if that fails."""
     try:
-        with open(path, encoding="utf-8") as file:
-            value = YAML(typ="safe").load(file)
+        text = regular(path).read_text(encoding="utf-8")
+        if any(isinstance(event, AliasEvent) for event in YAML(typ="safe").parse(text)):
+            # A file of a few lines can stand for a value of any size, which no message could show.
+            raise ParamsError(f"{path}: has an alias (*name); write the value where it is needed")
+        value = YAML(typ="safe").load(text)
     except FileNotFoundError:
         raise ParamsError(f"{path}: missing; run the command at the repository's root") from None
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1
         raise ParamsError(f"{path}: line {line}: {error.problem.split(' with ')[0]}; keep one of them") from None
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (OSError, UserError):
+        raise
+    except Exception as error:  # ruamel.yaml raises many types, also for a date or a depth that cannot be
         raise ParamsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
         raise ParamsError(f"{path}: the top level must be a mapping")

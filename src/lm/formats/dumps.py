@@ -9,6 +9,7 @@ num_tokens excludes padding, and only the end of the last sample of the last dum
 import contextlib
 import dataclasses
 import hashlib
+import io
 import itertools
 import pickle
 import re
@@ -17,14 +18,21 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.core.errors import DataError, IntegrityError, ParamsError
-from lm.core.files import atomic_folder, read_json, sha256_file, write_json
+from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
+from lm.core.files import atomic_folder, check_types, read_json, regular, sha256_file, write_json
 from lm.formats.stream import Stream, padding_of, unpadded
 from lm.tokens.tokenfile import DTYPES, describe_tokens
 
 TOKENIZE_AGAIN = "restore the folder or tokenize again"
 META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
 DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
+# Every opcode of a pickle of lists of integers, in any protocol. None imports or calls, repeats what it has built, or
+# numbers its objects so high that the reader would reserve gigabytes: memory and time follow from the length.
+LISTS_OF_INTEGERS = re.compile(
+    rb"(?:K.|M..|J.{4}|\x8a\x05.{5}|[](eal]|q.|r..[\x00-\x1f]\x00|\x94|\x95.{8}|\x80."
+    rb"|I\d{1,10}\n|L\d{1,10}L\n|p\d{1,7}\n)*+\.",
+    re.DOTALL,
+)
 
 
 class _ListUnpickler(pickle.Unpickler):
@@ -54,13 +62,12 @@ def open_dumps(folder: Path) -> DumpFolder:
         problem = f"{META} and the dumps in the folder differ in {differing}"
         raise IntegrityError(f"{folder}: {problem}; {TOKENIZE_AGAIN}")
     names = sorted(numbers, key=numbers.__getitem__)
-    try:
-        dumps = [(folder / name, int(entries[name]["num_samples"]), int(entries[name]["num_tokens"])) for name in names]
-    except (TypeError, KeyError, ValueError) as error:
-        raise IntegrityError(f"{folder / META}: no num_samples and num_tokens for each file ({error!r})") from None
+    form, advice = {"num_samples": int, "num_tokens": int}, "no num_samples and num_tokens for each file"
+    check_types(folder / META, entries, {str: form}, f"{advice}; {TOKENIZE_AGAIN}")
+    dumps = [(folder / name, entries[name]["num_samples"], entries[name]["num_tokens"]) for name in names]
     provenance = read_json(folder / PROVENANCE, TOKENIZE_AGAIN) if (folder / PROVENANCE).exists() else None
-    if provenance is not None and not {"files", "stream"} <= provenance.keys():
-        raise IntegrityError(f"{folder / PROVENANCE}: has no 'files' and 'stream'; tokenize again")
+    if provenance is not None:
+        check_types(folder / PROVENANCE, provenance, {"files": {str: str}, "stream": dict}, TOKENIZE_AGAIN)
     return DumpFolder(folder, dumps, provenance)
 
 
@@ -89,16 +96,17 @@ def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.n
 def _load(path: Path) -> np.ndarray:
     """Return the ids (n, seq_len) of one dump; raise IntegrityError unless it is equally long lists of ids."""
     try:
-        with open(path, "rb") as file:
-            rows = np.array(_ListUnpickler(file).load())
-            rest = file.read(1)
-    except OSError:
+        content = regular(path).read_bytes()
+        if not LISTS_OF_INTEGERS.fullmatch(content):
+            raise pickle.UnpicklingError("it holds something else")
+        rows = np.array(_ListUnpickler(io.BytesIO(content)).load())
+    except (OSError, UserError):
         raise
     except Exception as error:  # a damaged pickle can raise anything
         raise IntegrityError(f"{path}: not a list of equally long lists of ids ({error}); tokenize again") from None
     is_ids = rows.ndim == 2 and rows.dtype.kind in "iu" and rows.size and rows.min() >= 0 and rows.max() < 2**32
-    if rest or not is_ids:
-        raise IntegrityError(f"{path}: not a list of equally long lists of ids, and nothing else; tokenize again")
+    if not is_ids:
+        raise IntegrityError(f"{path}: not a list of equally long lists of ids; tokenize again")
     return rows
 
 

@@ -9,9 +9,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from lm.core.errors import DataError, IntegrityError
-from lm.core.files import atomic_write, read_json, write_json
+from lm.core.errors import DataError, IntegrityError, UserError
+from lm.core.files import atomic_write, read_json, regular, write_json
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.weights import build, recorded_config
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -28,6 +29,11 @@ FIXED = (
     "hidden_activation", "attention_bias", "final_logit_softcapping", "attn_logit_softcapping",
     "use_bidirectional_attention", "tie_word_embeddings", "layer_types", "rope_parameters", "query_pre_attn_scalar",
 )  # fmt: skip
+
+
+# What a config.json says of the shape, also under the names before transformers 5.
+READ = {*NAMES.values(), *FIXED, "rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern"}
+MAX_LAYERS = 10_000
 
 
 def to_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -77,12 +83,11 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
 
 def read_pretrained(folder: Path) -> Gemma3Model:
     """Return the Gemma 3 of a folder, in float32. DataError for another model, IntegrityError for a damaged file."""
-    model = Gemma3Model(read_config(folder / CONFIG))
+    config, weights = read_config(folder / CONFIG), read_weights(folder)
     try:
-        model.load_state_dict(read_weights(folder))
-    except RuntimeError as error:
+        return build(config, weights, sum(path.stat().st_size for path in folder.glob("*.safetensors")))
+    except (RuntimeError, TypeError, ValueError) as error:
         raise IntegrityError(f"{folder}: its weights do not fit {CONFIG}: {' '.join(str(error).split())}") from None
-    return model
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -92,8 +97,10 @@ def read_config(path: Path) -> ModelConfig:
     content = read_json(path, "name the folder of a model in Hugging Face's format, or download it again")
     if content.get("model_type") != "gemma3_text":
         raise DataError(f"{path}: model_type is {content.get('model_type')!r}, needed: 'gemma3_text'")
+    if content.get("num_hidden_layers") not in range(1, MAX_LAYERS + 1):  # transformers makes a list of them
+        raise DataError(f"{path}: num_hidden_layers is {content.get('num_hidden_layers')}, needed: 1 to {MAX_LAYERS}")
     try:
-        theirs = Gemma3TextConfig(**content)
+        theirs = Gemma3TextConfig(**{name: content[name] for name in content if name in READ})
         ours = shape_of(theirs)
     except Exception as error:  # transformers raises many types for what it cannot read
         raise DataError(f"{path}: not a valid shape of Gemma 3: {' '.join(str(error).split())}") from None
@@ -120,25 +127,24 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            weights |= safetensors.torch.load_file(path)
-        except safetensors.SafetensorError as error:
+            weights |= safetensors.torch.load_file(regular(path))
+        except (OSError, UserError):
+            raise
+        except Exception as error:  # SafetensorError, and others for types that torch does not know
             raise IntegrityError(f"{path}: {error}; download it again") from None
     if not weights:
         raise DataError(f"{folder}: has no weights in .safetensors files, and pickled weights are not read")
     try:
         return from_hugging_face(weights)
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RuntimeError) as error:
         raise DataError(f"{folder}: {error}") from None
 
 
 def own_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
     """Return the exported model.json; raise IntegrityError if it describes other weights."""
     record = read_json(path, "export the model again")
-    try:
-        same_shape = hugging_face_config(ModelConfig(**record["config"])) == hugging_face_config(model.config)
-        recorded = record["best"]["sha256"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{path}: {error}; export the model again") from None
+    config, recorded = recorded_config(path, record, "export the model again"), record["best"]["sha256"]
+    same_shape = hugging_face_config(config) == hugging_face_config(model.config)
     if recorded != sha256 or not same_shape:
         other = f"another model than the one beside it (sha256 of its weights {recorded}, found {sha256})"
         advice = "export the model again or, if it was trained further, delete this model.json"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.core.errors import DataError, IntegrityError, ParamsError
-from lm.core.files import atomic_write, read_json, write_json
+from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
+from lm.core.files import atomic_write, read_json, regular, write_json
 from lm.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
 
 
@@ -25,8 +25,8 @@ def open_npy(path: Path) -> np.ndarray:
     Raises IntegrityError for anything else, also for a truncated file, and DataError for an empty array.
     """
     try:
-        ids = np.lib.format.open_memmap(path, mode="r")
-    except OSError:
+        ids = np.lib.format.open_memmap(regular(path), mode="r")
+    except (OSError, UserError):
         raise
     except Exception as error:  # a damaged header can raise anything
         raise IntegrityError(f"{path}: not a complete .npy array of integers ({error}); write it again") from None

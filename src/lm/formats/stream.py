@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from lm.core.errors import IntegrityError
-from lm.tokens.tokenfile import DTYPES, map_ids, open_tokens, sidecar_path
+from lm.tokens.tokenfile import DTYPES, check_sidecar, map_ids, open_tokens, sidecar_path
 
 BLOCK_TOKENS = 1 << 20
-SIDECAR_KEYS = {"format_version", "dtype", "tokens", "tokenizer", "sha256"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +26,8 @@ class Stream:
     meta: dict | None
 
     def __post_init__(self):
-        missing = sorted(SIDECAR_KEYS - self.meta.keys()) if self.meta is not None else []
-        if missing:
-            raise IntegrityError(f"{self.path}: its sidecar has no {missing[0]!r}; convert or tokenize it again")
+        if self.meta is not None:
+            check_sidecar(self.path, self.meta, "convert or tokenize it again")
 
 
 def bin_stream(path: Path, dtype: str) -> Stream:

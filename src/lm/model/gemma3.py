@@ -50,7 +50,7 @@ class ModelParams:
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            needed(value > 0, name, value, "above 0")
+            needed(0 < value < 2**31, name, value, "above 0, below 2^31")
         needed(self.n_head % self.n_kv_head == 0, "n_head", self.n_head, f"a multiple of n_kv_head ({self.n_kv_head})")
         needed(self.d_model % self.n_head == 0, "d_model", self.d_model, f"a multiple of n_head ({self.n_head})")
         needed(self.head_dim % 2 == 0, "head_dim", self.head_dim, "an even number")

@@ -6,9 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm.core.errors import MEND, IntegrityError
-from lm.core.files import atomic_write, read_json, sha256_file, write_json
-from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.core.errors import MEND, IntegrityError, ParamsError
+from lm.core.files import atomic_write, check_types, read_json, regular, sha256_file, write_json
+from lm.core.params import coerce
+from lm.model.archives import check_archive
+from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 
 RECORD = "model.json"
 WEIGHTS, LAST_WEIGHTS = "best_model_params.pt", "last_model_params.pt"
@@ -29,14 +31,15 @@ def save_tensors(path: Path, value) -> str:
 
 def load_tensors(path: Path, sha256: str | None):
     """Return what `save_tensors` wrote, on the CPU, without running code; raise IntegrityError if it is damaged."""
-    if not path.exists():
+    if not regular(path).exists():
         raise IntegrityError(f"{path}: missing; run `dvc repro`")
     if sha256 is not None:
         check_sha256(path, sha256)
     try:
+        check_archive(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises many types
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error).strip() else type(error).__name__
         raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
 
 
@@ -57,20 +60,38 @@ def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], 
 def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
     """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit."""
     record = read_json(models / RECORD)
+    config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
+    weights = load_tensors(models / WEIGHTS, record["best"]["sha256"])
     try:
-        config, sha256 = ModelConfig(**record["config"]), record["best"]["sha256"]
-        document_start_id = None if record.get("attend_across_documents", True) else record["eot_id"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{models / RECORD}: {error}; run `dvc repro -f train`") from None
-    model = Gemma3Model(config)
-    model.document_start_id = document_start_id
-    weights = load_tensors(models / WEIGHTS, sha256)
-    try:
-        model.load_state_dict(weights)
-    except (RuntimeError, TypeError) as error:
+        model = build(config, weights, (models / WEIGHTS).stat().st_size // 4)
+    except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise IntegrityError(f"{models / WEIGHTS} does not fit {RECORD}: {reason}") from None
+    model.document_start_id = None if record.get("attend_across_documents", True) else record["eot_id"]
     return model.to(device), record
+
+
+def recorded_config(path: Path, record: dict, advice: str) -> ModelConfig:
+    """Return the shape in a model.json; raise IntegrityError if the record has another form."""
+    needs_eot = not record.get("attend_across_documents", True)
+    form = {"config": dict, "best": {"sha256": str}} | ({"eot_id": int} if needs_eot else {})
+    check_types(path, record, form, advice)
+    try:
+        return coerce(record["config"], ModelConfig, "config", str(path))
+    except ParamsError as error:
+        raise IntegrityError(f"{error}; {advice}") from None
+
+
+def build(config: ModelConfig, weights: dict[str, Tensor], most: int) -> Gemma3Model:
+    """Return a model with these weights, of which there are at most `most`.
+
+    Raise ValueError, before memory is taken, for a shape with more, and RuntimeError or TypeError if they do not fit.
+    """
+    if (total := count_parameters(config)["total"]) > most:
+        raise ValueError(f"at most {most} weights found, needed: {total}")
+    model = Gemma3Model(config)
+    model.load_state_dict(weights)
+    return model
 
 
 def load_initial(

@@ -16,19 +16,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm.core.errors import MEND, IntegrityError, NoDocument, ParamsError
-from lm.core.files import read_json, sha256_file
+from lm.core.files import check_types, inside, read_json, sha256_file
 from lm.text.mixture import PART, Part, Rows, interleave, label
 from lm.text.parquet import iter_batches
 from lm.text.slices import MixedSlice, Slice, check_slice, check_weights, refuse_excess
 
 MANIFEST = "manifest.json"
+COUNTS_FORM = {"documents": int, "characters": int, "utf8_bytes": int}
+PART_FORM = {"source": str, "column": str, "splits": {str: {"files": [{"path": str, "sha256": str}]} | COUNTS_FORM}}
 Dropped = dict[tuple[str, str], np.ndarray]  # (part, split) → the sorted numbers, int64, of documents to leave out
 
 
 def read_manifest(raw: Path) -> dict:
     """Return the manifest of data/raw after checking the SHA-256 of every file."""
-    manifest = read_json(raw / MANIFEST)
+    manifest = open_manifest(raw)
     check_files(raw, files_of(manifest))
+    return manifest
+
+
+def open_manifest(raw: Path) -> dict:
+    """Return the manifest of data/raw. Raise IntegrityError if it has another form; the files are not read."""
+    manifest = read_json(raw / MANIFEST)
+    form = {"parts": {str: PART_FORM | {"train": dict, "validation": dict}}} if "parts" in manifest else PART_FORM
+    check_types(raw / MANIFEST, manifest, form | {"source": str}, "run `dvc repro -f fetch`")
     return manifest
 
 
@@ -46,7 +56,7 @@ def files_of(manifest: dict) -> list[dict]:
 def check_files(raw: Path, files: list[dict]) -> None:
     """Raise IntegrityError if a file does not have the SHA-256 of its entry in the manifest."""
     for entry in files:
-        path = raw / entry["path"]
+        path = inside(raw, entry["path"], raw / MANIFEST)
         actual = sha256_file(path) if path.exists() else "no file"
         if actual != entry["sha256"]:
             raise IntegrityError(f"{path}: sha256 is {actual}, the manifest says {entry['sha256']}; {MEND}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm.core.errors import MEND, IntegrityError
-from lm.core.files import read_json, sha256_file, sha256_json, write_json
+from lm.core.files import check_types, read_json, sha256_file, sha256_json, write_json
 from lm.text.documents import MANIFEST, Dropped, iter_rows, parts_of
 from lm.text.duplicates import digest
 from lm.text.rules import KEPT, RULES, Selection, first_broken_rules
@@ -22,12 +22,14 @@ from lm.text.slices import Slice
 
 DETAILS, DROPPED = "details.json", "dropped.parquet"
 HASHES = "dropped_sha256", "validation_dropped_sha256"  # of dropped.parquet; of its documents in validation slices
+REMAKE = "run `dvc repro -f select`"
 SCHEMA = pa.schema(
     [
         ("part", pa.string()), ("split", pa.string()), ("document", pa.int64()), ("rule", pa.string()),
         ("repeats_part", pa.string()), ("repeats_split", pa.string()), ("repeats_document", pa.int64()),
     ]
 )  # fmt: skip
+NUMBERS = pa.schema([SCHEMA.field(name) for name in ("part", "split", "document")])
 
 
 class Batch(NamedTuple):
@@ -190,12 +192,20 @@ def read_dropped(selection: Path, raw: Path) -> Dropped:
     Raise IntegrityError if the selection was made from another data/raw, or if the file differs from its record.
     """
     describe_selection(selection, raw)
-    file, numbers = pq.ParquetFile(selection / DROPPED), {}
-    for group in range(file.num_row_groups):
-        rows = file.read_row_group(group, columns=["part", "split", "document"])
-        key = rows["part"][0].as_py(), rows["split"][0].as_py()
-        numbers.setdefault(key, []).append(np.from_dlpack(rows["document"].combine_chunks()))
-    return {key: np.concatenate(several) for key, several in numbers.items()}
+    several = {}
+    try:
+        file = pq.ParquetFile(selection / DROPPED)
+        for group in range(file.num_row_groups):
+            rows = file.read_row_group(group, columns=NUMBERS.names).cast(NUMBERS)
+            key = rows["part"][0].as_py(), rows["split"][0].as_py()
+            several.setdefault(key, []).append(np.from_dlpack(rows["document"].combine_chunks()))
+    except (pa.ArrowException, OSError, IndexError, ValueError) as error:  # IndexError: a row group without rows
+        reason = str(error).splitlines()[0]
+        raise IntegrityError(f"{selection / DROPPED}: not a list of documents ({reason}); {REMAKE}") from None
+    numbers = {key: np.concatenate(arrays) for key, arrays in several.items()}
+    if any((np.diff(each) <= 0).any() for each in numbers.values()):
+        raise IntegrityError(f"{selection / DROPPED}: its numbers of documents do not ascend; {REMAKE}")
+    return numbers
 
 
 def describe_selection(selection: Path, raw: Path) -> dict:
@@ -204,6 +214,7 @@ def describe_selection(selection: Path, raw: Path) -> dict:
     The name of the rules is not among them, so that rules that drop the same documents train nothing again.
     """
     details, path = read_json(selection / DETAILS), selection / DROPPED
+    check_types(selection / DETAILS, details, dict.fromkeys(("manifest_sha256", *HASHES), str), REMAKE)
     if details["manifest_sha256"] != sha256_file(raw / MANIFEST):
         raise IntegrityError(f"{selection}: made from another version of {raw}; run `dvc repro`")
     actual = sha256_file(path) if path.exists() else "no file"

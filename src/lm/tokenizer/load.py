@@ -17,8 +17,8 @@ import tiktoken
 import tokenizers
 from numpy.typing import ArrayLike
 
-from lm.core.errors import MEND, IntegrityError
-from lm.core.files import read_json, sha256_file
+from lm.core.errors import MEND, IntegrityError, UserError
+from lm.core.files import check_types, inside, read_json, regular, sha256_file
 from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
 from lm.tokenizer.pretokenize import DEFAULT, PATTERNS, cut_long_runs
 
@@ -26,8 +26,12 @@ META = "meta.json"
 RANKS = "ranks.tiktoken"
 BACKEND = "tokenizer.json"
 BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay in the processor's cache
+BYTES = [bytes([byte]) for byte in range(256)]
 REMAKE = "run `dvc repro -f make_tokenizer`"
-META_KEYS = {"kind", "vocab_size", "eot_id", "dtype", "pattern", "special_tokens", "files"}
+META_FORM = {
+    "kind": str, "vocab_size": int, "eot_id": int, "dtype": str, "pattern": (str, type(None)),
+    "special_tokens": {str: int}, "files": {str: str, BACKEND: str},
+}  # fmt: skip
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -39,8 +43,7 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     """Load the tokenizer of a folder that `make_tokenizer` wrote. Raises IntegrityError if a file was changed."""
     folder, path = Path(folder), Path(folder, META)
     meta = read_json(path)
-    if missing := sorted(META_KEYS - meta.keys()):
-        raise IntegrityError(f"{path}: {missing[0]} is missing; {REMAKE}")
+    check_types(path, meta, META_FORM, REMAKE)
     if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
         problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
         raise IntegrityError(f"{path}: {problem}; {REMAKE}")
@@ -48,8 +51,11 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     if meta["pattern"] is not None and PATTERNS.get(pretokenizer) != meta["pattern"]:
         problem = f"pretokenizer is {pretokenizer!r}, but pattern is not the one of that name"
         raise IntegrityError(f"{path}: {problem}; {REMAKE}")
+    if (RANKS in meta["files"]) != (meta["pattern"] is not None) or BACKEND not in meta["files"]:
+        raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REMAKE}")
     for name, expected in meta["files"].items():
-        sha256 = sha256_file(folder / name) if (folder / name).exists() else "no file"
+        file = inside(folder, name, path)
+        sha256 = sha256_file(file) if file.exists() else "no file"
         if sha256 != expected:
             raise IntegrityError(f"{folder / name}: sha256 is {sha256}, {META} says {expected}; {MEND}")
     return Tokenizer(folder, meta)
@@ -80,12 +86,15 @@ class Tokenizer:
         self.dtype = np.dtype(meta["dtype"]).newbyteorder("<")
         self.is_byte_level = RANKS in meta["files"]
         if self.is_byte_level:
-            lines = (line.split() for line in (folder / RANKS).read_bytes().splitlines())
-            self.ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+            self.ranks = read_ranks(folder / RANKS, meta)
             options = {"pat_str": meta["pattern"], "special_tokens": meta["special_tokens"]}
             self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
         else:
             self._backend = open_backend(folder / BACKEND)
+            most = (folder / BACKEND).stat().st_size
+            if not self.eot_id < self.vocab_size <= most:
+                found = f"eot_id is {self.eot_id}, vocab_size {self.vocab_size}"
+                raise IntegrityError(f"{folder / META}: {found}, {BACKEND} has room for {most} entries; {REMAKE}")
 
     def __reduce__(self):
         return load_tokenizer, (self.folder.resolve(),)
@@ -140,6 +149,10 @@ class Tokenizer:
     @functools.cached_property
     def token_bytes(self) -> np.ndarray:
         """Return how many bytes of text each token stands for, (V,) int64; 0 for special tokens."""
+        if (largest := max(self.token_texts, default=0)) >= self.vocab_size:
+            raise IntegrityError(
+                f"{self.folder}: has the id {largest}, {META} says {self.vocab_size} entries; {REMAKE}"
+            )
         sizes = np.zeros(self.vocab_size, dtype=np.int64)
         sizes[list(self.token_texts)] = [len(text) for text in self.token_texts.values()]
         return sizes
@@ -165,9 +178,36 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict:
     return {key: tokenizer.meta[key] for key in ("kind", "vocab_size", "eot_id")} | {"sha256": tokenizer.sha256}
 
 
+def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:
+    """Return the ranks of a file. Raise IntegrityError unless they fit meta.json: tiktoken would panic later."""
+    try:
+        lines = (line.split() for line in path.read_bytes().splitlines())
+        ranks = [(base64.b64decode(token, validate=True), int(rank)) for token, rank in lines]
+    except ValueError as error:
+        raise IntegrityError(f"{path}: not lines of a base64 token and its rank ({error}); {REMAKE}") from None
+    size, tokens, problem = len(ranks), {token for token, _ in ranks}, None
+    if sorted(rank for _, rank in ranks) != list(range(len(tokens))) or not tokens.issuperset(BYTES) or b"" in tokens:
+        problem = "its ranks do not number every byte, and other tokens, from 0"
+    elif (meta["eot_id"], meta["vocab_size"], set(meta["special_tokens"].values())) != (size, size + 1, {size}):
+        problem = f"{META} has another eot_id, vocab_size or special token than follows {size} ranks"
+    if problem:
+        raise IntegrityError(f"{path}: {problem}; {REMAKE}")
+    return dict(ranks)
+
+
 def open_backend(path: Path) -> tokenizers.Tokenizer:
-    """Open a tokenizer.json so that the names of special tokens in a text are ordinary text."""
-    backend = tokenizers.Tokenizer.from_file(str(path))
+    """Open a tokenizer.json so that the names of special tokens in a text are ordinary text.
+
+    Raise IntegrityError if `tokenizers` cannot read the file.
+    """
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(regular(path)))
+    except (KeyboardInterrupt, MemoryError, UserError):
+        raise
+    except BaseException as error:  # `tokenizers` raises Exception itself, and a Rust panic is not an Exception
+        raise IntegrityError(
+            f"{path}: refused by tokenizers ({' '.join(str(error).split())[:150]}); {REMAKE}"
+        ) from None
     backend.encode_special_tokens = True
     return backend
 

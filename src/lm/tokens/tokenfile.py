@@ -20,13 +20,14 @@ from numpy.lib.stride_tricks import as_strided
 from tqdm import tqdm
 
 from lm.core.errors import MEND, DataError, IntegrityError, ParamsError
-from lm.core.files import atomic_folder, atomic_write, read_json, sha256_file, write_json
+from lm.core.files import atomic_folder, atomic_write, check_types, inside, read_json, sha256_file, write_json
 from lm.tokens.shards import ShardedIds
 
 FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 BLOCK_TOKENS = 1 << 22
 REMAKE = "run `dvc repro -f` on the stage that writes it"
+FORM = {"tokens": int, "sha256": str, "tokenizer": {"vocab_size": int, "eot_id": int, "sha256": str}}  # of a sidecar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +71,14 @@ def files_of(path: Path, meta: dict) -> list[Shard]:
     """Return the files of a stream in order: X.bin or the shards in it. Raises IntegrityError for a malformed list."""
     if "shards" not in meta:
         return [Shard(path, meta["tokens"], meta["sha256"])]
-    try:
-        shards = [Shard(path / entry["path"], entry["tokens"], entry["sha256"]) for entry in meta["shards"]]
-        is_list = all(shard.path.parent == path and isinstance(shard.sha256, str) for shard in shards)
-        if is_list and shards and sum(shard.tokens for shard in shards) == meta["tokens"]:
-            return shards
-        problem = f"{len(shards)} with {sum(shard.tokens for shard in shards)} tokens"
-    except (KeyError, TypeError) as error:
-        problem = repr(error)
-    listed = f"`shards` is not a list of files with {meta['tokens']} tokens in total ({problem})"
-    raise IntegrityError(f"{sidecar_path(path)}: {listed}; {REMAKE}")
+    sidecar, listed = sidecar_path(path), meta["shards"]
+    check_types(sidecar, listed, [{"path": str, "tokens": int, "sha256": str}], REMAKE, "shards")
+    shards = [Shard(inside(path, each["path"], sidecar), each["tokens"], each["sha256"]) for each in listed]
+    if not shards or sum(shard.tokens for shard in shards) != meta["tokens"]:
+        found = f"{len(shards)} with {sum(shard.tokens for shard in shards)} tokens"
+        problem = f"`shards` is not a list of files with {meta['tokens']} tokens in total ({found})"
+        raise IntegrityError(f"{sidecar}: {problem}; {REMAKE}")
+    return shards
 
 
 def map_ids(path: Path, meta: dict) -> np.ndarray | ShardedIds:
@@ -155,18 +154,22 @@ def check_hash(path: Path, sha256: str, recorded: str, advice: str = MEND) -> No
         raise IntegrityError(f"{path}: sha256 is {sha256}, its sidecar says {recorded}; {advice}")
 
 
+def check_sidecar(path: Path, meta: dict, advice: str = REMAKE) -> None:
+    """Raise IntegrityError unless `meta`, read from `path`, describes a stream that this version can read."""
+    version, dtype = meta.get("format_version"), meta.get("dtype")
+    if version != FORMAT_VERSION or dtype not in tuple(DTYPES):
+        needed = f"{FORMAT_VERSION} and one of {', '.join(DTYPES)}"
+        raise IntegrityError(f"{path}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
+    check_types(path, meta, FORM, advice)
+    check_types(path, meta.get("surprisal_bits"), (float, int, type(None)), advice, "surprisal_bits")
+
+
 def open_tokens(path: Path | str) -> TokenFile:
     """Open a token file. Raises IntegrityError if a length or hash is not its sidecar's, DataError if it is empty."""
     path, sidecar = Path(path), sidecar_path(Path(path))
     meta = read_json(sidecar)
-    version, dtype = meta.get("format_version"), meta.get("dtype")
-    if version != FORMAT_VERSION or dtype not in DTYPES:
-        needed = f"{FORMAT_VERSION} and one of {', '.join(DTYPES)}"
-        raise IntegrityError(f"{sidecar}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
-    for key, wanted in {"tokens": int, "sha256": str, "tokenizer": dict}.items():
-        if not isinstance(meta.get(key), wanted):
-            raise IntegrityError(f"{sidecar}: {key} is {meta.get(key)!r}; {REMAKE}")
-    files = files_of(path, meta)
+    check_sidecar(sidecar, meta)
+    dtype, files = meta["dtype"], files_of(path, meta)
     for file in files:
         _check_size(file, dtype)
     with ThreadPoolExecutor(os.cpu_count()) as pool:

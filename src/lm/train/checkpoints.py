@@ -119,7 +119,7 @@ def load_state(record: Path) -> dict:
     run, state = record.parent.name, read_json(record)
     if state.get("run") != run:
         raise IntegrityError(f"{record}: belongs to run {state.get('run')}, not {run}")
-    return load_tensors(record.with_suffix(".pt"), state.get("sha256", "missing"))
+    return load_tensors(record.with_suffix(".pt"), str(state.get("sha256", "missing")))
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
