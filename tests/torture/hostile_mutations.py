@@ -1,5 +1,6 @@
 """Change one file of a folder as an attacker or a bad disk would: bytes, JSON values, zip entries, links, pickles."""
 
+import functools
 import io
 import json
 import os
@@ -35,20 +36,18 @@ class Runs:
         return exec, (TOUCH.format(str(self.ran)),)
 
 
+@functools.cache
 def bombs(ran: Path) -> list[bytes]:
     """Return pickles that run code, claim much memory or take forever."""
     doubled: list | tuple = [1]
     for _ in range(40):
         doubled = [doubled, doubled]
-    hashed: tuple = (1,)
-    for _ in range(60):
-        hashed = (hashed, hashed)
     row = list(range(300, 2300))
     return [
         *(pickle.dumps(Runs(ran), protocol) for protocol in range(5)),
         pickle.dumps([[1, 2], Runs(ran)]),
         pickle.dumps(doubled),
-        pickle.dumps({hashed: 1}),
+        b"\x80\x02}K\x01\x85" + b"q\0h\0\x86" * 60 + b"K\x01s.",  # {((…, …), (…, …)): 1}
         pickle.dumps([row] * 100_000),
         b"\x80\x02]r\xff\xff\xff\x7f.",
         b"cbuiltins\nbytearray\nI9999999999\n\x85R.",

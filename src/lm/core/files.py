@@ -148,6 +148,8 @@ def check_types(path: Path, value, wanted, advice: str, name: str = "") -> None:
     are counts: from 0 to below 2^63. `name` is the place of the value in the file.
     """
     if isinstance(wanted, dict) and isinstance(value, dict):
+        if missing := [key for key in wanted if key is not str and key not in value]:
+            raise IntegrityError(f"{path}: {f'{name}.{missing[0]}'.lstrip('.')} is missing; {advice}")
         for key in value if str in wanted else wanted:
             check_types(path, value.get(key), wanted.get(str, wanted.get(key)), advice, f"{name}.{key}".lstrip("."))
     elif isinstance(wanted, list) and isinstance(value, list):

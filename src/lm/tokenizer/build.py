@@ -121,8 +121,15 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     the id that ends a document. Raises DataError if that id is missing, or if ordinary text can give a special token.
     """
     auto = _open_auto(source)
-    with _os_errors():
-        auto.save_pretrained(folder)
+    if isinstance(auto.chat_template, dict):  # several would be files in a folder, and no stage needs them
+        auto.chat_template = None
+    try:
+        with _os_errors():
+            auto.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:
+        raise DataError(f"transformers cannot write the tokenizer: {type(error).__name__}: {error}") from error
     config = read_json(folder / CONFIG)
     write_json(folder / CONFIG, {**config, "split_special_tokens": True})
 
@@ -144,7 +151,9 @@ def _open_auto(source: Path):
 
     try:
         auto = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # `tokenizers` raises Exception itself for a file that it cannot read
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # `tokenizers` raises Exception itself, and a Rust panic is not an Exception
         reason = str(error).strip().split("\n")[0]
         raise DataError(f"transformers cannot build the tokenizer: {type(error).__name__}: {reason}") from error
     if not auto.is_fast:
