@@ -12,6 +12,9 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from lm.core.errors import IntegrityError
+from lm.core.params import read_yaml
+from lm.tokens.tokenfile import open_tokens
 from support import ROOT
 from support.workspace import ALL, Workspace
 
@@ -85,6 +88,37 @@ def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
     assert {"data/processed_datasets/train.bin", "data/models/best_model_params.pt"} <= pulled.keys()
     assert colleague.repro() == set()
     assert colleague.run("git", "status", "--porcelain").stdout == ""
+
+
+@pytest.fixture
+def replaced(author, endpoint):
+    """Replace the training tokens in the bucket by others of the same length; put them back at the end."""
+    lock = read_yaml(author.folder / "dvc.lock")["stages"]["tokenize_train"]["outs"]
+    (md5,) = (out["md5"] for out in lock if out["path"] == "data/processed_datasets/train.bin")
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "s", "region_name": "us-east-1"}
+    s3, place = boto3.client("s3", endpoint_url=endpoint, **keys), {"Bucket": BUCKET}
+    place["Key"] = f"models/files/md5/{md5[:2]}/{md5[2:]}"
+    content = s3.get_object(**place)["Body"].read()
+    s3.put_object(**place, Body=content[::-1])
+    yield
+    s3.put_object(**place, Body=content)
+
+
+@pytest.mark.slow
+def test_a_replaced_object_is_refused_by_a_remote_that_verifies(colleague, replaced):
+    command = "dvc config remote.team.verify true"
+    assert f"\n{command}" in (ROOT / "docs" / "security.md").read_text()
+    colleague.run(*command.split())
+    refused = colleague.run("dvc", "pull", check=False)
+    assert refused.returncode
+    assert "data/processed_datasets/train.bin" not in contents(colleague)
+
+
+@pytest.mark.slow
+def test_without_it_the_reader_refuses_the_replaced_tokens(colleague, replaced):
+    colleague.run("dvc", "pull", check=False)
+    with pytest.raises(IntegrityError, match="train.bin: sha256 is|missing"):
+        open_tokens(colleague.folder / "data" / "processed_datasets" / "train.bin")
 
 
 @pytest.mark.slow

@@ -113,10 +113,21 @@ def peak_bytes() -> int:
 
 
 def check(name: str, seed: int) -> str:
-    """Return what becomes of one input, in this process."""
+    """Return what becomes of one input, in this process; raise TimeoutError if it takes long."""
+
+    def stop(*_):
+        raise TimeoutError(f"{name}, {seed}: more than {HANG_S} s")
+
     (reader,) = (reader for reader in READERS if reader.name == name)
-    with tempfile.TemporaryDirectory() as base, contextlib.chdir(base):
-        return Bench(reader, Path(base), Watch()).try_input(seed)
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with tempfile.TemporaryDirectory() as base, contextlib.chdir(base):
+            bench = Bench(reader, Path(base), Watch())
+            signal.alarm(HANG_S)
+            return bench.try_input(seed)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def run_reader(reader: Reader, count: int, watch: Watch) -> tuple[dict[str, int], list[tuple[int, str]]]:

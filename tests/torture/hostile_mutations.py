@@ -177,7 +177,7 @@ def changed_zip(content: bytes, ran: Path, rng: np.random.Generator) -> bytes:
     elif kind == 1:
         name = str(rng.choice(["../../outside/ran", "/tmp/ran", name + "\0", "", "archive/data/0", name.upper()]))
     elif kind == 2:
-        data, method = data + bytes(200 << 20), zipfile.ZIP_DEFLATED
+        data, method = data + bytes(4 << 20), zipfile.ZIP_DEFLATED
     elif kind == 3:
         entries.append((name, changed_bytes(data, rng)))
     else:

@@ -98,7 +98,7 @@ def _load(path: Path) -> np.ndarray:
     try:
         content = regular(path).read_bytes()
         if not LISTS_OF_INTEGERS.fullmatch(content):
-            raise pickle.UnpicklingError("it holds something else")
+            raise pickle.UnpicklingError("it holds something else, or one list twice")
         rows = np.array(_ListUnpickler(io.BytesIO(content)).load())
     except (OSError, UserError):
         raise

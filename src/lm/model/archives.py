@@ -8,7 +8,7 @@ from pathlib import Path
 # What the pickles of tensors, numbers, strings, lists and dicts name. torch.load(weights_only=True) allows more, among
 # it bytearray, with which a few bytes claim any amount of memory.
 ALLOWED = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2"}
-MAX_REPEATED_TUPLES = 40  # tuples that hold others twice, 60 deep, take 2^60 steps where they are the key of a dict
+MAX_REPEATED_TUPLES = 20  # tuples that hold others twice, 60 deep, take 2^60 steps where they are the key of a dict
 
 
 def check_archive(path: Path) -> None:

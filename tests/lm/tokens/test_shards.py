@@ -192,11 +192,11 @@ def flip(path):
             lambda path: change(path, lambda meta: meta["shards"].pop()),
             "not a list of files with 1000 tokens in total",
         ),
-        (lambda path: change(path, lambda meta: meta["shards"][0].pop("sha256")), "KeyError"),
+        (lambda path: change(path, lambda meta: meta["shards"][0].pop("sha256")), r"shards\[0\].sha256 is missing"),
         (lambda path: change(path, lambda meta: meta.update(shards=[])), "not a list of files"),
         (
             lambda path: change(path, lambda meta: meta["shards"][0].update(path="../other.bin")),
-            "not a list of files",
+            "names the file '../other.bin', needed: a path inside",
         ),
         (lambda path: change(path, lambda meta: meta.pop("shards")), "4096 bytes|bytes, its sidecar says 1000 tokens"),
     ],
