@@ -25,6 +25,11 @@ from support.dump_cases import write_foreign
 READER = {reader.name: reader for reader in READERS}
 # (reader, seed) of inputs that ended in a traceback, a hang, or memory beyond the bound.
 ONCE_WRONG = [
+    ("X.json and X.bin", 10), ("X.json and X.bin", 29), ("X.json and X.bin", 32), ("shards", 2),
+    ("manifest and parquet", 23), ("manifest and parquet", 47), ("manifest and parquet", 56), ("selection", 0),
+    ("selection", 28), ("dumps", 56), ("dumps of other programs", 21), ("dumps of other programs", 31), ("ranks", 21),
+    ("ranks", 24), ("ranks", 36), ("tokenizer.json", 6), ("tokenizer.json", 24), ("tokenizer.json", 47),
+    ("tokenizer of the hub", 7), ("states", 0), ("states", 56),
 ]  # fmt: skip
 
 
@@ -75,7 +80,8 @@ def test_json_that_is_too_deep_or_not_a_number_is_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ({"n": -1, "files": []}, "n is -1"), ({"n": True, "files": []}, "n is True"), ({"n": 2**63, "files": []}, "n is 9"),
+        ({"n": -1, "files": []}, "n is -1"), ({"n": True, "files": []}, "n is True"),
+        ({"n": 2**63, "files": []}, "n is 9"),
         ({"files": []}, "n is missing"), ({"n": 1, "files": {}}, "files is {}"),
         ({"n": 1, "files": [{"a": 5}]}, r"files\[0\].a is 5"),
     ],
@@ -115,7 +121,7 @@ def test_a_date_that_cannot_be_is_no_traceback(tmp_path):
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_lists_of_ids_match_in_every_protocol(protocol):
-    ids = [[0, 255, 256, 65_535, 65_536], [2**31 - 1, 2**31, 2**32 - 1, 5, 6]] * 300
+    ids = [[0, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1, i] for i in range(600)]
     assert LISTS_OF_INTEGERS.fullmatch(pickle.dumps(ids, protocol))
 
 
@@ -154,14 +160,14 @@ def test_a_pickle_that_asks_for_a_bytearray_is_refused():
 
 
 def test_a_pickle_whose_key_takes_for_ever_to_hash_is_refused():
-    with pytest.raises(ValueError, match="it repeats 120 tuples"):
+    with pytest.raises(ValueError, match="it repeats 60 tuples"):
         check_pickle(b"\x80\x02}K\x01\x85" + b"q\0h\0\x86" * 60 + b"K\x01s.")
 
 
 def test_a_shape_larger_than_its_weights_takes_no_memory(good):
     folder = good("model.json and .pt")
     change(folder / "model.json", lambda record: record["config"].update(vocab_size=2**31 - 1))
-    with pytest.raises(IntegrityError, match="does not fit model.json: at most .* weights found"):
+    with pytest.raises(IntegrityError, match=r"does not fit model.json: at most \d+ weights found"):
         READER["model.json and .pt"].read(folder)
 
 
