@@ -281,7 +281,10 @@ def write_state(folder: Path) -> None:
 def read_state(folder: Path) -> object:
     """Load the newest state."""
     with redirect_stderr(io.StringIO()):
-        return str(load_newest_state(folder / "run"))
+        state = load_newest_state(folder / "run")
+    with contextlib.suppress(RecursionError):  # of str(): lists in lists, which no stage prints
+        return str(state)
+    return "deep"
 
 
 def write_export(folder: Path) -> None:
@@ -315,19 +318,19 @@ def read_params(folder: Path) -> object:
 
 
 READERS = [
-    Reader("X.json and X.bin", 15_000, write_token_file, read_token_file, renew_one("x.json", "x.bin", "sha256")),
-    Reader("shards", 10_000, write_shards, read_token_file, renew_files("x.json", "shards")),
-    Reader("manifest and parquet", 6_000, write_raw, read_raw, renew_raw),
+    Reader("X.json and X.bin", 10_000, write_token_file, read_token_file, renew_one("x.json", "x.bin", "sha256")),
+    Reader("shards", 3_000, write_shards, read_token_file, renew_files("x.json", "shards")),
+    Reader("manifest and parquet", 3_000, write_raw, read_raw, renew_raw),
     Reader("selection", 2_000, write_selected, read_selected, renew_selected),
     Reader(".npy", 30_000, write_npy_file, read_npy_file),
     Reader("dumps", 8_000, write_dump_folder, read_dump_folder, renew_files("dumps/" + PROVENANCE, "files")),
-    Reader("dumps of other programs", 6_000, write_foreign_dumps, read_dump_folder),
-    Reader("ranks", 4_000, write_ranks, read_ranks, renew_files("meta.json", "files")),
+    Reader("dumps of other programs", 10_000, write_foreign_dumps, read_dump_folder),
+    Reader("ranks", 20_000, write_ranks, read_ranks, renew_files("meta.json", "files")),
     Reader("ranks in gigatoken", 200, write_ranks, read_engine, renew_files("meta.json", "files")),
     Reader("tokenizer.json", 500, write_gemma, read_ranks, renew_files("meta.json", "files")),
     Reader("tokenizer of the hub", 200, write_source, read_source),
     Reader("model.json and .pt", 1_500, write_models, read_models, renew_one(RECORD, WEIGHTS, "best", "sha256")),
     Reader("states", 1_500, write_state, read_state, renew_one(f"{STATE}.json", f"{STATE}.pt", "sha256")),
-    Reader("exported folder", 15_000, write_export, read_export),
+    Reader("exported folder", 12_000, write_export, read_export),
     Reader("params.yaml", 200, write_params, read_params),
 ]

@@ -44,6 +44,7 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     folder, path = Path(folder), Path(folder, META)
     meta = read_json(path)
     check_types(path, meta, META_FORM, REMAKE)
+    check_types(path, meta.get("pretokenizer"), (str, type(None)), REMAKE, "pretokenizer")
     if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
         problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
         raise IntegrityError(f"{path}: {problem}; {REMAKE}")
