@@ -226,7 +226,7 @@ def test_23_a_hostile_pickle_never_runs(tmp_path, capsys):
     for content in hostile_pickles(marker):
         (folder / "dump-0.pkl").write_bytes(content)
         status, last = refusal(capsys, PickledTrainerDataset, folder)
-        assert status == 4 and "dump-0.pkl: " in last and ".mkdir" in last
+        assert status == 4 and "dump-0.pkl: " in last and "it holds something else" in last
         assert not marker.exists()
     pickle.loads(content)
     assert marker.exists()  # the payload works
@@ -238,7 +238,7 @@ def test_23_the_extension_registry_gives_no_names_either(tmp_path, capsys):
     try:
         (folder / "dump-0.pkl").write_bytes(pickle.PROTO + b"\x02" + pickle.EXT1 + b"\x4d)R.")
         status, last = refusal(capsys, PickledTrainerDataset, folder)
-        assert status == 4 and "it asks for os.getpid" in last
+        assert status == 4 and "it holds something else" in last
     finally:
         copyreg.remove_extension("os", "getpid", 77)
 
@@ -291,7 +291,7 @@ def test_23_a_meta_file_that_disagrees_with_the_dumps(tmp_path, capsys, own, dam
     if own:
         write_own(folder, range(14))
     else:
-        write_foreign(folder, [[1] * T] * 2, [[2] * T] * 2)
+        write_foreign(folder, [[1] * T, [1] * T], [[2] * T, [2] * T])
     damage(folder)
     status, last = refusal(capsys, PickledTrainerDataset, folder)
     assert status == 4 and last.startswith("error: ") and sentence in last

@@ -89,7 +89,10 @@ class Tokenizer:
         if self.is_byte_level:
             self.ranks = read_ranks(folder / RANKS, meta)
             options = {"pat_str": meta["pattern"], "special_tokens": meta["special_tokens"]}
-            self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
+            try:
+                self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
+            except ValueError as error:  # a lone surrogate in the name of a special token
+                raise IntegrityError(f"{folder / META}: refused by tiktoken ({error}); {REMAKE}") from None
         else:
             self._backend = open_backend(folder / BACKEND)
             most = (folder / BACKEND).stat().st_size

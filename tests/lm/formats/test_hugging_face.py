@@ -57,7 +57,7 @@ def test_rope_bases_in_the_older_format_are_read(tmp_path):
         ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*, needed: "),
         ("query_pre_attn_scalar", 0, "query_scale is 0, needed: above 0"),
         ("hidden_size", 642, "not a valid shape of Gemma 3: "),
-        ("num_hidden_layers", "many", "not a valid shape of Gemma 3: "),
+        ("num_hidden_layers", "many", "num_hidden_layers is many, needed: 1 to 10000"),
     ],
 )
 def test_an_unsupported_configuration_is_refused(tmp_path, name, value, sentence):

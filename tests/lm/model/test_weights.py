@@ -31,7 +31,7 @@ def test_a_model_keeps_to_its_document_as_its_record_says(trained, entries, docu
 
 
 def test_a_record_without_the_id_that_begins_a_document_is_refused(trained):
-    with pytest.raises(IntegrityError, match=r"model\.json: 'eot_id'; run `dvc repro -f train`"):
+    with pytest.raises(IntegrityError, match=r"model\.json: eot_id is missing; run `dvc repro -f train`"):
         load_with(trained, {"attend_across_documents": False})
 
 
