@@ -291,7 +291,7 @@ def test_23_a_meta_file_that_disagrees_with_the_dumps(tmp_path, capsys, own, dam
     if own:
         write_own(folder, range(14))
     else:
-        write_foreign(folder, [[1] * T, [1] * T], [[2] * T, [2] * T])
+        write_foreign(folder, [[1] * T] * 2, [[2] * T] * 2)
     damage(folder)
     status, last = refusal(capsys, PickledTrainerDataset, folder)
     assert status == 4 and last.startswith("error: ") and sentence in last

@@ -26,11 +26,11 @@ from lm.tokens.tokenfile import DTYPES, describe_tokens
 TOKENIZE_AGAIN = "restore the folder or tokenize again"
 META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
 DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
-# Every opcode of a pickle of lists of integers, in any protocol. None imports or calls, repeats what it has built, or
-# numbers its objects so high that the reader would reserve gigabytes: memory and time follow from the length.
+# Every opcode of a pickle of lists of integers, in any protocol. None imports or calls, or numbers its objects so high
+# that the reader would reserve gigabytes: memory and time follow from the length.
 LISTS_OF_INTEGERS = re.compile(
-    rb"(?:K.|M..|J.{4}|\x8a\x05.{5}|[](eal]|q.|r..[\x00-\x1f]\x00|\x94|\x95.{8}|\x80."
-    rb"|I\d{1,10}\n|L\d{1,10}L\n|p\d{1,7}\n)*+\.",
+    rb"(?:K.|M..|J.{4}|\x8a\x05.{5}|[](eal]|[qh].|[rj]..[\x00-\x1f]\x00|\x94|\x95.{8}|\x80."
+    rb"|I\d{1,10}\n|L\d{1,10}L\n|[pg]\d{1,7}\n)*+\.",
     re.DOTALL,
 )
 
@@ -98,8 +98,12 @@ def _load(path: Path) -> np.ndarray:
     try:
         content = regular(path).read_bytes()
         if not LISTS_OF_INTEGERS.fullmatch(content):
-            raise pickle.UnpicklingError("it holds something else, or one list twice")
-        rows = np.array(_ListUnpickler(io.BytesIO(content)).load())
+            raise pickle.UnpicklingError("it holds something else")
+        lists = _ListUnpickler(io.BytesIO(content)).load()
+        # A list that stands in several places takes few bytes each time. An id of its own takes at least two.
+        if sum(map(len, lists)) > len(content) or any(set(map(type, ids)) != {int} for ids in lists):
+            raise pickle.UnpicklingError("its lists hold other lists, or one list too often")
+        rows = np.array(lists)
     except (OSError, UserError):
         raise
     except Exception as error:  # a damaged pickle can raise anything
