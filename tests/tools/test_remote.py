@@ -116,8 +116,8 @@ def test_a_replaced_object_is_refused_by_a_remote_that_verifies(colleague, repla
 
 @pytest.mark.slow
 def test_without_it_the_reader_refuses_the_replaced_tokens(colleague, replaced):
-    colleague.run("dvc", "pull", check=False)
-    with pytest.raises(IntegrityError, match=r"train\.bin: (sha256 is|missing)"):
+    colleague.run("dvc", "pull")
+    with pytest.raises(IntegrityError, match=r"train\.bin: sha256 is"):
         open_tokens(colleague.folder / "data" / "processed_datasets" / "train.bin")
 
 
