@@ -134,7 +134,7 @@ def change_data(workspace):
 
 
 def change_code(workspace):
-    replace_in(OPTIMIZERS, "alpha=-size", "alpha=-size * 1.01")
+    replace_in(OPTIMIZERS, "* 0.2 * max(shape)", "* 0.21 * max(shape)")
 
 
 def change_words(workspace):

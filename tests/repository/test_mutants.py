@@ -1,4 +1,4 @@
-"""Check without running them that the mutants of tests/mutants.py still apply; `make mutants` runs them."""
+"""Check without running them that the mutants of tests/safeguards still apply; `make mutants` runs them."""
 
 import pytest
 
