@@ -37,8 +37,8 @@ test-cluster: .venv/ready-dev
 mutants: .venv/ready-dev
 	PYTHONPATH=benchmarks:src:tests python tests/mutants.py
 
-# Cut the power after every file operation, let single calls fail: benchmarks/results/torture/.
-TORTURE = crash_states failing_calls
+# Power cuts, failing calls, signals, a long run, hostile files: two hours, benchmarks/results/torture/.
+TORTURE = crash_states failing_calls hostile_files signal_moments long_life
 torture: .venv/ready-dev
 	set -e; for name in $(TORTURE); do \
 		PYTHONPATH=benchmarks:src:tests python tests/torture/$$name.py; done
