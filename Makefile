@@ -41,7 +41,7 @@ mutants: .venv/ready-dev
 TORTURE = crash_states failing_calls hostile_files signal_moments long_life
 torture: .venv/ready-dev
 	set -e; for name in $(TORTURE); do \
-		PYTHONPATH=benchmarks:src:tests python tests/torture/$$name.py; done
+		OMP_NUM_THREADS=1 PYTHONPATH=benchmarks:src:tests python tests/torture/$$name.py; done
 
 # Run the committed pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json.
 reproduce: .venv/ready
