@@ -38,7 +38,7 @@ mutants: .venv/ready-dev
 	PYTHONPATH=benchmarks:src:tests python tests/mutants.py
 
 # Power cuts, failing calls, signals, a long run, hostile files: two hours, benchmarks/results/torture/.
-TORTURE = crash_states failing_calls hostile_files signal_moments long_life
+TORTURE = crash_states failing_calls hostile_files signal_moments concurrency long_life
 torture: .venv/ready-dev
 	set -e; for name in $(TORTURE); do \
 		OMP_NUM_THREADS=1 PYTHONPATH=benchmarks:src:tests python tests/torture/$$name.py; done

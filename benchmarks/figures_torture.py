@@ -47,6 +47,14 @@ def long_life(found: dict) -> tuple[str, str, str]:
     return what, f"{found['steps']:,} steps", followed
 
 
+def concurrency(found: dict) -> tuple[str, str, str]:
+    """Return the first cells of the row of concurrency.py."""
+    what = "four loops of `dvc exp run --temp` and two workers of the queue, in one repository and with the same seeds"
+    often = f"{found['minutes']:g} minutes, {found['killed']:,} processes killed"
+    recorded = f"{found['experiments']:,} recorded experiments have the outputs of runs alone"
+    return what, often, f"{recorded}; {found['ended without a record']:,} ended without a record"
+
+
 def hostile_files() -> str:
     """docs/security.md: how many changed files were read, and what followed."""
     if not (RESULTS / "torture" / "hostile_files.json").exists():
@@ -59,5 +67,5 @@ def hostile_files() -> str:
     )
 
 
-ROWS = {each.__name__: each for each in (crash_states, failing_calls, signal_moments, long_life)}
+ROWS = {each.__name__: each for each in (crash_states, failing_calls, signal_moments, concurrency, long_life)}
 FRAGMENTS = {"torture": torture, "hostile-files": hostile_files}

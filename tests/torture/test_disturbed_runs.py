@@ -1,5 +1,8 @@
-"""A few moments of the programs signal_moments.py and long_life.py, and what they must notice."""
+"""A little of the programs signal_moments.py, concurrency.py and long_life.py, and what they must notice."""
 
+import hashlib
+
+import concurrency
 import long_life
 import numpy as np
 import pytest
@@ -36,3 +39,19 @@ def test_one_command_recovers_after_each_of_three_signals(monkeypatch):
     monkeypatch.setattr(signal_moments, "record", lambda name, figures, started: recorded.update(figures))
     assert signal_moments.main(["--moments", "3", "--stages", "resolve"]) == 0
     assert recorded["lost or wrong"] == 0 and recorded["moments"]
+
+
+def test_a_damaged_object_of_the_cache_is_noticed(tmp_path):
+    for content, name in ((b"whole", hashlib.md5(b"whole").hexdigest()), (b"[]", hashlib.md5(b"{}").hexdigest())):
+        path = tmp_path / "files" / "md5" / name[:2] / f"{name[2:]}.dir"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    assert concurrency.damaged_objects(tmp_path) == [str(path)]
+
+
+@pytest.mark.slow
+def test_experiments_beside_each_other_have_the_results_of_one_at_a_time(monkeypatch):
+    recorded = {}
+    monkeypatch.setattr(concurrency, "record", lambda name, figures, started: recorded.update(figures))
+    assert concurrency.main(["--minutes", "1"]) == 0
+    assert recorded["experiments"] and recorded["lost or wrong"] == 0
