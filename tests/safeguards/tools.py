@@ -90,4 +90,7 @@ MUTANTS = [
            "tools/test_submit.py"),
     Mutant("option of ssh for a host", "src/tools/submit/hosts.py", " or host.startswith(\"-\")", "",
            "tools/test_submit.py"),
+    Mutant("states of a worker that is stopped", "src/tools/submit/worker.py",
+           "        if ended in (\"stopped\", \"failed\"):\n", "        if False:\n",
+           "tools/test_submit.py -k asked_to_stop"),
 ]  # fmt: skip

@@ -1,11 +1,12 @@
 """Test the board of `python src submit`: claims, heartbeats, lost workers and cancelled experiments."""
 
+import threading
 import time
 
 import pytest
 
 from lm.core.errors import EnvironmentFailure, ParamsError
-from tools.submit import cli, hosts
+from tools.submit import cli, hosts, worker
 from tools.submit.board import Board, Record, open_board, run
 
 LOST_AFTER_S = 60
@@ -92,6 +93,50 @@ def test_a_remote_that_does_not_answer_is_no_lost_claim(board, tmp_path):
     (tmp_path / "remote.git").rename(tmp_path / "away.git")
     with pytest.raises(EnvironmentFailure, match=r"remote\.git: the Git remote did not take refs/submit/state/a"):
         board.write(running, running.record)
+
+
+class NoStates:
+    """Count the copies of training states instead of making them."""
+
+    def __init__(self, repository, name):
+        self.copies = 0
+
+    def save(self, runs):
+        self.copies += 1
+
+    def delete(self):
+        self.copies = None
+
+
+@pytest.fixture
+def job(board, tmp_path, monkeypatch):
+    """Return the job of experiment a, whose commands take half a second, or 30 if it is to be stopped."""
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setattr(worker, "SavedStates", NoStates)
+    monkeypatch.setattr(worker, "POLL_S", 0.05)
+    job = worker.Job(board, claim(board, "one"), worker.Timing(0.2, 60, LOST_AFTER_S), threading.Event())
+    job.clone.mkdir(parents=True)
+    job.command = ("sleep", "0.5")
+    supervise = job.supervise
+    monkeypatch.setattr(job, "prepare", lambda: None)
+    monkeypatch.setattr(job, "supervise", lambda *command: supervise(*job.command))
+    return job
+
+
+def test_a_worker_that_is_asked_to_stop_saves_the_states_and_releases_the_experiment(job, other):
+    job.command = ("sleep", "30")
+    threading.Timer(0.3, job.stop.set).start()
+    job.run()
+    assert job.states.copies == 2  # one at the start, one at the end
+    assert other.experiments()["a"].record.state == "queued"
+
+
+def test_a_git_remote_that_is_silent_for_a_while_delays_the_end(job, other, tmp_path, capsys):
+    away = (tmp_path / "remote.git").rename(tmp_path / "away.git")
+    threading.Timer(2.0, away.rename, [tmp_path / "remote.git"]).start()
+    job.run()
+    assert other.experiments()["a"].record == Record("done", "one") and job.states.copies is None
+    assert "warning: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
