@@ -38,7 +38,7 @@ def open_manifest(raw: Path) -> dict:
     """Return the manifest of data/raw. Raise IntegrityError if it has another form; the files are not read."""
     manifest = read_json(raw / MANIFEST)
     form = {"parts": {str: PART_FORM | {"train": dict, "validation": dict}}} if "parts" in manifest else PART_FORM
-    check_types(raw / MANIFEST, manifest, form | {"source": str}, "run `dvc repro -f fetch`")
+    check_types(raw / MANIFEST, manifest, form | {"source": str}, "run `dvc repro -f` to make it again")
     return manifest
 
 

@@ -22,7 +22,7 @@ from lm.text.slices import Slice
 
 DETAILS, DROPPED = "details.json", "dropped.parquet"
 HASHES = "dropped_sha256", "validation_dropped_sha256"  # of dropped.parquet; of its documents in validation slices
-REMAKE = "run `dvc repro -f select`"
+REMAKE = "run `dvc repro -f` to make it again"
 SCHEMA = pa.schema(
     [
         ("part", pa.string()), ("split", pa.string()), ("document", pa.int64()), ("rule", pa.string()),

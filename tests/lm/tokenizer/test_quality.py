@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm.tokenizer.build import write_byte_level
-from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokenizer.quality import count_ids, describe_parts, describe_quality, describe_scripts, script_of
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.tokenizer_cases import TEXTS, write_bpe
@@ -39,7 +39,7 @@ def files(tmp_path):
 
     def write(name, documents, **described):
         ids, _ = tokenizer.encode_documents(documents)
-        entry = {"vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id}
+        entry = describe_tokenizer(tokenizer)
         write_tokens(tmp_path / name, [ids], "uint16", lambda: {"tokenizer": entry, **described})
         return open_tokens(tmp_path / name)
 
