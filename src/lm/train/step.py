@@ -4,6 +4,7 @@ They are part of the fingerprint under which a run resumes (lm.train.checkpoints
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,18 @@ def num_micro_batches(rows: int, params: TrainParams) -> int:
     return rows // math.gcd(rows, params.micro_batch_tokens // params.seq_len)
 
 
+def own_rows(world: World, params: TrainParams) -> np.ndarray:
+    """Return which rows of a batch this rank takes: neighbours, (rows,) int64.
+
+    Of sharded weights in portable numerics it takes every `world_size`-th micro-batch instead: `average_in_tree`.
+    """
+    rows = np.arange(params.batch_size)
+    if world.sharded and params.numerics == "portable":
+        units = rows.reshape(-1, params.micro_batch_tokens // params.seq_len)
+        return units[world.rank :: world.world_size].ravel()
+    return rows.reshape(world.world_size, -1)[world.rank]
+
+
 def compute_gradients(
     state: TrainingState, batch: tuple[Tensor, Tensor], params: TrainParams, dtype: torch.dtype
 ) -> tuple[float, float]:
@@ -30,14 +43,16 @@ def compute_gradients(
 
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
-    if params.numerics == "portable":
+    parameters, is_portable = list(state.model.parameters()), params.numerics == "portable"
+    if is_portable:
         loss = average_in_tree(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len)
     else:
         own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
-        loss = state.world.average(own_loss, state.model.parameters())
-    norm = nn.utils.clip_grad_norm_(state.model.parameters(), params.grad_clip)
-    full_tensor = getattr(norm, "full_tensor", None)  # of sharded weights
-    return loss, float(full_tensor() if full_tensor else norm)
+        loss = state.world.average(own_loss, parameters)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = state.world.norm(gradients, whole=is_portable)
+    nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
+    return loss, float(norm)
 
 
 def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype) -> float:
@@ -54,13 +69,15 @@ def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches
 def average_in_tree(model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit_rows: int) -> float:
     """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
 
-    x, y: (B, T) int64, this rank's rows of the batch. The units are summed in one binary tree. Ranks hold neighbouring
-    units, so that each sums a subtree of it: the bits are the same for 1, 2, 4, … ranks.
+    x, y: (B, T) int64, this rank's `own_rows` of the batch. The units are summed in one binary tree: the bits are the
+    same for 1, 2, 4, … ranks. Each rank sums a subtree. Of sharded weights the ranks' units are added first, in the
+    backward pass (lm.train.reduce), and each rank sums its shard of the rest.
     """
     losses: list[float] = []
     units = list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
     gradients = sum_gradients(model, units, losses)
-    world.add_in_pairs(gradients)
+    if not world.sharded:
+        world.add_in_pairs(gradients)
     num_units = len(units) * world.world_size
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         p.grad = gradient.div_(num_units)
@@ -75,7 +92,10 @@ def sum_gradients(model: Gemma3Model, units: list[tuple[Tensor, Tensor]], losses
     if len(units) == 1:
         loss = model.loss(*units[0])
         losses.append(loss.item())
-        return [gradient.contiguous() for gradient in torch.autograd.grad(loss, list(model.parameters()))]
+        loss.backward()
+        gradients: list[Any] = [p.grad for p in model.parameters()]
+        model.zero_grad(set_to_none=True)
+        return gradients
     middle = len(units) // 2
     total = sum_gradients(model, units[:middle], losses)
     for gradient, other in zip(total, sum_gradients(model, units[middle:], losses), strict=True):
