@@ -34,8 +34,9 @@ def signal_moments(found: dict) -> tuple[str, str, str]:
     """Return the first cells of the row of signal_moments.py."""
     what = "SIGINT, SIGTERM or SIGKILL while DVC runs a stage, to DVC, the stage, its shell or all of them"
     followed = f"{found['recorded whole']:,} stages were recorded whole, {found['not recorded']:,} not at all"
-    if emptied := found.get("empty rwlock"):
-        followed += f"; DVC's own lock was left empty {emptied:,} times (see Messages)"
+    for name in ("rwlock", "dvc.lock"):
+        if torn := found.get(f"torn {name}"):
+            followed += f"; DVC left its own `{name}` torn {torn:,} times (see above)"
     return what, f"{found['moments']:,} moments", followed
 
 

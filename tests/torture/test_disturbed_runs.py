@@ -33,6 +33,22 @@ def test_memory_handles_and_files_that_grow_are_noticed(samples):
         long_life.growth(samples, 50_000)
 
 
+@pytest.mark.parametrize(
+    ("lock", "is_torn"),
+    [
+        ("stages:\n  a: {cmd: x}\n  b: {cmd: y}\n", False),
+        ("stages:\n  a: {cmd: x}\n", False),
+        ("", True),
+        ("stages:\n", True),
+        ("stages:\n  a: {cmd:", True),
+        ("stages:\n  b: {cmd: y}\n", True),
+        ("stages:\n  a: {cmd: x}\n  b: {cmd: y}", True),
+    ],
+)
+def test_a_lock_file_that_lost_a_part_is_noticed(lock, is_torn):
+    assert signal_moments.is_torn(lock, {"a": {"cmd": "x"}}) is is_torn
+
+
 @pytest.mark.slow
 def test_one_command_recovers_after_each_of_three_signals(monkeypatch):
     recorded = {}
