@@ -25,18 +25,17 @@ def failing_calls(found: dict) -> tuple[str, str, str]:
     """Return the first cells of the row of failing_calls.py."""
     what = "a call of the system that fails in a stage (full disk, I/O error, too many open files, short write, …)"
     followed = f"{found['unnoticed']:,} stages gave the right bytes, {found['refused']:,} ended in one sentence"
-    skipped = [f"one call in {nth} of `{name}`" for name, nth in found["every_nth_call"].items() if nth > 1]
-    chosen = f" ({', '.join(skipped)}; every call of the other stages)" if skipped else ""
-    return what, f"{found['faults']:,} faults of {found['calls']:,} calls{chosen}", followed
+    return what, f"{found['faults']:,} faults of {found['calls']:,} calls", followed
 
 
 def signal_moments(found: dict) -> tuple[str, str, str]:
     """Return the first cells of the row of signal_moments.py."""
     what = "SIGINT, SIGTERM or SIGKILL while DVC runs a stage, to DVC, the stage, its shell or all of them"
     followed = f"{found['recorded whole']:,} stages were recorded whole, {found['not recorded']:,} not at all"
-    for name in ("rwlock", "dvc.lock"):
-        if torn := found.get(f"torn {name}"):
-            followed += f"; DVC left its own `{name}` torn {torn:,} times (see above)"
+    if torn := [
+        f"`{name}` ({found[f'torn {name}']:,})" for name in ("rwlock", "dvc.lock") if found.get(f"torn {name}")
+    ]:
+        followed += f"; DVC left its own files torn, as above: {', '.join(torn)}"
     return what, f"{found['moments']:,} moments", followed
 
 
@@ -53,7 +52,10 @@ def concurrency(found: dict) -> tuple[str, str, str]:
     what = "four loops of `dvc exp run --temp` and two workers of the queue, in one repository and with the same seeds"
     often = f"{found['minutes']:g} minutes, {found['killed']:,} processes killed"
     recorded = f"{found['experiments']:,} recorded experiments have the outputs of runs alone"
-    return what, often, f"{recorded}; {found['ended without a record']:,} ended without a record"
+    torn = (
+        f"; DVC left `params.yaml` torn, as above: {found['torn params.yaml']:,}" if found["torn params.yaml"] else ""
+    )
+    return what, often, f"{recorded}; {found['ended without a record']:,} ended without a record{torn}"
 
 
 def hostile_files() -> str:

@@ -173,8 +173,8 @@ def main(argv: list[str]) -> int:
         lasts = {stage: pipeline.seconds(stage) for stage in stages}
         kinds = list(itertools.product(SIGNALS, TARGETS))
         # Steps of the golden ratio spread the moments evenly over a life, however many there are.
-        for i in range(args.moments):
-            if time.monotonic() - started > 60 * args.minutes:
+        for i in itertools.count():
+            if sum(sent.values()) == args.moments or time.monotonic() - started > 60 * args.minutes:
                 break
             stage, (number, target) = stages[i % len(stages)], rng.choice(kinds)
             fraction = (i // len(stages) * 0.618034 + rng.random() / len(stages)) % 1

@@ -1,12 +1,18 @@
 """A little of the programs signal_moments.py, concurrency.py and long_life.py, and what they must notice."""
 
 import hashlib
+import re
+import subprocess
 
 import concurrency
 import long_life
 import numpy as np
 import pytest
 import signal_moments
+
+from support import ROOT
+from support.train_cases import wait_for
+from support.workspace import Workspace
 
 
 def run_of(memory_mib, handles, files):
@@ -63,6 +69,28 @@ def test_a_damaged_object_of_the_cache_is_noticed(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     assert concurrency.damaged_objects(tmp_path) == [str(path)]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_bring_back_what_an_experiment_stashed(finished, tmp_path):
+    """Killed while it has the parameters of the experiment in params.yaml."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    (commands,) = re.findall(r"^```bash parse\n(git restore .*?)^```", page, re.M | re.S)
+    workspace = Workspace(tmp_path / "ws", finished)
+    workspace.commit()
+    workspace.change(**{"train.seed": 7})
+    mine = (workspace.folder / "params.yaml").read_text()
+    process = subprocess.Popen(
+        ["dvc", "exp", "run", "--queue", "-S", "train.seed=8"], cwd=workspace.folder, env=workspace.environment
+    )
+    wait_for(lambda: "seed: 8" in (workspace.folder / "params.yaml").read_text(), 60)
+    process.kill()
+    process.wait()
+    for command in commands.splitlines():
+        workspace.run(*command.partition("  #")[0].split())
+    assert (workspace.folder / "params.yaml").read_text() == mine
+    assert workspace.run("git", "status", "--porcelain").stdout.split() == ["M", "params.yaml"]
+    assert workspace.run("git", "branch", "--show-current").stdout == "main\n"
 
 
 @pytest.mark.slow
