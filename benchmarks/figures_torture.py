@@ -28,15 +28,17 @@ def failing_calls(found: dict) -> tuple[str, str, str]:
     return what, f"{found['faults']:,} faults of {found['calls']:,} calls", followed
 
 
+def torn_files(found: dict, *names: str) -> str:
+    """Return the end of a cell: which files DVC left torn, and how often; nothing if none."""
+    torn = [f"`{name}` ({found[f'torn {name}']:,})" for name in names if found.get(f"torn {name}")]
+    return f"; DVC left files torn, as above: {', '.join(torn)}" if torn else ""
+
+
 def signal_moments(found: dict) -> tuple[str, str, str]:
     """Return the first cells of the row of signal_moments.py."""
     what = "SIGINT, SIGTERM or SIGKILL while DVC runs a stage, to DVC, the stage, its shell or all of them"
     followed = f"{found['recorded whole']:,} stages were recorded whole, {found['not recorded']:,} not at all"
-    if torn := [
-        f"`{name}` ({found[f'torn {name}']:,})" for name in ("rwlock", "dvc.lock") if found.get(f"torn {name}")
-    ]:
-        followed += f"; DVC left its own files torn, as above: {', '.join(torn)}"
-    return what, f"{found['moments']:,} moments", followed
+    return what, f"{found['moments']:,} moments", followed + torn_files(found, "rwlock", "dvc.lock")
 
 
 def long_life(found: dict) -> tuple[str, str, str]:
@@ -52,10 +54,8 @@ def concurrency(found: dict) -> tuple[str, str, str]:
     what = "four loops of `dvc exp run --temp` and two workers of the queue, in one repository and with the same seeds"
     often = f"{found['minutes']:g} minutes, {found['killed']:,} processes killed"
     recorded = f"{found['experiments']:,} recorded experiments have the outputs of runs alone"
-    torn = (
-        f"; DVC left `params.yaml` torn, as above: {found['torn params.yaml']:,}" if found["torn params.yaml"] else ""
-    )
-    return what, often, f"{recorded}; {found['ended without a record']:,} ended without a record{torn}"
+    recorded += f"; {found['ended without a record']:,} ended without a record"
+    return what, often, recorded + torn_files(found, "params.yaml")
 
 
 def hostile_files() -> str:
