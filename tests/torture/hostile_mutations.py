@@ -105,7 +105,7 @@ def changed(path: Path, content: bytes, ran: Path, rng: np.random.Generator) -> 
                 return changed_npy(content, rng)
             if path.suffix == ".safetensors":
                 return changed_safetensors(content, rng)
-        except (ValueError, IndexError, KeyError, RecursionError, struct.error, zipfile.BadZipFile):
+        except (ValueError, IndexError, KeyError, RecursionError, struct.error, zipfile.BadZipFile, EOFError):
             pass  # an earlier change left another kind of file
     return changed_bytes(content, rng)
 

@@ -30,7 +30,9 @@ ONCE_WRONG = [
     ("manifest and parquet", 23), ("manifest and parquet", 47), ("manifest and parquet", 56), ("selection", 0),
     ("selection", 28), ("dumps", 56), ("dumps of other programs", 21), ("dumps of other programs", 31), ("ranks", 21),
     ("ranks", 24), ("ranks", 36), ("tokenizer.json", 6), ("tokenizer.json", 24), ("tokenizer.json", 47),
-    ("tokenizer of the hub", 7), ("states", 0), ("states", 56),
+    ("tokenizer.json", 1529),
+    ("tokenizer of the hub", 7), ("tokenizer of the hub", 1759), ("model.json and .pt", 4974),
+    ("states", 0), ("states", 56),
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, train_ranks
-from lm.tokenizer.load import BACKEND, META, RANKS, open_backend, token_dtype
+from lm.tokenizer.load import BACKEND, MAX_TOKEN_ID, META, RANKS, open_backend, token_dtype
 from lm.tokenizer.pretokenize import DEFAULT, PATTERNS
 
 CONFIG = "tokenizer_config.json"
@@ -126,6 +126,7 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     try:
         with _os_errors():
             auto.save_pretrained(folder)
+        eos_id, unk_id = auto.eos_token_id, auto.unk_token_id
     except OSError:
         raise
     except Exception as error:
@@ -136,10 +137,10 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     backend = open_backend(folder / BACKEND)
     added = backend.get_added_tokens_decoder()
     special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
-    eot_id = special_tokens.get(END_OF_TEXT, auto.eos_token_id)
+    eot_id = special_tokens.get(END_OF_TEXT, eos_id)
     if eot_id is None:
         raise DataError(f"the tokenizer has neither {END_OF_TEXT} nor an eos token, which must end each document")
-    _check_ordinary(backend, special_tokens, auto.unk_token_id)
+    _check_ordinary(backend, special_tokens, unk_id)
     ordinary = [token_id for token_id, token in added.items() if not token.special]
     vocab_size = 1 + max([*backend.get_vocab(with_added_tokens=False).values(), *ordinary, eot_id])
     return _write_meta(folder, {"kind": "huggingface", **origin}, vocab_size, eot_id, None, special_tokens)
@@ -160,6 +161,8 @@ def _open_auto(source: Path):
         raise DataError(f"{type(auto).__name__} is not a fast tokenizer; choose one with a {BACKEND}")
     if getattr(auto.backend_tokenizer.model, "dropout", None):
         raise DataError("the tokenizer drops merges at random (dropout), so its ids do not repeat; choose another")
+    if (last_id := max(auto.get_vocab().values(), default=0)) > MAX_TOKEN_ID:
+        raise DataError(f"a token has the id {last_id}, needed: at most {MAX_TOKEN_ID}; choose another tokenizer")
     auto.backend_tokenizer.no_truncation()
     auto.backend_tokenizer.no_padding()
     return auto

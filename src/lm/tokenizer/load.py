@@ -26,6 +26,7 @@ META = "meta.json"
 RANKS = "ranks.tiktoken"
 BACKEND = "tokenizer.json"
 BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay in the processor's cache
+MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the last, with or without a token
 BYTES = [bytes([byte]) for byte in range(256)]
 REMAKE = "run `dvc repro -f make_tokenizer`"
 META_FORM = {
@@ -202,7 +203,7 @@ def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:
 def open_backend(path: Path) -> tokenizers.Tokenizer:
     """Open a tokenizer.json so that the names of special tokens in a text are ordinary text.
 
-    Raise IntegrityError if `tokenizers` cannot read the file.
+    Raise IntegrityError if `tokenizers` cannot read the file, or if an id is above MAX_TOKEN_ID.
     """
     try:
         backend = tokenizers.Tokenizer.from_file(str(regular(path)))
@@ -212,6 +213,8 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
         raise IntegrityError(
             f"{path}: refused by tokenizers ({' '.join(str(error).split())[:150]}); {REMAKE}"
         ) from None
+    if (last_id := max(backend.get_vocab().values(), default=0)) > MAX_TOKEN_ID:
+        raise IntegrityError(f"{path}: a token has the id {last_id}, needed: at most {MAX_TOKEN_ID}; {REMAKE}")
     backend.encode_special_tokens = True
     return backend
 
