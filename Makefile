@@ -75,7 +75,8 @@ first-experiment: .venv/ready
 # Train on stories of known entropy, as an experiment: benchmarks/results/stories.json.
 STORIES = -S data.source=stories -S presets.yaml:tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
 	-S train.batch_tokens=2048 -S train.micro_batch_tokens=2048 -S train.peak_lr=0.014 \
-	-S train.decay_share=0.5 -S train.max_tokens=2662400 -S eval.stride_fraction=0.125
+	-S train.decay_share=0.5 -S train.sampled_vocab_size=null -S train.max_tokens=2662400 \
+	-S eval.stride_fraction=0.125
 stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)
 	python benchmarks/record_run.py stories benchmarks/results/stories.json

@@ -19,7 +19,7 @@ from torch import Tensor
 from harness import busy_share, interleave, ratios, summary, versions, write_results
 from lm.model import device as machine
 from lm.model.gemma3 import MAX_LOGITS
-from lm.model.kernels import CrossEntropyFunction
+from lm.model.kernels import cross_entropy
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = {  # tokens, width, vocabulary
@@ -34,7 +34,7 @@ REPEATS = 3  # of a turn
 
 def ours(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     """Compute the loss as the model does."""
-    return CrossEntropyFunction.apply(h, head, targets, max(1, MAX_LOGITS // len(head)))
+    return cross_entropy(h, head, targets, max(1, MAX_LOGITS // len(head)))
 
 
 def in_chunks(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ STORIES, ADAMW = (
 LARGE = (
     f"{STORIES} -S tokenizer.name=gpt2 -S model.name={{model}} -S train.compile=true",
     "-S train.seq_len={seq_len} -S train.micro_batch_tokens=8192 -S train.batch_tokens=262144",
-    "-S train.numerics=fast -S train.max_tokens=524288000",
+    "-S train.numerics=fast -S train.sampled_vocab_size=null -S train.max_tokens=524288000",
     f"{ADAMW} -S train.beta2=0.95",
     "-S train.schedule=cosine -S train.warmup_steps=100",
     "-S train.log_every_tokens=2621440 -S train.eval_every_tokens=52428800 -S train.eval_tokens=524288",
@@ -40,7 +40,7 @@ RECIPES = {
     "A": (
         f"{STORIES} -S presets.yaml:tokenizers.bpe.vocab_size=16384 -S model.name=small",
         "-S train.seq_len=512 -S train.micro_batch_tokens=8192 -S train.batch_tokens=16384",
-        "-S train.numerics=fast -S train.max_tokens=32768000",
+        "-S train.numerics=fast -S train.sampled_vocab_size=null -S train.max_tokens=32768000",
         f"{ADAMW} -S train.warmup_steps=100",
         "-S train.log_every_tokens=327680 -S train.eval_every_tokens=3276800 -S train.eval_tokens=131072",
     ),

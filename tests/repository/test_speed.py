@@ -144,7 +144,7 @@ def test_the_operations_of_a_step_are_counted(dtype, most, update):
     """Operations dominate small models. The (B·T, V) logits never exist at once, forward or backward."""
     model, x, y = new_model()
     with Operations() as found, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size).backward()
+        model.loss(x, y, max_logits=LOGITS_CHUNK * CONFIG.vocab_size).backward()
     assert found.count <= most
     assert found.largest <= LOGITS_CHUNK * CONFIG.vocab_size < TOKENS * CONFIG.vocab_size
     for optimizer in build_optimizers(model, optimizer_params(), dtype):
@@ -179,7 +179,7 @@ def test_memory_kept_for_the_backward_pass_is_bounded(dtype, most):
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with hooks, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        loss = model.loss(x, y, LOGITS_CHUNK * CONFIG.vocab_size)
+        loss = model.loss(x, y, max_logits=LOGITS_CHUNK * CONFIG.vocab_size)
     assert loss.requires_grad and sum(kept.values()) <= most * TOKENS * CONFIG.n_layer
 
 

@@ -3,6 +3,18 @@
 from support.mutant import Mutant
 
 MUTANTS = [
+    Mutant("weights of sampled entries", "src/lm/model/kernels.py",
+           "    log_weights[len(present) :] = math.log(max(1.0, stratum))\n", "",
+           "lm/model/test_sampled_softmax.py"),
+    Mutant("entries drawn by chance", "src/lm/model/kernels.py", " + jitter[:num_drawn])", ")",
+           "lm/model/test_sampled_softmax.py"),
+    Mutant("a jitter next to 1", "src/lm/model/kernels.py", ".clamp_(max=len(absent) - 1)", "",
+           "lm/model/test_sampled_softmax.py"),
+    Mutant("each step draws anew", "src/lm/train/step.py", "default_rng([params.seed, step])",
+           "default_rng([params.seed, 0])", "lm/train/test_step.py -k samples_other_entries"),
+    Mutant("every micro-batch is sampled", "src/lm/train/step.py",
+           "sum_gradients(model, units[middle:], losses, jitter)", "sum_gradients(model, units[middle:], losses, None)",
+           "lm/train/test_distributed.py -k any_number_of_ranks"),
     Mutant("RNG restore", "src/lm/train/state.py", "        torch.set_rng_state(saved[\"rng\"])\n", "",
            "lm/train/test_step.py"),
     Mutant("optimizer restore", "src/lm/train/state.py",

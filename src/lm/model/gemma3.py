@@ -16,15 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from lm.core.params import needed
 from lm.model.accelerator import has_block_masks
 from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, sliding_blocks
-from lm.model.kernels import (
-    CrossEntropyFunction,
-    RMSNormFunction,
-    attend,
-    compute_dtype,
-    gated_gelu,
-    linear,
-    takes_products,
-)
+from lm.model.kernels import RMSNormFunction, attend, compute_dtype, cross_entropy, gated_gelu, linear, takes_products
 
 Mask = Tensor | BlockMask | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
@@ -252,11 +244,14 @@ class Gemma3Model(nn.Module):
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
         return linear(self.hidden(ids, cache), self.embed_tokens.weight)
 
-    def loss(self, ids: Tensor, targets: Tensor, max_logits: int = MAX_LOGITS) -> Tensor:
-        """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once."""
+    def loss(self, ids: Tensor, targets: Tensor, jitter: Tensor | None = None, max_logits: int = MAX_LOGITS) -> Tensor:
+        """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once.
+
+        With `jitter` (K,) they are estimated from about K entries of the vocabulary (lm.model.kernels.sample_entries).
+        """
         h = self.hidden(ids).flatten(0, 1).float()
         rows = max(1, max_logits // self.config.vocab_size)
-        return CrossEntropyFunction.apply(h, self.embed_tokens.weight, targets.flatten(), rows)
+        return cross_entropy(h, self.embed_tokens.weight, targets.flatten(), rows, jitter)
 
     def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
         """Return the nats (B, T) float32 of each target (B, T) after ids (B, T)."""
@@ -284,15 +279,17 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     return counts | {"total": sum(counts.values())}
 
 
-def flops_per_token(config: ModelConfig, seq_len: int) -> dict[str, float]:
+def flops_per_token(config: ModelConfig, seq_len: int, sampled_vocab_size: int | None = None) -> dict[str, float]:
     """Return the training FLOP per token by component and in "total": matrix products, forward and backward.
 
     As in PaLM (arXiv 2204.02311, appendix B), 6 per weight and 12 H D per score, but only for the scores that the
-    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens, all of one document.
+    mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens, all of one document. The
+    head is that of `sampled_vocab_size` entries, if fewer than all.
     """
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
     weights, scores = count_parameters(config), 12 * config.n_head * config.head_dim * context
-    attention, mlp, head = (6.0 * weights[name] for name in ("attention", "mlp", "embedding"))
-    flops: dict[str, float] = {"attention": attention, "scores": scores, "mlp": mlp, "head": head}
+    entries = min(sampled_vocab_size or config.vocab_size, config.vocab_size)
+    flops: dict[str, float] = {"attention": 6.0 * weights["attention"], "scores": scores, "mlp": 6.0 * weights["mlp"]}
+    flops["head"] = 6.0 * entries * config.d_model
     return flops | {"total": sum(flops.values())}

@@ -31,6 +31,7 @@ class TrainParams:
     beta1: float
     beta2: float
     grad_clip: float
+    sampled_vocab_size: int | None
     average_decay: float
     numerics: Literal["portable", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
@@ -60,7 +61,8 @@ class TrainParams:
             ("weight_decay", self.weight_decay >= 0, "0 or more"),
             *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in BELOW_ONE),
             ("seed", 0 <= self.seed < 2**63, "from 0 to below 2^63"),
-            ("patience_evals", self.patience_evals is None or self.patience_evals >= 1, "null or at least 1"),
+            *((name, getattr(self, name) is None or getattr(self, name) >= 1, "null or at least 1")
+              for name in ("sampled_vocab_size", "patience_evals")),
             ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),
             ("compile", self.numerics == "fast" or not self.compile, "false, or numerics fast"),
             ("divergence_nats", self.divergence_nats is None or self.divergence_nats > 0, "null or above 0"),

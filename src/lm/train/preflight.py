@@ -40,7 +40,8 @@ class Plan:
         self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
         self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
         self.num_validations = 1 + -(-params.max_steps // params.eval_every_steps)
-        self.flops_per_token = flops_per_token(config, params.seq_len)["total"]  # forward and backward pass
+        flops = flops_per_token(config, params.seq_len, params.sampled_vocab_size)  # forward and backward pass
+        self.flops_per_token = flops["total"]
         self.muon_flops_per_step = muon_flops(config) if params.optimizer == "muon" else 0.0
         self.flops_per_step = self.flops_per_token * params.batch_tokens + self.muon_flops_per_step
 

@@ -44,10 +44,11 @@ def compute_gradients(
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
     parameters, is_portable = list(state.model.parameters()), params.numerics == "portable"
+    jitter = vocabulary_jitter(state.step, params)
     if is_portable:
-        loss = average_in_tree(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len)
+        loss = average_in_tree(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len, jitter)
     else:
-        own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype)
+        own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype, jitter)
         loss = state.world.average(own_loss, parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = state.world.norm(gradients, whole=is_portable)
@@ -55,18 +56,29 @@ def compute_gradients(
     return loss, float(norm)
 
 
-def accumulate_gradients(model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype) -> float:
+def vocabulary_jitter(step: int, params: TrainParams) -> Tensor | None:
+    """Return the numbers (sampled_vocab_size,) float64 that draw a step's vocabulary, equal in all ranks, or None."""
+    if params.sampled_vocab_size is None:
+        return None
+    return torch.from_numpy(np.random.default_rng([params.seed, step]).random(params.sampled_vocab_size))
+
+
+def accumulate_gradients(
+    model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype, jitter: Tensor | None = None
+) -> float:
     """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
     total = torch.zeros((), device=x.device)
     for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
-            loss = model.loss(ids, targets) / micro_batches
+            loss = model.loss(ids, targets, jitter) / micro_batches
         loss.backward()
         total += loss.detach()
     return float(total)
 
 
-def average_in_tree(model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit_rows: int) -> float:
+def average_in_tree(
+    model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit_rows: int, jitter: Tensor | None = None
+) -> float:
     """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
 
     x, y: (B, T) int64, this rank's `own_rows` of the batch. The units are summed in one binary tree: the bits are the
@@ -75,7 +87,7 @@ def average_in_tree(model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit
     """
     losses: list[float] = []
     units = list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
-    gradients = sum_gradients(model, units, losses)
+    gradients = sum_gradients(model, units, losses, jitter)
     if not world.sharded:
         world.add_in_pairs(gradients)
     num_units = len(units) * world.world_size
@@ -84,21 +96,23 @@ def average_in_tree(model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit
     return math.fsum(world.all_gather_numbers(losses)) / num_units
 
 
-def sum_gradients(model: Gemma3Model, units: list[tuple[Tensor, Tensor]], losses: list[float]) -> list[Tensor]:
+def sum_gradients(
+    model: Gemma3Model, units: list[tuple[Tensor, Tensor]], losses: list[float], jitter: Tensor | None
+) -> list[Tensor]:
     """Return the sum of the gradients of the units' mean losses; append each loss to `losses`.
 
     The sum is that of its two halves, so that at most log2(units) gradients wait in memory for their other half.
     """
     if len(units) == 1:
-        loss = model.loss(*units[0])
+        loss = model.loss(*units[0], jitter)
         losses.append(loss.item())
         loss.backward()
         gradients: list[Any] = [p.grad for p in model.parameters()]
         model.zero_grad(set_to_none=True)
         return gradients
     middle = len(units) // 2
-    total = sum_gradients(model, units[:middle], losses)
-    for gradient, other in zip(total, sum_gradients(model, units[middle:], losses), strict=True):
+    total = sum_gradients(model, units[:middle], losses, jitter)
+    for gradient, other in zip(total, sum_gradients(model, units[middle:], losses, jitter), strict=True):
         gradient.add_(other)
     return total
 

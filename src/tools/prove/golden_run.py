@@ -24,7 +24,7 @@ SMALL = ModelConfig(
     rope_base_local=10000.0, rope_base_global=10000.0, query_scale=16, norm_eps=1e-6, max_seq_len=512, vocab_size=1000,
 )  # fmt: skip
 LARGE = dataclasses.replace(SMALL, n_layer=4, head_dim=48, d_model=192, d_ff=512, query_scale=48, vocab_size=8192)
-RUNS = {"short": (SMALL, 20), "minute": (LARGE, 400)}  # name: model, optimizer steps
+RUNS = {"short": (SMALL, 20, None), "minute": (LARGE, 400, 2048)}  # model, optimizer steps, sampled vocabulary
 SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1024
 WEIGHTS_EVERY = {"short": 5, "minute": 50}  # steps from one digest of the weights to the next
 
@@ -39,8 +39,8 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
 
     The operations are those of the first step, in their order. `progress` is called with the steps done since.
     """
-    (config, num_steps), operations, weights = RUNS[name], {}, {}
-    params = train_params(num_steps)
+    (config, num_steps, sampled_vocab_size), operations, weights = RUNS[name], {}, {}
+    params = train_params(num_steps, sampled_vocab_size)
     model = Gemma3Model(config)
     model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = 0
@@ -85,14 +85,15 @@ def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:
     return [module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name.count(".") > 1]
 
 
-def train_params(num_steps: int) -> TrainParams:
+def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> TrainParams:
     """Return the parameters of a run of that many steps."""
     return TrainParams(
         seq_len=SEQ_LEN, attend_across_documents=False, batch_tokens=BATCH_TOKENS, micro_batch_tokens=UNIT_TOKENS,
         max_tokens=num_steps * BATCH_TOKENS, optimizer="muon", peak_lr=0.01, min_lr=0.0, embedding_lr_factor=1.0,
         warmup_steps=5, schedule="stable_decay", decay_share=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
-        grad_clip=1.0, average_decay=0.0, numerics="portable", dtype="auto", compile=False, seed=1, init_from="",
-        patience_evals=None, divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024,
+        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, average_decay=0.0, numerics="portable", dtype="auto",
+        compile=False, seed=1, init_from="", patience_evals=None, divergence_nats=None, log_every_tokens=1024,
+        eval_every_tokens=1024, eval_tokens=1024,
     )  # fmt: skip
 
 

@@ -131,7 +131,8 @@ def model(workspace: Workspace) -> dict:
         shape = workspace.presets["models"][params["model"]["name"]]
         config = ModelConfig(**shape, vocab_size=meta["tokenizer"]["vocab_size"])
         seq_len = params["train"]["seq_len"]
-    draw = partial(draw_model, parameters=count_parameters(config), flops=flops_per_token(config, seq_len))
+    flops = flops_per_token(config, seq_len, params["train"].get("sampled_vocab_size"))
+    draw = partial(draw_model, parameters=count_parameters(config), flops=flops)
     return {"seq_len": seq_len, "pictures": [picture("Parameters and FLOP by part", 3.8, draw)], "notes": []}
 
 

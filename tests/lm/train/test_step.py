@@ -26,6 +26,7 @@ from lm.train.step import (
     record_validation,
     update_weights,
     validation_loss,
+    vocabulary_jitter,
 )
 from lm.train.world import World
 from support import ROOT
@@ -48,10 +49,12 @@ class Params:
     schedule: str = "stable_decay"
     decay_share: float = 0.4
     grad_clip: float = 1.0
+    sampled_vocab_size: int | None = None
     log_every_steps: int = 3
     patience_evals: int | None = None
     divergence_nats: float | None = None
     eval_tokens: int = 100
+    seed: int = 1
     numerics: str = "portable"
 
     @property
@@ -104,6 +107,18 @@ def test_the_same_seed_gives_the_same_bits_and_the_loss_falls(optimizer):
     assert same(first, second)
     losses = [row[3] for row in first.history.train]
     assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
+
+
+def test_each_step_samples_other_entries_of_the_vocabulary_and_the_loss_falls():
+    params = Params(sampled_vocab_size=20, max_steps=60)
+    first, second, third = (vocabulary_jitter(step, params) for step in (0, 1, 0))
+    assert first.shape == (20,) and torch.equal(first, third) and not torch.equal(first, second)
+    assert not torch.equal(first, vocabulary_jitter(0, dataclasses.replace(params, seed=2)))
+    assert vocabulary_jitter(0, Params()) is None
+    state, full = run(new_state(), params), run(new_state(), Params(max_steps=60))
+    assert not same(state, full)
+    losses = [row[3] for row in state.history.train]
+    assert losses[-1] < losses[0] - 0.5 and losses[-1] == pytest.approx(full.history.train[-1][3], abs=0.1)
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
