@@ -65,8 +65,8 @@ class GPT(nn.Module):
         return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
 
     def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Nats (B, T), as lm.model.score wants them."""
-        return F.cross_entropy(self(ids).transpose(1, 2), targets, reduction="none")
+        """Nats (B, S) of targets (B, S), which come after the last S of ids (B, T), as lm.model.score wants them."""
+        return F.cross_entropy(self(ids)[:, -targets.shape[1] :].transpose(1, 2), targets, reduction="none")
 
 
 def get_batch(data: np.ndarray) -> tuple[Tensor, Tensor]:

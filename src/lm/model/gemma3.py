@@ -9,14 +9,22 @@ Modules have the names of the published checkpoints, so that a conversion only c
 import dataclasses
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from lm.core.params import needed
 from lm.model.accelerator import has_block_masks
 from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, sliding_blocks
-from lm.model.kernels import RMSNormFunction, attend, compute_dtype, cross_entropy, gated_gelu, linear, takes_products
+from lm.model.kernels import (
+    RMSNormFunction,
+    attend,
+    compute_dtype,
+    cross_entropy,
+    gated_gelu,
+    linear,
+    takes_products,
+    token_nats,
+)
 
 Mask = Tensor | BlockMask | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
@@ -254,14 +262,11 @@ class Gemma3Model(nn.Module):
         return cross_entropy(h, self.embed_tokens.weight, targets.flatten(), rows, jitter)
 
     def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
-        """Return the nats (B, T) float32 of each target (B, T) after ids (B, T)."""
-        h, targets = self.hidden(ids).flatten(0, 1), targets.flatten()
-        losses = torch.empty(targets.shape, device=h.device)
-        for start in range(0, len(h), logits_chunk):
-            chunk = slice(start, start + logits_chunk)
-            logits = linear(h[chunk], self.embed_tokens.weight).float()
-            losses[chunk] = F.cross_entropy(logits, targets[chunk], reduction="none")
-        return losses.view(ids.shape)
+        """Return the nats (B, S) float32 of targets (B, S), which come after the last S of ids (B, T)."""
+        h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
+        pairs = zip(h.split(logits_chunk), targets.flatten().split(logits_chunk), strict=True)
+        losses = [token_nats(linear(chunk, self.embed_tokens.weight).float(), target) for chunk, target in pairs]
+        return torch.cat(losses).view(targets.shape)
 
     def compile(self, **options) -> None:
         """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one."""

@@ -176,7 +176,7 @@ def sample_entries(targets: Tensor, vocab_size: int, jitter: Tensor) -> tuple[Te
 
     targets: (N,) int64. jitter: (K,) float64, uniform in [0, 1), on the CPU. Return the entries (S,) int64, the places
     of the targets among them (N,), and the logarithm of each entry's weight (S,), float32: how many entries it stands
-    for. S is K, or more if more than half of K are targets. The entries that are no targets are cut into equal strata,
+    for. S is K, or more if more than half of K are targets. The entries that are not targets are cut into equal strata,
     in the order of their ids; one of each is drawn, which may be the same where two meet. So the sum of exp(logit) over
     all entries is estimated without bias (importance sampling: Bengio and Senécal 2003; with the targets of a batch:
     Jean et al. 2015, arXiv 1412.2007).
@@ -227,6 +227,13 @@ class CrossEntropyFunction(Function):
         grad_h, grad_head = ctx.saved_tensors
         scale = grad / len(grad_h)
         return grad_h.mul_(scale), grad_head.mul_(scale), None, None, None
+
+
+def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the nats (N,) of targets (N,) given logits (N, V) float32."""
+    rows = SOFTMAX_ROWS if logits.device.type == "cpu" else len(logits)
+    blocks = zip(logits.split(rows), targets.split(rows), strict=True)
+    return torch.cat([F.cross_entropy(block, target, reduction="none") for block, target in blocks])
 
 
 def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:

@@ -58,21 +58,22 @@ def score_strides(
     num_tokens, start_id = len(tokens.ids), getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
     scored = [(np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)) for _ in strides]
-    needed: dict[int, list[tuple[int, int]]] = defaultdict(
-        list
-    )  # start of a window → number of the stride, first token
+    needed: dict[int, list[tuple[int, int]]] = defaultdict(list)  # start of a window: number of the stride, first token
     for number, stride in enumerate(strides):
         for start, first in windows_to_score(num_tokens, seq_len, min(stride, seq_len)):
             needed[start].append((number, first))
-    starts = sorted(needed)
+    skipped = {start: min(first for _, first in needed[start]) - start for start in needed}  # tokens not to score
+    starts = sorted(needed, key=lambda start: (skipped[start], start))
     with tqdm(total=len(starts) * seq_len, unit="tok", unit_scale=True, desc="score", disable=None, leave=False) as bar:
         for begin in range(0, len(starts), batch_size):
             batch = starts[begin : begin + batch_size]
-            for start, row in zip(batch, score_windows(model, tokens, np.array(batch), seq_len, dtype), strict=True):
+            skip = skipped[batch[0]]  # the least of the batch
+            rows = score_windows(model, tokens, np.array(batch), seq_len, dtype, skip)
+            for start, row in zip(batch, rows, strict=True):
                 seen = positions_in_window(tokens.ids[start : start + seq_len], start_id)
                 for number, first in needed[start]:
                     losses, positions = scored[number]
-                    losses[first : start + seq_len] = row[first - start :]
+                    losses[first : start + seq_len] = row[first - start - skip :]
                     positions[first : start + seq_len] = seen[first - start :]
             bar.update(len(batch) * seq_len)
             between_batches()
@@ -96,12 +97,15 @@ def inputs_and_targets(tokens, starts: np.ndarray, seq_len: int, device) -> tupl
 
 
 @torch.inference_mode()
-def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.dtype) -> np.ndarray:
-    """Return the losses (B, T) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,)."""
+def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0) -> np.ndarray:
+    """Return the losses (B, T - skip) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,).
+
+    The first `skip` tokens of each window are context only.
+    """
     x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
     model.eval()
     with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
-        losses = model.token_losses(x, y)
+        losses = model.token_losses(x, y[:, skip:])
     model.train()
     return losses.float().cpu().numpy()
 

@@ -245,6 +245,13 @@ def test_chunked_loss_is_the_cross_entropy(rows, autocast):
         assert (found[name] - grads[name]).abs().max() <= (2e-2 if autocast else 1e-5) * largest, name
 
 
+def test_the_last_targets_have_the_same_losses_as_among_all():
+    model, ids, targets = build(TINY), draw_ids(TINY, 3, 20), draw_ids(TINY, 3, 20, seed=1)
+    each = model.token_losses(ids, targets, logits_chunk=7)
+    for count in (1, 13, 20):
+        assert torch.equal(model.token_losses(ids, targets[:, -count:]), each[:, -count:])
+
+
 def test_autocast_keeps_gradients_in_float32_and_near_the_float32_ones():
     model, ids, targets = build(SMALL_270M), draw_ids(SMALL_270M, 4, 40), draw_ids(SMALL_270M, 4, 40, seed=1)
     wanted = gradients(model, model.loss(ids, targets))

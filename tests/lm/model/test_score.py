@@ -46,7 +46,7 @@ class CountingModel:
     train = eval
 
     def token_losses(self, ids, targets):
-        return (ids + 1000 * targets).float()
+        return (ids[:, -targets.shape[1] :] + 1000 * targets).float()
 
 
 def stream(count):
@@ -67,18 +67,23 @@ class PositionModel(CountingModel):
     """Its loss depends on the position in the window; it counts the windows."""
 
     def __init__(self):
-        self.num_windows = 0
+        self.num_windows = self.num_targets = 0
 
     def token_losses(self, ids, targets):
         self.num_windows += len(ids)
-        return super().token_losses(ids, targets) + torch.arange(ids.shape[1]) / 64
+        self.num_targets += targets.numel()
+        return super().token_losses(ids, targets) + torch.arange(ids.shape[1])[-targets.shape[1] :] / 64
 
 
-@pytest.mark.parametrize(("strides", "num_windows"), [([4, 8], 10), ([8, 8], 6), ([3, 8], 15)])
-def test_a_window_that_several_strides_need_is_scored_once(strides, num_windows):
+@pytest.mark.parametrize(
+    ("strides", "num_windows", "num_targets"), [([4, 8], 10, 61), ([8, 8], 6, 48), ([3, 8], 15, 75)]
+)
+def test_a_window_that_several_strides_need_is_scored_once_and_tokens_that_none_needs_are_context_only(
+    strides, num_windows, num_targets
+):
     model = PositionModel()
     scored = score_strides(model, stream(42), 8, strides, 3, torch.float32)
-    assert model.num_windows == num_windows
+    assert (model.num_windows, model.num_targets) == (num_windows, num_targets)
     for stride, found in zip(strides, scored, strict=True):
         for ours, alone in zip(
             found, score_tokens(PositionModel(), stream(42), 8, stride, 2, torch.float32), strict=True
@@ -91,6 +96,8 @@ def test_chosen_windows_are_scored_as_among_windows_side_by_side():
     starts = np.array([0, 8, 12, 24, 36])
     losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32)
     assert losses.tolist() == [side_by_side[start : start + 4].tolist() for start in starts]
+    after = score_windows(CountingModel(), stream(41), starts, 4, torch.float32, skip=3)
+    assert after.tolist() == losses[:, 3:].tolist()
 
 
 def test_sums_by_document_and_figures():
