@@ -23,7 +23,7 @@ from lm.model.kernels import cross_entropy
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = {  # tokens, width, vocabulary
-    "default": (2048, 128, 8192),
+    "small": (2048, 128, 8192),
     "30 M parameters": (2048, 384, 50_257),
     "shape of Gemma 3 270M": (512, 640, 262_144),
 }
