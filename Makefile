@@ -2,6 +2,9 @@
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
+# Processes of the tests: half as many again as cores, for tests wait a third of their time.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
+
 .PHONY: all test test-slow test-lm-eval test-gguf test-cloud mutants reproduce prove report figures record speedrun first-experiment stories phenomena scaling bench bench-gpu rounding measure lint clean-runs clean-venv test-cluster torture
 all: .venv/ready
 	dvc repro
@@ -9,10 +12,10 @@ all: .venv/ready
 	@dvc metrics diff --targets metrics/data.json metrics/train.json metrics/eval.json
 
 test: .venv/ready-dev
-	python -m pytest -q -m "not slow" -n logical --dist loadfile --no-loadscope-reorder tests
+	python -m pytest -q -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 test-slow: .venv/ready-dev
-	python -m pytest -q -m slow -n logical --dist loadfile --no-loadscope-reorder tests
+	python -m pytest -q -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 # The tests that need lm-eval, which `make test` skips where it is not installed.
 test-lm-eval: .venv/ready-dev

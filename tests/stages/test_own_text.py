@@ -118,6 +118,7 @@ def test_own_text_runs_from_the_queue(workspace, tmp_path_factory):
     assert recorded(workspace, "near")["data/raw"] != recorded(workspace, "far")["data/raw"]
 
 
+@pytest.mark.slow
 def test_the_remedy_for_a_single_document_works_as_it_is_quoted(workspace):
     write_diary(workspace.folder / "data/local", "one\n\ntwo\n\nthree")
     refused = workspace.run("dvc", "exp", "run", *OWN, check=False)

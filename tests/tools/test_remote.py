@@ -130,6 +130,7 @@ def test_repro_alone_pulls_what_it_needs_also_from_another_s3_service(author, co
     assert contents(colleague) == contents(author)
 
 
+@pytest.mark.slow
 def test_nobody_repeats_the_run_of_a_colleague(author, colleague):
     """Start from the commit before the results. DVC does not push metrics and plots that are in git; `share` does."""
     colleague.run("git", "checkout", "-q", "--detach", "HEAD^")

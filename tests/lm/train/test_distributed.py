@@ -83,7 +83,7 @@ def alone(template):
     return found
 
 
-@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_sees_the_same_windows_and_has_the_same_losses(workspace, alone, count):
     Path("seen").mkdir()
     ended = run_ranks(count, record_batches, "seen")
