@@ -4,7 +4,7 @@ from support.mutant import Mutant
 
 MUTANTS = [
     Mutant("weights of sampled entries", "src/lm/model/kernels.py",
-           "    log_weights[len(present) :] = math.log(max(1.0, stratum))\n", "",
+           "                logits[:, first:] += log_weight", "                pass",
            "lm/model/test_sampled_softmax.py"),
     Mutant("entries drawn by chance", "src/lm/model/kernels.py", " + jitter[:num_drawn])", ")",
            "lm/model/test_sampled_softmax.py"),

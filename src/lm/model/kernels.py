@@ -167,19 +167,19 @@ def cross_entropy(h: Tensor, head: Tensor, targets: Tensor, rows: int, jitter: T
     """
     if jitter is None or len(jitter) >= len(head):
         return CrossEntropyFunction.apply(h, head, targets, rows, None)  # pyright: ignore[reportReturnType]
-    entries, targets, log_weights = sample_entries(targets, len(head), jitter)
-    return CrossEntropyFunction.apply(h, head[entries], targets, rows, log_weights)  # pyright: ignore[reportReturnType]
+    entries, targets, drawn = sample_entries(targets, len(head), jitter)
+    return CrossEntropyFunction.apply(h, head[entries], targets, rows, drawn)  # pyright: ignore[reportReturnType]
 
 
-def sample_entries(targets: Tensor, vocab_size: int, jitter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def sample_entries(targets: Tensor, vocab_size: int, jitter: Tensor) -> tuple[Tensor, Tensor, tuple[int, float]]:
     """Choose entries of the vocabulary for a softmax: all that are targets, and a sample of the others.
 
-    targets: (N,) int64. jitter: (K,) float64, uniform in [0, 1), on the CPU. Return the entries (S,) int64, the places
-    of the targets among them (N,), and the logarithm of each entry's weight (S,), float32: how many entries it stands
-    for. S is K, or more if more than half of K are targets. The entries that are not targets are cut into equal strata,
-    in the order of their ids; one of each is drawn, which may be the same where two meet. So the sum of exp(logit) over
-    all entries is estimated without bias (importance sampling: Bengio and Senécal 2003; with the targets of a batch:
-    Jean et al. 2015, arXiv 1412.2007).
+    targets: (N,) int64. jitter: (K,) float64, uniform in [0, 1), on the CPU. Return the entries (S,) int64, the targets
+    first; the places of the targets among them (N,); and the first place of a drawn entry, with the logarithm of how
+    many entries each drawn one stands for. S is K, or more if more than half of K are targets. The entries that are not
+    targets are cut into equal strata, in the order of their ids; one of each is drawn, which may be the same where two
+    meet. So the sum of exp(logit) over all entries is estimated without bias (importance sampling: Bengio and Senécal
+    2003; with the targets of a batch: Jean et al. 2015, arXiv 1412.2007).
     """
     present, places = targets.unique(return_inverse=True)
     is_absent = torch.ones(vocab_size, dtype=torch.bool, device=targets.device).index_fill_(0, present, False)
@@ -188,21 +188,19 @@ def sample_entries(targets: Tensor, vocab_size: int, jitter: Tensor) -> tuple[Te
     stratum = len(absent) / max(1, num_drawn)
     drawn = (torch.arange(num_drawn) + jitter[:num_drawn]) * stratum  # on the CPU: GPUs may lack float64
     drawn = drawn.long().clamp_(max=len(absent) - 1).to(absent.device)  # a jitter next to 1 is rounded up to it
-    log_weights = torch.zeros(len(present) + num_drawn, device=targets.device)
-    log_weights[len(present) :] = math.log(max(1.0, stratum))
-    return torch.cat([present, absent[drawn]]), places, log_weights
+    return torch.cat([present, absent[drawn]]), places, (len(present), math.log(max(1.0, stratum)))
 
 
 class CrossEntropyFunction(Function):
     """Compute the mean nats of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
 
-    `log_weights` (V,), if any, are added to the logits.
+    `drawn`, if any, is a place and a log weight, which is added to the logits of all entries from that place on.
 
     The forward pass computes the gradients too, so that at most (rows, V) logits are in memory.
     """
 
     @staticmethod
-    def forward(ctx, h, head, targets, rows, log_weights):
+    def forward(ctx, h, head, targets, rows, drawn):
         """Return the mean nats, float32; save both gradients, not yet divided by N."""
         loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
         dtype = compute_dtype(h)
@@ -212,8 +210,9 @@ class CrossEntropyFunction(Function):
         for start in range(0, len(h), rows):
             chunk = slice(start, start + rows)
             logits = product(narrow_h[chunk], narrow_head.T)  # (rows, V)
-            if log_weights is not None:
-                logits += log_weights
+            if drawn is not None:
+                first, log_weight = drawn
+                logits[:, first:] += log_weight  # a tensor of float32 would widen all logits for a while
             loss += nats_and_gradient_(logits, targets[chunk])
             grad_h[chunk] = product(logits, narrow_head)
             grad_chunk = product(logits.T, narrow_h[chunk])  # (V, C)
