@@ -93,19 +93,29 @@ def records() -> str:
 
 
 def table_of_records(found: dict) -> str:
-    """Return a row for each recipe: its tokens, its losses, and how they differ from those of the recipe before."""
+    """Return a row for each recipe: its tokens, its losses, and how they differ from those of the recipe before.
+
+    A recipe that was trained again for those that were appended to it has a row for each day.
+    """
     head = f"| recipe | tokens | seconds | bits per byte, {len(found['seeds'])} seeds | change | p |"
-    rows = [head, "|---|---|---|---|---|---|"]
+    rows, name = [head, "|---|---|---|---|---|---|"], ""
     for row in found["rows"]:
-        value, p_value = (row.get("change", {}).get(key) for key in ("value", "p_value"))
-        seconds = [run["seconds"] for run in row["runs"]]
-        cells = (
-            row["recipe"], f"{row['tokens']:,}", f"{min(seconds):.0f} to {max(seconds):.0f}",
-            spread([run["bits_per_byte"] for run in row["runs"]]), "–" if value is None else f"{value:+.3f}",
-            "–" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}",
-        )  # fmt: skip
-        rows.append(f"| {' | '.join(cells)} |")
+        if again := row.get("runs_of_recipe_before"):
+            rows.append(row_of_record(f"{name}, on a later day", again, {}))
+        name = row["recipe"]
+        rows.append(row_of_record(name, row["runs"], row.get("change", {})))
     return "\n".join([f"Measured on {found['machine']}.", "", *rows])
+
+
+def row_of_record(name: str, runs: list[dict], change: dict) -> str:
+    """Return a row of that table."""
+    value, p_value, seconds = change.get("value"), change.get("p_value"), [run["seconds"] for run in runs]
+    cells = (
+        name, f"{runs[0]['tokens']:,}", f"{min(seconds):.0f} to {max(seconds):.0f}",
+        spread([run["bits_per_byte"] for run in runs]), "–" if value is None else f"{value:+.3f}",
+        "–" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
 
 
 def cross_entropy() -> str:

@@ -26,7 +26,7 @@ UTILISATION = 0.4  # of it
 VOCAB_SIZES = {"gpt2": 50_257}
 STORIES, ADAMW = (
     "-S data.source=tinystories",
-    "-S train.optimizer=adamw -S train.peak_lr=0.0006 -S train.min_lr=0.00006",
+    "-S train.optimizer=adamw -S train.peak_lr=0.0006 -S train.min_lr=0.00006 -S train.beta1=0.9",
 )
 LARGE = (
     f"{STORIES} -S tokenizer.name=gpt2 -S model.name={{model}} -S train.compile=true",
@@ -41,7 +41,8 @@ RECIPES = {
         f"{STORIES} -S presets.yaml:tokenizers.bpe.vocab_size=16384 -S model.name=small",
         "-S train.seq_len=512 -S train.micro_batch_tokens=8192 -S train.batch_tokens=16384",
         "-S train.numerics=fast -S train.sampled_vocab_size=null -S train.max_tokens=32768000",
-        f"{ADAMW} -S train.warmup_steps=100",
+        ADAMW,
+        "-S train.beta2=0.99 -S train.warmup_steps=100",
         "-S train.log_every_tokens=327680 -S train.eval_every_tokens=3276800 -S train.eval_tokens=131072",
     ),
     "B": tuple(line.format(model="gpt2_size", seq_len=1024) for line in LARGE),

@@ -2,10 +2,12 @@
 
     PYTHONPATH=src python benchmarks/speedrun.py [--set train.peak_lr=0.014]     # make speedrun
     PYTHONPATH=src python benchmarks/speedrun.py --record [--seeds 1 2 3]        # trains every recipe of speedrun.yaml
+    PYTHONPATH=src python benchmarks/speedrun.py --append [--seeds 1 2 3]        # those that are not recorded yet
 
 All use fast numerics and train on text before the default validation text, of which recipes must know nothing. A
-recipe trains as many tokens as it takes in the time: `--record` measures the steps of all recipes in turns first, so
-that a machine whose speed drifts treats them alike. The loss is that of the rest of the training text, in windows side
+recipe trains as many tokens as it takes in the time: the steps of all recipes are measured in turns first, so that a
+machine whose speed drifts treats them alike. `--append` trains the last recorded recipe again beside the new ones, so
+that each change is that of runs side by side. The loss is that of the rest of the training text, in windows side
 by side. Writes benchmarks/results/speedrun_PROCESSOR.json, because each kind of processor has its own speeds.
 """
 
@@ -14,6 +16,7 @@ import dataclasses
 import itertools
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +27,7 @@ import numpy as np
 import torch
 import yaml
 
-from harness import busy_share, hardware, interleave, summary, versions, write_results
+from harness import busy_share, hardware, interleave, versions, write_results
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model, ModelParams
@@ -47,7 +50,7 @@ BEFORE_VALIDATION = {
     "sources.torch_headers.validation.split": "train",
     "sources.torch_headers.validation.start_char": NUM_CHARS,
 }
-STEPS_OF_A_TURN, ROUNDS = 8, 9
+STEPS_OF_A_TURN, ROUNDS = 4, 90
 Step = Callable[[], object]
 
 
@@ -75,7 +78,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters to try")
     parser.add_argument("--record", action="store_true", help="train every recipe of speedrun.yaml")
-    parser.add_argument("--out", type=Path, help="file of --record")
+    parser.add_argument("--append", action="store_true", help="train the new ones and the one before")
+    parser.add_argument("--out", type=Path, help="file of --record and --append")
     return parser.parse_args()
 
 
@@ -114,11 +118,21 @@ def make_step(folder: Path) -> tuple[Step, int]:
 
 
 def token_rates(folders: list[Path]) -> list[dict]:
-    """Measure the tokens per second of each folder's recipe in turns; return median, min and max."""
+    """Measure the tokens per second of each folder's recipe in turns; return median, min and max.
+
+    A machine's speed may drift from round to round by more than recipes differ. So the median is that of a recipe's
+    speed relative to its round, times the median speed of the rounds.
+    """
     steps = [make_step(folder) for folder in folders]
     turns = {str(i): lambda step=step: [step() for _ in range(STEPS_OF_A_TURN)] for i, (step, _) in enumerate(steps)}
-    seconds = interleave(turns, ROUNDS)
-    return [summary([STEPS_OF_A_TURN * steps[int(i)][1] / s for s in times]) for i, times in seconds.items()]
+    seconds = np.array(list(interleave(turns, ROUNDS).values()))  # (recipes, rounds)
+    rates = STEPS_OF_A_TURN * np.array([[tokens] for _, tokens in steps]) / seconds
+    round_rates = rates.mean(axis=0)
+    medians = np.median(rates / round_rates, axis=1) * np.median(round_rates)
+    return [
+        {"median": float(median), "min": float(own.min()), "max": float(own.max())}
+        for median, own in zip(medians, rates, strict=True)
+    ]
 
 
 def train(folder: Path, num_tokens: int, seed: int) -> dict:
@@ -127,8 +141,35 @@ def train(folder: Path, num_tokens: int, seed: int) -> dict:
 
 
 def record(folder: Path, args: argparse.Namespace) -> None:
-    """Train every recipe with every seed, the recipes in turns, and write the result."""
-    recipes, busy = read_recipes(), [busy_share()]
+    """Train every recipe with every seed, or with --append those that are not recorded yet, and write the result."""
+    recipes, out, busy = read_recipes(), args.out or result_file(), [busy_share()]
+    kept = recorded_rows(out, recipes, args) if args.append else []
+    rows = train_recipes(folder, recipes[max(0, len(kept) - 1) :], args)
+    if kept:
+        rows[1]["runs_of_recipe_before"] = rows[0]["runs"]
+        rows = kept + rows[1:]
+    busy.append(busy_share())
+    seconds = {row["recipe"]: [run["seconds"] for run in row["runs"]] for row in rows}
+    write_results(
+        out, "speedrun", seconds=seconds, ours=recipes[-1].name, busy=busy,
+        budget_s=args.seconds, seeds=args.seeds, machine=machine_name(), threads=torch.get_num_threads(), rows=rows,
+        versions=versions("torch"),
+    )  # fmt: skip
+
+
+def recorded_rows(path: Path, recipes: list[Recipe], args: argparse.Namespace) -> list[dict]:
+    """Return the rows of a result that new recipes can follow; exit if they are of other recipes, time or seeds."""
+    found, names = _read(path), [each.name for each in recipes]
+    recorded = [row["recipe"] for row in found["rows"]]
+    if recorded != names[: len(recorded)] or len(recorded) == len(names):
+        sys.exit(f"{path} has the recipes {', '.join(recorded)}, needed: the first ones of {RECIPES.name}, and not all")
+    if (found["budget_s"], found["seeds"]) != (args.seconds, args.seeds):
+        sys.exit(f"{path} has {found['budget_s']:.0f} s and seeds {found['seeds']}, needed: --seconds and --seeds")
+    return found["rows"]
+
+
+def train_recipes(folder: Path, recipes: list[Recipe], args: argparse.Namespace) -> list[dict]:
+    """Train recipes in turns, and return a row for each, with its change from the one before."""
     folders = [prepare(folder / str(i), BEFORE_VALIDATION | each.values) for i, each in enumerate(recipes)]
     rows = [
         {"recipe": each.name, "tokens_per_s": rate, "tokens": int(args.seconds * rate["median"]), "runs": []}
@@ -142,13 +183,7 @@ def record(folder: Path, args: argparse.Namespace) -> None:
         row["change"] = welch(losses(before), losses(row))._asdict()
     for row in rows:
         row |= {"bits_per_byte": float(losses(row).mean()), "tokens": row["runs"][0]["tokens"]}
-    busy.append(busy_share())
-    seconds = {row["recipe"]: [run["seconds"] for run in row["runs"]] for row in rows}
-    write_results(
-        args.out or result_file(), "speedrun", seconds=seconds, ours=recipes[-1].name, busy=busy,
-        budget_s=args.seconds, seeds=args.seeds, machine=machine_name(), threads=torch.get_num_threads(), rows=rows,
-        versions=versions("torch"),
-    )  # fmt: skip
+    return rows
 
 
 def losses(row: dict) -> np.ndarray:
@@ -195,7 +230,7 @@ def main() -> None:
     machine.keep_freed_memory()
     print(f"{machine_name()}; numerics fast", flush=True)
     with tempfile.TemporaryDirectory(prefix="speedrun-") as name:
-        (record if args.record else try_once)(Path(name), args)
+        (record if args.record or args.append else try_once)(Path(name), args)
 
 
 if __name__ == "__main__":

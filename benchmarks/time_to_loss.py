@@ -118,7 +118,7 @@ def curve_of_ours(folder: Path, budgets: list[float], seed: int) -> list[dict]:
 
 
 def seconds_to(target: float, curve: list[dict]) -> float | None:
-    """Return the training seconds of the shortest run at or below the target, or None."""
+    """Return the training seconds of the smallest budget whose run is at or below the target, or None."""
     return next((point["seconds"] for point in curve if point["bits_per_byte"] <= target), None)
 
 
