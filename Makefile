@@ -71,14 +71,15 @@ record: .venv/ready
 
 # Run the README's first experiment: benchmarks/results/first_experiment.txt.
 first-experiment: .venv/ready
-	dvc exp run --temp --force -n first -S train.seq_len=256
+	dvc exp run --temp --force -n first -S train.seq_len=512
 	dvc metrics diff HEAD first > benchmarks/results/first_experiment.txt
 	$(MAKE) figures
 
 # Train on stories of known entropy, as an experiment: benchmarks/results/stories.json.
 STORIES = -S data.source=stories -S presets.yaml:tokenizers.bpe.vocab_size=4096 -S train.seq_len=256 \
 	-S train.batch_tokens=2048 -S train.micro_batch_tokens=2048 -S train.peak_lr=0.014 \
-	-S train.decay_share=0.5 -S train.sampled_vocab_size=null -S train.max_tokens=2662400 \
+	-S train.decay_share=0.5 -S train.beta1=0.9 -S train.beta2=0.99 -S presets.yaml:models.tiny.sliding_window=64 \
+	-S train.sampled_vocab_size=null -S train.max_tokens=2662400 \
 	-S eval.stride_fraction=0.125
 stories: .venv/ready
 	dvc exp run --temp --force -n stories $(STORIES)

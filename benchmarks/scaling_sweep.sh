@@ -14,13 +14,13 @@ budgets=${BUDGETS:-153600,460800,1382400}
 out=${OUT:-benchmarks/results/scaling}
 
 data=(-S "data.source=${SOURCE:-stories}" -S presets.yaml:tokenizers.bpe.vocab_size=1024)
-recipe=(-S train.seq_len=256 -S train.batch_tokens=1024 -S train.micro_batch_tokens=1024 -S train.warmup_steps=20 -S train.decay_share=0.5 -S train.beta2=0.95 -S train.sampled_vocab_size=null -S eval.stride_fraction=0.5 -S eval.num_samples=1)
+recipe=(-S train.seq_len=256 -S train.batch_tokens=1024 -S train.micro_batch_tokens=1024 -S train.warmup_steps=20 -S train.decay_share=0.5 -S train.beta1=0.9 -S train.beta2=0.95 -S train.sampled_vocab_size=null -S eval.stride_fraction=0.5 -S eval.num_samples=1)
 
 # Four layers of four heads, two key/value heads; the rest as in the model `tiny`.
 # The learning rate is proportional to 1/sqrt(width).
 shape() {
 	local width=$1 head=$(($1 / 4)) of=presets.yaml:models.tiny
-	echo "-S $of.n_layer=4 -S $of.n_head=4 -S $of.n_kv_head=2 -S $of.d_model=$width -S $of.head_dim=$head -S $of.query_scale=$head -S $of.d_ff=$(((width * 8 / 3 + 4) / 8 * 8))" \
+	echo "-S $of.n_layer=4 -S $of.sliding_window=64 -S $of.n_head=4 -S $of.n_kv_head=2 -S $of.d_model=$width -S $of.head_dim=$head -S $of.query_scale=$head -S $of.d_ff=$(((width * 8 / 3 + 4) / 8 * 8))" \
 		"-S train.peak_lr=$(awk "BEGIN { printf \"%.4f\", 0.014 * sqrt(192 / $width) }")"
 }
 
