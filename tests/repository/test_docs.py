@@ -183,6 +183,14 @@ def test_the_page_of_metrics_lists_the_metrics():
     assert listed == [name for name in figures.read("default")["metrics"] if name != "train_seconds"]
 
 
+def test_at_most_ten_metrics_are_committed():
+    """`dvc metrics diff` must fit a terminal."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
+    files = [name for stage in stages for entry in stage.get("metrics", []) for name in entry]
+    names = [name for file in files for name in json.loads((ROOT / file).read_text())]
+    assert len(names) == len(set(names)) <= 10
+
+
 def test_the_words_about_the_example_runs_fit_their_results():
     seeds = text_of("benchmarks/results/optimizers.md")
     assert "`muon-1…muon-5` is better than `adamw-1…adamw-5`" in seeds and "409,600" in seeds
