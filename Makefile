@@ -38,13 +38,13 @@ test-cluster: .venv/ready-dev
 
 # Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev
-	PYTHONPATH=benchmarks:src:tests python tests/mutants.py
+	PYTHONPATH=src:tests python tests/mutants.py
 
 # Power cuts, failing calls, signals, a long run, hostile files: two hours, benchmarks/results/torture/.
 TORTURE = crash_states failing_calls hostile_files signal_moments concurrency long_life
 torture: .venv/ready-dev
 	set -e; for name in $(TORTURE); do \
-		OMP_NUM_THREADS=1 PYTHONPATH=benchmarks:src:tests python tests/torture/$$name.py; done
+		OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/$$name.py; done
 
 # Run the committed pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json.
 reproduce: .venv/ready
@@ -61,7 +61,6 @@ report: .venv/ready
 # Write every figure of README.md, docs/ and data/README.md from committed results.
 FIGURES = PYTHONPATH=src:benchmarks python benchmarks/figures.py
 figures: .venv/ready
-	python benchmarks/house.py > /dev/null
 	$(FIGURES)
 
 # Record the default run of the workspace, then write the pages.

@@ -16,7 +16,6 @@ import figures_bits
 import figures_evaluation
 import figures_speed
 import figures_torture
-import house as house_shape
 import recipes
 import summarize
 from lm.core.files import write_text
@@ -185,19 +184,12 @@ def scaling() -> str:
     return f"{law}\n{error}\n\n{predicted}"
 
 
-def house() -> str:
-    """docs/architecture.md: the shape of this repository beside its peers, as benchmarks/house.py measured them."""
-    head = f"| {' | '.join(house_shape.COLUMNS)} |\n{'|---' * len(house_shape.COLUMNS)}|"
-    peers = (RESULTS / "house_peers.md").read_text(encoding="utf-8")
-    return f"{head}\n{house_shape.row('this project', read('house'))}\n{peers}"
-
-
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
     "default-data": default_data, "weights": weights,
     "optimizers": optimizers, "documents": documents, "document-mask": document_mask, "scaling": scaling,
     "interval-coverage": interval_coverage, "scaling-coverage": scaling_coverage, "longer-runs": longer_runs,
-    "house": house, **figures_bits.FRAGMENTS, **figures_evaluation.FRAGMENTS,
+    **figures_bits.FRAGMENTS, **figures_evaluation.FRAGMENTS,
     **figures_speed.FRAGMENTS, **figures_torture.FRAGMENTS,
 }  # fmt: skip
 

@@ -14,9 +14,9 @@ from dvc.utils.hydra import apply_overrides
 
 import resolve
 from lm.core.params import read_yaml
-from stages import params_file
 from support import ROOT
 from support.refusal import files_below, refused
+from support.stages import params_file
 from support.workspace import Workspace
 
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import audit
-from large_audit import measure
 from lm.core.files import read_json
 from lm.text.duplicates import write_digests
 from support.refusal import refused
+from support.tiny_documents import measure
 from support.tokenize_cases import ALL, TEXT, make_project, run_audit, tokenize, write_params, write_raw
 
 
@@ -93,7 +93,7 @@ def test_another_tokenizer_is_refused(project, capsys):
     ("documents", "most_bytes"), [(2_000, 350e6), pytest.param(2_000_000, 700e6, marks=pytest.mark.slow)]
 )
 def test_tiny_documents_take_bounded_memory(documents, most_bytes):
-    """Ten million are measured by benchmarks/large_audit.py."""
+    """Ten million take 859 MB, 376 of them mapped token files (benchmarks/results/large_audit.json)."""
     found = measure(documents)
     assert found["documents"] == documents and found["duplicates"]["train"] > 0.05 * documents
     assert found["peak_resident_bytes"] < most_bytes

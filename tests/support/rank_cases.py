@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("src", "benchmarks", "tests")]
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("src", "tests")]
 
 import torch.distributed as dist
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from stages import change_params, params_file
 from support import ROOT
+from support.stages import change_params, params_file
 
 MICRO_MODEL = {
     "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "sliding_window": 8,

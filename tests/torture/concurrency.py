@@ -1,6 +1,6 @@
 """Run experiments beside each other on one cache, kill some, and compare all with runs of one at a time.
 
-    PYTHONPATH=benchmarks:src:tests python tests/torture/concurrency.py [--minutes 10] [--seed 1]
+    PYTHONPATH=src:tests python tests/torture/concurrency.py [--minutes 10] [--seed 1]
 
 Four lanes run `dvc exp run --temp --force` one after the other, and two workers run DVC's queue, all in one repository
 and mostly with the same seeds of training, so that they share inputs, cache and run folders. Now and then a random

@@ -1,6 +1,6 @@
 """Cut the power after every file operation of every stage, in every way that loses data, and recover.
 
-    PYTHONPATH=benchmarks:src:tests python tests/torture/crash_states.py [--sample | --all]
+    PYTHONPATH=src:tests python tests/torture/crash_states.py [--sample | --all]
 
 For every state of the disk that a cut can leave (disk.py): each final path holds a whole file, old or new; nothing is
 lost that was reported as done; a reader refuses mixed outputs in one sentence; and the same stage, run again, ends with

@@ -1,6 +1,6 @@
 """Read mutated files with every reader: nothing may run, hang, crash, write elsewhere or take much memory.
 
-    PYTHONPATH=src:benchmarks:tests python tests/torture/hostile_files.py [--share 0.01] [--only READER]
+    PYTHONPATH=src:tests python tests/torture/hostile_files.py [--share 0.01] [--only READER]
 
 An input is refused with one of the errors of lm.core.errors, or read as what it is. Forked processes read the inputs;
 an input is its reader's name and a seed, and `check(reader, seed)` tries one again in this process.

@@ -1,6 +1,6 @@
 """Train for very many tiny steps, while the clock jumps and the disk of .runs fills up, and watch what grows.
 
-    PYTHONPATH=benchmarks:src:tests python tests/torture/long_life.py [--steps 50000]
+    PYTHONPATH=src:tests python tests/torture/long_life.py [--steps 50000]
 
 A state is saved every 2 seconds. At half of the steps no state can be written any more (a limit on the size of files
 stands in for the full disk): the stage ends with 5 and one sentence, and goes on once there is space. Memory, open

@@ -1,6 +1,6 @@
 """Send signals to `dvc repro` at moments spread over its life, the imports included, and recover with one command.
 
-    PYTHONPATH=benchmarks:src:tests python tests/torture/signal_moments.py [--moments 200] [--minutes 60]
+    PYTHONPATH=src:tests python tests/torture/signal_moments.py [--moments 200] [--minutes 60]
 
 Each moment runs one stage of the small pipeline below a shell, and sends SIGINT, SIGTERM or SIGKILL to DVC, to the
 stage, to the shell or to the process group. Then every process must end; what dvc.lock records must be what an

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import shim
 import yaml
 
-from stages import change_params, stage_folder
 from support import ROOT
+from support.stages import change_params, stage_folder
 from support.workspace import MICRO_MODEL
 
 Tree = dict[str, bytes | None]  # the files of a folder; None: a folder

@@ -9,7 +9,7 @@ import pytest
 
 from support import ROOT
 
-PATHS = os.pathsep.join(str(ROOT / name) for name in ("benchmarks", "src", "tests"))
+PATHS = os.pathsep.join(str(ROOT / name) for name in ("src", "tests"))
 
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or not sys.platform.startswith("linux"), reason="needs Linux and a C compiler"

@@ -1,7 +1,7 @@
 """Encode chunks of documents with gigatoken: tiktoken's ids, many times faster.
 
 tiktoken is the reference. gigatoken uses the characters of Unicode 17, tiktoken those of Unicode 16;
-benchmarks/fuzz_tokenizers.py found no other difference between the versions in COMPARED, with any pattern of SCHEMES.
+no other difference between the versions in COMPARED was found with any pattern of SCHEMES (fuzz_tokenizers.json).
 Therefore tiktoken encodes every document with a character that is new, and both encode a sample of the others. After
 an EngineDifference the caller encodes everything again with tiktoken alone.
 """

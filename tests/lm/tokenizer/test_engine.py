@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fuzz_tokenizers import LONG_RUNS, characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
 from lm.tokenizer import engine as engine_module
 from lm.tokenizer.engine import (
     COMPARED,
@@ -24,6 +23,7 @@ from lm.tokenizer.engine import (
 from lm.tokenizer.load import load_tokenizer, well_formed
 from lm.tokenizer.pretokenize import PATTERNS
 from support import ROOT
+from support.fuzz import LONG_RUNS, characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
 from support.memory import MEASURE
 from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
 
@@ -78,13 +78,13 @@ def test_only_characters_of_the_rule_differ(bpe):
 
 
 def test_every_character_of_the_rule_differs(bpe, monkeypatch):
-    monkeypatch.setattr("fuzz_tokenizers.scalars", lambda: NEW)
+    monkeypatch.setattr("support.fuzz.scalars", lambda: NEW)
     assert characters_that_differ(open_engine(bpe), bpe, ["{0}'s"]) == set(NEW)
     assert len(NEW) == 4657 and NEW[0] == "\u088f"
 
 
 def test_every_mark_of_the_rule_of_o200k_differs(o200k, monkeypatch):
-    monkeypatch.setattr("fuzz_tokenizers.scalars", lambda: NEW_TO_O200K)
+    monkeypatch.setattr("support.fuzz.scalars", lambda: NEW_TO_O200K)
     contexts = ["{0}'s", "A{0}a{0}B", "b{0}{0} {0}!"]
     assert characters_that_differ(open_engine(o200k), o200k, contexts) == set(NEW_TO_O200K)
     assert len(NEW_TO_O200K) == len(NEW) + 42

@@ -10,13 +10,13 @@ import tiktoken
 import tiktoken_ext.openai_public
 from hypothesis import strategies
 
-from fuzz_tokenizers import PIECES as FUZZ_PIECES
-from fuzz_tokenizers import seeded_strings
 from lm.core.files import read_json, write_json
 from lm.tokenizer import pretokenize
 from lm.tokenizer.byte_level import train_ranks
 from lm.tokenizer.load import load_tokenizer, open_backend, well_formed
 from lm.tokenizer.pretokenize import IN_LINE, LINE_ENDS, LONG_RUN_CHARS, PATTERNS, backend_pretokenizer
+from support.fuzz import PIECES as FUZZ_PIECES
+from support.fuzz import seeded_strings
 from support.properties import check_examples
 from support.tokenizer_cases import TEXTS, auto_ids, digests, write_bpe
 

@@ -1,14 +1,8 @@
-"""What the audit of ten million tiny documents takes: memory, time and space on the disk.
+"""The stage audit on many tiny documents, in a process of its own: memory, time, space on the disk.
 
-    PYTHONPATH=src python benchmarks/large_audit.py [--documents 10000000]
-
-Writes parquet files of documents of about 20 characters, a tenth of which occur twice, and their token files (a
-vocabulary of bytes), a fifth of them for validation, and runs the stage audit in a process of its own. Of 100 million,
-each further document takes a byte of memory (lm.text.duplicates) and as much disk as these. Writes
-benchmarks/results/large_audit.json.
+The documents have about 20 characters, a tenth occurs twice, a fifth is for validation; the vocabulary is one of bytes.
 """
 
-import argparse
 import subprocess
 import sys
 import threading
@@ -20,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness import busy_share, hardware, versions
 from lm.core.files import read_json, write_json
 from lm.text.documents import describe_source
 from lm.text.parquet import describe_split
@@ -28,10 +21,9 @@ from lm.text.selection import describe_selection, write_selection
 from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import write_tokens
+from support import ROOT
 
-RESULTS = Path(__file__).resolve().parent / "results" / "large_audit.json"
-SRC = Path(__file__).resolve().parent.parent / "src"
-BATCH, VALIDATION_SHARE, ON_PAPER = 100_000, 0.2, 100_000_000
+BATCH, VALIDATION_SHARE = 100_000, 0.2
 MEASURE = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr)
@@ -124,7 +116,7 @@ def measure(documents: int) -> dict:
         inputs = ("raw", "selection", "tokenizer", "audit", "metrics")
         options = [word for each in inputs for word in (f"--{each}", str(folder / each))]
         options += ["--train", str(folder / "train.bin"), "--validation", str(folder / "validation.bin")]
-        command = [sys.executable, "-c", MEASURE, sys.executable, str(SRC / "audit.py"), *options]
+        command = [sys.executable, "-c", MEASURE, sys.executable, str(ROOT / "src" / "audit.py"), *options]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         peak, seconds = done.stdout.split()
         is_over.set()
@@ -141,36 +133,3 @@ def measure(documents: int) -> dict:
             "output_bytes": bytes_below(folder / "audit"),
             "cpu_seconds": float(seconds),
         }
-
-
-def extrapolate(measured: dict) -> dict:
-    """Return what ON_PAPER documents take; memory without the pages of mapped files, which the kernel takes back."""
-    times, more = ON_PAPER / measured["documents"], ON_PAPER - measured["documents"]
-    own_bytes = measured["peak_resident_bytes"] - measured["mapped_bytes"] + more
-    return {
-        "documents": ON_PAPER,
-        "own_memory_bytes": own_bytes,
-        "largest_disk_bytes": times * measured["largest_disk_bytes"],
-    }
-
-
-def main() -> None:
-    """Measure, extrapolate, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=10_000_000)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    busy = [busy_share()]
-    measured = measure(args.documents)
-    busy.append(busy_share())
-    on_paper = extrapolate(measured)
-    write_json(args.out, {
-        "benchmark": "large_audit", "hardware": hardware(), "busy_shares": busy,
-        "versions": versions("numpy", "pyarrow"), "measured": measured, "on_paper": on_paper,
-    })  # fmt: skip
-    print(f"{measured['documents']:,} documents: {measured['peak_resident_bytes'] / 1e6:.0f} MB at the peak")
-    print(f"{ON_PAPER:,} documents: {on_paper['own_memory_bytes'] / 1e6:.0f} MB without mapped files")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,112 @@
+"""Strings on which gigatoken is compared with tiktoken: every character, seeded pieces, long runs.
+
+Words, contractions, white space, digits, special strings, NUL, characters of every plane, the neighbours of those that
+differ, and lone surrogates, which become U+FFFD as everywhere.
+"""
+
+import itertools
+import random
+import re
+import string
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lm.text.documents import Chunk
+from lm.tokenizer.engine import END, NEW_CHARACTERS, NEW_MARKS, SCHEMES, Engine
+from lm.tokenizer.load import Tokenizer, well_formed
+from lm.tokenizer.pretokenize import PATTERNS
+
+BATCH = 1 << 16
+
+PIECES = [
+    *("<|endoftext|>", "<|fim_prefix|>", "<bos>", "<eos>", "<start_of_turn>", "<0x0A>", "▁", "Ġ", "\0", "\ufeff"),
+    *("'s", "'t", "'ll", "'ve", "'re", "'d", "'m", "'S", "'LL", "’s", "''", "'", "''s", "'l", "'v", "don't"),
+    *(" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\x0b", "\x0c", "\x1c", "\x85", "\u00a0", "\u1680"),
+    *("\u2003", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\u180e"),
+    *("0", "1234567", "٣", "Ⅷ", "½", "²", "⑳", "the", " the", "Hello", " World", "camelCase", "snake_case", "ALLCAPS"),
+    *("é", "e\u0301", "ß", "ſ", "İ", "ǅ", "!?", "...", "//", "{", "};", "_", "->", "::", "#include", "漢字", "한국"),
+    *("العربية", "हिन्दी", "ไทย", "👩\u200d👩\u200d👧", "🇩🇪", "\ud800", "\udfff", "\ud83d\ude00", "\ufffd", "\ufffe"),
+]
+ANY_NEW = SCHEMES[PATTERNS["o200k"]][1]
+NEW = re.findall(r"[0-9A-F]+", f"{NEW_CHARACTERS} {NEW_MARKS}")
+NEIGHBOURS = [c for code in NEW for c in map(chr, (int(code, 16) - 1, int(code, 16) + 1)) if not re.match(ANY_NEW, c)]
+
+
+def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
+    """Strings of 0 to 40 pieces; one in 1,000 holds a run of up to 2,000 times the same piece."""
+    draw = random.Random(seed)
+
+    def piece() -> str:
+        kind = draw.random()
+        if kind < 0.55:
+            return draw.choice(PIECES)
+        if kind < 0.8:
+            return draw.choice(string.printable) * draw.choice([1, 1, 2, 3, 9])
+        if kind < 0.85:
+            return draw.choice(NEIGHBOURS)
+        return chr(draw.randrange(0x3000 if kind < 0.9 else 0x10000 if kind < 0.95 else 0x110000))
+
+    for index in range(num_strings):
+        text = "".join(piece() for _ in range(draw.randrange(41)))
+        yield text + piece() * draw.randrange(2000) + piece() if index % 1000 == 999 else text
+
+
+LONG_RUNS = [
+    first + unit * 1_000_000 + last
+    for unit in (" ", "\n", "a", "é", "0", "!", "'", "\0", "ab", " \n", "字")
+    for first, last in (("", ""), ("x", "y"), ("", "\n"))
+]
+
+
+def scalars() -> list[str]:
+    """Every character that UTF-8 can hold, but END."""
+    return [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chr(code) != END]
+
+
+def batches_of(texts, size: int = BATCH) -> Iterator[pa.Array]:
+    """The texts, well formed, in Arrow arrays of up to `size`."""
+    texts = iter(texts)
+    while batch := [well_formed(text) for text in itertools.islice(texts, size)]:
+        yield pa.array(batch, pa.large_string())
+
+
+def chunk_of(texts: pa.Array) -> Chunk:
+    """A chunk of these texts alone."""
+    characters, num_bytes = pc.sum(pc.utf8_length(texts)).as_py(), pc.sum(pc.binary_length(texts)).as_py()
+    return Chunk(texts, 0, characters, num_bytes, None, {})
+
+
+def rows_that_differ(ids: np.ndarray, expected: np.ndarray, eot_id: int) -> list[int]:
+    """The documents whose ids differ; both arrays hold the same number of them."""
+    if np.array_equal(ids, expected):
+        return []
+    parts = [np.split(each, np.flatnonzero(each == eot_id) + 1) for each in (ids, expected)]
+    return [row for row, (a, b) in enumerate(zip(*parts, strict=True)) if not np.array_equal(a, b)]
+
+
+def characters_that_differ(engine: Engine, tokenizer: Tokenizer, contexts) -> set[str]:
+    """Characters that in some context get other ids from gigatoken than from tiktoken."""
+    found, every = set(), scalars()
+    for context in contexts:
+        for start in range(0, len(every), BATCH):
+            part = every[start : start + BATCH]
+            texts = [context.replace("{0}", c) for c in part]
+            ids = engine.encode_fast(pa.array(texts, pa.large_string()))
+            expected, _ = tokenizer.encode_documents(texts)
+            found |= {part[row] for row in rows_that_differ(ids, expected, tokenizer.eot_id)}
+    return found
+
+
+def strings_that_differ(engine: Engine, tokenizer: Tokenizer, texts) -> tuple[int, list[str]]:
+    """How many strings gigatoken encoded, and those to which it gives other ids than tiktoken."""
+    count, found = 0, []
+    for array in batches_of(texts):
+        array = array.filter(pc.invert(pc.match_substring_regex(array, engine.only_exact)))
+        expected, _ = tokenizer.encode_documents(array.to_pylist())
+        rows = rows_that_differ(engine.encode_fast(array), expected, tokenizer.eot_id)
+        count += len(array)
+        found += [array[row].as_py() for row in rows]
+    return count, found

@@ -1,0 +1,48 @@
+"""A folder that a stage takes for the repository: links to the code, copies of the parameter files, no data.
+
+folder = stage_folder(Path(name))
+change_params(folder, {"train.seq_len": 64})
+"""
+
+from pathlib import Path
+
+import yaml
+
+from support import ROOT
+
+LINKED = ("src", "dvc.yaml", "requirements.txt")
+COPIED = ("params.yaml", "presets.yaml", "runtime.yaml")
+PRESETS = ("sources", "selections", "tokenizers", "models")  # sections of presets.yaml
+EMPTY = ("data/init", "data/local", "data/processed_datasets")
+
+
+def stage_folder(folder: Path) -> Path:
+    """Make `folder` what a stage takes for the repository: the same code, parameters of its own, no data."""
+    for name in EMPTY:
+        (folder / name).mkdir(parents=True)
+    for name in LINKED:
+        (folder / name).symlink_to(ROOT / name)
+    for name in COPIED:
+        (folder / name).write_text((ROOT / name).read_text())
+    return folder
+
+
+def change_params(folder: Path, values: dict, name: str | None = None) -> None:
+    """Set parameters by dotted name in the file `name`, or else in presets.yaml or params.yaml, whichever holds them.
+
+    A missing section is created.
+    """
+    for key, value in values.items():
+        *parents, last = key.split(".")
+        path = folder / name if name else params_file(folder, key)
+        params = yaml.safe_load(path.read_text())
+        section = params
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+        path.write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def params_file(folder: Path, key: str) -> Path:
+    """Return the file that holds a dotted name."""
+    return folder / ("presets.yaml" if key.split(".")[0] in PRESETS else "params.yaml")
