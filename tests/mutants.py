@@ -1,63 +1,162 @@
-"""Remove one safeguard at a time and check that a test fails: `make mutants`.
+"""Remove one safeguard at a time and check that a test fails: `make mutants` (mutants.py NAME … for some).
 
-The mutants are listed in tests/safeguards. Each names a line of the code, its replacement, and the tests that must
-fail. They run on a copy of the repository. Exit with 1 if a mutant survives, or if tests fail without any mutant.
+Each mutant is a line of the code, its replacement, and the tests that must fail. They run on a copy of the repository,
+first without the mutant, where they must pass. Exit with 1 if a mutant survives or cannot be tried.
 """
 
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-from safeguards import data, evaluation, files, tools, training
-from support.mutant import Mutant
 from support.workspace import copy_repository
 
-MUTANTS = [*files.MUTANTS, *data.MUTANTS, *training.MUTANTS, *evaluation.MUTANTS, *tools.MUTANTS]
+
+class Mutant(NamedTuple):
+    """A safeguard, its file and line, the replacement, and the tests that must fail: a file, perhaps with -k."""
+
+    safeguard: str
+    file: str
+    line: str
+    becomes: str
+    tests: str
+
+
+FILES, STEP, STATE = "src/lm/core/files.py", "src/lm/train/step.py", "src/lm/train/state.py"
+WINDOWS, SCORE, GENERATION = "src/lm/tokens/windows.py", "src/lm/model/score.py", "src/lm/evaluate/generation.py"
+KERNELS, WEIGHTS, CHECKPOINTS = "src/lm/model/kernels.py", "src/lm/model/weights.py", "src/lm/train/checkpoints.py"
+
+MUTANTS = [
+    # Files.
+    Mutant("fsync before rename", FILES, "            os.fsync(file.fileno())\n", "", "lm/core/test_files.py"),
+    Mutant("atomic write", FILES, '        with open(temporary, "wb") as file:\n',
+           '        with open(path, "wb") as file, open(temporary, "wb"):\n', "lm/core/test_files.py"),
+    Mutant("one writer", FILES, "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+           "            pass\n", "lm/core/test_files.py"),
+    Mutant("strict JSON", FILES, "ensure_ascii=False, allow_nan=False", "ensure_ascii=False", "lm/core/test_files.py"),
+    Mutant("an orphan writes nothing", FILES, "        if parent.is_gone():\n", "        if False:\n",
+           "lm/core/test_parent.py"),
+    Mutant("path escape", FILES, '    if "\\0" in name or ".." in (parts := Path(name).parts)',
+           "    if (parts := Path(name).parts) is None", "torture/test_hostile_files.py -k inside"),
+    Mutant("pipes and devices", FILES, "    if path.exists() and not (path.is_file() or path.is_dir()):\n",
+           "    if False:\n", "torture/test_hostile_files.py -k pipe"),
+    Mutant("unknown parameters", "src/lm/core/params.py", "[key for key in value if key not in fields]", "[]",
+           "lm/core/test_params.py"),
+    # Text, tokens.
+    Mutant("hash of the text", "src/tokenize_split.py", "            check.result()  # before anything is kept\n", "",
+           "stages/test_tokenize_split.py -k manifest"),
+    Mutant("overlap of slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f", "    str(f",
+           "faults/test_17_20_tokenize.py -k test_19_overlapping"),
+    Mutant("hash of a selection", "src/lm/text/selection.py", '    if actual != details["dropped_sha256"]:\n',
+           "    if False:\n", "faults/test_35_select.py -k damaged"),
+    Mutant("selection of another text", "src/lm/text/selection.py",
+           '    if details["manifest_sha256"] != sha256_file(raw / MANIFEST):\n', "    if False:\n",
+           "faults/test_35_select.py -k old_selection"),
+    Mutant("clusters on one side of the split", "src/lm/text/splits.py",
+           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n",
+           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n"
+           "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
+    Mutant("one separator a document", "src/lm/tokenizer/load.py", "for piece in (document, eot)] or",
+           "for piece in (document,)] or", "lm/tokenizer/test_load.py"),
+    Mutant("hash of a token file", "src/lm/tokens/tokenfile.py", "    if sha256 != recorded:\n", "    if False:\n",
+           "faults/test_21_24_data_files.py -k test_21_a_token_file"),
+    Mutant("order of batches", WINDOWS, "hash_of(self.seed, epoch, 1)", "hash_of(self.seed, 0, 1)",
+           "lm/tokens/test_windows.py"),
+    Mutant("last target", WINDOWS, "(len(self.ids) - 1 - self._offset(epoch))",
+           "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "lm/tokens/test_windows.py"),
+    Mutant("leaked n-grams", "src/lm/tokens/ngrams.py", "        covered[: n - 1] = open_grams\n", "",
+           "lm/tokens/test_ngrams.py"),
+    Mutant("wrong tokenizer", "src/audit.py", "        check_tokenizer(tokens, tokenizer.sha256)\n", "        pass\n",
+           "stages/test_audit.py -k another_tokenizer"),
+    # Model.
+    Mutant("causality", KERNELS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
+           "lm/model/test_gemma3.py -k causality"),
+    Mutant("order of a product's sum", "src/lm/model/products.py", "    if a.shape[1] <= BLOCK:\n        return",
+           "    if a.shape[1] <= 2 * BLOCK:\n        return", "lm/model/test_products.py"),
+    Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
+           "faults/test_27_30_train.py -k test_27_a_hostile"),
+    Mutant("names in a .pt", "src/lm/model/archives.py", "value not in ALLOWED and ", "False and ",
+           "torture/test_hostile_files.py -k bytearray"),
+    Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
+           "faults/test_25_26_states.py -k test_26_a_damaged_newest"),
+    # Training.
+    Mutant("fingerprint", CHECKPOINTS, '"code": code, ', "", "lm/train/test_fingerprint.py"),
+    Mutant("ids within the vocabulary", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
+           "faults/test_21_24_data_files.py -k test_22"),
+    Mutant("resume: position", "src/train.py", "range(state.step, params.max_steps)", "range(0, params.max_steps)",
+           "faults/test_25_26_states.py -k test_26_a_damaged_newest"),
+    Mutant("resume: optimizer", STATE,
+           "            optimizer.load_state_dict(self.world.shard_optimizer_state(state, optimizer))\n",
+           "            pass\n", "lm/train/test_step.py -k interrupted"),
+    Mutant("learning rate", "src/lm/train/schedule.py", "return min(warmup, scheduled)", "return scheduled",
+           "lm/train/test_train_properties.py"),
+    Mutant("clipping", STEP, "nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)",
+           "nn.utils.clip_grads_with_norm_(parameters, 2 * params.grad_clip, norm)", "lm/train/test_step.py -k golden"),
+    Mutant("finite losses", STEP, "    if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n",
+           "    if False:\n", "lm/train/test_step.py -k not_finite"),
+    Mutant("mean over ranks", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
+           "lm/train/test_distributed.py"),
+    # Evaluation, tools.
+    Mutant("bits per byte", SCORE, "_ratio(nats / math.log(2), utf8_bytes)", "_ratio(nats, utf8_bytes)",
+           "lm/model/test_score.py"),
+    Mutant("context of a token", SCORE, "math.ceil((token + 1 - seq_len) / stride)", "(token + 1 - seq_len) // stride",
+           "lm/model/test_score.py"),
+    Mutant("error bars", "src/lm/evaluate/intervals.py", "1 - 2 * weights + squares, 1e-12)",
+           "1 + 2 * weights + squares, 1e-12)", "lm/evaluate/test_intervals.py"),
+    Mutant("tokens that selected the model", "src/lm/evaluate/documents.py", "eval_tokens, seq_len, validation.spans)",
+           "eval_tokens, seq_len, validation.spans[-1:])", "lm/evaluate/test_document_losses.py"),
+    Mutant("digest of a recomputed interval", "src/tools/verify/recompute.py",
+           "        if again[step] != recorded.get(step):\n", "        if False:\n",
+           "tools/test_recompute.py -k changed_by_one_bit"),
+    Mutant("escaped text in the report", "src/tools/report/cli.py", "autoescape=True", "autoescape=False",
+           "tools/test_reading.py"),
+    Mutant("secrets of an address", "src/tools/export_hf/card.py", '        return f"https://{match[1]}"\n',
+           "        return url\n", "tools/test_card.py -k address"),
+]  # fmt: skip
 
 
 def tests_pass(folder: Path, tests: str) -> bool:
-    """Return True if the tests of a file in the copy pass; -k after the file selects some of them."""
+    """Return True if at least one of the tests is selected and all pass in the copy."""
     file, _, chosen = tests.partition(" -k ")
     options = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *(["-k", chosen] if chosen else [])]
-    command = [sys.executable, "-m", "pytest", *options, folder / "tests" / file]
-    return subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
+    path = file if file.startswith("extras/") else f"tests/{file}"
+    return (
+        subprocess.run([sys.executable, "-m", "pytest", *options, path], cwd=folder, capture_output=True).returncode
+        == 0
+    )
 
 
-def caught(mutant: Mutant, folder: Path) -> bool:
-    """Return True if the mutant's tests fail with it; restore the copy."""
+def outcome(mutant: Mutant, folder: Path, passing: set[str]) -> str:
+    """Return what becomes of a mutant in the copy, which is restored; `passing` caches tests that pass without it."""
     path = folder / mutant.file
+    if not path.exists() or path.read_text().count(mutant.line) != 1:
+        return "NOT APPLICABLE"
+    if mutant.tests not in passing and not tests_pass(folder, mutant.tests):
+        return "FAILS WITHOUT IT"
+    passing.add(mutant.tests)
     before = path.read_text()
-    if before.count(mutant.line) != 1:
-        raise SystemExit(
-            f"{mutant.file}: {mutant.line!r} occurs {before.count(mutant.line)} times; update tests/safeguards"
-        )
     path.write_text(before.replace(mutant.line, mutant.becomes))
     try:
-        return not tests_pass(folder, mutant.tests)
+        return "SURVIVED" if tests_pass(folder, mutant.tests) else "caught"
     finally:
         path.write_text(before)
 
 
-def main() -> int:
-    """Print a line for each mutant; return 1 if one survives."""
+def main(chosen: list[str]) -> int:
+    """Try the mutants whose safeguard contains a word of `chosen`, or all; return 1 unless all are caught."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+        folder, passing, caught = Path(temporary), set(), []
         copy_repository(folder)
         subprocess.run(["git", "init", "-q"], cwd=folder, check=True)  # the tests ask git for its files
-        for tests in sorted({mutant.tests for mutant in MUTANTS}):
-            if not tests_pass(folder, tests):
-                raise SystemExit(f"{tests}: fails without any mutant")
-        survivors = 0
         for mutant in MUTANTS:
-            is_caught = caught(mutant, folder)
-            survivors += not is_caught
-            print(
-                f"{'caught by ' + mutant.tests if is_caught else 'SURVIVED'}: {mutant.safeguard} ({mutant.file})",
-                flush=True,
-            )
-    return int(survivors > 0)
+            if not chosen or any(word in mutant.safeguard for word in chosen):
+                result = outcome(mutant, folder, passing)
+                caught.append(result == "caught")
+                print(f"{result}: {mutant.safeguard} ({mutant.file}, {mutant.tests})", flush=True)
+    print(f"{sum(caught)} of {len(caught)} mutants caught")
+    return int(not all(caught))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
