@@ -19,12 +19,12 @@ test-slow: .venv/ready-dev
 
 # The tests that need lm-eval, which `make test` skips where it is not installed.
 test-lm-eval: .venv/ready-dev
-	python -m pip install --quiet --disable-pip-version-check -r requirements-lm-eval.txt
+	python -m pip install --quiet --disable-pip-version-check -r requirements/lm-eval.txt
 	python -m pytest -q tests/tools/test_lm_eval.py
 
 # The tests that need llama.cpp, which pip compiles: several minutes.
 test-gguf: .venv/ready-dev
-	python -m pip install --quiet --disable-pip-version-check -r requirements-gguf.txt
+	python -m pip install --quiet --disable-pip-version-check -r requirements/gguf.txt
 	python -m pytest -q tests/tools/test_export_gguf.py
 
 # The tests of docs/sky.yaml, with SkyPilot's parser in an environment of its own.
@@ -151,19 +151,19 @@ clean-venv:
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-.venv/ready-dev: .venv/ready requirements-dev.txt requirements-cluster.txt requirements-s3.txt
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+.venv/ready-dev: .venv/ready requirements/dev.txt requirements/cluster.txt requirements/s3.txt
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements/dev.txt
 	touch $@
 
-.venv/cloud/ready: .venv/ready requirements-cloud.txt
+.venv/cloud/ready: .venv/ready requirements/cloud.txt
 	.venv/cloud/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m venv --clear .venv/cloud
-	.venv/cloud/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-cloud.txt
+	.venv/cloud/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/cloud.txt
 	touch $@
 
 # The peers of the benchmarks, in a separate environment that also sees the packages of the pipeline.
-.venv/bench/ready: .venv/ready requirements-bench.txt requirements-cluster.txt
+.venv/bench/ready: .venv/ready requirements/bench.txt requirements/cluster.txt
 	.venv/bench/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m venv --clear .venv/bench
 	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> $$(.venv/bench/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pipeline.pth
-	.venv/bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.txt
+	.venv/bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/bench.txt
 	touch $@

@@ -6,7 +6,7 @@
 Each case is a process of its own, timed from its start to its end, reading, encoding and writing; ours
 with its checks, hashes and sidecar. The ids of all are compared first, on a little text, and
 after the rounds by their SHA-256. Then the stage alone runs on ever more text, for its memory. A peer
-whose package is absent (requirements-bench.txt) is left out. Writes benchmarks/results/NAME.json.
+whose package is absent (requirements/bench.txt) is left out. Writes benchmarks/results/NAME.json.
 """
 
 import argparse

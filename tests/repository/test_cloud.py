@@ -53,7 +53,7 @@ def test_the_commands_are_those_of_the_pipeline():
 
 
 def test_the_file_says_what_was_never_run():
-    version = re.search(r"^skypilot==(.*)$", (ROOT / "requirements-cloud.txt").read_text(), re.M)
+    version = re.search(r"^skypilot==(.*)$", (ROOT / "requirements/cloud.txt").read_text(), re.M)
     head = FILE.read_text().partition("\nname:")[0]
     page = (ROOT / "docs" / "distributed.md").read_text()
     assert version and f"SkyPilot {version[1]} parses it" in " ".join(head.split())

@@ -33,7 +33,7 @@ from tools.tokenize_cluster import ranks as cluster_ranks
 from tools.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_rank
 
 needs_datatrove = pytest.mark.skipif(
-    importlib.util.find_spec("datatrove") is None, reason="datatrove is not installed: requirements-cluster.txt"
+    importlib.util.find_spec("datatrove") is None, reason="datatrove is not installed: requirements/cluster.txt"
 )
 OUT = Path("data/processed_datasets/train.bin")
 TEXTS, WHOLE = make_texts(), Slice("text", 0, None)
@@ -372,7 +372,7 @@ def test_without_the_extra_packages_the_tool_names_what_to_install(monkeypatch, 
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     status = tool("--ranks", "2", "--executor", kind)
-    refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements-cluster.txt")
+    refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements/cluster.txt")
 
 
 def test_overlapping_slices_are_refused_as_in_the_stage(capfd):

@@ -24,10 +24,10 @@ from tools.export_gguf.cli import main
 from tools.export_gguf.vocabulary import describe_vocabulary
 
 needs_gguf = pytest.mark.skipif(
-    importlib.util.find_spec("gguf") is None, reason="gguf is not installed: requirements-gguf.txt"
+    importlib.util.find_spec("gguf") is None, reason="gguf is not installed: requirements/gguf.txt"
 )
 needs_llama_cpp = pytest.mark.skipif(
-    importlib.util.find_spec("llama_cpp") is None, reason="llama_cpp is not installed: requirements-gguf.txt"
+    importlib.util.find_spec("llama_cpp") is None, reason="llama_cpp is not installed: requirements/gguf.txt"
 )
 
 
@@ -207,7 +207,7 @@ def test_without_the_extra_package_the_tool_names_what_to_install(tmp_path, monk
     monkeypatch.delattr("tools.export_gguf.writer", raising=False)
     monkeypatch.setitem(sys.modules, "gguf", None)
     status = call(tmp_path / "out.gguf")
-    refused(status, capfd.readouterr().err, 5, "gguf is not installed", "requirements-gguf.txt")
+    refused(status, capfd.readouterr().err, 5, "gguf is not installed", "requirements/gguf.txt")
 
 
 # ---------------------------------------------------------------- tokenizers that are refused

@@ -29,7 +29,7 @@ from tools.lm_eval.cli import main
 from tools.make_tasks import main as make_tasks
 
 needs_lm_eval = pytest.mark.skipif(
-    importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed: requirements-lm-eval.txt"
+    importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed: requirements/lm-eval.txt"
 )
 SEQ_LEN = 32  # of write_trained
 WORDS = ["the", "dog", "saw a", "cat", "and", "é", "ran home;", "then,", "one day", "they", "sat", "by", "31", "trees"]
@@ -278,7 +278,7 @@ def test_without_the_extra_packages_the_tool_names_what_to_install(tmp_path, mon
         for name in [name for name in sys.modules if name.partition(".")[0] == "lm_eval"]:
             monkeypatch.delitem(sys.modules, name)
     status = call("--tasks", "x")
-    refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements-lm-eval.txt")
+    refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements/lm-eval.txt")
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_an_unreachable_server_is_named(author, command):
 
 def test_a_package_has_the_same_version_in_all_requirements():
     pins: dict[str, set[str]] = {}
-    for path in ROOT.glob("requirements*.txt"):
+    for path in [ROOT / "requirements.txt", *ROOT.glob("requirements/*.txt")]:
         for name, version in re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s#]+)", path.read_text(), re.M):
             pins.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(version)
     assert {name: versions for name, versions in pins.items() if len(versions) > 1} == {}

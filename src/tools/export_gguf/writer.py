@@ -1,4 +1,4 @@
-"""Write a Gemma 3 as llama.cpp's architecture gemma3; importing this module needs requirements-gguf.txt."""
+"""Write a Gemma 3 as llama.cpp's architecture gemma3; importing this module needs requirements/gguf.txt."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -7,7 +7,7 @@
 Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output. The windows have
 the length of the training. --check also scores each request with lm.model and compares. A task of lm-eval downloads
 its data; a task file can name Python code, so run only task folders that you trust.
-Needs `pip install -r requirements-lm-eval.txt`.
+Needs `pip install -r requirements/lm-eval.txt`.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def load_harness() -> ModuleType:
     """Return the module that uses lm-eval. Raise EnvironmentFailure if a package is missing."""
-    with explain_missing("lm_eval", "run `pip install -r requirements-lm-eval.txt`"):
+    with explain_missing("lm_eval", "run `pip install -r requirements/lm-eval.txt`"):
         from tools.lm_eval import harness
     return harness
 

@@ -1,4 +1,4 @@
-"""Run tasks of lm-eval with an exported model; importing this module needs requirements-lm-eval.txt."""
+"""Run tasks of lm-eval with an exported model; importing this module needs requirements/lm-eval.txt."""
 
 import contextlib
 import logging

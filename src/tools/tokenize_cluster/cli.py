@@ -7,7 +7,7 @@ Replaces the stages tokenize_train and tokenize_val; the ids are the same, byte 
 runs only the ranks that are missing or whose text, tokenizer or code changed, and joins them when all are finished;
 under Slurm that is the second call. Then `dvc commit -f tokenize_train` records the result, and `dvc repro`
 continues from there. --folder, --raw, --selection and the code must be on a disk that all machines can read.
-Needs `pip install -r requirements-cluster.txt`.
+Needs `pip install -r requirements/cluster.txt`.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def read_options(pairs: list[str]) -> dict:
 def executor_class(kind: str) -> type:
     """Return datatrove's executor class."""
     stages = f"{STAGES['train']} and {STAGES['validation']}"
-    with explain_missing("datatrove", f"run `pip install -r requirements-cluster.txt` ({stages} work without it)"):
+    with explain_missing("datatrove", f"run `pip install -r requirements/cluster.txt` ({stages} work without it)"):
         if kind == "ray":
             importlib.import_module("ray")  # the executor would notice a missing ray only in run()
         executor = importlib.import_module(f"datatrove.executor.{kind}")
