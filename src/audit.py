@@ -5,13 +5,13 @@
         --audit data/audit --metrics metrics
 
 Duplicates (exact, and with white space folded) and contamination (runs of 13 validation tokens that are in the
-training text too) are counted and marked. Nothing is removed. Memory grows by a byte for each document.
+training text too) are counted and marked. Nothing is removed. Memory grows by 16 bytes for each document.
 """
 
 import argparse
+import itertools
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
@@ -24,7 +24,7 @@ from tqdm import tqdm
 from lm.core.errors import IntegrityError, command
 from lm.core.files import atomic_folder, output_lock, read_json, sha256_file, write_json
 from lm.text.documents import Dropped, iter_texts, parts_of, read_manifest
-from lm.text.duplicates import Digests, count_duplicates, flag_duplicates, iter_duplicates, write_digests
+from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
 from lm.text.selection import DETAILS, add_up, describe_selection, read_dropped
 from lm.text.slices import slice_from
 from lm.tokenizer.load import load_tokenizer
@@ -34,75 +34,48 @@ from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 
 NGRAM_TOKENS = 13  # Brown et al. 2020, appendix C
 LEAKED_FROM = 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
-DUPLICATES = pa.schema(
-    [("split", pa.string()), ("document", pa.int64())]
-    + [(name, pa.bool_()) for name in ("exact_within", "exact_across", "folded_within", "folded_across")]
-)
+DUPLICATES = pa.schema([("split", pa.string()), ("document", pa.int64())] + [(kind, pa.bool_()) for kind in KINDS])
 CONTAMINATION = pa.schema(
     [("document", pa.int64()), ("tokens", pa.int64()), ("leaked_fraction", pa.float64()), ("utf8_bytes", pa.int64())]
 )
+PARQUET = {"compression": "none", "write_page_checksum": True}
 
 
-def digest_documents(raw: Path, dropped: Dropped, tokens: TokenFile, path: Path) -> Digests:
-    """Write digests of the documents that a token file was made from, and show progress."""
+def iter_documents(raw: Path, dropped: Dropped, tokens: TokenFile) -> Iterator[str]:
+    """Yield the documents that a token file was made from, and show progress."""
     batches = iter_texts(raw, slice_from(tokens.meta["slice"]), dropped)
-    with tqdm(desc="compare", total=tokens.meta["documents"], unit="doc", leave=False, disable=None) as bar:
-        return write_digests(counted(batches, bar), path)
-
-
-def counted(batches: Iterable[list[str]], bar: tqdm) -> Iterator[list[str]]:
-    """Yield the batches, and move the bar by the documents of each."""
-    for texts in batches:
-        yield texts
-        bar.update(len(texts))
+    texts = itertools.chain.from_iterable(batches)
+    yield from tqdm(texts, "compare", tokens.meta["documents"], unit="doc", leave=False, disable=None)
 
 
 def audit_duplicates(train: Digests, validation: Digests, path: Path) -> dict:
     """Write a row for each document that is a duplicate; return the number of them by split and kind."""
-    flags = dict(zip(("train", "validation"), flag_duplicates(train, validation), strict=True))
-
-    def rows() -> Iterator[pa.Table]:
-        """Yield a table of documents at a time, and count them in `total`."""
-        for split, of_split in flags.items():
-            for columns in iter_duplicates(of_split):
-                yield pa.table({"split": pa.repeat(split, len(columns["document"])), **columns}, schema=DUPLICATES)
-
-    write_tables(path, rows(), DUPLICATES)
-    return {split: count_duplicates(of_split) for split, of_split in flags.items()}
+    counts = {}
+    with pq.ParquetWriter(path, DUPLICATES, **PARQUET) as writer:
+        for split, flags in zip(("train", "validation"), flag_duplicates(train, validation), strict=True):
+            columns = duplicates_of(flags)
+            if rows := len(columns["document"]):
+                writer.write_table(pa.table({"split": pa.repeat(split, rows), **columns}, schema=DUPLICATES))
+            counts[split] = {kind: int(columns[kind].sum()) for kind in KINDS}
+    return counts
 
 
-def audit_contamination(train: TokenFile, validation: TokenFile, documents: Digests, path: Path) -> dict:
+def audit_contamination(train: TokenFile, validation: TokenFile, utf8_bytes: list[int], path: Path) -> dict:
     """Write a row for each validation document: the fraction of its tokens in n-grams that train has too.
 
     Returns the leaked fraction of all tokens, and the number of documents that are clean or leaked.
     """
-    total = dict.fromkeys(("documents", "tokens", "leaked", "clean_documents", "leaked_documents"), 0)
-
-    def rows() -> Iterator[pa.Table]:
-        """Yield a table of documents at a time, and count them in `total`."""
-        for tokens, leaked in count_shared(validation.ids, train.ids, validation.eot_id, NGRAM_TOKENS):
-            first, fraction = total["documents"], leaked / np.maximum(tokens, 1)
-            clean, mostly = (fraction < CLEAN_BELOW).sum(), (fraction >= LEAKED_FROM).sum()
-            for name, count in zip(total, (len(tokens), tokens.sum(), leaked.sum(), clean, mostly), strict=True):
-                total[name] += int(count)
-            utf8_bytes = documents.read("utf8_bytes", first, total["documents"])
-            numbers = np.arange(first, total["documents"])
-            yield pa.table([numbers, tokens, fraction, utf8_bytes], schema=CONTAMINATION)
-
-    write_tables(path, rows(), CONTAMINATION.with_metadata({"validation_sha256": validation.meta["sha256"]}))
+    blocks = count_shared(validation.ids, train.ids, validation.eot_id, NGRAM_TOKENS)
+    tokens, leaked = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    fraction = leaked / np.maximum(tokens, 1)
+    schema = CONTAMINATION.with_metadata({"validation_sha256": validation.meta["sha256"]})
+    pq.write_table(pa.table([np.arange(len(tokens)), tokens, fraction, utf8_bytes], schema=schema), path, **PARQUET)
     return {
         "ngram_tokens": NGRAM_TOKENS,
-        "leaked_fraction": total["leaked"] / max(1, total["tokens"]),
-        "clean_documents": total["clean_documents"],
-        "leaked_documents": total["leaked_documents"],
+        "leaked_fraction": int(leaked.sum()) / max(1, int(tokens.sum())),
+        "clean_documents": int((fraction < CLEAN_BELOW).sum()),
+        "leaked_documents": int((fraction >= LEAKED_FROM).sum()),
     }
-
-
-def write_tables(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """Write tables, one after the other, as a parquet file."""
-    with pq.ParquetWriter(path, schema, compression="none", write_page_checksum=True) as writer:
-        for table in tables:
-            writer.write_table(table)
 
 
 def describe_tokens(tokens: TokenFile) -> dict:
@@ -162,13 +135,11 @@ def main(argv: list[str]) -> None:
         check_tokenizer(tokens, tokenizer.sha256)
 
     with output_lock(args.audit), atomic_folder(args.audit) as folder:
-        # Compare the documents of both splits as text, then as tokens. What does not fit in memory is beside them.
-        with tempfile.TemporaryDirectory(dir=folder) as spilled:
-            documents = [
-                digest_documents(args.raw, dropped, t, Path(spilled, t.path.name)) for t in (train, validation)
-            ]
-            duplicates = audit_duplicates(documents[0], documents[1], folder / "duplicates.parquet")
-            contamination = audit_contamination(train, validation, documents[1], folder / "contamination.parquet")
+        # Compare the documents of both splits as text, then as tokens.
+        documents = [digest_texts(iter_documents(args.raw, dropped, tokens)) for tokens in (train, validation)]
+        duplicates = audit_duplicates(*documents, folder / "duplicates.parquet")
+        utf8_bytes = [len(text.encode()) for text in iter_documents(args.raw, dropped, validation)]
+        contamination = audit_contamination(train, validation, utf8_bytes, folder / "contamination.parquet")
 
         # Write the data card.
         card = {
