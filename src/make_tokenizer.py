@@ -1,4 +1,4 @@
-"""Stage make_tokenizer: train, download or import the vocabulary that params.yaml selects.
+"""Stage make_tokenizer: train, download or copy the vocabulary that params.yaml selects.
 
 python src/make_tokenizer.py --raw data/raw --selection data/selection --tokenizer data/tokenizer
 """
@@ -17,7 +17,8 @@ from lm.core.params import needed, read_section
 from lm.text.documents import MANIFEST, iter_texts
 from lm.text.selection import describe_selection, read_dropped
 from lm.text.slices import AnySlice
-from lm.tokenizer.build import write_from_hub, write_tiktoken, write_trained
+from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained
+from lm.tokenizer.load import MAX_TOKEN_ID
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
 
@@ -31,7 +32,8 @@ class BpeParams:
     pretokenizer: Literal["gpt2", "cl100k", "o200k"]
 
     def __post_init__(self):
-        needed(self.vocab_size >= 257, "vocab_size", self.vocab_size, "at least 257 (all bytes, end-of-text)")
+        fits = 257 <= self.vocab_size <= MAX_TOKEN_ID + 1
+        needed(fits, "vocab_size", self.vocab_size, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,14 @@ class HuggingFaceParams:
         check_repository(self.repo, self.revision)
 
 
-PARAMS_TYPES = {"bpe": BpeParams, "tiktoken": TiktokenParams, "huggingface": HuggingFaceParams}
+@dataclasses.dataclass(frozen=True)
+class FolderParams:
+    """The tokenizer in the folder tokenizer.path of params.yaml, which DVC tracks."""
+
+    kind: Literal["folder"]
+
+
+PARAMS_TYPES = {"bpe": BpeParams, "tiktoken": TiktokenParams, "huggingface": HuggingFaceParams, "folder": FolderParams}
 
 
 def train_bpe(params: BpeParams, raw: Path, selection: Path, folder: Path) -> dict:
@@ -95,8 +104,10 @@ def main(argv: list[str]) -> None:
             meta = train_bpe(params, args.raw, args.selection, folder)
         elif kind == "tiktoken":
             meta = write_tiktoken(folder, params.encoding)
-        else:
+        elif kind == "huggingface":
             meta = write_from_hub(folder, params.repo, params.revision)
+        else:
+            meta = write_from_folder(folder, Path(read_section(PARAMS, "tokenizer.path", str)))
 
     print(f"{args.tokenizer}: {name}, {meta['vocab_size']:,} entries, {meta['dtype']}")
 

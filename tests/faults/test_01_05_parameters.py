@@ -187,7 +187,7 @@ def test_03_dvc_shows_the_sentence_and_records_nothing_until_the_name_is_right(t
     ("stage", "changes", "sentence"),
     [
         ("fetch", {"sources.stories.fetch.num_documents": 0}, "num_documents is 0, needed: at least 1"),
-        ("make_tokenizer", {"tokenizers.bpe.vocab_size": 256}, "vocab_size is 256, needed: at least 257"),
+        ("make_tokenizer", {"tokenizers.bpe.vocab_size": 256}, "vocab_size is 256, needed: from 257"),
         ("tokenize_train", {"sources.stories.train.start_char": -1}, "start_char is -1, needed: 0 or more"),
         ("tokenize_train", {"sources.stories.train.num_chars": 0}, "num_chars is 0, needed: at least 1, or null"),
         ("tokenize_val", {"sources.stories.validation.start_char": -1}, "start_char is -1, needed: 0 or more"),

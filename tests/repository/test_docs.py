@@ -127,6 +127,7 @@ def test_the_run_blocks_of_a_page_with_experiments_run_in_order(workspace, page)
     for block in blocks("run"):
         if page_of(block) == page:
             run_block(workspace, block.values[0], block.values[2])
+    assert workspace.run("git", "status", "--porcelain", "data").stdout == "", "git add -A would take weights"
 
 
 @pytest.mark.slow

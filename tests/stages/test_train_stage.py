@@ -114,7 +114,7 @@ def test_a_run_begins_with_the_weights_of_another(workspace, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("edit", "changes", "sentence"),
     [
-        ({"tokenizer_sha256": "cd" * 32}, {}, "trained with tokenizer cdcdcdcdcdcd…"),
+        ({"tokenizer_sha256": "cd" * 32}, {}, "; set tokenizer.name to folder and tokenizer.path to "),
         ({}, {"models.micro.d_ff": 48}, "d_ff is 32, not 48; choose the preset of that model as model.name"),
         ({"best": {"sha256": "00" * 32}}, {}, "its record says 0000"),
     ],

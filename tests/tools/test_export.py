@@ -146,10 +146,25 @@ def test_a_round_trip_restores_the_same_files(exported, tmp_path):
     assert call("--from", exported.path, tmp_path / "models") == 0
     model, record = load_trained(tmp_path / "models", CPU)
     best = (exported.folder / "models" / "best_model_params.pt").read_bytes()
-    assert contents(tmp_path / "models").keys() == {"best_model_params.pt", "model.json"}
+    ours = contents(exported.folder)
+    assert contents(tmp_path / "models") == {
+        **{f"tokenizer/{name}": ours[f"tokenizer/{name}"] for name in contents(exported.folder / "tokenizer")},
+        "best_model_params.pt": best,
+        "model.json": (tmp_path / "models" / "model.json").read_bytes(),
+    }
     assert (tmp_path / "models" / "best_model_params.pt").read_bytes() == best
     assert record == {name: value for name, value in exported.record.items() if name != "last"}
     assert model.config == exported.model.config
+
+
+def test_an_import_brings_the_tokenizer_of_the_model_or_is_refused(exported, tmp_path, capsys):
+    hf = shutil.copytree(exported.path, tmp_path / "hf")
+    shutil.rmtree(hf / "tokenizer")
+    write_bpe(tmp_path / "other", seed=4)
+    assert call("--from", hf, tmp_path / "models", "--tokenizer", tmp_path / "other") == 4
+    assert "trained with tokenizer" in capsys.readouterr().err and not (tmp_path / "models").exists()
+    assert call("--from", hf, tmp_path / "models", *exported.options[2:4]) == 0
+    assert load_tokenizer(tmp_path / "models" / "tokenizer").sha256 == exported.tokenizer.sha256
 
 
 def test_an_import_never_overwrites(exported, tmp_path, capsys):

@@ -102,7 +102,8 @@ def load_initial(
     if folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir()):
         return None, None
     model, record = load_trained(folder, torch.device("cpu"))
-    check_trained_with(tokenizer_sha256, "the tokenizer of the training tokens", folder, record)
+    advice = f"set tokenizer.name to folder and tokenizer.path to {folder}"
+    check_trained_with(tokenizer_sha256, "the tokenizer of the training tokens", folder, record, advice)
     needed, actual = dataclasses.asdict(config), dataclasses.asdict(model.config)
     differences = [f"{name} is {actual[name]}, not {value}" for name, value in needed.items() if actual[name] != value]
     if differences:
@@ -111,9 +112,15 @@ def load_initial(
     return model, record["best"]["sha256"]
 
 
-def check_trained_with(tokenizer_sha256: str, where: Path | str, models: Path, record: dict) -> None:
+def check_trained_with(
+    tokenizer_sha256: str,
+    where: Path | str,
+    models: Path,
+    record: dict,
+    advice: str = "name the folder of that tokenizer, or run `dvc repro`",
+) -> None:
     """Raise IntegrityError if the model of a record was trained with another tokenizer than `where` has."""
     recorded = record.get("tokenizer_sha256")
     if recorded != tokenizer_sha256:
         problem = f"trained with tokenizer {str(recorded)[:12]}…, {where} is {tokenizer_sha256[:12]}…"
-        raise IntegrityError(f"{models / RECORD}: {problem}; name the folder of that tokenizer, or run `dvc repro`")
+        raise IntegrityError(f"{models / RECORD}: {problem}; {advice}")

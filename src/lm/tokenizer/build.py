@@ -1,4 +1,4 @@
-"""Write tokenizer folders: a vocabulary that is trained here, tiktoken's, or one from Hugging Face.
+"""Write tokenizer folders: a vocabulary that is trained here, tiktoken's, one from Hugging Face, or one of a folder.
 
 A byte-level BPE is written as ranks.tiktoken and as tokenizer.json, which give the same ids. Every folder works
 offline, and `AutoTokenizer.from_pretrained(folder)` opens it.
@@ -16,10 +16,10 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
+from lm.core.errors import DataError, EnvironmentFailure, IntegrityError, ParamsError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, train_ranks
-from lm.tokenizer.load import BACKEND, MAX_TOKEN_ID, META, RANKS, open_backend, token_dtype
+from lm.tokenizer.load import BACKEND, MAX_TOKEN_ID, META, RANKS, load_tokenizer, open_backend, token_dtype
 from lm.tokenizer.pretokenize import DEFAULT, PATTERNS
 
 CONFIG = "tokenizer_config.json"
@@ -51,6 +51,31 @@ def write_from_hub(folder: Path, repo: str, revision: str) -> dict:
     with tempfile.TemporaryDirectory() as source:
         commit = download_tokenizer(repo, revision, Path(source))
         return write_huggingface(folder, Path(source), repo=repo, revision=revision, commit=commit)
+
+
+def write_from_folder(folder: Path, source: Path) -> dict:
+    """Write the tokenizer of `source`, or of its subfolder tokenizer, into an empty folder and return its meta.json.
+
+    A folder with a meta.json is copied byte by byte, so that models trained with it recognize it by its hash. Any other
+    must be one that transformers saved. Raise ParamsError for another folder, IntegrityError for a damaged one.
+    """
+    source = source / "tokenizer" if (source / "tokenizer" / META).exists() else source
+    if (source / META).exists():
+        try:
+            meta = load_tokenizer(source).meta
+        except IntegrityError as error:
+            problem = str(error).rpartition("; ")[0] or error  # without the advice to remake data/tokenizer
+            raise IntegrityError(f"{problem}; export or copy the tokenizer again") from None
+        for name in (META, *meta["files"]):
+            shutil.copyfile(source / name, folder / name)
+        return meta
+    if missing := [name for name in (BACKEND, CONFIG) if not (source / name).exists()]:
+        problem = f"has neither {META} nor the {BACKEND} and {CONFIG} of transformers (missing: {missing[0]})"
+        raise ParamsError(f"{source}: {problem}; name the folder of a tokenizer, or of a model that has one")
+    with tempfile.TemporaryDirectory() as copy:  # without config.json, which would change how transformers opens it
+        for name in (BACKEND, CONFIG):
+            shutil.copyfile(source / name, Path(copy, name))
+        return write_huggingface(folder, Path(copy))
 
 
 def download_ranks(encoding_name: str) -> dict[bytes, int]:

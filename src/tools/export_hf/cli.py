@@ -4,8 +4,8 @@
     python src export_hf --from DIR MODELS [--tokenizer data/tokenizer]
 
 transformers then begins texts as `generate` does. The folder also holds the record and the tokenizer (`tokenizer/`)
-of the training, so that an import restores the exported files. Of any other text-only Gemma 3 an import takes the
-weights; its tokenizer must give the same ids.
+of the training, so that an import restores the exported files: the weights, their record and `tokenizer/`. Of any
+other text-only Gemma 3 an import takes the weights, and the tokenizer of `--tokenizer`, which must give the same ids.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from lm.core.params import read_section, read_yaml
 from lm.formats.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained
 from lm.formats.hugging_face import WEIGHTS as SAFETENSORS
 from lm.model.gemma3 import Gemma3Model, ModelParams
-from lm.model.weights import RECORD, WEIGHTS, save_tensors
+from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
 from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
-from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import BACKEND, Tokenizer, load_tokenizer
+from lm.tokenizer.build import write_from_folder, write_huggingface
+from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, tokenizer_files, write_model
@@ -103,9 +103,15 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
     model = read_pretrained(args.source)
     with atomic_folder(folder) as temporary:
         sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
-        own = args.source / RECORD
+        own, tokenizer = args.source / RECORD, args.source / paths.TOKENIZER.name
         record = own_record(own, model, sha256) if own.exists() else foreign_record(args, model, sha256)
+        if not (own.exists() and tokenizer.exists()):
+            tokenizer = args.tokenizer
         write_json(temporary / RECORD, record)
+        copied = temporary / paths.TOKENIZER.name
+        copied.mkdir()
+        write_from_folder(copied, tokenizer)
+        check_trained_with(sha256_file(copied / META), tokenizer, args.source, record, "export the model again")
 
 
 def foreign_record(args: argparse.Namespace, model: Gemma3Model, sha256: str) -> dict:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -159,9 +160,9 @@ def project(tmp_path, monkeypatch):
     write_json(tmp_path / "raw" / "manifest.json", {"source": "mine", "column": "text", "splits": splits})
     monkeypatch.chdir(tmp_path)
 
-    def run(params: dict, **changed) -> int:
+    def run(params: dict, path: Path = Path("nowhere"), **changed) -> int:
         train = {"split": "train", "start_char": 0, "num_chars": None, **changed}
-        write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t"}})
+        write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t", "path": str(path)}})
         write_json("presets.yaml", {"sources": {"mine": {"train": train}}, "tokenizers": {"t": params}})
         make_selection("selection", "raw")
         return make_tokenizer.main(["--raw", "raw", "--selection", "selection", "--tokenizer", "data/tokenizer"])
@@ -183,10 +184,57 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
     assert load_tokenizer("data/tokenizer").vocab_size < 50_000 and "fewer" in capsys.readouterr().err
 
 
+def test_a_folder_is_copied_so_that_models_recognize_it_and_one_of_transformers_is_converted(project, bpe_folder):
+    model = shutil.copytree(bpe_folder, Path("model/tokenizer")).parent
+    for path in (model, bpe_folder):
+        assert project({"kind": "folder"}, path) == 0
+        assert digests(Path("data/tokenizer")) == digests(bpe_folder)
+    (model / "tokenizer" / "meta.json").unlink()  # as transformers saves it
+    write_json(model / "tokenizer" / "config.json", {"model_type": "t5"})
+    assert project({"kind": "folder"}, model / "tokenizer") == 0
+    converted, trained = load_tokenizer("data/tokenizer"), load_tokenizer(bpe_folder)
+    assert converted.meta["kind"] == "huggingface" and converted.encode(TEXTS[0]) == trained.encode(TEXTS[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "sentence"),
+    [
+        (lambda folder: shutil.rmtree(folder), 2, r"has neither meta.json nor the tokenizer.json .* name the folder"),
+        (lambda folder: (folder / "meta.json").write_text("{"), 4, r"meta.json: not valid JSON .*; export or copy"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), 4, r"tokenizer.json: sha256 is no file, meta.json says"),
+        (lambda folder: (folder / "ranks.tiktoken").write_text("YQ== 0"), 4, r"ranks.tiktoken: sha256 is"),
+        (lambda folder: replace_by_a_pipe(folder / "ranks.tiktoken"), 4, r"is a pipe or a device"),
+        (lambda folder: name_outside(folder), 4, r"names the file '../x', needed: a path inside"),
+        (lambda folder: replace_by_a_pipe(folder / "meta.json"), 4, r"is a pipe or a device"),
+    ],
+)
+def test_a_damaged_or_incomplete_folder_is_refused_in_one_sentence(project, bpe_folder, capsys, change, code, sentence):
+    change(shutil.copytree(bpe_folder, Path("mine")))
+    assert project({"kind": "folder"}, Path("mine")) == code
+    assert re.fullmatch(f"error: mine.*{sentence}.*\n", capsys.readouterr().err)
+    assert not Path("data/tokenizer").exists()
+
+
+def replace_by_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def name_outside(folder: Path) -> None:
+    meta = read_json(folder / "meta.json")
+    write_json(folder / "meta.json", meta | {"files": {"../x": "0" * 64, **meta["files"]}})
+
+
 @pytest.mark.parametrize(
     ("params", "changed", "code", "sentence"),
     [
-        (BPE | {"vocab_size": 256}, {}, 2, "tokenizers.t.vocab_size is 256, needed: at least 257"),
+        (BPE | {"vocab_size": 256}, {}, 2, "tokenizers.t.vocab_size is 256, needed: from 257"),
+        (
+            BPE | {"vocab_size": 4 * 10**9},
+            {},
+            2,
+            "is 4000000000, needed: from 257 (all bytes, end-of-text) to 4,194,304",
+        ),
         ({"kind": "bpe"}, {}, 2, "tokenizers.t.vocab_size is missing"),
         ({"kind": "bpe", "vocab_size": 300}, {}, 2, "tokenizers.t.pretokenizer is missing; give it a value"),
         (BPE | {"pretokenizer": "gpt4"}, {}, 2, "pretokenizer is 'gpt4'; it must be one of gpt2, cl100k, o200k"),
