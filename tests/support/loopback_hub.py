@@ -7,7 +7,7 @@
 
 The clients read HF_ENDPOINT and HF_HOME at import, so they need a subprocess. After the `with` block both
 ports are closed, like a dead hub. `hf_hub_download`, `snapshot_download`, `load_dataset` (streamed or not)
-and `AutoTokenizer.from_pretrained` work with it, and `create_repo` and `create_commit` without Xet.
+and `AutoTokenizer.from_pretrained` work with it.
 
 Large files are served as on the real hub: a redirect to another origin (here a second port) gives SHA-256
 and size, and that origin refuses an Authorization header, as signed addresses do. README.md and *.json come
@@ -15,7 +15,6 @@ directly from the hub with git's SHA-1 as ETag. A fault is set for the path of a
 lasts for `times` requests or for ever.
 """
 
-import base64
 import hashlib
 import io
 import json
@@ -29,13 +28,9 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 RESOLVE = re.compile(r"(/lfs)?/(?:(datasets)/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 API = re.compile(r"/api/(datasets|models)/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)/?(.*))?")
-
-WRITE = re.compile(r"/api/(models)/([^/]+/[^/]+)/(preupload|commit)/main|/([^/]+/[^/]+)\.git/info/lfs/objects/batch")
-WRITER, READER = "hf_writer", "hf_reader"  # the tokens that exist; the second may only read
 
 
 def parquet_bytes(**columns) -> bytes:
@@ -52,8 +47,7 @@ class LoopbackHub:
         self.requests: list[tuple[str, str]] = []  # (method, path) in the order of arrival, both origins
         self.bytes_sent = 0  # of files, to all GETs
         self.ranges, self.xet = True, False  # answer Range headers; announce Xet, where nothing listens
-        self.repos = {}  # (type, name) → commits, branches, gated, lfs, private
-        self.objects = {}  # SHA-256 → content of uploaded large files
+        self.repos = {}  # (type, name) → commits, branches, gated, lfs
         self._cuts, self._failures, self._corrupt = {}, {}, {}  # path → [times left, byte, status or bit]
         self._hanging, self._closed = False, threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self, "log_message": lambda *_: None})
@@ -71,16 +65,16 @@ class LoopbackHub:
             server.shutdown()
             server.server_close()
 
-    def add(self, repo_type, repo, commit, files, branch="main", gated=False, lfs=True, private=False):
+    def add(self, repo_type, repo, commit, files, branch="main", gated=False, lfs=True):
         """Add a commit and point `branch` at it; earlier commits of the repository stay.
 
         repo_type: "datasets" or "models"; files: path in the repository → bytes.
         gated: True refuses every file (401 without a token, 403 with one); a string is the token
         that opens them. What the API tells of a gated repository stays public, as on the real hub.
-        lfs: False sends every file straight from the hub. private: it exists for WRITER and READER only.
+        lfs: False sends every file straight from the hub.
         """
         entry = self.repos.setdefault((repo_type, repo), {"commits": {}, "branches": {}})
-        entry |= {"gated": gated, "lfs": lfs, "private": private}
+        entry |= {"gated": gated, "lfs": lfs}
         entry["commits"][commit], entry["branches"][branch] = dict(files), commit
 
     def environment(self, home, inherited=os.environ, **variables: str) -> dict[str, str]:
@@ -164,97 +158,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def do_POST(self):
-        path, body = unquote(urlsplit(self.path).path), self.rfile.read(int(self.headers["Content-Length"]))
-        self.hub.requests.append((self.command, path))
-        if status := self.hub.failure(path):
-            return self._refuse(status, "", f"armed to fail with {status}")
-        if path == "/api/validate-yaml":
-            return self._validate(json.loads(body)["content"])
-        match = WRITE.fullmatch(path)
-        if not match and path != "/api/repos/create":
-            return self._refuse(404, "", "no such route")
-        if self._token() not in (WRITER, READER):
-            return self._refuse(401, "", "Invalid credentials in Authorization header")
-        if self._token() != WRITER:
-            return self._refuse(403, "", "Forbidden: you must use a write token")
-        if not match:
-            return self._create(**json.loads(body))
-        if not (found := self._files("models", match[2] or match[4], "main")):
-            return None
-        return {"preupload": self._preupload, "commit": self._commit, None: self._batch}[match[3]](body, *found)
-
-    def do_PUT(self):
-        """Receive a large file at the other origin; its address is signed, so a token is refused."""
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        self.hub.requests.append((self.command, self.path))
-        if status := self.hub.failure(self.path):
-            return self._refuse(status, "", f"armed to fail with {status}")
-        if self._token() or hashlib.sha256(content).hexdigest() != self.path.rpartition("/")[2]:
-            return self._refuse(400, "", "not signed for this")
-        self.hub.objects[hashlib.sha256(content).hexdigest()] = content
-        return self._send(200, b"", {})
-
     def _token(self) -> str:
         return (self.headers["Authorization"] or "").removeprefix("Bearer ")
-
-    def _answer(self, value, status=200):
-        self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
-
-    def _validate(self, card):
-        """Accept a card whose head is a mapping in YAML."""
-        try:
-            is_valid = isinstance(yaml.safe_load(card.split("---\n")[1]), dict)
-        except (IndexError, yaml.YAMLError):
-            is_valid = False
-        errors = [] if is_valid else [{"message": "the head must be a mapping in YAML"}]
-        self._answer({"errors": errors, "warnings": []}, 400 if errors else 200)
-
-    def _create(self, name, organization, visibility="public", type="model"):
-        """Create a repository of models with the file that the hub begins with."""
-        repo = f"{organization}/{name}"
-        if ("models", repo) in self.hub.repos:
-            return self._refuse(409, "", "You already created this model repo")
-        self.hub.add("models", repo, "0" * 40, {".gitattributes": b""}, private=visibility == "private")
-        return self._answer({"url": f"{self.hub.url}/{repo}"})
-
-    def _preupload(self, body, entry, commit, files):
-        """Say how each file must be sent, and which content the repository has under its name."""
-        modes = []
-        for path in (file["path"] for file in json.loads(body)["files"]):
-            mode = {"path": path, "uploadMode": "lfs" if _is_lfs(path) else "regular", "shouldIgnore": False}
-            if path in files:
-                content = files[path]
-                mode["oid"] = hashlib.sha256(content).hexdigest() if _is_lfs(path) else _git_sha1(content)
-            modes.append(mode)
-        self._answer({"files": modes})
-
-    def _batch(self, body, entry, commit, files):
-        """Give an address for each large file that the hub does not have yet."""
-        objects = [{"oid": each["oid"], "size": each["size"]} for each in json.loads(body)["objects"]]
-        for each in objects:
-            if each["oid"] not in self.hub.objects:
-                each["actions"] = {"upload": {"href": f"{self.hub.lfs_url}/lfs/{each['oid']}"}}
-        self._answer({"transfer": "basic", "objects": objects})
-
-    def _commit(self, body, entry, commit, files):
-        """Add a commit to main with the files of the request."""
-        files = dict(files)
-        for line in map(json.loads, body.splitlines()):
-            value = line["value"]
-            if line["key"] == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif line["key"] == "lfsFile":
-                files[value["path"]] = self.hub.objects[value["oid"]]
-        new = hashlib.sha1(commit.encode() + body).hexdigest()
-        entry["commits"][new], entry["branches"]["main"] = files, new
-        repo = self.path.removeprefix("/api/models/").partition("/commit/")[0]
-        self._answer({"commitUrl": f"{self.hub.url}/{repo}/commit/{new}", "commitOid": new})
 
     def _files(self, repo_type, repo, revision) -> tuple[dict, str, dict] | None:
         """Return the repository's entry, the commit and its files; None after a refusal."""
         entry = self.hub.repos.get((repo_type, repo))
-        if not entry or (entry["private"] and self._token() not in (WRITER, READER)):
+        if not entry:
             return self._refuse(404, "RepoNotFound", "Repository not found")
         commit = entry["branches"].get(revision, revision)
         if commit not in entry["commits"]:
@@ -286,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not (found := self._files(repo_type, repo, revision or "main")):
             return
         entry, commit, files = found
-        answer = {"id": repo, "sha": commit, "gated": bool(entry["gated"]), "private": entry["private"]}
+        answer = {"id": repo, "sha": commit, "gated": bool(entry["gated"])}
         if what == "tree":
             prefix, deep = f"{folder}/" if folder else "", "recursive=true" in self.path.lower()
             below = [item for item in _tree(files) if item["path"].startswith(prefix)]
