@@ -1,4 +1,4 @@
-"""Stage eval: model, validation file and tokenizer → metrics, what the loss consists of, minimal pairs, samples.
+"""Stage eval: model, validation file and tokenizer → loss by document and by position, samples, metrics.
 
     python src/eval.py --models data/models --train data/processed_datasets/train.bin \
         --validation data/processed_datasets/validation.bin --tokenizer data/tokenizer --audit data/audit \
@@ -22,14 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm.core.errors import DataError, IntegrityError, command
+from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
-from lm.evaluate.breakdown import break_down
 from lm.evaluate.documents import make_details, mark_selection, part_of_documents, sum_by_document
-from lm.evaluate.excerpts import make_excerpts
-from lm.evaluate.minimal_pairs import score_pairs, summarize_pairs
-from lm.evaluate.phenomena import split_by_phenomenon
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
@@ -52,7 +48,6 @@ class EvalParams:
     sample_tokens: int
     temperature: float
     top_k: int
-    num_pairs: int
     seed: int
 
     def __post_init__(self):
@@ -60,8 +55,14 @@ class EvalParams:
         for name in ("num_samples", "sample_tokens", "top_k"):
             needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         needed(self.temperature >= 0, "temperature", self.temperature, "0 or more")
-        needed(self.num_pairs >= 0, "num_pairs", self.num_pairs, "0 or more")
         needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
+
+
+def read_params() -> EvalParams:
+    """Return the section `eval`. Raise ParamsError if it is wrong, or still has the parameter of the minimal pairs."""
+    if "num_pairs" in read_section(PARAMS, "eval", dict):
+        raise ParamsError(f"{PARAMS}: eval.num_pairs is now the option --pairs of `python src probes`; delete the line")
+    return read_section(PARAMS, "eval", EvalParams)
 
 
 def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -151,7 +152,7 @@ def main(argv: list[str]) -> None:
     paths, start_s = parse_paths(argv), time.perf_counter()
 
     # Read the parameters.
-    params = read_section(PARAMS, "eval", EvalParams)
+    params = read_params()
     source = read_section(PARAMS, "data.source", str)
     prompts = read_section(PRESETS, f"sources.{source}.prompts", tuple[str, ...])
 
@@ -178,14 +179,6 @@ def main(argv: list[str]) -> None:
         token_bytes, spans = tokenizer.bytes_of(validation.ids), validation.spans
         documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
 
-        # Score minimal pairs: two texts that differ in one word, which is right in only one of them.
-        pairs = score_pairs(model, validation, tokenizer, seq_len, params.num_pairs, params.seed, cores.adapt)
-
-        # Break the loss down, and choose what to read: the tokens of the largest regret, and typical documents.
-        found = split_by_phenomenon(losses, validation, tokenizer) | summarize_pairs(pairs)
-        found |= break_down(model, losses, documents, train, validation, seq_len, cores.adapt)
-        excerpts = make_excerpts(model, losses, validation, tokenizer, seq_len, stride)
-
         # Draw samples, and measure how much of them is copied or repeated.
         samples = draw_samples(model, tokenizer, prompts, params)
         measures = measure(samples, train.ids)
@@ -195,12 +188,10 @@ def main(argv: list[str]) -> None:
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
         details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
-        details |= {"samples": summarize_samples(measures)} | found
+        details |= {"samples": summarize_samples(measures)}
 
         # Write everything.
         write_table(evaluation / "document_losses.parquet", documents)
-        write_table(evaluation / "minimal_pairs.parquet", pairs)
-        write_json(evaluation / "excerpts.json", excerpts)
         write_text(evaluation / "samples.md", to_markdown(samples, measures, settings))
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)

@@ -289,5 +289,5 @@ def test_34_one_window_can_be_evaluated(evaluated, monkeypatch, capsys):
     assert details["nats_per_token"] > 0 and details["clean"]["documents"] == 1
     assert json.loads(Path("metrics/eval.json").read_text())["bits_per_byte"] == details["bits_per_byte"]
     assert {path.name for path in Path("evaluation").iterdir()} == {
-        "details.json", "document_losses.parquet", "excerpts.json", "minimal_pairs.parquet", "samples.md",
+        "details.json", "document_losses.parquet", "samples.md",
     }  # fmt: skip

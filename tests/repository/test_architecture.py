@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "tokenizer": {"core", "text", "tokens"},
     "model": {"core", "tokens"},
     "train": {"core", "tokens", "model"},
-    "evaluate": {"core", "text", "tokens", "tokenizer", "model"},
+    "evaluate": {"core", "tokens", "tokenizer", "model"},
     "formats": {"core", "tokens", "model"},
     "plots": {"core", "tokens"},
 }

@@ -3,9 +3,17 @@
 import pytest
 
 import eval as eval_stage
+from lm.core.errors import ParamsError
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.01])
 def test_a_stride_outside_the_window_is_refused(fraction):
     with pytest.raises(ValueError, match=f"stride_fraction is {fraction}, needed: above 0, at most 1"):
-        eval_stage.EvalParams(fraction, 1, 1, 1.0, 1, 1, 1)
+        eval_stage.EvalParams(fraction, 1, 1, 1.0, 1, 1)
+
+
+def test_the_parameter_of_the_minimal_pairs_says_where_it_went(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("eval:\n  num_pairs: 500\n")
+    with pytest.raises(ParamsError, match="num_pairs is now the option --pairs of `python src probes`; delete the line"):
+        eval_stage.read_params()
