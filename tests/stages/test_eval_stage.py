@@ -15,5 +15,5 @@ def test_a_stride_outside_the_window_is_refused(fraction):
 def test_the_parameter_of_the_minimal_pairs_says_where_it_went(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("eval:\n  num_pairs: 500\n")
-    with pytest.raises(ParamsError, match="num_pairs is now the option --pairs of `python src probes`; delete the line"):
+    with pytest.raises(ParamsError, match="num_pairs is now the option --pairs of `python src probes`"):
         eval_stage.read_params()

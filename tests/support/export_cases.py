@@ -24,9 +24,6 @@ EVALUATION = {
     "unseen": {"documents": 7, "bits_per_byte": 2.75, "bits_per_byte_se": 0.05},
     "clean": {"documents": 6, "bits_per_byte": 1.25, "bits_per_byte_se": None},
     "samples": {"samples": 9, "longest_copy_tokens": 67},
-    "minimal_pairs": {
-        "closing bracket": {"pairs": 500, "documents": 5, "accuracy": 0.914, "accuracy_interval": [0.842, 0.955]}
-    },
 }  # fmt: skip
 MANIFEST = {"source": PARAMS["data"]["source"], "kind": "torch_headers", "package": "torch==2.13.0"}
 

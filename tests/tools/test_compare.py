@@ -180,33 +180,13 @@ def test_runs_without_parts_or_with_different_ones_are_compared_as_a_whole():
         assert "| part " not in text_of(pair)
 
 
-def pairs_of(right_nats: list[float]) -> pa.Table:
-    """Return minimal pairs of one kind whose wrong word has 1 nat."""
-    number = np.arange(len(right_nats))
-    columns = {"kind": ["object"] * len(number), "document": number, "character": number}
-    words = {"right": ["box"] * len(number), "wrong": ["key"] * len(number)}
-    return pa.table(columns | words | {"right_nats": right_nats, "wrong_nats": np.ones(len(number))})
-
-
-def test_minimal_pairs_that_both_runs_scored_are_compared():
-    a, b = run("a"), run("b", params={"p": 1})
-    of_a, of_b = pairs_of([2.0] * 9 + [0.5]), pairs_of([0.5] * 8 + [2.0, 0.5])
-    text = text_of([dataclasses.replace(a, pairs=of_a), dataclasses.replace(b, pairs=of_b)])
-    assert re.search(r"\| minimal pairs +\| +pairs \| +a \| +b \| +only a right \| +only b right \| +p \|", text)
-    assert re.search(r"\| object +\| +10 \| +10.0% \| +90.0% \| +0 \| +8 \| +0.0078 \|", text)
-    for unscored in (None, of_b.slice(0, 0)):
-        pair = [dataclasses.replace(a, pairs=of_a), dataclasses.replace(b, pairs=unscored)]
-        assert "minimal pair" not in text_of(pair)
-
-
-def test_parts_and_minimal_pairs_are_read_where_they_are_recorded():
+def test_parts_are_read_where_they_are_recorded():
     columns = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4]}
     curve = b"step,tokens,val_loss,state_digest\n0,0,6.5,0123456789ab\n"
-    for extra, scored in (({}, {}), ({"part": ["stories", "headers"]}, {"minimal_pairs": {}})):
+    for extra in ({}, {"part": ["stories", "headers"]}):
         content = io.BytesIO()
         pq.write_table(pa.table(columns | extra), content)
         recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
-        recorded["evaluation"] = scored
         revision = SimpleNamespace(
             name="a", results=lambda recorded=recorded: recorded, read_json=lambda path: {"train_seconds": 1.0},
             hashes=lambda *a, **k: {}, params=dict,
@@ -216,7 +196,6 @@ def test_parts_and_minimal_pairs_are_read_where_they_are_recorded():
         assert (found.parts is None) if not extra else (found.parts.tolist() == extra["part"])
         row = {"step": "0", "tokens": "0", "val_loss": "6.5", "state_digest": "0123456789ab"}
         assert found.validations == [row]
-        assert (found.pairs is not None) == bool(scored)
 
 
 def test_table_columns_are_aligned():

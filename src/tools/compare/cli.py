@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm.core.errors import IntegrityError, ParamsError, command
@@ -29,7 +28,7 @@ from lm.tokens.tokenfile import document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, tool_parser
 from tools.common.excerpt import beginning
 from tools.common.parameters import preset_names_left_out
-from tools.common.paths import DOCUMENT_LOSSES, MINIMAL_PAIRS, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.revisions import Revision, refuse_other_text
 from tools.common.timing import read_timing
 from tools.compare.figure import draw_comparisons
@@ -64,7 +63,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def read_run(revision: Revision) -> Run:
     """Read the losses and figures of a run; IntegrityError if a loss is not finite or the run is too old."""
     results = revision.results()
-    table = read_table(revision, DOCUMENT_LOSSES)
+    table = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
     columns = {name: table[name].to_numpy() for name in table.column_names}
     if not np.isfinite(columns["nats"]).all():
         raise IntegrityError(
@@ -78,13 +77,7 @@ def read_run(revision: Revision) -> Run:
         {path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
         [*figures, read_timing(results).get("train_seconds")], columns.get("part"),
         list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
-        read_table(revision, MINIMAL_PAIRS) if "minimal_pairs" in results["evaluation"] else None,
     )  # fmt: skip
-
-
-def read_table(revision: Revision, path: Path) -> pa.Table:
-    """Read a parquet file of a revision."""
-    return pq.read_table(io.BytesIO(revision.read(path)))
 
 
 def refuse_other_bytes(runs: list[Run]) -> None:

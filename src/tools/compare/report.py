@@ -8,9 +8,8 @@ import numpy as np
 from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
 from tools.common.statistics import bits_per_byte
 from tools.common.tables import render, table
-from tools.compare.minimal_pairs import compare_pairs
 from tools.compare.parting import partings
-from tools.compare.runs import Comparison, Group, Run, common_parts, most_changed, what_differs
+from tools.compare.runs import Comparison, Group, common_parts, most_changed, what_differs
 
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
 GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"]
@@ -58,7 +57,6 @@ def section(comparison: Comparison, begins: dict[int, str], num_listed: int, per
     return {
         "noise": table(["noise from", "Δ bits per byte", "standard error", f"{percent} interval", "p"], rows),
         "parts": parts_table(comparison, percent),
-        "pairs": pairs_table(a.runs[0], b.runs[0]),
         "different": table(["what differs", a.name, b.name], different) if different else [],
         "documents": documents_table(comparison, begins, num_listed),
         "comparison": comparison,
@@ -86,19 +84,6 @@ def parts_table(comparison: Comparison, percent: str) -> list[str]:
         figures = [f"{bits_per_byte(group.nats[own], a.runs[0].utf8_bytes[own]):.4f}" for group in (a, b)]
         rows.append([name, f"{own.sum():,}", *figures, *cells(comparison.parts[name])])
     columns = ["part", "documents", a.name, b.name, "Δ bits per byte", "standard error", f"{percent} interval", "p"]
-    return table(columns, rows) if rows else []
-
-
-def pairs_table(a: Run, b: Run) -> list[str]:
-    """Return a row for each kind of minimal pairs that both runs have scored."""
-    if a.pairs is None or b.pairs is None:
-        return []
-    rows = [
-        [kind, f"{found.num_pairs:,}", f"{found.accuracy_a:.1%}", f"{found.accuracy_b:.1%}",
-         f"{found.only_a:,}", f"{found.only_b:,}", f"{found.p_value:.2g}"]
-        for kind, found in compare_pairs(a.pairs, b.pairs).items()
-    ]  # fmt: skip
-    columns = ["minimal pairs", "pairs", a.name, b.name, f"only {a.name} right", f"only {b.name} right", "p"]
     return table(columns, rows) if rows else []
 
 

@@ -11,7 +11,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from lm.evaluate.intervals import Estimate, ratio_interval
 from tools.common.statistics import bits_per_byte, welch
@@ -29,7 +28,7 @@ class Run:
     code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training
     seconds on this machine if known;
     parts: the part of the mixture that holds each document (D,), None for a plain source; validations: the rows of
-    plots/validation.csv as text by column; pairs: the scored minimal pairs, None if there are none.
+    plots/validation.csv as text by column.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Run:
     figures: list[float | None]
     parts: np.ndarray | None = None
     validations: list[dict[str, str]] = dataclasses.field(default_factory=list)
-    pairs: pa.Table | None = None
 
     @property
     def configuration(self) -> str:

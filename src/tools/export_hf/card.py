@@ -65,7 +65,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         TEMPLATE, head=card_head(f"{name}-{source}", source, manifest, evaluation, license_id),
         model_name=name, source=source, config=config, record=record, eot_id=eot_id, weights=WEIGHTS,
         parameters=count_parameters(config)["total"], evaluation=evaluation, audit=figures["audit"],
-        loss_table=loss_table(evaluation), pairs_table=pairs_table(evaluation.get("minimal_pairs", {})),
+        loss_table=loss_table(evaluation),
         origins=origins, data_table=data_table(figures), is_portable=is_portable,
         training_table=training_table(record, params["train"]), hashes=hash_table(record, figures), **committed(record),
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),
@@ -97,15 +97,6 @@ def loss_table(evaluation: dict) -> list[str]:
         (name, f"{each['documents']:,}", *(decimals(each[key]) for key in ("bits_per_byte", "bits_per_byte_se")))
         for name, each in rows.items()
     ])  # fmt: skip
-
-
-def pairs_table(pairs: dict[str, dict]) -> list[str]:
-    """Return the accuracy on each kind of minimal pairs; no line without pairs."""
-    rows = []
-    for kind, found in pairs.items():
-        low, high = (decimals(end, 3) for end in found["accuracy_interval"])
-        rows.append((kind, f"{found['pairs']:,}", decimals(found["accuracy"], 3), f"{low} to {high}"))
-    return table(("kind of pair", "pairs", "accuracy", "95 % interval"), rows) if rows else []
 
 
 def data_table(figures: dict[str, dict]) -> list[str]:
