@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
+from extras.probes.phenomena import PHENOMENA, split_loss, summarize_phenomena
 from harness import versions
 from lm import plots
 from lm.core.files import read_json, write_json
-from lm.evaluate.phenomena import PHENOMENA, split_loss, summarize_phenomena
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.score import score_tokens
 from lm.tokenizer.load import load_tokenizer

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.evaluate import breakdown
-from lm.evaluate.breakdown import count_ids, loss_by_frequency, loss_by_length
+from extras.probes import breakdown
+from extras.probes.breakdown import count_ids, loss_by_frequency, loss_by_length
 from lm.tokens.tokenfile import TokenFile, blocks_of
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from extras.probes.derivation import Derivation, derive
 from lm.core.errors import DataError
-from lm.text.sources.stories.derivation import Derivation, derive
 from lm.text.sources.stories.grammar import FORMS, Field
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.shards import ShardedIds

@@ -1,7 +1,7 @@
 """Choose what to read of the validation text: the tokens that the model got most wrong, and typical documents.
 
 The regret of a token is its loss; on generated stories, whose grammar is known, it is the loss minus the surprisal of
-the token in the grammar (lm.evaluate.phenomena), so that what nobody can know does not count. Nats are rounded.
+the token in the grammar (extras.probes.phenomena), so that what nobody can know does not count. Nats are rounded.
 """
 
 import codecs
@@ -10,8 +10,8 @@ import math
 import numpy as np
 import torch
 
+from extras.probes.phenomena import derive_tokens
 from lm.core.errors import DataError
-from lm.evaluate.phenomena import derive_tokens
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
 from lm.model.score import inputs_and_targets, sum_by_span, window_that_scores

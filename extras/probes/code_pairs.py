@@ -1,4 +1,4 @@
-"""Find words of C and C++ that the text before them determines: places of minimal pairs (lm.evaluate.pair_choice).
+"""Find words of C and C++ that the text before them determines: places of minimal pairs (extras.probes.pair_choice).
 
 A small scanner blanks out comments, strings, characters and directives; nothing is parsed. Other text has few such
 places or none.
@@ -6,7 +6,7 @@ places or none.
 
 import re
 
-from lm.evaluate.pair_choice import Place, neighbours
+from extras.probes.pair_choice import Place, neighbours
 
 BRACKET = "closing bracket"
 GUARD = "include guard"

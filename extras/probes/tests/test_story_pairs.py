@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
+from extras.probes import story_pairs
+from extras.probes.derivation import follow
+from extras.probes.pair_choice import Pair, Place, choose_pairs
+from extras.probes.story_pairs import NEW_NAME, OBJECT, OTHER_PERSON, PRONOUN, REACH_CHARS, story_places
 from lm.core.errors import DataError
-from lm.evaluate import story_pairs
-from lm.evaluate.pair_choice import Pair, Place, choose_pairs
-from lm.evaluate.story_pairs import NEW_NAME, OBJECT, OTHER_PERSON, PRONOUN, REACH_CHARS, story_places
-from lm.text.sources.stories.derivation import follow
 from lm.text.sources.stories.grammar import PRONOUNS, plots, render, story, word_lists
 
 STORIES = [story(5, index).text for index in range(250)]

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from extras.probes import code_pairs, story_pairs
+from extras.probes.pair_choice import Pair, Place, choose_pairs, credit_of
 from lm.core.errors import DataError
-from lm.evaluate import code_pairs, story_pairs
 from lm.evaluate.intervals import proportion_interval
-from lm.evaluate.pair_choice import Pair, Place, choose_pairs, credit_of
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
 from lm.tokenizer.load import Tokenizer

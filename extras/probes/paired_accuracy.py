@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lm.evaluate.pair_choice import Pair, credit_of
+from extras.probes.pair_choice import Pair, credit_of
 
 
 class PairedAccuracy(NamedTuple):

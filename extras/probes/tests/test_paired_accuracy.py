@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tools.compare.minimal_pairs import compare_pairs, mcnemar
+from extras.probes.paired_accuracy import compare_pairs, mcnemar
 
 WRONG_NATS = {"right": 3.0, "tie": 2.0, "wrong": 1.0}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from extras.probes.derivation import derive
+from extras.probes.phenomena import INDEX_OF, PHENOMENA, split_by_phenomenon, split_loss, summarize_phenomena
 from lm.core.errors import DataError
-from lm.evaluate.phenomena import INDEX_OF, PHENOMENA, split_by_phenomenon, split_loss, summarize_phenomena
-from lm.text.sources.stories.derivation import derive
 from lm.text.sources.stories.grammar import plots, render, story
 from lm.tokens.tokenfile import TokenFile
 

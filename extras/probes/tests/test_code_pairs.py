@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm.evaluate.code_pairs import BRACKET, GUARD, IDENTIFIER, REACH_CHARS, code_places
+from extras.probes.code_pairs import BRACKET, GUARD, IDENTIFIER, REACH_CHARS, code_places
 
 CODE = """#ifndef LIST_H
 #define LIST_H

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from lm.evaluate import excerpts
-from lm.evaluate.excerpts import alternatives, largest_regrets, make_excerpts, regret_of, token_texts, typical_documents
+from extras.probes import excerpts
+from extras.probes.excerpts import (
+    alternatives,
+    largest_regrets,
+    make_excerpts,
+    regret_of,
+    token_texts,
+    typical_documents,
+)
 from lm.model.score import score_tokens, window_that_scores
 from lm.text.sources.stories.grammar import story
 from lm.tokenizer.build import train_ranks, write_byte_level

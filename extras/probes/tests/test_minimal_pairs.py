@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from lm.evaluate import minimal_pairs
-from lm.evaluate.code_pairs import BRACKET, IDENTIFIER
-from lm.evaluate.minimal_pairs import (
+from extras.probes import minimal_pairs
+from extras.probes.code_pairs import BRACKET, IDENTIFIER
+from extras.probes.minimal_pairs import (
     CONTEXT_CHARS,
     EncodedPair,
     encode_pair,
@@ -21,8 +21,8 @@ from lm.evaluate.minimal_pairs import (
     score_pairs,
     summarize_pairs,
 )
-from lm.evaluate.pair_choice import Pair
-from lm.evaluate.story_pairs import NEW_NAME, PRONOUN
+from extras.probes.pair_choice import Pair
+from extras.probes.story_pairs import NEW_NAME, PRONOUN
 from lm.text.sources.stories.grammar import story
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import Tokenizer, load_tokenizer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.evaluate.calibration import calibrate, predict, spread_windows, summarize_calibration
+from extras.probes.calibration import calibrate, predict, spread_windows, summarize_calibration
 from lm.tokens.tokenfile import TokenFile
 from support.model_cases import build
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lm.evaluate.calibration import calibrate
+from extras.probes.calibration import calibrate
 from lm.evaluate.documents import summarize_documents
 from lm.model.gemma3 import Gemma3Model
 from lm.tokens.shards import ShardedIds

@@ -1,4 +1,4 @@
-"""Find the words of a generated story that its grammar determines: places of minimal pairs (lm.evaluate.pair_choice).
+"""Find the words of a generated story that its grammar determines: places of minimal pairs (extras.probes.pair_choice).
 
 The grammar allows no other word at such a place, so that the text with a wrong word has probability zero.
 """
@@ -6,9 +6,9 @@ The grammar allows no other word at such a place, so that the text with a wrong 
 import functools
 from typing import NamedTuple
 
-from lm.evaluate.pair_choice import Place, neighbours
-from lm.evaluate.phenomena import PERSONS
-from lm.text.sources.stories.derivation import derive
+from extras.probes.derivation import derive
+from extras.probes.pair_choice import Place, neighbours
+from extras.probes.phenomena import PERSONS
 from lm.text.sources.stories.grammar import FORMS, Field, word_lists
 
 OTHER_PERSON = "repeated name: other person"  # the wrong name is that of another person who was just mentioned

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from extras.probes import derivation
+from extras.probes.derivation import derive, follow
 from lm.core.errors import DataError
-from lm.text.sources.stories import derivation
-from lm.text.sources.stories.derivation import derive, follow
 from lm.text.sources.stories.grammar import Field, Plot, entropy_bits_per_story, plots, render, story
 
 STORIES = [story(3, index) for index in range(150)]

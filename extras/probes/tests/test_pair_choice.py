@@ -4,8 +4,8 @@ import collections
 
 import numpy as np
 
-from lm.evaluate import pair_choice
-from lm.evaluate.pair_choice import LEAST_PAIRS, MAX_USES, Place, choose_pairs, neighbours
+from extras.probes import pair_choice
+from extras.probes.pair_choice import LEAST_PAIRS, MAX_USES, Place, choose_pairs, neighbours
 
 LETTERS = "abcdefgh"
 
