@@ -65,6 +65,13 @@ def test_without_a_terminal_each_validation_prints_a_line(workspace, capsys):
     )
 
 
+def test_a_training_loss_is_shown_once(workspace, capsys):
+    workspace.change(**{"train.log_every_tokens": 15 * 512, "train.eval_every_tokens": 5 * 512})
+    assert train_stage.main(ARGUMENTS) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines if "training loss" in line] == ["15"]
+
+
 def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     workspace.change(**{"models.micro.sliding_window": 64})
     assert train_stage.main(ARGUMENTS) == 0

@@ -151,9 +151,20 @@ class AttentionFunction(Function):
         grad = grad.contiguous()
         # One copy of a whole batch is faster than one of each matrix, which `products` would make.
         grad_v = products(grad.mT.contiguous(), p).mT
-        grad_scores = torch._softmax_backward_data(products(grad, v.mT), p, -1, p.dtype)  # pyright: ignore[reportPrivateImportUsage]
+        grad_scores = softmax_gradient(products(grad, v.mT), p)
         grad_k = products(q.mT.contiguous(), grad_scores).mT
         return products(grad_scores, k).mul_(ctx.scale), grad_k, grad_v, None, None
+
+
+def softmax_gradient(grad: Tensor, p: Tensor) -> Tensor:
+    """Return the gradient of the scores (N, M, S), given that of their softmax p (N, M, S)."""
+    # torch has this kernel compiled twice, for one thread and for several. The two differ in the numbers that are left
+    # after vectors of 8, so zeros fill the last vector.
+    S, missing = p.shape[-1], -p.shape[-1] % 8
+    if missing:
+        grad, p = F.pad(grad, (0, missing)), F.pad(p, (0, missing))
+    grad_scores = torch._softmax_backward_data(grad, p, -1, p.dtype)  # pyright: ignore[reportPrivateImportUsage]
+    return grad_scores[..., :S] if missing else grad_scores
 
 
 SOFTMAX_ROWS = 32  # rows of logits at a time on a CPU: their softmax stays in the cache

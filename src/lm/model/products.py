@@ -44,7 +44,8 @@ def are_in_order() -> bool:
 def defined_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a @ b (M, N) float32 of a (M, K) and b (K, N) by the definition, slowly.
 
-    float64 holds a product of two float32 numbers exactly, so that rounding its sum is one fused multiply-add.
+    float64 holds a product of two float32 numbers exactly. Its sum is rounded twice, to float64 and to float32, which
+    differs from one fused multiply-add only where the first rounding ends halfway between two float32 numbers.
     """
     blocks = []
     for start in range(0, a.shape[1], BLOCK):

@@ -26,6 +26,7 @@ class Progress(tqdm):
         )  # fmt: skip
         self.plan, self.state, self.peak_flops = plan, state, peak_flops
         self.started, self.first_step = time.monotonic(), state.step
+        self.rows_shown = len(state.history.train)
 
     def show_validation(self) -> None:
         """Show the newest losses, the speed since the start of this process, and the time left."""
@@ -36,12 +37,13 @@ class Progress(tqdm):
             self.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
         elif self.state.world.is_main:
             line = f"step {step:,} of {self.plan.max_steps:,}, {tokens:,} tokens"
-            line += f", training loss {train_rows[-1][3]:.4f}" if train_rows else ""
+            line += f", training loss {train_rows[-1][3]:.4f}" if len(train_rows) > self.rows_shown else ""
             line += f", validation loss {val_loss:.4f}"
             if steps:
                 speed = steps * self.plan.max_tokens / self.plan.max_steps / seconds
                 line += f", {speed:,.0f} tokens/s, {(self.plan.max_tokens - tokens) / speed / 60:.1f} min left"
             print(line, flush=True)
+            self.rows_shown = len(train_rows)
 
 
 def print_end(state: TrainingState, params: TrainParams) -> None:

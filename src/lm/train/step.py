@@ -185,7 +185,8 @@ def validation_loss(
 def record_validation(state: TrainingState, loss: float, params: TrainParams) -> None:
     """Append a validation loss in nats per token to its curve; keep the weights if it is the best so far."""
     if not math.isfinite(loss):
-        raise DivergedError(f"validation loss is {loss} at step {state.step}; lower train.peak_lr {params.peak_lr}")
+        remedy = f"lower train.peak_lr {params.peak_lr}" if state.step else "check the weights of train.init_from"
+        raise DivergedError(f"validation loss is {loss} at step {state.step}; {remedy}")
     state.history.validation.append([state.step, state.step * params.batch_tokens, loss])
     if loss < state.best_loss:
         state.best_loss, state.best_step, state.best_weights = loss, state.step, state.weights()

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model import products
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.tokens.windows import TokenWindows
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, update_weights
@@ -22,9 +23,9 @@ from tools.prove.golden_run import SMALL, make_ids, train_params
 
 pytestmark = pytest.mark.skipif(not products.is_available(), reason="needs an x86-64 processor with AVX2")
 PORTABLE = {
-    "make, copy, view": """_to_copy _unsafe_view arange cat clone copy_ detach empty_like expand fill_ lift_fresh
-        new_empty_strided new_zeros ones ones_like permute repeat roll select slice split stack transpose unbind
-        unsqueeze view zeros zeros_like _local_scalar_dense _record_function_enter_new _record_function_exit""",
+    "make, copy, view": """_to_copy _unsafe_view arange cat clone constant_pad_nd copy_ detach empty_like expand fill_
+        lift_fresh new_empty_strided new_zeros ones ones_like permute repeat roll select slice split stack transpose
+        unbind unsqueeze view zeros zeros_like _local_scalar_dense _record_function_enter_new _record_function_exit""",
     "integers and comparisons": """_unique2 bitwise_and bitwise_not cumsum eq equal ge lt nonzero""",
     "each number by itself": """_foreach_add_ _foreach_mul_ _fused_adamw_ add add_ addcmul addcmul_ clamp clamp_ cos div
         div_ lerp lerp_ log masked_fill_ mul mul_ neg pow reciprocal rsqrt rsub sin sub tanh_""",
@@ -52,14 +53,13 @@ class Operations(TorchDispatchMode):
 
 def operations(document_start_id: int | None = None, **changes) -> set[str]:
     """Return the names of the operations of one step of a small model; `changes` are of the golden run's parameters."""
-    params = dataclasses.replace(
-        train_params(20), seq_len=16, **{"batch_tokens": 128, "micro_batch_tokens": 128} | changes
-    )
+    params = dataclasses.replace(train_params(20), seq_len=16, batch_tokens=128, micro_batch_tokens=128)
+    params = dataclasses.replace(params, **changes)
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
     model.init_weights(torch.Generator().manual_seed(1))
     model.document_start_id = document_start_id
     state = TrainingState(model, build_optimizers(model, params, torch.float32))
-    ids = torch.arange(8 * 17).view(8, 17) * 7 % 50
+    ids = torch.arange(8 * (params.seq_len + 1)).view(8, -1) * 7 % 50
     with Operations() as found:
         compute_gradients(state, (ids[:, :-1], ids[:, 1:]), params, torch.float32)
         update_weights(state, 0.01)
@@ -74,8 +74,10 @@ def test_every_operation_of_a_portable_step_was_reviewed(optimizer):
             optimizer=optimizer, micro_batch_tokens=micro_batch_tokens, document_start_id=document_start_id,
             sampled_vocab_size=size,
         )  # fmt: skip
+    found |= operations(optimizer=optimizer, seq_len=15, batch_tokens=120, micro_batch_tokens=120)
     assert found - REVIEWED == set()
-    assert optimizer == "adamw" or REVIEWED - found == set()  # the list has nothing that is not used
+    # The list has nothing that is not used. `fill_` depends on the machine.
+    assert optimizer == "adamw" or REVIEWED - found <= {"fill_"}
 
 
 def test_an_operation_that_was_not_reviewed_is_found(monkeypatch):
@@ -85,19 +87,33 @@ def test_an_operation_that_was_not_reviewed_is_found(monkeypatch):
     assert {"mm", "bmm"} & operations()
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_a_sampled_step_has_the_same_bits_for_any_number_of_threads(count):
-    before, found = torch.get_num_threads(), []
-    params = train_params(20, sampled_vocab_size=700)
-    ids = torch.from_numpy(make_ids(SMALL.vocab_size)[: 8 * 129].astype("int64")).view(8, 129)
+def weights_of(threads: int, seq_len: int, num_steps: int) -> list[torch.Tensor]:
+    """Return the weights after the first steps of a small model, computed by `threads` threads."""
+    params = dataclasses.replace(
+        train_params(20, 700), seq_len=seq_len, batch_tokens=2 * seq_len, micro_batch_tokens=seq_len,
+        max_tokens=40 * seq_len,
+    )  # fmt: skip
+    windows = TokenWindows(make_ids(SMALL.vocab_size), seq_len, params.batch_size, params.seed)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
-        for threads in (1, count):
-            torch.set_num_threads(threads)
-            model = Gemma3Model(SMALL)
-            model.init_weights(torch.Generator().manual_seed(1))
-            state = TrainingState(model, build_optimizers(model, params, torch.float32))
-            compute_gradients(state, (ids[:, :-1], ids[:, 1:]), params, torch.float32)
-            found.append([p.grad for p in model.parameters()])
+        model = Gemma3Model(SMALL)
+        model.init_weights(torch.Generator().manual_seed(1))
+        state = TrainingState(model, build_optimizers(model, params, torch.float32))
+        for step in range(num_steps):
+            compute_gradients(state, tuple(map(torch.from_numpy, windows.batch(step))), params, torch.float32)
+            update_weights(state, 0.01)
     finally:
         torch.set_num_threads(before)
-    assert all(map(torch.equal, *found))
+    return list(model.parameters())
+
+
+@pytest.mark.parametrize("seq_len", [63, 100, 127, 128, 129, 257])
+def test_a_sampled_step_has_the_same_bits_for_any_number_of_threads(seq_len):
+    one = weights_of(1, seq_len, 1)
+    for threads in (2, 3, 4):
+        assert all(map(torch.equal, one, weights_of(threads, seq_len, 1))), threads
+
+
+def test_twelve_steps_of_100_tokens_have_the_same_bits_for_one_thread_and_for_two():
+    assert all(map(torch.equal, weights_of(1, 100, 12), weights_of(2, 100, 12)))

@@ -205,7 +205,10 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
     with pytest.raises(DivergedError, match=r"diverged at step 0: loss nan.*lower train\.peak_lr 0\.02"):
         run(state)
     assert torch.equal(state.model.embed_tokens.weight, before)
-    with pytest.raises(DivergedError, match="validation loss is nan"):
+    with pytest.raises(DivergedError, match=r"validation loss is nan at step 0; check the weights of train\.init_from"):
+        validate(state, float("nan"))
+    state.step = 1
+    with pytest.raises(DivergedError, match=r"validation loss is nan at step 1; lower train\.peak_lr"):
         validate(state, float("nan"))
 
 
