@@ -65,7 +65,7 @@ class FolderParams:
     kind: Literal["folder"]
 
 
-PARAMS_TYPES = {"bpe": BpeParams, "tiktoken": TiktokenParams, "huggingface": HuggingFaceParams, "folder": FolderParams}
+TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
 
 
 def train_bpe(params: BpeParams, raw: Path, selection: Path, folder: Path) -> dict:
@@ -95,16 +95,15 @@ def main(argv: list[str]) -> None:
 
     # Read the selected preset.
     name = read_section(PARAMS, "tokenizer.name", str)
-    kind = read_section(PRESETS, f"tokenizers.{name}.kind", Literal[tuple(PARAMS_TYPES)])  # pyright: ignore[reportArgumentType] - made of names
-    params = read_section(PRESETS, f"tokenizers.{name}", PARAMS_TYPES[kind])
+    params = read_section(PRESETS, f"tokenizers.{name}", TokenizerParams)
 
     # Build the tokenizer in a temporary folder, which is renamed on success.
     with output_lock(args.tokenizer), atomic_folder(args.tokenizer) as folder:
-        if kind == "bpe":
+        if isinstance(params, BpeParams):
             meta = train_bpe(params, args.raw, args.selection, folder)
-        elif kind == "tiktoken":
+        elif isinstance(params, TiktokenParams):
             meta = write_tiktoken(folder, params.encoding)
-        elif kind == "huggingface":
+        elif isinstance(params, HuggingFaceParams):
             meta = write_from_hub(folder, params.repo, params.revision)
         else:
             meta = write_from_folder(folder, Path(read_section(PARAMS, "tokenizer.path", str)))

@@ -1,4 +1,4 @@
-"""Stage resolve: the definition of data.source, with the presets of a mixture's parts → data/source.json.
+"""Stage resolve: check all parameters; the definition of data.source, and of a mixture's sources → data/source.json.
 
 python src/resolve.py --definition data/source.json
 
@@ -8,6 +8,7 @@ depends on data/source.json, and runs only if that has changed.
 
 import argparse
 import dataclasses
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -17,10 +18,12 @@ import lm.core.environment  # noqa: F401 - notes who started this process
 
 from lm.core.errors import ParamsError, command
 from lm.core.files import output_lock, write_json
-from lm.core.params import needed, read_section
-from lm.text.slices import MixedSlice, Slice, check_weights, refuse_overlap
+from lm.core.params import find_problems, needed, read_section, read_yaml
+from lm.text.rules import Selection
+from lm.text.slices import AnySlice, MixedSlice, Slice, check_weights, refuse_overlap
+from lm.text.sources.local import LocalPath
 
-PARAMS, PRESETS = "params.yaml", "presets.yaml"
+PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,37 @@ class MixtureFetch:
         for name in self.parts:
             needed(re.fullmatch(r"\w[\w-]*", name), "parts", f"{name!r} in the list", "letters, digits, _ and -")
             needed(self.parts.count(name) == 1, "parts", f"a list with {name!r} twice", "each once, with a weight")
+
+
+def check_parameters(source: str) -> None:
+    """Raise ParamsError with all that any stage would refuse in its own sections, before text is fetched or tokenized.
+
+    Neither these values nor the classes of later stages, which are loaded by name, are dependencies of this stage: none
+    changes data/source.json. Where DVC skips it, the stage that reads a section refuses it, and train those of eval.
+    """
+    later = lambda module, name: getattr(importlib.import_module(module), name)  # noqa: E731
+    sections = {
+        "local": LocalPath,
+        "train": later("lm.train.config", "TrainParams"),
+        "eval": later("eval", "EvalParams"),
+    }
+    names = dict.fromkeys(("selection.name", "tokenizer.name", "model.name"), str)
+    problems = find_problems(PARAMS, names | sections)
+    if not find_problems(PARAMS, names):
+        selection, tokenizer, model = (read_yaml(PARAMS)[name.removesuffix(".name")]["name"] for name in names)
+        problems += find_problems(PRESETS, {
+            f"sources.{source}.train": AnySlice, f"sources.{source}.validation": Slice,
+            f"sources.{source}.prompts": tuple[str, ...], f"selections.{selection}": Selection,
+            f"tokenizers.{tokenizer}": later("make_tokenizer", "TokenizerParams"),
+            f"models.{model}": later("lm.model.gemma3", "ModelParams"),
+        })  # fmt: skip
+    runtime = {
+        "tokenize": later("tokenize_split", "TokenizeRuntime"),
+        "train": later("lm.train.config", "TrainRuntime"),
+    }
+    problems += find_problems(RUNTIME, runtime)
+    if problems:
+        raise ParamsError("\n".join(problems))
 
 
 def kind_of(source: str) -> str:
@@ -73,8 +107,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--definition", type=Path, required=True, help="JSON file to write")
     path = parser.parse_args(argv).definition
 
-    # Look the source up, and the parts of a mixture.
+    # Check what all stages will read. Look the source up, and the parts of a mixture.
     source = read_section(PARAMS, "data.source", str)
+    check_parameters(source)
     kind = kind_of(source)
     parts = definitions_of_parts(source) if kind == "mixture" else {source: definition_of(source)}
 

@@ -188,9 +188,9 @@ def test_03_dvc_shows_the_sentence_and_records_nothing_until_the_name_is_right(t
     [
         ("fetch", {"sources.stories.fetch.num_documents": 0}, "num_documents is 0, needed: at least 1"),
         ("make_tokenizer", {"tokenizers.bpe.vocab_size": 256}, "vocab_size is 256, needed: from 257"),
-        ("tokenize_train", {"sources.stories.train.start_char": -1}, "start_char is -1, needed: 0 or more"),
+        ("tokenize_train", {"sources.stories.train.start_char": -1}, "start_char is -1, needed: at least 0"),
         ("tokenize_train", {"sources.stories.train.num_chars": 0}, "num_chars is 0, needed: at least 1, or null"),
-        ("tokenize_val", {"sources.stories.validation.start_char": -1}, "start_char is -1, needed: 0 or more"),
+        ("tokenize_val", {"sources.stories.validation.start_char": -1}, "start_char is -1, needed: at least 0"),
         ("train", {"train.peak_lr": 0.0}, "train.peak_lr is 0.0, needed: above 0"),
         ("train", {"train.peak_lr": -1.0}, "train.peak_lr is -1.0, needed: above 0"),
         ("train", {"train.min_lr": 0.5}, "train.min_lr is 0.5, needed: from 0 to peak_lr"),
@@ -210,6 +210,7 @@ def test_03_dvc_shows_the_sentence_and_records_nothing_until_the_name_is_right(t
         ("train", {"models.micro.head_dim": 7}, "models.micro.head_dim is 7, needed: an even number"),
         ("train", {"models.micro.max_seq_len": 16}, "seq_len is 32, needed: at most models.micro.max_seq_len 16"),
         ("eval", {"eval.stride_fraction": 0.0}, "eval.stride_fraction is 0.0, needed: above 0"),
+        ("train", {"eval.temperature": -0.1}, "eval.temperature is -0.1, needed: 0 or more"),
         ("eval", {"eval.temperature": -0.1}, "eval.temperature is -0.1, needed: 0 or more"),
     ],
 )

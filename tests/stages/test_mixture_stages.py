@@ -88,7 +88,7 @@ def test_the_audit_reads_the_stream_of_the_token_files(project):
     ("weights", "code", "sentence"),
     [
         ({"long": 1}, 2, "sources.mix.train.weights has no weight of the part 'short'"),
-        ({"long": 1, "short": -1}, 2, "presets.yaml: sources.mine.train.weights.short is -1.0, needed: 0 or more"),
+        ({"long": 1, "short": -1}, 2, "presets.yaml: sources.mine.train.weights.short is -1.0, needed: at least 0"),
         ({"long": 0, "short": 0}, 2, "sources.mine.train.weights is {'long': 0.0, 'short': 0.0}, needed: at least one"),
         (None, 2, "sources.mix.train.weights is missing, and sources.mix is a mixture; give each part a weight"),
     ],

@@ -1,11 +1,15 @@
 """The stage resolve: the definition of a source and of a mixture's parts, and the mixtures that it refuses."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import resolve
 from lm.core.files import read_json, write_json
+from lm.core.params import read_yaml
+from stages import change_params
+from support import ROOT
 from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
 
@@ -15,18 +19,21 @@ SLICES = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
 
 
 def mixture(parts=("a", "b"), **weights) -> dict:
-    return {"fetch": {"kind": "mixture", "parts": list(parts)}, **SLICES, "train": mixed(weights or {"a": 1, "b": 3})}
+    train = mixed(weights or {"a": 1, "b": 3})
+    return {"fetch": {"kind": "mixture", "parts": list(parts)}, **SLICES, "train": train, "prompts": [""]}
 
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Return a function that writes the parameters with the mixture `mix`, its parts and further sources."""
+    """Return a function that writes the shipped parameters with the mixture `mix`, its parts and further sources."""
     monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "runtime.yaml", "runtime.yaml")
+    params, presets = (read_yaml(ROOT / name) for name in ("params.yaml", "presets.yaml"))
 
     def write(mix=None, source="mix", **sources):
-        parts = {"a": {"fetch": STORIES, **SLICES}, "b": {"fetch": {**STORIES, "seed": 2}, **SLICES}}
-        write_json("params.yaml", {"data": {"source": source}})
-        write_json("presets.yaml", {"sources": {**parts, "mix": mix or mixture(), **sources}})
+        a, b = ({"fetch": {**STORIES, "seed": seed}, **SLICES, "prompts": [""]} for seed in (1, 2))
+        write_json("params.yaml", params | {"data": {"source": source}})
+        write_json("presets.yaml", presets | {"sources": {"a": a, "b": b, "mix": mix or mixture(), **sources}})
 
     return write
 
@@ -38,21 +45,43 @@ def test_a_plain_source_is_its_only_part(write):
     assert read_json("data/source.json") == expected
 
 
-def test_a_mixture_has_the_definitions_and_slices_of_its_parts_in_order(write):
-    write(mixture(["b", "a"]))
-    assert resolve.main(RUN) == 0
-    definition = read_json("data/source.json")
-    assert (definition["source"], definition["kind"], list(definition["parts"])) == ("mix", "mixture", ["b", "a"])
-    assert definition["parts"]["b"] == {"fetch": {**STORIES, "seed": 2}, **SLICES}
-
-
-def test_weights_and_other_sources_do_not_change_the_definition(write):
-    contents = set()
-    for mix in (mixture(a=1, b=1), mixture(a=0.7, b=0)):
-        write(mix, other={"fetch": STORIES})
+def test_a_mixture_has_the_definitions_and_slices_of_its_parts_in_order_and_no_weights(write):
+    for weights in ({"a": 1, "b": 1}, {"a": 0.7, "b": 0}):
+        write(mixture(["b", "a"], **weights), other={"fetch": STORIES})
         assert resolve.main(RUN) == 0
-        contents.add(Path("data/source.json").read_bytes())
-    assert len(contents) == 1
+        definition = read_json("data/source.json")
+        assert (definition["source"], definition["kind"], list(definition["parts"])) == ("mix", "mixture", ["b", "a"])
+        assert definition["parts"]["b"] == {"fetch": {**STORIES, "seed": 2}, **SLICES}
+
+
+WRONG = {
+    "params.yaml": {
+        "train.seq_len": ("banana", "is 'banana', not an integer"),
+        "eval.temperature": (-1, "is -1.0, needed: 0 or more"),
+        "model.name": ("tini", None),
+    },
+    "presets.yaml": {
+        "sources.a.train.start_char": (-1, "is -1, needed: at least 0"),
+        "sources.a.prompts": ("", "is '', not a list"),
+        "selections.none.min_chars": (0, "is 0, needed: at least 1, or null for off"),
+        "tokenizers.bpe.kind": ("word", "is 'word'; it must be one of bpe, tiktoken, huggingface"),
+    },
+    "runtime.yaml": {"train.timeout_s": (0, "is 0.0, needed: above 0"), "tokenize.chunk_chars": ("1", "is '1', not")},
+}
+
+
+def test_all_wrong_parameters_of_all_stages_are_named_at_once(write, capsys):
+    write(source="a")
+    for file, changes in WRONG.items():
+        change_params(Path(), {name: value for name, (value, _) in changes.items()}, file)
+    assert resolve.main(RUN) == 2
+    said = capsys.readouterr().err
+    expected = [
+        f"error: {file}: {name} {end}" for file, each in WRONG.items() for name, (_, end) in each.items() if end
+    ]
+    expected.append("error: presets.yaml: models.tini is missing; there are: tiny, small")
+    assert [sentence for sentence in expected if sentence not in said] == []
+    assert len(said.splitlines()) == len(expected) and not Path("data/source.json").exists()
 
 
 OVERLAP = {"fetch": STORIES, "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
@@ -63,7 +92,7 @@ REFUSED = [
     (mixture(["a", "../b"]), "sources.mix.fetch.parts is '../b' in the list, needed: letters, digits, _ and -"),
     (mixture(["a", "inner"]), "sources.mix.fetch.parts names 'inner', a mixture itself; name its parts instead"),
     (mixture(["a", "overlap"]), "sources.overlap: train and validation share characters 0 to inf of split 't'"),
-    (mixture(a=-1, b=2), "sources.mix.train.weights.a is -1.0, needed: 0 or more"),
+    (mixture(a=-1, b=2), "sources.mix.train.weights.a is -1.0, needed: at least 0"),
     (mixture(a=0, b=0), "sources.mix.train.weights is {'a': 0.0, 'b': 0.0}, needed: at least one above 0"),
     (mixture(a=1), "sources.mix.train.weights has no weight of the part 'b'; give it one; with 0 it stays out"),
     (mixture(a=1, b=1, c=1), "sources.mix.train.weights names 'c', which is not a part; the parts are a, b"),
@@ -77,11 +106,4 @@ REFUSED = [
 def test_a_wrong_mixture_is_refused(write, capsys, mix, sentence):
     write(mix, inner=mixture(), overlap=OVERLAP)
     refused(resolve.main(RUN), capsys.readouterr().err, 2, f"presets.yaml: {sentence}")
-    assert files_below(Path("data")) == {}
-
-
-def test_a_value_that_json_cannot_hold_is_refused(write, capsys):
-    write(source="a")
-    Path("presets.yaml").write_text("sources:\n  a:\n    fetch: {kind: stories, seed: 2024-01-01}\n")
-    refused(resolve.main(RUN), capsys.readouterr().err, 2, "presets.yaml: sources.a: a value fits into no JSON file (")
     assert files_below(Path("data")) == {}

@@ -12,7 +12,10 @@ MEND = "run `python src verify --cache`, which names the command that repairs it
 
 
 class UserError(Exception):
-    """Say in one sentence: the file or parameter, the actual value, what is needed, what to do."""
+    """Say in one sentence: the file or parameter, the actual value, what is needed, what to do.
+
+    Of several things that are wrong at once, each has its line.
+    """
 
     exit_code = 1
 
@@ -66,7 +69,7 @@ class Interrupted(UserError):
 
 
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
-    """Wrap `main(argv)`: return an exit status; print a `UserError` as one line, with `--debug` its traceback too.
+    """Wrap `main(argv)`: return an exit status; print a `UserError`, with `--debug` its traceback too.
 
     If the reader of a pipe ends first, as `head` does, end quietly with the status of SIGPIPE.
     """
@@ -94,7 +97,7 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
             return 0
         if "--debug" in argv:
             traceback.print_exception(cause)
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr, flush=True)
         return error.exit_code
 
     return wrapped

@@ -1,8 +1,9 @@
-"""YAML sections as frozen dataclasses: typed, complete, without unknown keys.
+"""YAML sections as frozen dataclasses: typed, complete, without unknown keys. All that is wrong is reported at once.
 
-The reader is DVC's (YAML 1.2), so that `1e-05` is a number for both. A dataclass gives the type of each key (int,
+The reader is DVC's (YAML 1.2), so that `1e-05` is a number for both. A dataclass gives the type of each key: int,
 float, str, bool, `X | None`, `Literal`, `tuple[X, ...]`, `dict`, `dict[str, X]`, another dataclass, or `A | B`: the one
-with more of the keys) and checks the ranges in `__post_init__` with `needed`.
+of the same `kind`, else the one with more of the keys. A range stands beside the type: `Annotated[int, at_least(1)]`.
+What depends on several keys is checked in `__post_init__` with `needed`.
 """
 
 import dataclasses
@@ -10,6 +11,7 @@ import difflib
 import math
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -21,6 +23,18 @@ from lm.core.files import regular
 Section = typing.TypeVar("Section")
 MAX_VALUES = 100_000  # in a file; a few lines with aliases can stand for billions
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
+
+
+class Range(typing.NamedTuple):
+    """What a number must satisfy, and the words for it."""
+
+    holds: Callable[[float], bool]
+    requirement: str
+
+
+def at_least(least: float, also: str = "") -> Range:
+    """Return the range from `least` on; `also` ends the requirement, such as ", or null for off"."""
+    return Range(lambda value: value >= least, f"at least {least}{also}")
 
 
 def read_yaml(path: Path | str) -> dict:
@@ -55,7 +69,22 @@ def _count(value, known: dict[int, int]) -> int:
 
 def read_section(path: Path | str, name: str, section_type: type[Section]) -> Section:
     """Return the section `name` (dots descend: "sources.stories.fetch") as `section_type`."""
-    value, walked = read_yaml(path), []
+    return _section_of(read_yaml(path), path, name, section_type)
+
+
+def find_problems(path: Path | str, sections: dict[str, typing.Any]) -> list[str]:
+    """Return a sentence for each value that is wrong in the sections of a file, given by name → type."""
+    content, problems = read_yaml(path), []
+    for name, section_type in sections.items():
+        try:
+            _section_of(content, path, name, section_type)
+        except ParamsError as error:
+            problems += str(error).splitlines()
+    return problems
+
+
+def _section_of(value, path: Path | str, name: str, section_type: type[Section]) -> Section:
+    walked = []
     for key in name.split("."):
         walked.append(key)
         if not isinstance(value, dict) or key not in value:
@@ -66,50 +95,79 @@ def read_section(path: Path | str, name: str, section_type: type[Section]) -> Se
 
 
 def coerce(value, wanted, name: str, where: str) -> typing.Any:
-    """Return `value` as the type `wanted`. Raise ParamsError with `where` and `name` if it has another type."""
+    """Return `value` as the type `wanted`. Raise ParamsError with a line for each value of another type or range."""
+    problems: list[str] = []
+    typed = _typed(value, wanted, name, problems)
+    if problems:
+        raise ParamsError("\n".join(f"{where}: {problem}" for problem in problems))
+    return typed
+
+
+def _typed(value, wanted, name: str, problems: list[str]) -> typing.Any:
+    """Return `value` as the type `wanted`; append to `problems` what is wrong with it."""
     if dataclasses.is_dataclass(wanted):
-        return _dataclass(value, wanted, name, where)
+        return _dataclass(value, wanted, name, problems)
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is typing.Annotated:
+        count = len(problems)
+        typed = _typed(value, arguments[0], name, problems)
+        for each in arguments[1:]:
+            if len(problems) == count and typed is not None and not each.holds(typed):
+                problems.append(f"{name} is {typed}, needed: {each.requirement}")
+        return typed
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
-        return coerce(value, _nearest(value, [each for each in arguments if each is not type(None)]), name, where)
+        return _union(value, [each for each in arguments if each is not type(None)], name, problems)
     if origin is typing.Literal:
         if isinstance(value, str) and value in arguments:
             return value
-        raise ParamsError(f"{where}: {name} is {value!r}; it must be one of {', '.join(arguments)}")
+        problems.append(f"{name} is {value!r}; it must be one of {', '.join(arguments)}")
+        return None
     if origin is tuple and isinstance(value, list):
-        return tuple(coerce(item, arguments[0], f"{name}[{i}]", where) for i, item in enumerate(value))
+        return tuple(_typed(item, arguments[0], f"{name}[{i}]", problems) for i, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
-        return {key: coerce(item, arguments[1], f"{name}.{key}", where) for key, item in value.items()}
+        return {key: _typed(item, arguments[1], f"{name}.{key}", problems) for key, item in value.items()}
     if wanted is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     if wanted in (int, str, bool, dict) and type(value) is wanted:
         return value
-    raise ParamsError(f"{where}: {name} is {value!r}, not {NEEDED.get(wanted, 'a list or mapping as needed')}")
+    problems.append(f"{name} is {value!r}, not {NEEDED.get(wanted, 'a list or mapping as needed')}")
+    return None
 
 
-def _nearest(value, types_: list) -> typing.Any:
-    """Return the type of a union that shares most keys with `value`; the first one of several."""
+def _union(value, members: list, name: str, problems: list[str]) -> typing.Any:
+    """Return `value` as the member that has its `kind`, or else as the first one that shares most keys with it."""
     keys = set(value) if isinstance(value, dict) else set()
-    return max(types_, key=lambda each: len(keys & set(getattr(each, "__dataclass_fields__", ()))))
+    hints = [typing.get_type_hints(each) if dataclasses.is_dataclass(each) else {} for each in members]
+    kinds = [kind for each in hints for kind in typing.get_args(each.get("kind"))]
+    if kinds and "kind" in keys:
+        if value["kind"] not in kinds:
+            problems.append(f"{name}.kind is {value['kind']!r}; it must be one of {', '.join(kinds)}")
+            return None
+        members = [members[kinds.index(value["kind"])]]
+    nearest = max(members, key=lambda each: len(keys & set(getattr(each, "__dataclass_fields__", ()))))
+    return _typed(value, nearest, name, problems)
 
 
-def _dataclass(value, wanted, name: str, where: str):
+def _dataclass(value, wanted, name: str, problems: list[str]):
     """Build a dataclass from a mapping that has every field and no other key; check its ranges."""
     if not isinstance(value, dict):
-        raise ParamsError(f"{where}: {name} is {value!r}, not a mapping")
-    fields = typing.get_type_hints(wanted)
-    if unknown := [key for key in value if key not in fields]:
-        nearest = difflib.get_close_matches(str(unknown[0]), fields, n=1, cutoff=0.0)[0]
-        raise ParamsError(f"{where}: {name}.{unknown[0]} is unknown; the nearest valid name is {name}.{nearest}")
-    if missing := [key for key in fields if key not in value]:
-        raise ParamsError(f"{where}: {name}.{missing[0]} is missing; give it a value")
-    typed = {key: coerce(value[key], field_type, f"{name}.{key}", where) for key, field_type in fields.items()}
+        problems.append(f"{name} is {value!r}, not a mapping")
+        return None
+    count, fields = len(problems), typing.get_type_hints(wanted, include_extras=True)
+    for key in value:
+        if key not in fields:
+            nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
+            problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
+    problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in value]
+    typed = {k: _typed(value[k], kind, f"{name}.{k}", problems) for k, kind in fields.items() if k in value}
+    if len(problems) > count:
+        return None
     try:
         return wanted(**typed)
     except ValueError as error:
-        raise ParamsError(f"{where}: {name}.{error}") from None
+        problems += [f"{name}.{line}" for line in str(error).splitlines()]
 
 
 def needed(ok: object, name: str, actual, requirement: str) -> None:

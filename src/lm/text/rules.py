@@ -7,13 +7,17 @@ et al. 2020, JMLR 21, section 2.2) and Codex (Chen et al. 2021, arXiv 2107.03374
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.core.params import needed
+from lm.core.params import Range, at_least, needed
 from lm.text.near_duplicates import NearDuplicates
+
+Limit = Annotated[int | None, at_least(1, ", or null for off")]
+Fraction = Annotated[float | None, Range(lambda value: 0 <= value <= 1, "from 0 to 1, or null for off")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,21 +40,15 @@ class NearDuplicateRule:
 class Selection:
     """The rules in the order in which they are applied; None or False switches a rule off."""
 
-    min_chars: int | None
-    max_chars: int | None
-    max_line_chars: int | None
-    min_alphanumeric_fraction: float | None
-    max_repeated_line_fraction: float | None
+    min_chars: Limit
+    max_chars: Limit
+    max_line_chars: Limit
+    min_alphanumeric_fraction: Fraction
+    max_repeated_line_fraction: Fraction
     exact_duplicates: bool
     near_duplicates: NearDuplicateRule
 
     def __post_init__(self):
-        for name in ("min_chars", "max_chars", "max_line_chars"):
-            value = getattr(self, name)
-            needed(value is None or value >= 1, name, value, "at least 1, or null for off")
-        for name in ("min_alphanumeric_fraction", "max_repeated_line_fraction"):
-            value = getattr(self, name)
-            needed(value is None or 0 <= value <= 1, name, value, "from 0 to 1, or null for off")
         least, most = self.min_chars, self.max_chars
         is_ordered = least is None or most is None or least <= most
         needed(is_ordered, "min_chars", least, f"at most max_chars, which is {most}")

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Collection
+from typing import Annotated
 
 from lm.core.errors import DataError, ParamsError
-from lm.core.params import needed
+from lm.core.params import at_least, needed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,13 +14,8 @@ class Slice:
     """The characters start_char to start_char + num_chars of a split; num_chars None means to its end."""
 
     split: str
-    start_char: int
-    num_chars: int | None
-
-    def __post_init__(self):
-        needed(self.start_char >= 0, "start_char", self.start_char, "0 or more")
-        has_chars = self.num_chars is None or self.num_chars >= 1
-        needed(has_chars, "num_chars", self.num_chars, "at least 1, or null for the rest")
+    start_char: Annotated[int, at_least(0)]
+    num_chars: Annotated[int | None, at_least(1, ", or null for the rest")]
 
     @property
     def end_char(self) -> float:
@@ -31,12 +27,9 @@ class Slice:
 class MixedSlice(Slice):
     """A range of the characters of a mixture's training stream, and the share of bytes of each part, in any unit."""
 
-    weights: dict[str, float]
+    weights: dict[str, Annotated[float, at_least(0)]]
 
     def __post_init__(self):
-        super().__post_init__()
-        for name, weight in self.weights.items():
-            needed(weight >= 0, f"weights.{name}", weight, "0 or more")
         needed(sum(self.weights.values()) > 0, "weights", self.weights, "at least one above 0")
 
 

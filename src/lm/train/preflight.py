@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import time
 from collections.abc import Callable
 
@@ -144,13 +145,16 @@ def refuse_unequal_shards(params: TrainParams, world: World, model: ModelParams)
 
 
 def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:
-    """Raise ParamsError if the model's context is too short, or evaluation would fail because of its own settings."""
-    fraction, tokens = read_section(file, "eval.stride_fraction", float), read_section(file, "eval.sample_tokens", int)
+    """Raise ParamsError if the model's context is too short, or evaluation would fail because of its own settings.
+
+    DVC may have skipped the stage resolve, which checks all sections. The class of this one is loaded by name: neither
+    the values nor the code of `eval` change a run, so that they are not dependencies of `train`.
+    """
+    tokens = read_section(file, "eval", importlib.import_module("eval").EvalParams).sample_tokens
     longest = f"models.{model_name}.max_seq_len {max_seq_len} of presets.yaml"
     for ok, name, value, requirement in (
         (seq_len <= max_seq_len, "train.seq_len", seq_len, f"at most {longest}"),
-        (0 < fraction <= 1, "eval.stride_fraction", fraction, "above 0, at most 1"),
-        (1 <= tokens < max_seq_len, "eval.sample_tokens", tokens, f"1 or more, below {longest}, to hold a prompt too"),
+        (tokens < max_seq_len, "eval.sample_tokens", tokens, f"1 or more, below {longest}, to hold a prompt too"),
     ):
         if not ok:
             raise ParamsError(f"{file}: {name} is {value}, needed: {requirement}")
