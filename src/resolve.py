@@ -76,11 +76,6 @@ def kind_of(source: str) -> str:
     return read_section(PRESETS, f"sources.{source}.fetch.kind", str)
 
 
-def definition_of(source: str) -> dict:
-    """Return what fetch needs to know about a source that is not a mixture."""
-    return {"fetch": read_section(PRESETS, f"sources.{source}.fetch", dict)}
-
-
 def definitions_of_parts(source: str) -> dict[str, dict]:
     """Return the definition and the slices of each part of a mixture. Raise ParamsError for what does not fit."""
     where = f"{PRESETS}: sources.{source}"
@@ -94,7 +89,7 @@ def definitions_of_parts(source: str) -> dict[str, dict]:
         validation = read_section(PRESETS, f"sources.{name}.validation", Slice)
         refuse_overlap(train, validation, f"{PRESETS}: sources.{name}")
         slices = {"train": dataclasses.asdict(train), "validation": dataclasses.asdict(validation)}
-        parts[name] = definition_of(name) | slices
+        parts[name] = {"fetch": read_section(PRESETS, f"sources.{name}.fetch", dict), **slices}
     # The weights are checked before anything is fetched; only the stages that read them depend on them.
     check_weights(read_section(PRESETS, f"sources.{source}.train", MixedSlice).weights, parts, where)
     return parts
@@ -111,7 +106,10 @@ def main(argv: list[str]) -> None:
     source = read_section(PARAMS, "data.source", str)
     check_parameters(source)
     kind = kind_of(source)
-    parts = definitions_of_parts(source) if kind == "mixture" else {source: definition_of(source)}
+    if kind == "mixture":
+        parts = definitions_of_parts(source)
+    else:
+        parts = {source: {"fetch": read_section(PRESETS, f"sources.{source}.fetch", dict)}}
 
     # Write them.
     with output_lock(path):
