@@ -155,6 +155,18 @@ def test_26_a_state_that_cannot_be_written_ends_with_5_and_the_one_before_stays(
     assert results() == undisturbed
 
 
+def limit_files():
+    """A sabotage: no file can have more than 4,096 bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+
+def test_26_results_that_cannot_be_published_end_with_5_and_a_sentence(workspace, undisturbed):
+    assert run_stage().code == 0
+    ended = run_stage(limit_files)
+    assert ended.code == 5 and ended.sentence.startswith("error: data/models: File too large; free some space on")
+    assert run_stage().code == 0 and results() == undisturbed
+
+
 @pytest.mark.slow
 def test_26_a_full_disk(workspace, undisturbed):
     runs = Path(".runs")

@@ -71,8 +71,9 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        advice = "the previous content is unchanged; free some space on that disk and run the same command again"
-        raise EnvironmentFailure(f"{path}: {os.strerror(error.errno)}; {advice}") from None
+        advice = "free some space on that disk and run the same command again"
+        before = "what was there before is unchanged, or in DVC's cache if DVC has run the stage"
+        raise EnvironmentFailure(f"{path}: {os.strerror(error.errno)}; {advice} ({before})") from None
     finally:
         _remove(temporary)
 

@@ -103,7 +103,8 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
     for name, file in (("best", WEIGHTS), ("last", LAST_WEIGHTS)):
         check_sha256(done / "models" / file, record[name]["sha256"], f"delete {done.parent} to train from scratch")
     with atomic_folder(models) as folder:
-        shutil.copytree(done / "models", folder, dirs_exist_ok=True)
+        for path in (done / "models").iterdir():  # copytree's error for a full disk has no errno
+            shutil.copyfile(path, folder / path.name)
     for source, target in ((done / "metrics", metrics), (done / "plots", plots)):
         for path in source.iterdir():
             with atomic_write(target / path.name) as file:
