@@ -145,7 +145,7 @@ clean-runs:
 clean-venv:
 	rm -rf .venv
 
-.venv/ready: requirements.txt
+.venv/ready: requirements.txt requirements/bits.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python %d.%d found, 3.11 or newer needed; try make PYTHON=python3.12" % sys.version_info[:2])'
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt

@@ -37,7 +37,7 @@ def output_hashes(lock: Path) -> dict[str, str]:
 
 
 def compare(first: dict, second: dict, committed: dict) -> dict[str, dict]:
-    """Return for each output its MD5 in the first run, and whether the second run and the committed lock have it too."""
+    """Return for each output its MD5 in the first run, and whether the second run and dvc.lock have it too."""
     return {
         path: {
             "md5": first.get(path),

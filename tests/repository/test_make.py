@@ -17,8 +17,10 @@ echo "$*" >> calls
 
 
 def write_project(folder: Path) -> None:
-    for name, content in (("Makefile", (ROOT / "Makefile").read_text()), ("requirements.txt", "")):
-        (folder / name).write_text(content)
+    (folder / "requirements").mkdir()
+    for name in ("requirements.txt", "requirements/bits.txt"):
+        (folder / name).touch()
+    (folder / "Makefile").write_text((ROOT / "Makefile").read_text())
 
 
 def write_script(path: Path, content: str) -> Path:

@@ -9,8 +9,10 @@ import pytest
 
 from lm.core.params import read_yaml
 from support import ROOT
+from support.imports import import_graph, imported_names
 
 SRC = ROOT / "src"
+GRAPH = import_graph(SRC)
 PIPELINE = read_yaml(ROOT / "dvc.yaml")
 STAGES = PIPELINE["stages"]
 PARAMS_FILES = {"PARAMS": "params.yaml", "PRESETS": "presets.yaml"}  # as the stages name them
@@ -22,24 +24,10 @@ def script_of(stage: str) -> Path:
     return ROOT / STAGES[stage]["cmd"].split()[1]
 
 
-def imported_files(path: Path) -> set[Path]:
-    """Return the modules of src that a file imports directly, anywhere in it."""
-    files = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        files |= {file for name in names if (file := SRC / (name.replace(".", "/") + ".py")).exists()}
-    return files
-
-
 def import_closure(path: Path) -> set[Path]:
     closure, pending = {path}, [path]
     while pending:
-        for file in imported_files(pending.pop()) - closure:
+        for file in GRAPH[pending.pop()] - closure:
             closure.add(file)
             pending.append(file)
     return closure
@@ -94,6 +82,22 @@ def test_parameters_are_the_sections_read(stage):
     read = {section for section in read if section[0] not in STAGES[stage]["deps"]} | read & listed
     assert {section for section in read if not any(is_within(section, other) for other in listed)} == set()
     assert {section for section in listed if not any(is_within(other, section) for other in read)} == set()
+
+
+# Packages that stages import but that decide no byte of a result: they read YAML, look up hardware, show progress, or
+# download files whose hashes are checked. matplotlib draws pictures, in the stage plot, which lists requirements.txt.
+DECIDE_NOTHING = {"httpx2", "huggingface_hub", "matplotlib", "psutil", "requests", "ruamel", "tqdm"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_depends_on_the_packages_that_decide_its_bytes(stage):
+    modules = import_closure(script_of(stage))
+    names = {name[-1].split(".")[0] for path in modules for name in imported_names(path, SRC)}
+    packages = names - set(sys.stdlib_module_names) - {path.stem for path in SRC.iterdir()}
+    decisive = re.findall(r"^([\w-]+)==", (ROOT / "requirements/bits.txt").read_text(), re.M)
+    assert packages <= {*decisive, *DECIDE_NOTHING}
+    assert "requirements/bits.txt" in STAGES[stage]["deps"]
+    assert ("requirements.txt" in STAGES[stage]["deps"]) == ("matplotlib" in packages)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -10,7 +10,7 @@ import yaml
 
 from support import ROOT
 
-LINKED = ("src", "dvc.yaml", "requirements.txt")
+LINKED = ("src", "dvc.yaml", "requirements", "requirements.txt")
 COPIED = ("params.yaml", "presets.yaml", "runtime.yaml")
 PRESETS = ("sources", "selections", "tokenizers", "models")  # sections of presets.yaml
 EMPTY = ("data/init", "data/local", "data/processed_datasets")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tools.compare.runs import Group, Run
 
-CODE = ("src/", "requirements.txt")  # inputs that may differ: whether they change the bits is the question
+CODE = ("src/", "requirements")  # inputs that may differ: whether they change the bits is the question
 
 
 class Parting(NamedTuple):

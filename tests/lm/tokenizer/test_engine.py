@@ -62,7 +62,7 @@ def chunk(texts, first_document=0):
 
 def test_the_compared_versions_are_the_installed_ones():
     assert {name: importlib.metadata.version(name) for name in COMPARED} == COMPARED
-    required = (ROOT / "requirements.txt").read_text()
+    required = (ROOT / "requirements/bits.txt").read_text()
     assert all(f"{name}=={version}" in required for name, version in COMPARED.items())
 
 
