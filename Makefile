@@ -12,20 +12,20 @@ all: .venv/ready
 	@dvc metrics diff --targets metrics/data.json metrics/train.json metrics/eval.json
 
 test: .venv/ready-dev
-	python -m pytest -q -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+	python -m pytest -q -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests extras
 
 test-slow: .venv/ready-dev
-	python -m pytest -q -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
+	python -m pytest -q -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests extras
 
 # The tests that need lm-eval, which `make test` skips where it is not installed.
 test-lm-eval: .venv/ready-dev
 	python -m pip install --quiet --disable-pip-version-check -r requirements/lm-eval.txt
-	python -m pytest -q tests/tools/test_lm_eval.py
+	python -m pytest -q extras/lm_eval/tests/test_lm_eval.py
 
 # The tests that need llama.cpp, which pip compiles: several minutes.
 test-gguf: .venv/ready-dev
 	python -m pip install --quiet --disable-pip-version-check -r requirements/gguf.txt
-	python -m pytest -q tests/tools/test_export_gguf.py
+	python -m pytest -q extras/gguf/tests/test_export_gguf.py
 
 # The tests of docs/sky.yaml, with SkyPilot's parser in an environment of its own.
 test-cloud: .venv/cloud/ready .venv/ready-dev
@@ -34,7 +34,7 @@ test-cloud: .venv/cloud/ready .venv/ready-dev
 # The documented Slurm jobs on a Slurm of this machine, which root installs if it is missing: several minutes.
 test-cluster: .venv/ready-dev
 	PYTHONPATH=src:tests python -m support.slurm
-	python -m pytest -q -m slow tests/cluster tests/tools/test_cluster.py
+	python -m pytest -q -m slow tests/cluster extras/tokenize_cluster/tests/test_cluster.py
 
 # Remove one safeguard at a time and check that a test fails.
 mutants: .venv/ready-dev

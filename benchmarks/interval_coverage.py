@@ -25,11 +25,11 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
+from extras.scaling import law  # noqa: E402
 from lm.core.files import write_json  # noqa: E402
 from lm.evaluate.intervals import ratio_interval  # noqa: E402
-from tools.scaling import law  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 TRIALS, RESAMPLES = 2000, 399

@@ -35,7 +35,6 @@ from bare_products import bare_products
 from harness import busy_share, interleave, ratios, summary, versions, write_results
 from large_vocabulary import memory_of_large_vocabulary
 from lm.core.params import read_section
-from lm.formats.hugging_face import hugging_face_config, to_hugging_face
 from lm.model import device as machine
 from lm.model.gemma3 import (
     Gemma3Model,
@@ -45,6 +44,7 @@ from lm.model.gemma3 import (
     flops_per_token,
 )
 from stages import peak_gib
+from tools.common.hugging_face import hugging_face_config, to_hugging_face
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144

@@ -1,4 +1,4 @@
-"""Run a tool: `python src convert IN OUT` calls `main` of tools/convert.py or tools/convert/cli.py."""
+"""Run a tool: `report` calls `main` of src/tools/report/cli.py, `convert` that of extras/formats/convert.py."""
 
 import ast
 import importlib
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before a tool loads torch
 
-FOLDER = Path(__file__).resolve().parent / "tools"
-TOOLS = {p.stem: p for p in FOLDER.glob("[!_]*.py")} | {p.parent.name: p for p in FOLDER.glob("*/cli.py")}
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = {p.stem: p for p in ROOT.glob("src/tools/[!_]*.py")}
+TOOLS |= {p.parent.name: p for p in ROOT.glob("src/tools/*/cli.py")}
+TOOLS |= {p.stem: p for p in ROOT.glob("extras/*/*.py") if "\ndef main(" in p.read_text(encoding="utf-8")}
 
 
 def summary(path: Path) -> str:
@@ -27,8 +29,9 @@ def main(argv: list[str]) -> int:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"
         print(f"error: {problem}; there are: {', '.join(sorted(TOOLS))}", file=sys.stderr)
         return 2
-    module = TOOLS[argv[0]].relative_to(FOLDER.parent).with_suffix("")
-    return importlib.import_module(".".join(module.parts)).main(argv[1:])
+    sys.path.append(str(ROOT))  # for `import extras.…`
+    module = TOOLS[argv[0]].relative_to(ROOT).with_suffix("").parts
+    return importlib.import_module(".".join(module).removeprefix("src.")).main(argv[1:])
 
 
 if __name__ == "__main__":

@@ -1,35 +1,9 @@
-"""One torch thread for all tests, a pipeline that has run, which tests copy, and a Slurm where it is installed.
-
-Threads wait for each other by spinning, which beside other processes makes small steps many times slower.
-"""
-
-import os
-from pathlib import Path
-
-import lm.core.environment  # noqa: F401 - before torch
+"""The fixtures of support, and a Slurm where it is installed."""
 
 import pytest
 
-from lm.core.files import output_lock
+from support.fixtures import finished  # noqa: F401
 from support.slurm import missing_commands, running_slurm
-from support.workspace import ALL, Workspace
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Path:
-    """The folder of the small pipeline after its first run, on a commit of its parameters; one for all processes."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with output_lock(shared / "finished", wait=True):
-        if not (shared / "finished").exists():
-            workspace = Workspace(shared / "unfinished")
-            workspace.make_small()
-            workspace.commit()
-            assert workspace.repro() == ALL
-            workspace.folder.rename(shared / "finished")
-    return shared / "finished"
 
 
 @pytest.fixture(scope="session")

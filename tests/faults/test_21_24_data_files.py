@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import train as train_stage
+from extras.formats.datasets import NpyTokensDataset, PickledTrainerDataset
+from extras.formats.dumps import META
+from extras.formats.npy import open_npy
 from lm.core.errors import command
 from lm.core.files import sha256_file
-from lm.formats.datasets import NpyTokensDataset, PickledTrainerDataset
-from lm.formats.dumps import META
-from lm.formats.npy import open_npy
 from support import ROOT
 from support.dump_cases import T, write_foreign, write_own
 from support.train_cases import ARGUMENTS, clear, restored, run_stage, write_ids

@@ -26,12 +26,8 @@ MAY_IMPORT = {
     "model": {"core", "tokens"},
     "train": {"core", "tokens", "model"},
     "evaluate": {"core", "tokens", "tokenizer", "model"},
-    "formats": {"core", "tokens", "model"},
     "plots": {"core", "tokens"},
 }
-
-# What people give to a DataLoader. No stage needs to import it.
-FOR_DATA_LOADERS = "lm/formats"
 
 
 def name_of(path: Path) -> str:
@@ -93,6 +89,17 @@ def test_a_tool_imports_the_library_and_common_and_no_other_tool():
     assert [arrow for arrow in arrows("tools/common") if not arrow[2].startswith("lm/")] == []
 
 
+def test_extras_import_the_library_common_and_themselves_and_nothing_imports_them():
+    """Benchmarks and tests may import them: they measure and test them."""
+    for path in [*FILES, *(path for path in (ROOT / "extras").glob("*/*.py"))]:
+        allowed = ("lm.", "tools.common.", ".".join((*path.relative_to(ROOT).parts[:2], "")))
+        names = [names[0] for names in imported_names(path, ROOT) if names[0].startswith(("lm.", "tools.", "extras."))]
+        if path in FILES:
+            assert [name for name in names if name.startswith("extras.")] == [], path
+        else:
+            assert [name for name in names if not name.startswith(allowed)] == [], path
+
+
 def test_nothing_imports_a_stage():
     assert [(name_of(path), name_of(stage)) for path in FILES for stage in stages() if stage in GRAPH[path]] == []
 
@@ -114,9 +121,8 @@ def test_entry_points_that_can_load_torch_first_import_its_settings():
         assert ours[0] == "lm.core.environment", name_of(path)
 
 
-def test_the_library_holds_only_what_a_stage_or_a_data_loader_needs():
-    data_loaders = [path for path in FILES if name_of(path).startswith(FOR_DATA_LOADERS)]
-    needed = closure(stages() + data_loaders)
+def test_the_library_holds_only_what_a_stage_needs():
+    needed = closure(stages())
     library = [path for path in FILES if name_of(path).startswith("lm/") and path.name != "__init__.py"]
     assert [name_of(path) for path in library if path not in needed] == []
 

@@ -102,9 +102,14 @@ def run_block(workspace, language, code):
 
 def run_tool(workspace, name, *arguments):
     """Call the tool as src/__main__.py does."""
-    module = name if (ROOT / "src" / "tools" / f"{name}.py").exists() else f"{name}.cli"
+    (path,) = [
+        *ROOT.glob(f"src/tools/{name}.py"),
+        *ROOT.glob(f"src/tools/{name}/cli.py"),
+        *ROOT.glob(f"extras/*/{name}.py"),
+    ]
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("src.")
     with contextlib.chdir(workspace.folder):
-        assert importlib.import_module(f"tools.{module}").main([*arguments]) == 0, name
+        assert importlib.import_module(module).main([*arguments]) == 0, name
 
 
 def page_of(block) -> str:
@@ -225,7 +230,7 @@ def test_paths_targets_and_parameters_exist(page):
     makefile, sections = text_of("Makefile"), read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml")
     for target in re.findall(r"`make ([\w-]+)", text):
         assert re.search(rf"^{target}:", makefile, re.M), target
-    for path in re.findall(r"`((?:src|tests|benchmarks|\.github)/[\w/.-]+)`", text):
+    for path in re.findall(r"`((?:src|extras|tests|benchmarks|\.github)/[\w/.-]+)`", text):
         assert (ROOT / path).exists() or "NAME" in path or path in text_of("dvc.yaml"), path
     for section, name in re.findall(r"`(data|tokenizer|model|local|train|eval)\.(\w+)(?=[`:=])", text):
         assert name in (*sections[section], "bin", "json"), name

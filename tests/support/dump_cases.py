@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 
-from lm.formats.dumps import META, replace_dumps, write_dumps
+from extras.formats.dumps import META, replace_dumps, write_dumps
 
 T = 4  # seq_len of most tests
 

@@ -12,12 +12,12 @@ import torch
 
 from lm.core.errors import DataError
 from lm.evaluate.generation import generate
-from lm.formats.hugging_face import hugging_face_config, read_pretrained, to_hugging_face
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support.export_cases import call, write_export
 from support.model_cases import CPU, TEXTS, build, write_bpe, write_gemma_like
+from tools.common.hugging_face import hugging_face_config, read_pretrained, to_hugging_face
 from tools.generate import main as generate_main
 from tools.generate import parse as parse_generate
 

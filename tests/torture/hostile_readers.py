@@ -14,12 +14,11 @@ import pyarrow as pa
 import torch
 from tokenizers import Tokenizer as Backend
 
+from extras.formats.datasets import NpyTokensDataset, PickledTrainerDataset
+from extras.formats.dumps import PROVENANCE, dumps_stream, replace_dumps, write_dumps
+from extras.formats.npy import npy_stream, write_npy
 from lm.core.files import sha256_file, write_json
 from lm.core.params import read_section
-from lm.formats.datasets import NpyTokensDataset, PickledTrainerDataset
-from lm.formats.dumps import PROVENANCE, dumps_stream, replace_dumps, write_dumps
-from lm.formats.hugging_face import own_record, read_pretrained, write_pretrained
-from lm.formats.npy import npy_stream, write_npy
 from lm.model.weights import RECORD, WEIGHTS, load_trained
 from lm.text.documents import MANIFEST, Chunk, iter_texts
 from lm.text.parquet import describe_split, write_documents
@@ -47,6 +46,7 @@ from support.dump_cases import write_foreign
 from support.model_cases import CPU, build, write_gemma_like, write_trained
 from support.selections import dropping, make_selection
 from support.tokenizer_cases import save_tokenizer
+from tools.common.hugging_face import own_record, read_pretrained, write_pretrained
 
 TINY = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "head_dim": 4, "d_model": 4, "d_ff": 8, "max_seq_len": 16}
 TEXTS = ["int main(void)", "\n  return 0;", "", None, "漢字 é <|endoftext|>", "x" * 50]

@@ -12,16 +12,16 @@ import pytest
 import torch
 from hostile_readers import READERS
 
+from extras.formats.dumps import LISTS_OF_INTEGERS, open_dumps, read_dumps
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import check_types, read_json, sha256_file
 from lm.core.params import read_yaml
-from lm.formats.dumps import LISTS_OF_INTEGERS, open_dumps, read_dumps
-from lm.formats.hugging_face import read_config
 from lm.model.archives import check_archive, check_pickle
 from lm.model.weights import load_tensors
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.dump_cases import write_foreign
+from tools.common.hugging_face import read_config
 
 READER = {reader.name: reader for reader in READERS}
 # (reader, seed) of inputs that ended in a traceback, a hang, or memory beyond the bound.

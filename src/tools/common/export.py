@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 
 from lm.core.files import write_json
-from lm.formats.hugging_face import write_pretrained
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import RECORD, check_trained_with, load_trained
 from lm.tokenizer.build import write_for_generation
 from lm.tokenizer.load import META, Tokenizer, load_tokenizer
 from tools.common import paths
+from tools.common.hugging_face import write_pretrained
 
 
 def load_run(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, Tokenizer]:

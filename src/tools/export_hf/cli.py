@@ -20,8 +20,6 @@ import tokenizers
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
-from lm.formats.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained
-from lm.formats.hugging_face import WEIGHTS as SAFETENSORS
 from lm.model.gemma3 import Gemma3Model, ModelParams
 from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
 from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
@@ -30,6 +28,8 @@ from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, tokenizer_files, write_model
+from tools.common.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained
+from tools.common.hugging_face import WEIGHTS as SAFETENSORS
 from tools.common.parameters import SELECTORS, flatten, recorded_params, selected_presets
 from tools.export_hf.card import model_card, read_figures
 

@@ -84,8 +84,8 @@ def exported_tokenizer(digests: Digests, meta: Record) -> Iterator[Finding]:
 
 def exported_weights(digests: Digests, record: Record) -> Iterator[Finding]:
     """Check that config.json and the safetensors hold the model whose weights the record names."""
-    from lm.formats.hugging_face import own_record, read_pretrained  # torch and transformers take seconds to import
     from lm.model.weights import save_tensors
+    from tools.common.hugging_face import own_record, read_pretrained  # torch and transformers take seconds to import
 
     folder, fault = record.path.parent, None
     try:

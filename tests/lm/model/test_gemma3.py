@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from lm.formats.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 from lm.model import products
 from lm.model.gemma3 import (
     Gemma3Model,
@@ -18,6 +17,7 @@ from lm.model.gemma3 import (
     flops_per_token,
 )
 from lm.model.kernels import attend, visible
+from tools.common.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 
 TINY = ModelConfig(
     n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=8, full_attention_every=4,

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import train as train_stage
+from extras.formats.stream import bin_stream, checked
 from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import sha256_file
-from lm.formats.stream import bin_stream, checked
 from lm.tokens.ngrams import copies, shared_blocks
 from lm.tokens.shards import ShardedIds
 from lm.tokens.tokenfile import Shard, check_id_range, document_spans, join_shards, open_tokens, write_tokens

@@ -1,0 +1,3 @@
+"""The fixtures of tests/."""
+
+from support.fixtures import finished  # noqa: F401

@@ -1,0 +1,200 @@
+"""Read and write folders of dump-*.pkl: samples of one length as pickled lists of lists of ids.
+
+Other readers of the format know dump-0.pkl, dump-1.pkl, … and dump-meta_data.json, {file: {num_samples,
+num_tokens}}. dump-provenance.yaml (JSON, which is YAML too) adds the stream's sidecar, the padding and a
+SHA-256 per file; those readers take any *.json for the meta file, so it must have another suffix. Here
+num_tokens excludes padding, and only the end of the last sample of the last dump is padded.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import itertools
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from extras.formats.stream import Stream, padding_of, unpadded
+from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
+from lm.core.files import atomic_folder, check_types, read_json, regular, sha256_file, write_json
+from lm.tokens.tokenfile import DTYPES, describe_tokens
+
+TOKENIZE_AGAIN = "restore the folder or tokenize again"
+META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
+DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
+# Every opcode of a pickle of lists of integers, in any protocol. None imports or calls, or numbers its objects so high
+# that the reader would reserve gigabytes: memory and time follow from the length.
+LISTS_OF_INTEGERS = re.compile(
+    rb"(?:K.|M..|J.{4}|\x8a\x05.{5}|[](eal]|[qh].|[rj]..[\x00-\x1f]\x00|\x94|\x95.{8}|\x80."
+    rb"|I\d{1,10}\n|L\d{1,10}L\n|[pg]\d{1,7}\n)*+\.",
+    re.DOTALL,
+)
+
+
+class _ListUnpickler(pickle.Unpickler):
+    """Build lists and numbers; refuse a pickle that names anything to import, so that it can call nothing."""
+
+    def find_class(self, module: str, name: str):
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+@dataclasses.dataclass(frozen=True)
+class DumpFolder:
+    """(file, num_samples, num_tokens) of each dump, in order; `provenance` is None if another program wrote them."""
+
+    path: Path
+    dumps: list[tuple[Path, int, int]]
+    provenance: dict | None
+
+
+def open_dumps(folder: Path) -> DumpFolder:
+    """List a folder's dumps; raise IntegrityError if the meta file is missing or lists other dumps."""
+    if not (folder / META).exists():
+        raise IntegrityError(f"{folder}: has no {META}, so it is not a folder of dumps; name another")
+    entries = read_json(folder / META, TOKENIZE_AGAIN)
+    numbers = {path.name: int(found[1]) for path in folder.iterdir() if (found := DUMP_NAME.fullmatch(path.name))}
+    if numbers.keys() != entries.keys() or not numbers:
+        differing = ", ".join(sorted(numbers.keys() ^ entries.keys())) or "nothing, because there are no dumps"
+        problem = f"{META} and the dumps in the folder differ in {differing}"
+        raise IntegrityError(f"{folder}: {problem}; {TOKENIZE_AGAIN}")
+    names = sorted(numbers, key=numbers.__getitem__)
+    form, advice = {"num_samples": int, "num_tokens": int}, "no num_samples and num_tokens for each file"
+    check_types(folder / META, entries, {str: form}, f"{advice}; {TOKENIZE_AGAIN}")
+    dumps = [(folder / name, entries[name]["num_samples"], entries[name]["num_tokens"]) for name in names]
+    provenance = read_json(folder / PROVENANCE, TOKENIZE_AGAIN) if (folder / PROVENANCE).exists() else None
+    if provenance is not None:
+        check_types(folder / PROVENANCE, provenance, {"files": {str: str}, "stream": dict}, TOKENIZE_AGAIN)
+    return DumpFolder(folder, dumps, provenance)
+
+
+def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield each dump's samples (n, seq_len) int64 and the padding (n,) at the end of each, in tokens.
+
+    In a folder without provenance every run of `pad_token` at a sample's end is padding (None: no run is).
+    One dump at a time is in memory. Raises IntegrityError if a file differs from its records.
+    """
+    for path, num_samples, num_tokens in folder.dumps:
+        if folder.provenance is not None and sha256_file(path) != folder.provenance["files"].get(path.name):
+            raise IntegrityError(f"{path}: its sha256 is not the one in {PROVENANCE}; tokenize again")
+        rows = _load(path)
+        num_padded = rows.size - num_tokens
+        if len(rows) != num_samples or not 0 <= num_padded < rows.shape[1]:
+            raise IntegrityError(
+                f"{path}: holds {len(rows)} samples of {rows.shape[1]}, {META} says {num_samples} samples with "
+                f"{num_tokens} tokens; tokenize again"
+            )
+        if folder.provenance is None and num_padded == 0 and pad_token is not None:
+            yield rows, padding_of(rows, pad_token)
+        else:
+            yield rows, np.where(np.arange(num_samples) == num_samples - 1, num_padded, 0)
+
+
+def _load(path: Path) -> np.ndarray:
+    """Return the ids (n, seq_len) of one dump; raise IntegrityError unless it is equally long lists of ids."""
+    try:
+        content = regular(path).read_bytes()
+        if not LISTS_OF_INTEGERS.fullmatch(content):
+            raise pickle.UnpicklingError("it holds something else")
+        lists = _ListUnpickler(io.BytesIO(content)).load()
+        # A list that stands in several places takes few bytes each time. An id of its own takes at least two.
+        if sum(map(len, lists)) > len(content) or any(set(map(type, ids)) != {int} for ids in lists):
+            raise pickle.UnpicklingError("its lists hold other lists, or one list too often")
+        rows = np.array(lists)
+    except (OSError, UserError):
+        raise
+    except Exception as error:  # a damaged pickle can raise anything
+        raise IntegrityError(f"{path}: not a list of equally long lists of ids ({error}); tokenize again") from None
+    is_ids = rows.ndim == 2 and rows.dtype.kind in "iu" and rows.size and rows.min() >= 0 and rows.max() < 2**32
+    if not is_ids:
+        raise IntegrityError(f"{path}: not a list of equally long lists of ids; tokenize again")
+    return rows
+
+
+def dumps_stream(path: Path, pad_token: int | None) -> Stream:
+    """Return the stream of a folder: its samples without their padding, one after the other."""
+    folder = open_dumps(path)
+    meta = folder.provenance["stream"] if folder.provenance else None
+    return Stream(path, lambda: itertools.starmap(unpadded, read_dumps(folder, pad_token)), meta)
+
+
+@contextlib.contextmanager
+def replace_dumps(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder that becomes `path` on success; only a folder of dumps is ever replaced."""
+    for name in sorted(entry.name for entry in path.iterdir()) if path.exists() else []:
+        if name not in (META, PROVENANCE, TOKENIZER) and not DUMP_NAME.fullmatch(name):
+            raise ParamsError(f"{path}: holds {name}, which does not belong to a dump folder; name another folder")
+    with atomic_folder(path) as folder:
+        yield folder
+
+
+def cut_samples(chunks: Iterable[np.ndarray], dtype: str, seq_len: int) -> Iterator[np.ndarray]:
+    """Yield a stream in samples of seq_len ids; the last one may be shorter."""
+    rest = np.empty(0, DTYPES[dtype])
+    for chunk in chunks:
+        assert chunk.dtype == rest.dtype, f"ids are {chunk.dtype}, the stream is {dtype}"
+        rest = np.concatenate([rest, chunk])
+        num_whole = len(rest) // seq_len * seq_len
+        yield from rest[:num_whole].reshape(-1, seq_len)
+        rest = rest[num_whole:]
+    if len(rest):
+        yield rest
+
+
+def write_dumps(
+    folder: Path, chunks: Iterable[np.ndarray], dtype: str, describe: Callable[[], dict], *, seq_len: int,
+    max_dump_size: int, pad_token: int, min_sample_length: int = 1,
+) -> dict:  # fmt: skip
+    """Write a stream as samples of seq_len into an empty folder, at most max_dump_size per dump; return the provenance.
+
+    A shorter last sample is filled up with `pad_token` if it has at least min_sample_length tokens, else it
+    is left out and counted. `describe()` is called after the last chunk, as for write_tokens.
+    """
+    digest, left_out_tokens, shortest = hashlib.sha256(), 0, min(min_sample_length, seq_len)
+
+    def kept_samples() -> Iterator[np.ndarray]:
+        """Yield the samples that are long enough, and count the tokens of the others."""
+        nonlocal left_out_tokens
+        for sample in cut_samples(chunks, dtype, seq_len):
+            if len(sample) < shortest:  # the last one
+                left_out_tokens = len(sample)
+                return
+            digest.update(np.ascontiguousarray(sample).data)
+            yield sample
+
+    entries, samples = {}, kept_samples()
+    for first in samples:
+        dump = itertools.chain([first], itertools.islice(samples, max_dump_size - 1))
+        path = folder / f"dump-{len(entries)}.pkl"
+        entries[path.name] = _write_dump(path, dump, seq_len, pad_token)
+    if not entries:
+        raise DataError(f"{left_out_tokens} tokens, needed: a sample of at least {shortest}; take more text")
+    num_samples, num_tokens = (sum(e[key] for e in entries.values()) for key in ("num_samples", "num_tokens"))
+    provenance = {
+        "seq_len": seq_len, "samples": num_samples, "pad_token": pad_token,
+        "padding_tokens": num_samples * seq_len - num_tokens, "left_out_tokens": left_out_tokens,
+        "stream": describe_tokens(dtype, num_tokens, describe(), digest.hexdigest()),
+        "files": {name: sha256_file(folder / name) for name in entries},
+    }  # fmt: skip
+    write_json(folder / META, entries)
+    write_json(folder / PROVENANCE, provenance)
+    return provenance
+
+
+def _write_dump(path: Path, samples: Iterable[np.ndarray], seq_len: int, pad_token: int) -> dict:
+    """Write one dump sample by sample and return its entry of the meta file."""
+    # Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1 byte; without those it can be
+    # appended to a list around it. The bytes are the same in every Python version.
+    num_samples = num_tokens = 0
+    with open(path, "wb") as file:
+        file.write(pickle.PROTO + b"\x02" + pickle.EMPTY_LIST)
+        for sample in samples:
+            ids = sample.tolist() + [pad_token] * (seq_len - len(sample))
+            file.write(pickle.dumps(ids, protocol=2)[2:-1] + pickle.APPEND)
+            num_samples += 1
+            num_tokens += len(sample)
+        file.write(pickle.STOP)
+    return {"num_samples": num_samples, "num_tokens": num_tokens}

@@ -1,0 +1,97 @@
+"""Read and write X.npy: ids in NumPy's format, (N,) or (R, L), any integer dtype, with a sidecar X.npy.json.
+
+Rows may be padded after the stream's last token; the sidecar's number of tokens says where. Without a sidecar
+every entry is a token.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from extras.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
+from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
+from lm.core.files import atomic_write, read_json, regular, write_json
+
+
+def npy_sidecar_path(path: Path) -> Path:
+    """Return train.npy.json for train.npy; train.json may be the sidecar of train.bin."""
+    return path.with_name(path.name + ".json")
+
+
+def open_npy(path: Path) -> np.ndarray:
+    """Map a .npy read-only: (N,) or (R, L) integers. Nothing in it is ever executed.
+
+    Raises IntegrityError for anything else, also for a truncated file, and DataError for an empty array.
+    """
+    try:
+        ids = np.lib.format.open_memmap(regular(path), mode="r")
+    except (OSError, UserError):
+        raise
+    except Exception as error:  # a damaged header can raise anything
+        raise IntegrityError(f"{path}: not a complete .npy array of integers ({error}); write it again") from None
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
+        raise IntegrityError(f"{path}: holds {ids.ndim}-D {ids.dtype}, needed: 1-D or 2-D integers")
+    size, expected = path.stat().st_size, ids.offset + ids.nbytes
+    if size != expected:
+        raise IntegrityError(f"{path}: {size} bytes, its header says {expected}; write it again")
+    if ids.size == 0:
+        raise DataError(f"{path}: holds no token, needed: at least one")
+    return ids
+
+
+def count_tokens(path: Path, ids: np.ndarray) -> int:
+    """Return how many entries of an opened .npy are tokens; the padding comes after them."""
+    sidecar = npy_sidecar_path(path)
+    if not sidecar.exists():
+        return ids.size
+    num_tokens = read_json(sidecar, "write the file again, or remove this sidecar").get("tokens")
+    shortest = ids.size - ids.shape[1] + 1 if ids.ndim == 2 else ids.size
+    if not isinstance(num_tokens, int) or not shortest <= num_tokens <= ids.size:
+        raise IntegrityError(f"{path}: shape {ids.shape}, {sidecar.name} says {num_tokens} tokens; write it again")
+    return num_tokens
+
+
+def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
+    """Return the stream of X.npy; `pad_token` (None: none) pads the ends of rows in a file without a sidecar."""
+    ids = open_npy(path)
+    num_tokens, has_sidecar = count_tokens(path, ids), npy_sidecar_path(path).exists()
+    num_rows, row_length = ids.shape if ids.ndim == 2 else (ids.size, 1)
+    if pad_token is not None and (has_sidecar or ids.ndim == 1):
+        raise ParamsError(f"{path}: a padding id is only for 2-D files without a sidecar; leave it out")
+
+    def blocks() -> Iterator[np.ndarray]:
+        """Yield the ids in order, without padding."""
+        rows_per_block = max(1, BLOCK_TOKENS // row_length)
+        for start in range(0, num_rows, rows_per_block):
+            # Mapped again for each block, so that memory that was read does not stay resident.
+            rows = open_npy(path)[start : start + rows_per_block].reshape(-1, row_length)
+            if pad_token is not None:
+                yield unpadded(rows, padding_of(rows, pad_token))
+            else:
+                yield rows.reshape(-1)[: num_tokens - start * row_length]
+
+    return Stream(path, blocks, read_json(npy_sidecar_path(path)) if has_sidecar else None)
+
+
+def write_npy(
+    path: Path, chunks: Iterable[np.ndarray], meta: dict, dtype: np.dtype, row_length: int | None, pad_token: int
+) -> int:
+    """Write a stream, with the bytes of np.save, and its sidecar `meta`; return the padding in tokens.
+
+    row_length None gives (N,), else (R, row_length) with the last row padded. ParamsError if `dtype` is too small.
+    """
+    num_tokens = meta["tokens"]
+    padding = -num_tokens % row_length if row_length else 0
+    largest = max(meta["tokenizer"]["vocab_size"] - 1, pad_token if padding else 0)
+    if dtype.kind not in "iu" or largest > np.iinfo(dtype).max:
+        raise ParamsError(f"dtype is {dtype}, needed: an integer type that holds {largest}")
+    shape = (-(-num_tokens // row_length), row_length) if row_length else (num_tokens,)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with atomic_write(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for chunk in chunks:
+            file.write(chunk.astype(dtype).data)
+        file.write(np.full(padding, pad_token, dtype).data)
+        write_json(npy_sidecar_path(path), meta)
+    return padding

@@ -1,0 +1,347 @@
+"""Conversions are lossless, refuse what does not fit, and leave no unfinished file."""
+
+import json
+import pickle
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from extras.formats import stream as formats_stream
+from extras.formats.convert import main as convert
+from extras.formats.dumps import META, PROVENANCE
+from lm.core.files import read_json, write_json
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.load import describe_tokenizer, load_tokenizer
+from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
+from lm.tokens.windows import TokenWindows
+from support import ROOT
+
+TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", "x", "while (true) { the(); }\n" * 9]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_byte_level(folder, train_ranks([TEXTS * 3, ["for (int i = 0; i < n; i++) { sum += a[i]; }"] * 2], 300), "bpe")
+    return load_tokenizer(folder)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Convert with names inside a temporary folder; return the last line printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, expect=0):
+        assert convert([str(argument) for argument in arguments]) == expect, capsys.readouterr().err
+        captured = capsys.readouterr()
+        return (captured.err if expect else captured.out).strip().splitlines()[-1]
+
+    return run
+
+
+def write_bin(path, tokenizer, ids, dtype=None):
+    """A token file with a full sidecar, as tokenize_split writes it."""
+    dtype = dtype or tokenizer.meta["dtype"]
+    meta = {
+        "documents": 3, "characters": 100, "utf8_bytes": 101, "surprisal_bits": 1.5,
+        "tokenizer": describe_tokenizer(tokenizer),
+        "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "manifest_sha256": "ab"},
+    }  # fmt: skip
+    write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
+    return path
+
+
+def stream_ids(num_tokens):
+    """Ids of the vocabulary's 300 entries, the end-of-text id 299 among them."""
+    return (np.arange(num_tokens) ** 3 + 299) % 300
+
+
+def contents(path):
+    """The bytes of a file, or of each file of a folder."""
+    return {file.name: file.read_bytes() for file in path.iterdir()} if path.is_dir() else path.read_bytes()
+
+
+def visible(folder):
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+# ---------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+@pytest.mark.parametrize("num_tokens", [1, 5, 63, 64, 65, 200])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("b.npy", []),
+        ("b.npy", ["--row_length", 8]),
+        ("b.npy", ["--row_length", 7, "--dtype", ">i8", "--pad_token", 12345]),
+        ("b", ["--seq_len", 8, "--max_dump_size", 2]),
+        ("b", ["--seq_len", 7, "--pad_token", 4]),
+    ],
+)
+def test_a_round_trip_gives_the_same_bytes_and_sidecar(
+    tmp_path, run, tokenizer, monkeypatch, dtype, num_tokens, name, options
+):
+    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(num_tokens), dtype)
+    run("a.bin", name, *options)
+    run(name, "c.bin")
+    assert contents(tmp_path / "c.bin") == contents(tmp_path / "a.bin")
+    assert contents(tmp_path / "c.json") == contents(tmp_path / "a.json")
+    run("c.bin", "again" + name[1:], *options)
+    assert contents(tmp_path / ("again" + name[1:])) == contents(tmp_path / name)
+    assert open_tokens(tmp_path / "c.bin").ids.tolist() == stream_ids(num_tokens).tolist()
+
+
+def test_npy_and_dumps_convert_into_each_other(tmp_path, run, tokenizer):
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(100))
+    run("a.bin", "b.npy", "--row_length", 9)
+    assert run("b.npy", "c", "--seq_len", 8) == "c: 100 tokens and 4 of padding"
+    run("c", "d", "--seq_len", 11, "--max_dump_size", 3)  # another seq_len without tokenizing again
+    run("d", "e.npy", "--row_length", 9)
+    assert contents(tmp_path / "e.npy") == contents(tmp_path / "b.npy")
+    assert contents(tmp_path / "e.npy.json") == contents(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["int32", "<u2", ">i8"])
+@pytest.mark.parametrize("shape", [(60,), (6, 10), (60, 1), (1, 60)])
+def test_a_foreign_npy_survives_a_round_trip(tmp_path, run, tokenizer, monkeypatch, shape, dtype, order):
+    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
+    ids = stream_ids(60).astype(dtype).reshape(shape)
+    np.save(tmp_path / "a.npy", np.asarray(ids, order=order))
+    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
+    assert open_tokens(tmp_path / "b.bin").ids.tolist() == ids.ravel().tolist()
+    row_length = ["--row_length", shape[1]] if len(shape) == 2 else []
+    run("b.bin", "c.npy", "--dtype", dtype, *row_length)
+    np.save(tmp_path / "wanted.npy", ids)
+    assert contents(tmp_path / "c.npy") == contents(tmp_path / "wanted.npy")
+
+
+# ---------------------------------------------------------------- sidecars
+
+
+def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
+    ids, _ = tokenizer.encode_documents(TEXTS)
+    np.save(tmp_path / "a.npy", ids.astype(np.int64))
+    assert run("a.npy", "b.bin", "--tokenizer", tokenizer.folder) == f"b.bin: {len(ids)} tokens"
+    tokens = open_tokens(tmp_path / "b.bin")
+    assert tokens.ids.tolist() == ids.tolist() and tokens.ids.dtype == np.uint16
+    wanted = {
+        "documents": len(TEXTS), "characters": sum(map(len, TEXTS)),
+        "utf8_bytes": sum(len(text.encode()) for text in TEXTS),
+        "tokenizer": describe_tokenizer(tokenizer), "surprisal_bits": None, "slice": None,
+    }  # fmt: skip
+    assert wanted.items() <= tokens.meta.items()
+    check_tokenizer(tokens, tokenizer.sha256)
+    check_id_range(tokens)
+    x, y = TokenWindows(tokens.ids, 16, 2, seed=1).batch(0)
+    assert x.shape == (2, 16) and (x[:, 1:] == y[:, :-1]).all()
+
+
+def test_an_unfinished_last_document_is_counted(tmp_path, run, tokenizer):
+    np.save(tmp_path / "a.npy", tokenizer.encode_documents(TEXTS)[0][:-2])
+    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
+    assert read_json(tmp_path / "b.json")["documents"] == len(TEXTS)
+
+
+def test_a_bin_without_sidecar_is_read_with_the_given_type(tmp_path, run, tokenizer):
+    ids = stream_ids(31)
+    for name, dtype, options in (("a", "<u2", []), ("b", "<u4", ["--input_dtype", "uint32"])):
+        (tmp_path / f"{name}.bin").write_bytes(ids.astype(dtype).tobytes())
+        run(f"{name}.bin", f"{name}.npy", "--tokenizer", tokenizer.folder, *options)
+        assert np.load(tmp_path / f"{name}.npy").tolist() == ids.tolist()
+    (tmp_path / "c.bin").write_bytes(b"odd")
+    assert "3 bytes, needed: a whole number of uint16 ids" in run(
+        "c.bin", "c.npy", "--tokenizer", tokenizer.folder, expect=4
+    )
+
+
+# ---------------------------------------------------------------- padding
+
+
+def write_foreign_dumps(folder, samples):
+    folder.mkdir()
+    (folder / "dump-0.pkl").write_bytes(pickle.dumps(samples))
+    entry = {"num_samples": len(samples), "num_tokens": sum(map(len, samples))}
+    (folder / META).write_text(json.dumps({"dump-0.pkl": entry}))
+
+
+def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, tokenizer):
+    rows = [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]]
+    write_foreign_dumps(tmp_path / "a", rows)
+    np.save(tmp_path / "a.npy", np.array(rows))
+    options = ["--tokenizer", tokenizer.folder]
+    assert "a: has no record of its padding; give --input_pad_token" in run("a", "b.bin", *options, expect=2)
+    for source in ("a", "a.npy"):
+        run(source, "b.bin", *options, "--input_pad_token", 9)
+        assert open_tokens(tmp_path / "b.bin").ids.tolist() == [1, 2, 9, 3, 4, 5, 6, 7, 8]
+        run(source, "c.bin", *options, "--input_pad_token", -1)
+        assert open_tokens(tmp_path / "c.bin").ids.tolist() == [token for row in rows for token in row]
+    np.save(tmp_path / "flat.npy", np.array([1, 9, 9, 2]))
+    assert "2-D" in run("flat.npy", "d.bin", *options, "--input_pad_token", 9, expect=2)
+    assert "has a record of it" in run("b.bin", "d.npy", "--input_pad_token", 9, expect=2)
+    run("b.bin", "own", "--seq_len", 4)
+    assert "has a record of it" in run("own", "d.bin", "--input_pad_token", 9, expect=2)
+
+
+@pytest.mark.parametrize(("name", "option"), [("b.npy", "--row_length"), ("b", "--seq_len")])
+def test_a_short_tail_is_refused_on_request(tmp_path, run, tokenizer, name, option):
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+    sentence = run("a.bin", name, option, 8, "--tail", "refuse", expect=3)
+    assert "21 tokens are 2 times 8 and 5 more" in sentence
+    assert visible(tmp_path) == ["a.bin", "a.json"]
+    run("a.bin", name, option, 7, "--tail", "refuse")
+    assert run("a.bin", name, option, 8) == f"{name}: 21 tokens and 3 of padding"
+
+
+def test_the_padding_is_the_end_of_text_or_the_given_id(tmp_path, run, tokenizer):
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(5))
+    for options, pad_token in (([], tokenizer.eot_id), (["--pad_token", 7], 7)):
+        run("a.bin", "b.npy", "--row_length", 8, *options)
+        assert np.load(tmp_path / "b.npy")[0, 5:].tolist() == [pad_token] * 3
+        run("a.bin", "b", "--seq_len", 8, *options)
+        assert pickle.loads((tmp_path / "b" / "dump-0.pkl").read_bytes())[0][5:] == [pad_token] * 3
+        assert read_json(tmp_path / "b" / META) == {"dump-0.pkl": {"num_samples": 1, "num_tokens": 5}}
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["none.bin", "b.npy"], 2, "none.bin: there is no such file"),
+        (["a.bin", "a.bin"], 2, "a.bin: is the input"),
+        (["a.bin", "./x/../a.bin"], 2, "is the input"),
+        (["a.bin", "b.txt"], 2, "b.txt: is neither"),
+        (["a.json", "b.bin"], 2, "a.json: is neither"),
+        (["a.bin", "b"], 2, "needs --seq_len"),
+        (["a.bin", "b", "--seq_len", "0"], 2, "--seq_len is 0"),
+        (["a.bin", "b", "--seq_len", "4", "--max_dump_size", "0"], 2, "--max_dump_size is 0"),
+        (["a.bin", "b.npy", "--row_length", "-1"], 2, "--row_length is -1"),
+        (["a.bin", "b.npy", "--seq_len", "4"], 2, "--seq_len is for dumps outputs"),
+        (["a.bin", "b", "--seq_len", "4", "--row_length", "4"], 2, "--row_length is for .npy outputs"),
+        (["a.bin", "b.npy", "--pad_token", "-2"], 2, "--pad_token is -2"),
+        (["a.bin", "b.npy", "--dtype", "uint8"], 2, "dtype is uint8, needed: an integer type that holds 299"),
+        (["a.bin", "b.npy", "--dtype", "float32"], 2, "dtype is float32"),
+        (["a.bin", "b.npy", "--row_length", "8", "--pad_token", "70000"], 2, "holds 70000"),
+        (["a.bin", "b.npy", "--input_dtype", "uint16"], 2, "--input_dtype is not needed, the file has a record of it"),
+        (["a.bin", "full", "--seq_len", "4"], 2, "full: holds thesis.txt"),
+        (["full", "b.bin"], 4, "full: has no dump-meta_data.json"),
+        (["bare.npy", "b.bin"], 2, "bare.npy: has no sidecar; give --tokenizer"),
+    ],
+)
+def test_mistakes_give_one_line_and_leave_no_file(tmp_path, run, tokenizer, arguments, status, sentence):
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+    np.save(tmp_path / "bare.npy", np.arange(9))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").touch()
+    (tmp_path / "x").mkdir()
+    before = visible(tmp_path)
+    line = run(*arguments, expect=status)
+    assert line.startswith("error: ") and sentence in line
+    assert visible(tmp_path) == before and visible(tmp_path / "full") == ["thesis.txt"]
+
+
+def test_another_tokenizer_is_refused(tmp_path, run, tokenizer, monkeypatch):
+    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 2)
+    other = tmp_path / "other"
+    other.mkdir()
+    write_byte_level(other, train_ranks([["only this"]], 280), "bpe")
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+    assert "made with tokenizer" in run("a.bin", "b.npy", "--tokenizer", other, expect=4)
+    run("a.bin", "b.npy", "--tokenizer", tokenizer.folder)
+    np.save(tmp_path / "c.npy", [1, 2, 3, 298, 3])
+    assert "token 298 at position 3 is outside the vocabulary" in run("c.npy", "c.bin", "--tokenizer", other, expect=4)
+    np.save(tmp_path / "c.npy", [1, -1])
+    assert "token -1 at position 1" in run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
+    np.save(tmp_path / "c.npy", [1, 2**16 + 1])  # would wrap to 1
+    assert "token 65537 at position 1" in run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
+
+
+def flip(path, place=-1):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("source", "damage"),
+    [
+        ("a.bin", lambda folder: flip(folder / "a.bin")),
+        ("b.npy", lambda folder: flip(folder / "b.npy", -2)),
+        ("c", lambda folder: flip(folder / "c" / "dump-0.pkl", -3)),
+        ("c", lambda folder: write_json(folder / "c" / PROVENANCE, {"files": {}})),
+        ("b.npy", lambda folder: write_json(folder / "b.npy.json", {"tokens": 21})),
+    ],
+)
+def test_an_altered_input_is_refused_and_the_old_output_is_kept(tmp_path, run, tokenizer, source, damage):
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+    run("a.bin", "b.npy")
+    run("a.bin", "c", "--seq_len", 7)
+    run("a.bin", "out.npy")
+    run("a.bin", "out", "--seq_len", 5)
+    before = {name: contents(tmp_path / name) for name in ("out.npy", "out.npy.json", "out")}
+    damage(tmp_path)
+    run(source, "out.npy", expect=4)
+    run(source, "out", "--seq_len", 6, expect=4)
+    assert {name: contents(tmp_path / name) for name in before} == before
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+
+
+# ---------------------------------------------------------------- size and command line
+
+
+@pytest.mark.parametrize("target", [["b.bin"], ["b.npy", "--row_length", 1000], ["b", "--seq_len", 1000]])
+@pytest.mark.parametrize("source", ["a.npy", "wide.npy", "bare.bin"])
+def test_memory_does_not_grow_with_the_file(tmp_path, run, tokenizer, monkeypatch, source, target):
+    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 1 << 14)
+    monkeypatch.setattr("extras.formats.npy.BLOCK_TOKENS", 1 << 14)
+    ids = np.resize(stream_ids(1000), 2_000_000).astype(np.int32)
+    if source == "bare.bin":
+        (tmp_path / source).write_bytes(ids.astype("<u2").tobytes())
+    else:
+        np.save(tmp_path / source, ids if source == "a.npy" else ids.reshape(2, -1))
+    peaks_bytes = []
+    for _ in range(2):  # a thread that another test has left may allocate beside one of them
+        tracemalloc.start()
+        run(source, *target, "--tokenizer", tokenizer.folder)
+        peaks_bytes.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert min(peaks_bytes) < 2_000_000  # one byte a token
+
+
+def test_every_tool_of_the_folder_can_be_called_from_anywhere(tmp_path, tokenizer):
+    def call(*arguments):
+        command = [sys.executable, ROOT / "src", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    tools = ROOT / "src" / "tools"
+    extras = (
+        "convert",
+        "tokenize_data",
+        "export_gguf",
+        "lm_eval",
+        "make_tasks",
+        "scaling",
+        "submit",
+        "tokenize_cluster",
+    )
+    folders = [path.parent.name for path in tools.glob("*/cli.py")]
+    names = sorted([*extras, *folders, *(path.stem for path in tools.glob("[!_]*.py"))])
+    for arguments in ([], ["unknown"], ["__init__"]):
+        done = call(*arguments)
+        assert done.returncode == 2 and done.stderr.strip().endswith(f"there are: {', '.join(names)}")
+    done = call("--help")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == names
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+    assert call("convert", "a.bin", "b.npy").returncode == 0
+    assert call("convert", "none.bin", "b.npy").returncode == 2
+    assert np.load(tmp_path / "b.npy").tolist() == stream_ids(21).tolist()
+    assert call("convert", "a.bin", "c.npy", "--seq", "4").returncode == 2

@@ -1,0 +1,293 @@
+"""Datasets give every window and sample once, shifted and masked, and never execute a file."""
+
+import importlib.util
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from extras.formats.datasets import IGNORED, NpyTokensDataset, PickledTrainerDataset
+from extras.formats.dumps import META, PROVENANCE, open_dumps, replace_dumps
+from extras.formats.npy import open_npy, write_npy
+from lm.core.errors import DataError, IntegrityError, ParamsError
+from support.dump_cases import T, write_foreign, write_own
+
+INTEGERS = ["int8", "uint8", "int16", "<u2", ">u2", "int32", ">i4", "uint32", "int64", "uint64"]
+
+
+def save(path, ids):
+    np.save(path, ids)
+    return path
+
+
+def items(dataset):
+    """Return the dataset as a list of (x, y) lists."""
+    return [(x.tolist(), y.tolist()) for x, y in dataset]
+
+
+def sidecar(ids):
+    return {"tokens": len(ids), "tokenizer": {"vocab_size": 1000, "eot_id": 0}}
+
+
+# ---------------------------------------------------------------- windows of a .npy
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("shape", [(20,), (4, 5)])
+def test_targets_are_the_inputs_one_token_later_in_any_integer_dtype(tmp_path, dtype, shape):
+    path = save(tmp_path / "a.npy", np.arange(20).astype(dtype).reshape(shape))
+    x, y = NpyTokensDataset(path, T)[0]
+    assert x.dtype == y.dtype == torch.int64
+    assert (x.tolist(), y.tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
+
+
+def test_sequential_windows_follow_each_other_and_end_with_the_last_whole_one(tmp_path):
+    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(13)), T)
+    assert [x for x, _ in items(dataset)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert dataset[-1][1].tolist() == [9, 10, 11, 12]
+    with pytest.raises(IndexError):
+        dataset[3]
+
+
+@pytest.mark.parametrize("shape", [(13,), (2, 13), (3, 5)])
+def test_stride_one_reaches_every_window_and_the_last(tmp_path, shape):
+    ids = np.arange(np.prod(shape)).reshape(shape)
+    dataset = NpyTokensDataset(save(tmp_path / "a.npy", ids), T, stride=1)
+    rows = np.atleast_2d(ids)
+    wanted = [row[s : s + T + 1].tolist() for row in rows for s in range(rows.shape[1] - T)]
+    assert [x + y[-1:] for x, y in items(dataset)] == wanted
+    assert wanted[-1][-1] == ids.max()
+
+
+@pytest.mark.parametrize("shape", [(T + 1,), (3, T + 1)])
+def test_exactly_one_window_fits(tmp_path, shape):
+    ids = np.arange(np.prod(shape)).reshape(shape)
+    assert len(NpyTokensDataset(save(tmp_path / "a.npy", ids), T)) == len(np.atleast_2d(ids))
+    assert len(NpyTokensDataset(tmp_path / "a.npy", T, seed=1)) == 4096
+    with pytest.raises(DataError, match="5 tokens in a row, a window of seq_len 5 needs 6"):
+        NpyTokensDataset(tmp_path / "a.npy", T + 1)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_are_separate_or_one_stream(tmp_path, order):
+    path = save(tmp_path / "a.npy", np.asarray(np.arange(24).reshape(4, 6), order=order))
+    assert [x[0] for x, _ in items(NpyTokensDataset(path, T, stride=2))] == [0, 6, 12, 18]
+    if order == "C":
+        stream = items(NpyTokensDataset(path, T, rows="stream"))
+        assert [x[0] for x, _ in stream] == [0, 4, 8, 12, 16] and stream[1][0] == [4, 5, 6, 7]
+    else:
+        with pytest.raises(DataError, match="stored by columns"):
+            NpyTokensDataset(path, T, rows="stream")
+
+
+def test_random_windows_come_once_each_and_then_in_another_order(tmp_path):
+    path = save(tmp_path / "a.npy", np.arange(40))
+    num_windows = 40 - T
+    starts = [x[0] for x, _ in items(NpyTokensDataset(path, T, seed=3, length=3 * num_windows))]
+    epochs = [starts[i * num_windows : (i + 1) * num_windows] for i in range(3)]
+    assert all(sorted(epoch) == list(range(num_windows)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != sorted(epochs[0])
+    other = [x[0] for x, _ in items(NpyTokensDataset(path, T, seed=4, length=num_windows))]
+    assert other != epochs[0]
+    strided = NpyTokensDataset(path, T, seed=3, stride=T, length=9)
+    assert sorted(x[0] for x, _ in items(strided)) == list(range(0, 36, T))
+
+
+def test_global_random_state_has_no_effect(tmp_path):
+    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(400)), T, seed=3, length=50)
+    np.random.seed(1), torch.manual_seed(1)
+    first = items(dataset)
+    np.random.seed(2), torch.manual_seed(2)
+    assert items(dataset) == first == items(pickle.loads(pickle.dumps(dataset)))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_same_data_for_any_number_of_workers(tmp_path, method):
+    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(3000, dtype=np.uint16)), T, seed=7, length=64)
+    wanted = [torch.stack([pair[side] for pair in dataset]).tolist() for side in (0, 1)]
+    for num_workers in [0, 1, 2, 4] if method == "fork" else [1]:
+        workers = {"persistent_workers": True, "prefetch_factor": 2, "multiprocessing_context": method}
+        loader = DataLoader(dataset, 8, num_workers=num_workers, pin_memory=torch.cuda.is_available(),
+                            **workers if num_workers else {})  # fmt: skip
+        for _ in range(2):
+            batches = list(loader)
+            assert [torch.cat([batch[side] for batch in batches]).tolist() for side in (0, 1)] == wanted
+
+
+def test_a_worker_receives_a_path_and_not_the_tokens(tmp_path):
+    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.zeros((1000, 1000), np.int32)), 64, seed=1, length=10**9)
+    assert len(pickle.dumps(dataset)) < 1000
+    base = dataset._windows
+    while not isinstance(base, np.memmap):
+        base = base.base
+    assert not base.flags.writeable and len(dataset) == 10**9
+
+
+def test_padding_after_the_last_token_is_ignored(tmp_path):
+    ids, path = np.arange(1, 13, dtype=np.uint16), tmp_path / "a.npy"
+    assert write_npy(path, [ids], sidecar(ids), np.dtype("uint16"), 5, 999) == 3
+    assert open_npy(path)[-1].tolist() == [11, 12, 999, 999, 999]
+    dataset = NpyTokensDataset(path, T)
+    assert len(dataset) == 3
+    assert items(dataset)[1:] == [([6, 7, 8, 9], [7, 8, 9, 10]), ([11, 12, 999, 999], [12] + [IGNORED] * 3)]
+    assert [x for x, _ in items(NpyTokensDataset(path, T, rows="stream"))] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    # A window without a target does not count: the last row has only the 11th token.
+    write_npy(path, [ids[:11]], sidecar(ids[:11]), np.dtype("uint16"), 5, 999)
+    assert len(NpyTokensDataset(path, T)) == 2
+    assert len(NpyTokensDataset(path, 2, stride=1)) == 2 * 3
+    write_npy(path, [ids[:12]], sidecar(ids[:12]), np.dtype("uint16"), 5, 999)
+    assert len(NpyTokensDataset(path, 2, stride=1)) == 2 * 3 + 1
+    path.with_name("a.npy.json").write_text(json.dumps({"tokens": 10}))
+    with pytest.raises(IntegrityError, match=r"shape \(3, 5\), a\.npy\.json says 10 tokens"):
+        NpyTokensDataset(path, T)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"seq_len": 0}, {"stride": 0}, {"rows": "both"}, {"length": 5}, {"seed": 1, "length": 0}]
+)
+def test_impossible_arguments_are_refused(tmp_path, arguments):
+    path = save(tmp_path / "a.npy", np.arange(20))
+    with pytest.raises(ParamsError, match=f"{next(reversed(arguments))} is"):
+        NpyTokensDataset(path, **{"seq_len": T} | arguments)
+
+
+# ---------------------------------------------------------------- samples of dump-*.pkl
+
+
+def original_reader(folder):
+    """Read as the format's first reader does, apart from the order: any .json is the meta file, pickle.load."""
+    (meta_name,) = [name for name in os.listdir(folder) if name.endswith(".json")]
+    meta = json.loads((folder / meta_name).read_text())
+    names = [name for name in os.listdir(folder) if name.endswith("pkl")]
+    dumps = {name: pickle.loads((folder / name).read_bytes()) for name in names}
+    assert {name: len(samples) for name, samples in dumps.items()} == {n: e["num_samples"] for n, e in meta.items()}
+    return [sample for i in range(len(dumps)) for sample in dumps[f"dump-{i}.pkl"]]
+
+
+def test_samples_come_in_the_numeric_order_of_the_dumps(tmp_path):
+    dumps = [[[100 * i + j] * T for j in range(2)] for i in range(12)]
+    dataset = PickledTrainerDataset([write_foreign(tmp_path / "a", *dumps)])
+    assert [sample["input_ids"][0].item() for sample in dataset] == [100 * i + j for i in range(12) for j in range(2)]
+    assert (len(dataset), dataset.num_tokens, dataset[0]["input_ids"].shape) == (24, 24 * T, (T,))
+    both = PickledTrainerDataset([tmp_path / "a", write_foreign(tmp_path / "b", [[7] * T])])
+    assert len(both) == 25 and both[24]["labels"].tolist() == both[-1]["labels"].tolist() == [7] * T
+    assert repr(dataset) == "PickledTrainerDataset(24 samples of 4, 96 tokens)"
+
+
+def test_padding_of_foreign_dumps_is_the_run_at_a_samples_end(tmp_path):
+    folder = write_foreign(tmp_path / "a", [[9, 9, 1, 2], [1, 9, 2, 9], [9, 9, 9, 9], [3, 4, 9, 9]])
+    samples = list(PickledTrainerDataset(folder, pad_token=9))
+    assert [sample["labels"].tolist() for sample in samples] == [
+        [9, 9, 1, 2],
+        [1, 9, 2, IGNORED],
+        [3, 4, IGNORED, IGNORED],  # the sample that is nothing but padding is left out
+    ]
+    assert samples[2]["input_ids"].tolist() == [3, 4, 9, 9]
+    assert samples[2]["attention_mask"].tolist() == [1, 1, 0, 0]
+    default = PickledTrainerDataset(write_foreign(tmp_path / "b", [[1, 2, 32014, 32014], [1, 2, 9, 9]]))
+    assert [sample["labels"].tolist() for sample in default] == [[1, 2, IGNORED, IGNORED], [1, 2, 9, 9]]
+
+
+@pytest.mark.parametrize("num_tokens", range(2, 23))
+def test_written_dumps_are_read_here_and_by_the_original_reader(tmp_path, num_tokens):
+    ids = [9 if i % 3 == 2 else i for i in range(num_tokens)]  # the padding id is a token too
+    provenance = write_own(tmp_path / "a", ids)
+    dataset = PickledTrainerDataset(tmp_path / "a", pad_token=9)  # ignored: the provenance records the padding
+    labels = [token for sample in dataset for token in sample["labels"].tolist() if token != IGNORED]
+    single = num_tokens % T == 1  # a last sample without a target
+    assert labels == (ids[:-1] if single else ids)
+    rows = original_reader(tmp_path / "a")
+    assert {len(row) for row in rows} == {T}
+    assert [token for row in rows for token in row] == ids + [9] * provenance["padding_tokens"]
+    meta = json.loads((tmp_path / "a" / META).read_text())
+    assert sum(entry["num_tokens"] for entry in meta.values()) == num_tokens == provenance["stream"]["tokens"]
+    assert all(entry["num_samples"] <= 2 for entry in meta.values())
+
+
+def test_a_too_short_last_sample_is_left_out_and_counted(tmp_path):
+    assert write_own(tmp_path / "a", range(10), min_sample_length=2)["left_out_tokens"] == 0
+    provenance = write_own(tmp_path / "a", range(10), min_sample_length=3)
+    assert (provenance["left_out_tokens"], provenance["samples"], provenance["padding_tokens"]) == (2, 2, 0)
+    assert len(PickledTrainerDataset(tmp_path / "a")) == 2
+    with pytest.raises(DataError, match="2 tokens, needed: a sample of at least 4"):
+        write_own(tmp_path / "b", range(2), min_sample_length=10)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_changed_dump_is_noticed_by_its_hash(tmp_path):
+    write_own(tmp_path / "a", range(16))
+    path = tmp_path / "a" / "dump-1.pkl"
+    path.write_bytes(path.read_bytes().replace(b"K\x0b", b"K\x0c"))
+    with pytest.raises(IntegrityError, match=r"dump-1\.pkl: its sha256"):
+        PickledTrainerDataset(tmp_path / "a")
+
+
+def test_samples_of_different_lengths_do_not_mix(tmp_path):
+    folders = [write_foreign(tmp_path / "a", [[1] * 4]), write_foreign(tmp_path / "b", [[1] * 5])]
+    with pytest.raises(DataError, match="samples of 5 tokens among samples of 4"):
+        PickledTrainerDataset(folders)
+    with pytest.raises(DataError, match="no sample of 2 tokens"):
+        PickledTrainerDataset([])
+    with pytest.raises(DataError, match="no sample of 2 tokens"):
+        PickledTrainerDataset(write_foreign(tmp_path / "c", [[1], [2]]))
+
+
+def test_a_folder_with_other_files_is_never_replaced(tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(ParamsError, match=r"holds thesis\.txt"), replace_dumps(folder):
+        pass
+    assert (folder / "thesis.txt").exists()
+    write_own(tmp_path / "b", range(30), max_dump_size=1)
+    write_own(tmp_path / "b", range(8), max_dump_size=1)
+    assert [path.name for path, _, _ in open_dumps(tmp_path / "b").dumps] == ["dump-0.pkl", "dump-1.pkl"]
+    assert (tmp_path / "b" / PROVENANCE).exists()
+
+
+def test_tokens_are_mapped_from_one_temporary_file_deleted_with_the_dataset(tmp_path):
+    dataset = PickledTrainerDataset(write_foreign(tmp_path / "a", [[i] * 64 for i in range(500)]))
+    file = dataset._path
+    assert os.path.getsize(file) == 4 * 500 * 65
+    assert isinstance(dataset._rows, np.memmap) and len(pickle.dumps(dataset)) < 1000
+    wanted = [sample["input_ids"].tolist() for sample in dataset]
+    for num_workers in (0, 2):
+        batches = list(DataLoader(dataset, 50, num_workers=num_workers))
+        assert torch.cat([batch["input_ids"] for batch in batches]).tolist() == wanted
+    holder = [dataset]
+    del dataset, batches
+    if not (child := os.fork()):
+        holder.clear()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.path.exists(file)  # a forked worker does not delete the file
+    holder.clear()
+    assert not os.path.exists(file)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="the Hugging Face Trainer needs accelerate")
+def test_the_trainer_learns_from_the_samples(tmp_path):
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Trainer, TrainingArguments, set_seed
+
+    write_own(tmp_path / "a", [1, 2, 3, 4, 5, 6, 7, 8] * 40 + [1, 2, 3], max_dump_size=30)
+    dataset = PickledTrainerDataset([tmp_path / "a"])
+    set_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=10, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, sliding_window=8, max_position_embeddings=16,
+    )  # fmt: skip
+    arguments = TrainingArguments(
+        str(tmp_path / "out"), max_steps=20, per_device_train_batch_size=8, learning_rate=1e-2, logging_steps=1,
+        save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(Gemma3ForCausalLM(config), arguments, train_dataset=dataset, eval_dataset=dataset)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 20 and before > 2
+    assert trainer.evaluate()["eval_loss"] < 0.7 * before

@@ -1,0 +1,294 @@
+"""The command line of the original tokenize_data.py: nothing lost, documents and padding separate."""
+
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from extras.formats.convert import main as convert
+from extras.formats.datasets import IGNORED, PickledTrainerDataset
+from extras.formats.dumps import META, PROVENANCE, dumps_stream, open_dumps
+from extras.formats.tokenize_data import main as tokenize
+from lm.core.files import read_json
+from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens
+from support import ROOT
+from support.loopback_hub import LoopbackHub
+
+SHARED = ROOT.parent / "shared" / "data"
+C_SAMPLE, TIKTOKEN_CACHE = SHARED / "c-sample.parquet", SHARED / "tiktoken_cache"
+DOCUMENTS = [
+    f"int f{i}(void) {{ return {i * i}; }} // <|endoftext|> é\N{GRINNING FACE}\n" * (i % 5 + 1) for i in range(60)
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_byte_level(folder, train_ranks([DOCUMENTS], 400), "bpe")
+    return load_tokenizer(folder)
+
+
+@pytest.fixture
+def data_file(tmp_path):
+    path = tmp_path / "train-00000-of-00257.parquet"
+    rows = [*DOCUMENTS[:30], None, "", *DOCUMENTS[30:]]
+    pq.write_table(pa.table({"content": pa.array(rows, pa.string()), "size": range(62)}), path, row_group_size=25)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, data_file, tokenizer, capsys):
+    """Tokenize into a folder of tmp_path; return it, or with `expect` the last line on stderr."""
+
+    def run(*options, folder="out", expect=0, base=None):
+        folder = tmp_path / folder
+        arguments = ["--data_file", data_file, "--tokenization_folder", folder]
+        arguments += ["--tokenizer_base", base or tokenizer.folder, *options]
+        status = tokenize([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert status == expect, captured.err
+        return captured.err.strip().splitlines()[-1] if expect else folder
+
+    return run
+
+
+def samples_of(folder):
+    """Every sample as plain Python reads it, in numeric order."""
+    paths = [path for path, _, _ in open_dumps(folder).dumps]
+    return [sample for path in paths for sample in pickle.loads(path.read_bytes())]
+
+
+def stream_of(folder):
+    """The ids without padding."""
+    return np.concatenate(list(dumps_stream(folder, None).blocks())).tolist()
+
+
+def texts_of(folder, tokenizer):
+    """Return the documents of a folder, decoded."""
+    ids = np.array(stream_of(folder))
+    ends = np.flatnonzero(ids == tokenizer.eot_id)
+    return [tokenizer.decode(document[:-1]) for document in np.split(ids, ends + 1)[:-1]]
+
+
+def digests(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+# ---------------------------------------------------------------- nothing lost
+
+
+@pytest.mark.parametrize("seq_length", [2, 16, 100, 10_000])
+@pytest.mark.parametrize("chunk_size", [1, 97, 10_000_000])
+def test_every_document_is_decoded_whole_and_separately(run, tokenizer, seq_length, chunk_size):
+    folder = run("--seq_length", seq_length, "--chunk_size", chunk_size, "--max_dump_size", 7)
+    wanted = tokenizer.encode_documents(DOCUMENTS)[0].tolist()
+    assert stream_of(folder) == wanted and texts_of(folder, tokenizer) == DOCUMENTS
+    samples = samples_of(folder)
+    assert {len(sample) for sample in samples} == {seq_length} and len(samples) == -(-len(wanted) // seq_length)
+    entries = read_json(folder / META)
+    assert [entries[f"dump-{i}.pkl"]["num_samples"] for i in range(len(entries) - 1)] == [7] * (len(entries) - 1)
+    assert sum(entry["num_tokens"] for entry in entries.values()) == len(wanted)
+
+
+def test_chunk_size_and_a_second_run_change_no_byte(run):
+    first = digests(run("--seq_length", 16, "--chunk_size", 50))
+    assert digests(run("--seq_length", 16, "--max_dump_size", 3)) != first
+    assert digests(run("--seq_length", 16)) == first  # the smaller dumps are gone
+
+
+def test_only_the_last_sample_is_padded_and_the_padding_is_no_target(run, tokenizer):
+    for options, pad_token in (([], tokenizer.eot_id), (["--pad_token", 7], 7)):
+        folder = run("--seq_length", 1000, *options)
+        *_, last = PickledTrainerDataset(folder)
+        num_tokens = open_dumps(folder).provenance["stream"]["tokens"] % 1000
+        assert last["input_ids"][num_tokens:].unique().tolist() == [pad_token]
+        assert last["labels"][num_tokens:].unique().tolist() == [IGNORED]
+        assert (last["labels"][:num_tokens] == last["input_ids"][:num_tokens]).all()
+        assert last["labels"][num_tokens - 1] == tokenizer.eot_id
+        assert last["attention_mask"].tolist() == [1] * num_tokens + [0] * (1000 - num_tokens)
+
+
+def test_a_short_last_sample_is_left_out_only_on_request(run, tokenizer, capsys, tmp_path):
+    num_tokens = len(tokenizer.encode_documents(DOCUMENTS)[0])
+    rest = num_tokens % 1000
+    arguments = ["--seq_length", 1000, "--min_sample_length"]
+    assert len(samples_of(run(*arguments, rest))) == num_tokens // 1000 + 1
+    folder = run(*arguments, rest + 1)
+    assert len(samples_of(folder)) == num_tokens // 1000
+    assert open_dumps(folder).provenance["left_out_tokens"] == rest
+    assert open_dumps(folder).provenance["stream"]["tokens"] == num_tokens - rest
+    assert "needed: a sample of at least 10000" in run(
+        "--seq_length", 10_000, "--min_sample_length", 50_000, expect=3, folder="b"
+    )
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_number_of_tokens_left_out_is_printed(tmp_path, data_file, tokenizer, capsys):
+    arguments = ["--data_file", data_file, "--tokenization_folder", tmp_path / "out"]
+    arguments += ["--tokenizer_base", tokenizer.folder, "--seq_length", 1000, "--min_sample_length", 1000]
+    assert tokenize([str(argument) for argument in arguments]) == 0
+    provenance = open_dumps(tmp_path / "out").provenance
+    assert f"left out: the last {provenance['left_out_tokens']} tokens" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- ranges
+
+
+def test_adjacent_ranges_hold_every_document_once(run, tokenizer):
+    num_chars = sum(map(len, DOCUMENTS))
+    for cut in (1, 700, num_chars - 1000):
+        folders = [
+            run("--seq_length", 64, "--chars_to_tokenize", cut, folder="train"),
+            run("--seq_length", 32, "--starting_character", cut, folder="validation"),
+        ]
+        assert [text for folder in folders for text in texts_of(folder, tokenizer)] == DOCUMENTS
+
+
+def test_an_overlapping_range_is_refused_on_request(run, tmp_path, data_file):
+    train = run("--chars_to_tokenize", 1000, folder="train")
+    begin, disjoint = ["--starting_character", 999], ["--disjoint_from", train]
+    assert "holds characters 999 to 1000 of the same file too" in run(*begin, *disjoint, folder="b", expect=2)
+    assert not (tmp_path / "b").exists()
+    run(*begin, folder="b")
+    run("--starting_character", 1000, *disjoint, folder="b")
+    rest = run("--starting_character", 1500, folder="rest")
+    assert "to the end of the same file" in run("--starting_character", 3000, "--disjoint_from", train, rest, expect=2)
+    pq.write_table(pa.table({"content": DOCUMENTS[::-1]}), data_file)
+    run(*begin, *disjoint, folder="b")  # another file cannot overlap
+    (train / PROVENANCE).unlink()
+    assert "names no range" in run(*begin, *disjoint, folder="b", expect=4)
+
+
+def test_a_range_longer_than_the_file_ends_with_the_file(run, tmp_path, capsys):
+    folder = run("--chars_to_tokenize", 10**9)
+    assert open_dumps(folder).provenance["stream"]["characters"] == sum(map(len, DOCUMENTS))
+    assert open_dumps(folder).provenance["stream"]["documents"] == len(DOCUMENTS)
+    sentence = f"error: --starting_character is {10**8}, needed: below the "
+    assert sentence in run("--starting_character", 10**8, expect=3)
+
+
+# ---------------------------------------------------------------- with the rest of the project
+
+
+def test_the_folder_becomes_a_token_file_of_the_same_stream(run, tmp_path, tokenizer):
+    folder = run("--seq_length", 50)
+    assert convert([str(folder), str(tmp_path / "a.bin")]) == 0
+    tokens = open_tokens(tmp_path / "a.bin")
+    assert tokens.ids.tolist() == tokenizer.encode_documents(DOCUMENTS)[0].tolist()
+    assert tokens.meta["utf8_bytes"] == sum(len(text.encode()) for text in DOCUMENTS)
+    assert tokens.meta["tokenizer"]["sha256"] == tokenizer.sha256 == load_tokenizer(folder / "tokenizer").sha256
+    assert tokens.meta["slice"] == {"split": "train", "start_char": 0, "num_chars": None}
+
+
+def test_a_hugging_face_tokenizer_folder_is_accepted(run, tmp_path, tokenizer):
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer.folder / name, plain / name)
+    folder = run("--seq_length", 64, base=plain)
+    assert samples_of(folder) == samples_of(run("--seq_length", 64, folder="b"))
+    assert load_tokenizer(folder / "tokenizer").meta["kind"] == "huggingface"
+
+
+def test_the_documents_own_commands_run_against_a_hub(tmp_path, data_file, tokenizer):
+    """Without --tokenizer_base the tokenizer is deepseek-coder's, from the hub, at a recorded commit."""
+    commit = "c" * 40
+    files = {name: (tokenizer.folder / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json")}
+    command = [sys.executable, ROOT / "src", "tokenize_data", "--data_file", data_file.name]
+    with LoopbackHub() as hub:
+        hub.add("models", "deepseek-ai/deepseek-coder-33b-base", commit, files)
+        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
+        options = {"cwd": tmp_path, "env": environment, "check": True, "capture_output": True, "text": True}
+        done = subprocess.run([*command, "--tokenization_folder", "testme"], **options)
+    assert "Total number of files: 1\nTotal number of samples: " in done.stdout
+    dataset = PickledTrainerDataset([tmp_path / "testme"])
+    assert dataset[0]["input_ids"].shape == (1536,)
+    assert texts_of(tmp_path / "testme", tokenizer) == DOCUMENTS
+    assert load_tokenizer(tmp_path / "testme" / "tokenizer").meta["commit"] == commit
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "sentence"),
+    [
+        (["--seq_length", 0], 2, "--seq_length is 0"),
+        (["--chunk_size", 0], 2, "--chunk_size is 0"),
+        (["--max_dump_size", 0], 2, "--max_dump_size is 0"),
+        (["--chars_to_tokenize", 0], 2, "--chars_to_tokenize is 0"),
+        (["--min_sample_length", 0], 2, "--min_sample_length is 0"),
+        (["--starting_character", -1], 2, "--starting_character is -1"),
+        (["--pad_token", 400], 2, "--pad_token is 400"),
+        (["--pad_token", -1], 2, "--pad_token is -1"),
+        (["--column", "text"], 3, "has no column 'text'; its columns are content, size"),
+        (["--column", "size"], 3, "holds int64, not strings"),
+        (["--data_file", "none.parquet"], 2, "--data_file none.parquet: there is no such file"),
+        (["--data_file", __file__], 3, "not a whole parquet file"),
+        (["--tokenizer_base", "/"], 2, "--tokenizer_base /: a folder without"),
+        (["--tokenizer_base", "gpt3"], 2, "--tokenizer_base is 'gpt3'"),
+    ],
+)
+def test_mistakes_give_one_line_and_keep_the_old_folder(run, options, status, sentence):
+    before = digests(run("--seq_length", 64))
+    line = run(*options, expect=status)
+    assert line.startswith("error: ") and sentence in line
+    folder = run("--seq_length", 64, folder="other").with_name("out")
+    assert digests(folder) == before
+    assert not [path for path in folder.parent.iterdir() if path.suffix == ".tmp"]
+
+
+def test_misleading_options_of_the_original_are_unknown(run):
+    for options in (["--force_padding", "False"], ["--seq", "5"]):
+        with pytest.raises(SystemExit) as caught:
+            run(*options)
+        assert caught.value.code == 2
+
+
+def test_a_folder_of_something_else_is_left_alone(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").touch()
+    assert "holds notes.txt" in run(expect=2)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+# ---------------------------------------------------------------- real text
+
+
+@pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
+def test_real_c_code_with_gpt2_tokens(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
+    arguments = ["--data_file", C_SAMPLE, "--tokenization_folder", tmp_path / "out", "--tokenizer_base", "gpt2"]
+    assert tokenize([str(a) for a in [*arguments, "--chars_to_tokenize", 2_000_000]]) == 0
+    texts, num_chars = [], 0
+    for text in pq.read_table(C_SAMPLE)["content"].to_pylist():
+        if num_chars < 2_000_000:
+            texts.append(text)
+        num_chars += len(text)
+    tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer")
+    assert texts_of(tmp_path / "out", tokenizer) == texts
+
+
+@pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
+def test_the_session_of_the_documentation(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
+    monkeypatch.chdir(tmp_path)
+    Path("c.parquet").symlink_to(C_SAMPLE)
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text() for page in pages).replace("\\\n", " ")
+    session = re.findall(r"^python src tokenize_data (.*)\n# (.*)$", text, re.M)
+    assert len(session) == 2
+    for arguments, figures in session:
+        assert tokenize(arguments.split()) == 0
+        printed = capsys.readouterr().out
+        assert all(number in printed for number in re.findall(r"\d+(?:,\d+)*", figures))

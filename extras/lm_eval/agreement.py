@@ -1,0 +1,62 @@
+"""Score the requests of lm-eval's tasks with lm.model, and compare the log-likelihoods."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from lm.core.errors import IntegrityError
+from lm.model.gemma3 import Gemma3Model
+from lm.model.score import score_tokens, score_windows
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from tools.common import paths
+from tools.common.hugging_face import read_pretrained
+
+MAX_DIFFERENCE = 1e-4  # nats per token
+BATCH_TOKENS = 4096
+
+
+def score_text(model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, text: str) -> np.ndarray:
+    """Return the loss (N,) float32 in nats of each token of a text, in windows side by side."""
+    tokens = SimpleNamespace(ids=np.array(tokenizer.encode(text)), eot_id=tokenizer.eot_id)
+    return score_tokens(model, tokens, seq_len, seq_len, max(1, BATCH_TOKENS // seq_len), torch.float32)[0]
+
+
+def score_continuation(
+    model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, context: str, continuation: str
+) -> np.ndarray:
+    """Return the loss (n,) float32 in nats of each token of a continuation, all in the last window of the text.
+
+    As in lm-eval, the context ends before its trailing white space and has as many tokens as by itself.
+    """
+    tokens = SimpleNamespace(ids=np.array(tokenizer.encode(context + continuation)), eot_id=tokenizer.eot_id)
+    num_context, num_tokens = len(tokenizer.encode(context.rstrip())), len(tokens.ids)
+    seq_len = min(seq_len, num_tokens)
+    losses = score_windows(model, tokens, np.array([num_tokens - seq_len]), seq_len, torch.float32)[0]
+    return losses[num_context - num_tokens :]
+
+
+def largest_difference(model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, samples: list[dict]) -> float | None:
+    """Return the largest difference in nats per token over the requests of a task; None if it only generates text."""
+    differences = []
+    for sample in samples:
+        for texts, (response, *_) in zip(sample["arguments"], sample["resps"], strict=True):
+            if isinstance(texts[-1], dict):  # the settings of a generation
+                continue
+            score = score_text if len(texts) == 1 else score_continuation
+            losses = score(model, tokenizer, seq_len, *texts)
+            theirs = response if len(texts) == 1 else response[0]
+            differences.append(abs(theirs + losses.sum(dtype=np.float64)) / len(losses))
+    return float(max(differences)) if differences else None
+
+
+def check_agreement(export: Path, seq_len: int, samples: dict[str, list[dict]]) -> dict[str, float | None]:
+    """Return `largest_difference` of each task by its name. Raise IntegrityError if one exceeds MAX_DIFFERENCE."""
+    model, tokenizer = read_pretrained(export), load_tokenizer(export / paths.TOKENIZER.name)
+    differences = {name: largest_difference(model, tokenizer, seq_len, samples[name]) for name in samples}
+    for name, difference in differences.items():
+        if difference is not None and not difference <= MAX_DIFFERENCE:
+            found = f"lm-eval and lm.model differ by {difference:.2g} nats per token, at most {MAX_DIFFERENCE} is right"
+            raise IntegrityError(f"{export}: {name}: {found}; export the model again, with the pinned packages")
+    return differences

@@ -1,0 +1,135 @@
+"""Run tasks of EleutherAI's lm-eval with the trained model, or with an exported one, on the CPU.
+
+    python src make_tasks tasks/stories --source stories/
+    python src lm_eval --task_folder tasks/stories
+    python src lm_eval --export exported --tasks blimp lambada_openai --limit 100
+
+Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output. The windows have
+the length of the training. --check also scores each request with lm.model and compares. A task of lm-eval downloads
+its data; a task file can name Python code, so run only task folders that you trust.
+Needs `pip install -r requirements/lm-eval.txt`.
+"""
+
+import argparse
+import hashlib
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+
+from extras.lm_eval.agreement import check_agreement
+from lm.core.errors import ParamsError, command
+from lm.core.files import read_json, sha256_file, write_json
+from lm.model.weights import RECORD
+from tools.common.arguments import tool_parser
+from tools.common.export import load_run, write_model
+from tools.common.extras import explain_missing
+from tools.common.hugging_face import WEIGHTS
+from tools.common.paths import MODELS, TOKENIZER
+from tools.common.tables import table
+
+PACKAGES = ("lm_eval", "torch", "transformers", "tokenizers", "datasets")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Return the arguments, paths absolute; exit with status 2 if one is wrong."""
+    parser = tool_parser("lm_eval", __doc__)
+    add = parser.add_argument
+    add("--export", type=Path, help="folder that export_hf wrote; without it, the model of --models")
+    add("--models", type=Path, default=MODELS, help=f"folder of the model ({MODELS})")
+    add("--tokenizer", type=Path, default=TOKENIZER, help=f"tokenizer folder ({TOKENIZER})")
+    add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks to run; without it, all of --task_folder")
+    add("--task_folder", type=Path, help="folder of your own tasks; their data files are relative to it")
+    add("--limit", type=int, help="use only the first documents of each task")
+    add("--check", action="store_true", help="score with lm.model too; refuse a difference above 1e-4 nats a token")
+    add("--output", type=Path, default=Path("lm_eval.json"), help="file for the figures (lm_eval.json)")
+    args = parser.parse_args(argv)
+    if not (args.tasks or args.task_folder):
+        raise ParamsError("nothing to run; name --tasks, --task_folder, or both")
+    if args.limit is not None and args.limit < 1:
+        raise ParamsError(f"--limit is {args.limit}, needed: at least 1")
+    for name, path in (("export", args.export), ("task_folder", args.task_folder)):
+        if path and not path.is_dir():
+            raise ParamsError(f"--{name}: {path} is not a folder")
+    return args
+
+
+def load_harness() -> ModuleType:
+    """Return the module that uses lm-eval. Raise EnvironmentFailure if a package is missing."""
+    with explain_missing("lm_eval", "run `pip install -r requirements/lm-eval.txt`"):
+        from extras.lm_eval import harness
+    return harness
+
+
+def describe_model(export: Path, record: dict) -> dict:
+    """Return what identifies an exported model."""
+    return {
+        "weights_sha256": record["best"]["sha256"],
+        f"{WEIGHTS}_sha256": sha256_file(export / WEIGHTS),
+        "tokenizer_sha256": record["tokenizer_sha256"],
+        "seq_len": record["seq_len"],
+    }
+
+
+def hash_samples(samples: list[dict]) -> str:
+    """Return the hash of a task's documents and requests that lm-eval itself reports."""
+    hashes = (sample[f"{name}_hash"] for sample in samples for name in ("doc", "prompt", "target"))
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+def read_metrics(entry: dict) -> dict[str, dict]:
+    """Return name → value and standard error, null if lm-eval gives none, of a task's entry in the results."""
+    metrics = {}
+    for key, value in entry.items():
+        name, comma, metric_filter = key.partition(",")
+        if comma and not name.endswith("_stderr"):
+            error = entry.get(f"{name}_stderr,{metric_filter}")
+            name = name if metric_filter == "none" else f"{name} ({metric_filter})"
+            metrics[name] = {"value": float(value), "stderr": None if isinstance(error, str) else error}
+    return metrics
+
+
+def summarize(results: dict) -> dict[str, dict]:
+    """Return version, hash, number of documents and metrics of each task and group, by name."""
+    tasks = {}
+    for name, entry in results["results"].items():
+        samples = results["samples"].get(name)  # None for a group
+        described = {"documents": len(samples), "hash": hash_samples(samples)} if samples else {}
+        tasks[name] = {"version": results["versions"].get(name), **described, "metrics": read_metrics(entry)}
+    return tasks
+
+
+def rows_of(tasks: dict[str, dict]) -> list[list[str]]:
+    """Return the rows of the printed table."""
+    return [
+        [name, metric, f"{found['value']:.4f}", "" if found["stderr"] is None else f"{found['stderr']:.4f}"]
+        for name, task in tasks.items() for metric, found in task["metrics"].items()
+    ]  # fmt: skip
+
+
+def run(args: argparse.Namespace, export: Path) -> None:
+    """Run the tasks with the model of a folder, print the table and write the figures."""
+    record = read_json(export / RECORD, "name a folder that `python src export_hf` wrote")
+    harness, seq_len = load_harness(), record["seq_len"]
+    folder = args.task_folder and args.task_folder.resolve()
+    results = harness.run_tasks(export.resolve(), seq_len, folder, args.tasks, args.limit)
+    tasks = summarize(results)
+    if args.check:
+        for name, difference in check_agreement(export, seq_len, results["samples"]).items():
+            tasks[name]["largest_difference_nats_per_token"] = difference
+    print("\n".join(table(["task", "metric", "value", "standard error"], rows_of(tasks))))
+    versions = {name: version(name) for name in PACKAGES}
+    figures = {"model": describe_model(export, record), "versions": versions, "limit": args.limit, "tasks": tasks}
+    write_json(args.output, figures)
+
+
+@command
+def main(argv: list[str]) -> None:
+    """Run the tasks with an exported folder, or with a temporary export of the trained model."""
+    args = parse(argv)
+    load_harness()
+    if args.export:
+        return run(args, args.export)
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder), *load_run(args.models, args.tokenizer))
+        run(args, Path(folder))

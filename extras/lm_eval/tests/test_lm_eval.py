@@ -1,0 +1,296 @@
+"""`python src lm_eval`: lm-eval's figures of an exported model are those of lm.model for the same text."""
+
+import importlib.util
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from extras.lm_eval import agreement
+from extras.lm_eval.lm_eval import main
+from extras.lm_eval.make_tasks import main as make_tasks
+from lm.core.errors import DataError, IntegrityError
+from lm.model.score import score_tokens
+from support import ROOT, tokenizer_cases
+from support.loopback_hub import LoopbackHub, parquet_bytes
+from support.model_cases import build, write_bpe, write_gemma_like, write_trained
+from support.refusal import refused
+from tools.common.export import load_run, write_model
+
+needs_lm_eval = pytest.mark.skipif(
+    importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed: requirements/lm-eval.txt"
+)
+SEQ_LEN = 32  # of write_trained
+WORDS = ["the", "dog", "saw a", "cat", "and", "é", "ran home;", "then,", "one day", "they", "sat", "by", "31", "trees"]
+STORIES = [" ".join(random.Random(seed).choices(WORDS, k=20 + seed)) + ".\n" for seed in range(40)]
+ODD = ["<|endoftext|> is text here", "x", "one " * 300, "  spaces  first and last  ", "é漢字\u2028\n" * 9]
+
+
+def call(*arguments) -> int:
+    return main(list(map(str, arguments)))
+
+
+def load_gpt2(folder: Path):
+    from lm.tokenizer.load import load_tokenizer
+
+    folder.mkdir()
+    return load_tokenizer(tokenizer_cases.write_gpt2(folder))
+
+
+TOKENIZERS = {
+    "bpe": write_bpe, "gpt2": load_gpt2, "gemma_like": lambda folder: write_gemma_like(folder, folder.parent / "hf"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def run(request, tmp_path_factory) -> SimpleNamespace:
+    """Make a trained model with one of the tokenizers, its export, and tasks of texts of one and of several windows."""
+    folder = tmp_path_factory.mktemp(request.param)
+    tokenizer = TOKENIZERS[request.param](folder / "tokenizer")
+    record = write_trained(folder / "models", build(tokenizer.vocab_size), tokenizer)
+    (folder / "export").mkdir()
+    model, *rest = load_run(folder / "models", folder / "tokenizer")
+    write_model(folder / "export", model, *rest)
+    (folder / "texts").mkdir()
+    for number, text in enumerate([*STORIES, *ODD]):
+        (folder / "texts" / f"{number:02d}.txt").write_text(text)
+    options = ["--beginning_chars", "40", "--ending_chars", "12"]
+    assert make_tasks([str(folder / "tasks"), "--source", str(folder / "texts"), *options]) == 0
+    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, record=record)
+
+
+def evaluate(run, *options) -> dict:
+    """Run the tool on the export and return the figures."""
+    output = run.folder / "figures.json"
+    assert (
+        call("--export", run.folder / "export", "--task_folder", run.folder / "tasks", "--output", output, *options)
+        == 0
+    )
+    return json.loads(output.read_text())
+
+
+def nats_of(run, text: str, end_of_text: bool = False) -> np.ndarray:
+    """Return the losses of one document in windows side by side."""
+    ids = np.array(run.tokenizer.encode(text) + [run.tokenizer.eot_id] * end_of_text)
+    tokens = SimpleNamespace(ids=ids, eot_id=run.tokenizer.eot_id)
+    return score_tokens(run.model, tokens, SEQ_LEN, SEQ_LEN, 4, torch.float32)[0]
+
+
+@needs_lm_eval
+def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
+    figures = evaluate(run, "--check")
+    for name in ("tasks_perplexity", "tasks_endings"):
+        assert 0 < figures["tasks"][name]["largest_difference_nats_per_token"] < 1e-4
+    table = capfd.readouterr().out
+    for metric in ("word_perplexity", "byte_perplexity", "bits_per_byte", "acc", "acc_norm"):
+        assert f" {metric} |" in table
+
+    texts = [*STORIES, *ODD]
+    losses, num_bytes = [nats_of(run, text) for text in texts], sum(len(text.encode()) for text in texts)
+    assert max(map(len, losses)) > 3 * SEQ_LEN and min(map(len, losses)) < SEQ_LEN
+    expected = sum(float(loss.sum(dtype=np.float64)) for loss in losses) / math.log(2) / num_bytes
+    num_tokens = sum(map(len, losses))
+    found = figures["tasks"]["tasks_perplexity"]["metrics"]["bits_per_byte"]["value"]
+    assert abs(found - expected) * math.log(2) * num_bytes / num_tokens < 1e-4
+
+
+@needs_lm_eval
+def test_the_right_ending_is_chosen_by_our_own_losses(run):
+    rows = [json.loads(line) for line in (run.folder / "tasks/endings.jsonl").read_text().split("\n")[:-1]]
+    found = evaluate(run)["tasks"]["tasks_endings"]["metrics"]["acc"]["value"]
+    score = lambda row, ending: agreement.score_continuation(  # noqa: E731
+        run.model, run.tokenizer, SEQ_LEN, row["beginning"], ending
+    ).sum()
+    right = [int(np.argmin([score(row, ending) for ending in row["endings"]])) == row["label"] for row in rows]
+    assert found == pytest.approx(np.mean(right)) and len(right) > 30
+
+
+@needs_lm_eval
+def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_training(run):
+    from extras.lm_eval.harness import ExportedModel
+
+    model, eot_id, inputs = ExportedModel(run.folder / "export", SEQ_LEN), run.tokenizer.eot_id, []
+    model._loglikelihood_tokens = lambda requests, *_, **__: [
+        (inputs.append([*context, *continuation]) or 0.0, True) for _, context, continuation in requests
+    ]
+    requests = [SimpleNamespace(args=(text,)) for text in [*STORIES, *ODD]]
+    model.loglikelihood_rolling(requests)
+    model.loglikelihood([SimpleNamespace(args=(text[:-3], text[-3:])) for text in [*STORIES, *ODD]])
+    firsts = [ids for ids in inputs if eot_id in ids]
+    assert len(firsts) == 2 * len(requests)
+    assert all(ids[0] == eot_id and eot_id not in ids[1:] for ids in firsts)
+    assert max(map(len, inputs[: -len(requests)])) == SEQ_LEN + 1
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_the_figure_of_eval_differs_by_the_end_of_text_alone_for_a_document_within_a_window(run):
+    from extras.lm_eval.harness import ExportedModel
+
+    text, model = "the dog ran", ExportedModel(run.folder / "export", SEQ_LEN)
+    (found,) = model.loglikelihood_rolling([SimpleNamespace(args=(text,))])
+    with_end = nats_of(run, text, end_of_text=True)
+    assert len(with_end) < SEQ_LEN
+    assert abs(found + with_end[:-1].sum()) / len(with_end) < 1e-4
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_a_continuation_longer_than_a_window_is_refused(run):
+    from extras.lm_eval.harness import ExportedModel
+
+    model, ending = ExportedModel(run.folder / "export", SEQ_LEN), " dog" * 3 * SEQ_LEN
+    with pytest.raises(DataError, match="tokens, the windows of this model have 32; choose a task with shorter ones"):
+        model.loglikelihood([SimpleNamespace(args=("the", ending))])
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
+    first = evaluate(run, "--limit", 9)
+    assert re.search(r"warning: \d+ of \d+ requests are longer than the window of 32 tokens", capfd.readouterr().err)
+    assert evaluate(run, "--limit", 9) == first
+    assert {"lm_eval", "torch", "transformers"} <= set(first["versions"])
+    assert first["model"]["weights_sha256"] == run.record["best"]["sha256"] and first["model"]["seq_len"] == SEQ_LEN
+    assert first["tasks"]["tasks_endings"]["documents"] == 9
+    assert first["tasks"]["tasks_endings"]["metrics"]["acc"]["stderr"] > 0
+    assert first["tasks"]["tasks_endings"]["hash"] != evaluate(run)["tasks"]["tasks_endings"]["hash"]
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_without_an_export_the_trained_model_is_exported_first(run, tmp_path):
+    folders = ["--models", run.folder / "models", "--tokenizer", run.folder / "tokenizer"]
+    tasks = ["--task_folder", run.folder / "tasks", "--tasks", "tasks_perplexity"]
+    assert call(*folders, *tasks, "--output", tmp_path / "x.json") == 0
+    figures, expected = json.loads((tmp_path / "x.json").read_text()), evaluate(run)
+    assert figures["tasks"] == {"tasks_perplexity": expected["tasks"]["tasks_perplexity"]}
+    assert figures["model"] == expected["model"]
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_a_task_reads_its_data_from_the_hub_and_local_tasks_read_nothing(run, tmp_path):
+    """The clients read the address at import, hence a subprocess; a proxy that is closed stops all other requests."""
+    tasks, commit = tmp_path / "tasks", "a" * 40
+    shutil.copytree(run.folder / "tasks", tasks)
+    task = yaml.safe_load((tasks / "perplexity.yaml").read_text())
+    task |= {"task": "from_hub", "dataset_path": "owner/stories", "dataset_kwargs": {"revision": commit}}
+    (tasks / "from_hub.yaml").write_text(yaml.safe_dump(task))
+    closed = {name: "http://127.0.0.1:9" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+    with LoopbackHub() as hub:
+        hub.add("datasets", "owner/stories", commit, {"data/test.parquet": parquet_bytes(text=[*STORIES, *ODD])})
+        environment = hub.environment(tmp_path / "hf", no_proxy="127.0.0.1", NO_PROXY="127.0.0.1", **closed)
+        options = ["--export", run.folder / "export", "--task_folder", tasks, "--output", tmp_path / "x.json"]
+        done = subprocess.run(
+            [sys.executable, ROOT / "src", "lm_eval", *options], env=environment, capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "x.json").read_text())["tasks"]
+    assert found["from_hub"]["metrics"] == found["tasks_perplexity"]["metrics"]
+    paths = [path for _, path in hub.requests if "datasets" in path or "models" in path]
+    assert paths and all("owner/stories" in path for path in paths), paths
+    assert any(path.endswith(f"{commit}/data/test.parquet") for path in paths)
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_an_unknown_task_and_a_folder_without_tasks_are_refused(run, tmp_path, monkeypatch, capfd):
+    from extras.lm_eval import harness
+
+    manager = harness.TaskManager  # reading the files of lm-eval's own tasks takes 10 s
+    monkeypatch.setattr(harness, "TaskManager", lambda include_path, **_: manager(None, include_path, False))
+    options = ["--export", run.folder / "export", "--output", tmp_path / "x.json"]
+    status = call(*options, "--task_folder", run.folder / "tasks", "--tasks", "tasks_endings", "nope")
+    refused(status, capfd.readouterr().err, 2, "nope is unknown", "tasks_endings, tasks_perplexity")
+    (tmp_path / "empty").mkdir()
+    status = call(*options, "--task_folder", tmp_path / "empty")
+    refused(status, capfd.readouterr().err, 2, "empty has no task", "python src make_tasks")
+    assert not (tmp_path / "x.json").exists()
+
+
+# ---------------------------------------------------------------- without lm-eval
+
+
+@pytest.fixture
+def tiny(tmp_path) -> SimpleNamespace:
+    """An exported model, with what lm-eval would report of two requests."""
+    tokenizer = write_bpe(tmp_path / "tokenizer")
+    write_trained(tmp_path / "models", build(tokenizer.vocab_size), tokenizer)
+    (tmp_path / "export").mkdir()
+    model, *rest = load_run(tmp_path / "models", tmp_path / "tokenizer")
+    write_model(tmp_path / "export", model, *rest)
+    run = SimpleNamespace(model=model, tokenizer=tokenizer)
+    text = "the dog saw a cat " * 20
+    total = -float(nats_of(run, text).sum(dtype=np.float64))
+    ending = -float(agreement.score_continuation(model, tokenizer, SEQ_LEN, "the dog ", "saw").sum(dtype=np.float64))
+    samples = [
+        {"arguments": [(text,)], "resps": [[total]]},
+        {"arguments": [("the dog ", "saw")], "resps": [[(ending, False)]]},
+        {"arguments": [("the dog", {"until": ["."]})], "resps": [["ran"]]},
+    ]
+    return SimpleNamespace(export=tmp_path / "export", samples=samples, num_tokens=len(tokenizer.encode(text)))
+
+
+def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
+    check = lambda: agreement.check_agreement(tiny.export, SEQ_LEN, {"stories": tiny.samples})  # noqa: E731
+    assert check()["stories"] < 1e-6
+    tiny.samples[0]["resps"][0][0] += 0.9e-4 * tiny.num_tokens
+    assert 0.8e-4 < check()["stories"] < 1e-4
+    tiny.samples[0]["resps"][0][0] += 0.2e-4 * tiny.num_tokens
+    with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm.model differ by 0\.00011 nats"):
+        check()
+    assert agreement.check_agreement(tiny.export, SEQ_LEN, {"generated": tiny.samples[2:]}) == {"generated": None}
+
+
+def test_the_score_of_a_continuation_is_that_of_its_tokens_in_one_window(tiny):
+    """White space at the end of the context belongs to the continuation, as in lm-eval."""
+    model, *_, tokenizer = load_run(tiny.export.parent / "models", tiny.export.parent / "tokenizer")
+    text = "the dog saw a cat"
+    whole = agreement.score_text(model, tokenizer, 96, text)
+    for context in ("the dog", "the dog "):
+        losses = agreement.score_continuation(model, tokenizer, 96, context, text[len(context) :])
+        assert np.allclose(losses, whole[len(tokenizer.encode("the dog")) :], atol=1e-6) and len(losses) < len(whole)
+    assert np.allclose(agreement.score_continuation(model, tokenizer, 96, "", text), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("package", ["lm_eval", "accelerate"])
+def test_without_the_extra_packages_the_tool_names_what_to_install(tmp_path, monkeypatch, capfd, package):
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "extras.lm_eval.harness", raising=False)
+    monkeypatch.delattr("extras.lm_eval.harness", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    if package != "lm_eval" and importlib.util.find_spec("lm_eval") is None:
+        package = "lm_eval"
+    elif package != "lm_eval":
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lm_eval"]:
+            monkeypatch.delitem(sys.modules, name)
+    status = call("--tasks", "x")
+    refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements/lm-eval.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "nothing to run; name --tasks, --task_folder, or both"),
+        (["--tasks", "x", "--limit", "0"], "--limit is 0, needed: at least 1"),
+        (["--tasks", "x", "--export", "nowhere"], "--export: nowhere is not a folder"),
+        (["--task_folder", "nowhere"], "--task_folder: nowhere is not a folder"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_sentence(tmp_path, monkeypatch, capfd, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    refused(call(*arguments), capfd.readouterr().err, 2, sentence)
+    assert os.listdir(tmp_path) == []

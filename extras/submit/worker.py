@@ -1,0 +1,213 @@
+"""Run experiments of the board on this machine, one after the other, each in a clone of its own."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from extras.submit.board import ENDED, QUEUED, Board, Experiment, Record, run
+from extras.submit.states import SavedStates
+from lm.core.errors import EnvironmentFailure
+
+FOLDER = Path(".submit")
+SHOWN_LOG_BYTES = 65_536
+PUSHES = 3  # attempts to push a result
+POLL_S, END_S = 1.0, 60.0  # between two looks at the process; for a process group to save its state and end
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds between two heartbeats, between two copies of the training states, and until a worker counts as lost."""
+
+    heartbeat_s: float
+    save_every_s: float
+    lost_after_s: float
+
+
+class Job:
+    """An experiment that this worker has claimed, and its folder in .submit."""
+
+    def __init__(self, board: Board, experiment: Experiment, timing: Timing, stop: threading.Event):
+        """Name the folder of an experiment and find its saved states."""
+        self.board, self.experiment, self.timing, self.stop = board, experiment, timing, stop
+        self.repository = Path.cwd()
+        self.folder = self.repository / FOLDER / f"{experiment.name}.{os.getpid()}"
+        self.clone, self.log = self.folder / "clone", self.folder / "log"
+        self.runs = self.clone / ".runs"
+        self.states = SavedStates(self.repository, experiment.name)
+
+    def run(self) -> None:
+        """Run the experiment, push its cache and its ref, and write how it ended; release it if asked to stop."""
+        try:
+            self.prepare()
+            name = self.experiment.name
+            ended = self.supervise("dvc", "exp", "run", "--pull", "-n", name)
+            for _ in range(PUSHES if not ended else 0):
+                ended = self.supervise("dvc", "exp", "push", "--force", "origin", name)
+                if ended != "failed" or self.stop.wait(self.timing.heartbeat_s):
+                    break
+        except EnvironmentFailure as error:
+            self._append(f"error: {error}\n")
+            ended = "failed"
+        # A failed experiment keeps its states: queued again under its name, it resumes from them.
+        if ended in ("stopped", "failed"):
+            self.save_states()
+        if ended == "stopped":
+            self.board.release(self.experiment)
+        elif ended != "taken" and self.write_end(ended or "done") and not ended:
+            self.states.delete()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def prepare(self) -> None:
+        """Clone the remote, check out the experiment as it was queued, and fetch its saved states."""
+        stash, clone = self.experiment.stash_rev, self.clone
+        self.folder.mkdir(parents=True)
+        reference = ("--reference-if-able", str(self.repository))
+        run("git", "clone", "-q", "--no-checkout", *reference, self.board.url, str(clone))
+        run("git", "fetch", "-q", "origin", QUEUED + self.experiment.name, folder=clone)
+        run("git", "checkout", "-q", "--detach", f"{stash}^1", folder=clone)
+        run("git", "restore", f"--source={stash}", "--staged", "--worktree", ".", folder=clone)
+        # DVC's pickled arguments of `dvc exp run --queue` are not used.
+        run("git", "rm", "-q", "-f", "--ignore-unmatch", ".dvc/tmp/repro.dat", folder=clone)
+        for key, field in (("user.name", "%an"), ("user.email", "%ae")):
+            value = run("git", "show", "-s", f"--format={field}", stash, folder=clone).strip()
+            run("git", "config", key, value, folder=clone)
+        local = self.repository / ".dvc/config.local"
+        if local.exists():
+            shutil.copy(local, clone / ".dvc")
+        cache = run("dvc", "cache", "dir", folder=self.repository).strip()
+        run("dvc", "cache", "dir", "--local", str(self.repository / cache), folder=clone)
+        self.states.restore(self.runs)
+
+    def supervise(self, *command: str) -> str:
+        """Run a command in the clone and send heartbeats. Return "" if it succeeds, else failed, stopped or taken."""
+        with open(self.log, "ab") as log:
+            child = subprocess.Popen(
+                command, cwd=self.clone, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        beat = save = time.monotonic()
+        while child.poll() is None:
+            now = time.monotonic()
+            if self.stop.wait(POLL_S):
+                end_group(child)
+                return "stopped"
+            if now >= beat:
+                beat = now + self.timing.heartbeat_s
+                try:
+                    is_ours = self._write("running")
+                except EnvironmentFailure as error:  # the next heartbeat may arrive
+                    warn(error)
+                else:
+                    if not is_ours:
+                        end_group(child)
+                        return "taken"
+            if now >= save:
+                save = now + self.timing.save_every_s
+                self.save_states()
+        return "failed" if child.returncode else ""
+
+    def save_states(self) -> None:
+        """Copy the training states to the DVC remote, or warn: the next copy may succeed."""
+        try:
+            self.states.save(self.runs)
+        except Exception as error:  # each kind of remote raises its own exceptions
+            warn(f"training states were not copied: {error}")
+
+    def write_end(self, state: str) -> bool:
+        """Write the last state, again and again if the Git remote does not answer; return False if it may not."""
+        while True:
+            try:
+                return self._write(state)
+            except EnvironmentFailure as error:
+                warn(error)
+                if self.stop.wait(self.timing.heartbeat_s):
+                    return False
+
+    def _write(self, state: str) -> bool:
+        """Write the state and the log's end; return False if the experiment was cancelled or taken over."""
+        record, log = Record(state, self.experiment.record.worker), self._end_of_log()
+        written = self.board.write(self.experiment, record, log)
+        if not written:  # a push of ours may have arrived though its answer was lost
+            found = self.board.experiments().get(self.experiment.name)
+            if found and found.record == self.experiment.record:
+                written = self.board.write(found, record, log)
+        self.experiment = written or self.experiment
+        return written is not None
+
+    def _append(self, text: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(text)
+
+    def _end_of_log(self) -> str:
+        if not self.log.exists():
+            return ""
+        return self.log.read_bytes()[-SHOWN_LOG_BYTES:].decode("utf-8", errors="replace")
+
+
+def warn(problem: object) -> None:
+    """Print a warning into the log of the worker."""
+    print(f"warning: {problem}", file=sys.stderr, flush=True)
+
+
+def end_group(child: subprocess.Popen) -> None:
+    """Send SIGTERM to a process and its descendants, upon which training saves its state; kill them after a minute."""
+    end, sent = time.monotonic() + END_S, signal.SIGTERM
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, sent)
+        while child.poll() is None or group_runs(child.pid):
+            if time.monotonic() > end:
+                os.killpg(child.pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+
+def group_runs(group: int) -> bool:
+    """Return True if a process of the group runs; zombies do not."""
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError):
+            if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
+                return True
+    return False
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the folders of workers that were killed."""
+    for path in folder.glob("*.*"):
+        pid = path.suffix[1:]
+        if path.is_dir() and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def work(board: Board, timing: Timing, wait: bool) -> None:
+    """Run experiments until none is free, or with `wait` until all have ended; SIGTERM and SIGINT stop the worker."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    remove_leftovers(FOLDER)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    worker = ":".join(filter(None, [socket.gethostname(), os.environ.get("SLURM_JOB_ID"), str(os.getpid())]))
+    board.experiments()  # raises now if the remote is wrong
+    while not stop.is_set():
+        try:
+            experiment = board.claim_next(worker, timing.lost_after_s)
+            others = wait and any(found.record.state not in ENDED for found in board.experiments().values())
+        except EnvironmentFailure as error:
+            warn(error)
+            stop.wait(timing.heartbeat_s)
+            continue
+        if experiment:
+            print(f"{worker}: {experiment.name}", flush=True)
+            Job(board, experiment, timing, stop).run()
+        elif others:
+            stop.wait(timing.heartbeat_s)
+        else:
+            break

@@ -1,0 +1,203 @@
+"""Tokenize in ranks: each rank reads some of a split's parquet files and writes a token file of its own.
+
+    job = plan_ranks(raw, selection, tokenizer, text_slice, folder, chunk_chars, num_ranks)
+    for rank in job.unfinished():                     # anywhere, in any order
+        tokenize_rank(job, rank)
+    join_ranks(job, Path("train.bin"))
+
+Ranks take the files in order and never cut one, so that the ranks' ids one after the other equal those of
+one process. A finished rank is recognised by the origin in its sidecar.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import sys
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from lm.core.errors import IntegrityError, NoDocument
+from lm.core.files import read_json, sha256_file, sha256_json
+from lm.text.documents import MANIFEST, Chunk, check_files, describe_source, iter_chunks
+from lm.text.parquet import iter_batches
+from lm.text.selection import describe_selection, read_dropped
+from lm.text.slices import Slice, check_slice
+from lm.tokenizer.encoding import encode_here, encode_in_thread, write_fast
+from lm.tokenizer.engine import Engine, open_engine
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokenizer.tally import Tally
+from lm.tokens.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_tokens
+
+# The code and the packages that decide the ids of a text, besides the tokenizer.
+CODE = (
+    "lm/text/documents.py", "lm/text/parquet.py", "lm/text/slices.py", "lm/tokenizer/encoding.py",
+    "lm/tokenizer/engine.py", "lm/tokenizer/load.py", "lm/tokenizer/pretokenize.py", "lm/tokenizer/tally.py",
+)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
+
+
+class Rank(NamedTuple):
+    """What one rank reads: entries of the manifest, the range of their characters, and the documents to leave out."""
+
+    number: int
+    files: list[dict]
+    slice: Slice
+    left_out: np.ndarray  # (n,) int64, numbers of documents, counted from the first of these files
+
+
+class Placed(NamedTuple):
+    """A file's entry in the manifest, its characters begin … end in the split, and the numbers of its documents."""
+
+    entry: dict
+    begin: int = 0
+    end: int = 0
+    first_document: int = 0
+    end_document: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RankJob:
+    """All or some ranks of a slice, as a datatrove step: a call with a rank's index tokenizes that rank.
+
+    Paths are absolute, because a rank may run in another folder and on another machine with the same disk.
+    """
+
+    raw: Path
+    tokenizer: Path
+    folder: Path
+    slice: Slice
+    chunk_chars: int
+    manifest: dict = dataclasses.field(repr=False)  # without its splits
+    source: dict = dataclasses.field(repr=False)  # the sidecar's entry of the text and the selection
+    ranks: list[Rank] = dataclasses.field(repr=False)
+
+    def __call__(self, data, rank: int, world_size: int) -> None:
+        tokenize_rank(self, self.ranks[rank])
+
+    def path(self, rank: Rank) -> Path:
+        """Return the path of a rank's token file; its sidecar is beside it."""
+        return self.folder / f"rank-{rank.number:05d}.bin"
+
+    def unfinished(self) -> list[Rank]:
+        """Return the ranks whose token file is missing, incomplete or of another origin."""
+        encoder = describe_encoder(load_tokenizer(self.tokenizer))
+        return [rank for rank in self.ranks if not is_finished(self.path(rank), origin_of(self, rank, encoder))]
+
+
+def plan_ranks(
+    raw: Path, selection: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
+) -> RankJob:
+    """Divide a slice's files among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
+    manifest = read_json(raw / MANIFEST)
+    check_slice(manifest, text_slice)
+    dropped = read_dropped(selection, raw).get((manifest["source"], text_slice.split), np.empty(0, np.int64))
+    source = describe_source(raw, manifest) | {"selection": describe_selection(selection, raw)}
+    files = manifest.pop("splits")[text_slice.split]["files"]
+    is_whole = text_slice.start_char == 0 and text_slice.num_chars is None and not len(dropped)
+    placed = [Placed(entry) for entry in files] if is_whole else _place(raw, manifest["column"], files, text_slice)
+    ranks = []
+    for number, group in enumerate(_groups(placed, num_ranks)):
+        begin, end = group[0].begin, group[-1].end
+        first = max(begin, text_slice.start_char)
+        num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
+        local = Slice(text_slice.split, first - begin, num_chars)
+        left, right = np.searchsorted(dropped, [group[0].first_document, group[-1].end_document])
+        left_out = dropped[left:right] - group[0].first_document
+        ranks.append(Rank(number, [file.entry for file in group], local, left_out))
+    raw, tokenizer, folder = raw.resolve(), tokenizer.resolve(), folder.resolve()
+    return RankJob(raw, tokenizer, folder, text_slice, chunk_chars, manifest, source, ranks)
+
+
+def _place(raw: Path, column: str, files: list[dict], text_slice: Slice) -> list[Placed]:
+    """Return the files with characters of the slice, and where they are in the split, after one pass over them."""
+    placed, position, number = [], 0, 0
+    for entry in files:
+        begin, first_document = position, number
+        for batch in iter_batches(raw / entry["path"], [column]):
+            lengths = pc.utf8_length(batch.column(0))
+            position += pc.sum(lengths).as_py() or 0
+            number += pc.sum(pc.greater(lengths, 0)).as_py() or 0
+        if position > text_slice.start_char:
+            placed.append(Placed(entry, begin, position, first_document, number))
+        if position >= text_slice.end_char:
+            break
+    return placed
+
+
+def _groups(placed: list[Placed], num_groups: int) -> list[list[Placed]]:
+    """Divide the files, in order, into at most `num_groups` groups of about the same number of bytes."""
+    sizes = np.array([file.entry["bytes"] for file in placed], np.float64)
+    middles = (np.cumsum(sizes) - sizes / 2) / sizes.sum()
+    numbered = zip((middles * num_groups).astype(int), placed, strict=True)
+    return [[file for _, file in group] for _, group in itertools.groupby(numbered, key=lambda pair: pair[0])]
+
+
+def describe_encoder(tokenizer: Tokenizer) -> dict:
+    """Return what decides a rank's ids besides its text: the tokenizer, the code and the packages."""
+    code = sha256_json([sha256_file(path) for path in [*(ROOT / "src" / name for name in CODE), Path(__file__)]])
+    packages = {name: next((found.version for found in distributions(name=name)), None) for name in PACKAGES}
+    return {"tokenizer": tokenizer.sha256, "code": code, **packages}
+
+
+def origin_of(job: RankJob, rank: Rank, encoder: dict) -> dict:
+    """Return everything that a rank's token file depends on."""
+    text = {"files": rank.files, "slice": dataclasses.asdict(rank.slice), "column": job.manifest["column"]}
+    return {**text, "left_out": sha256_json(rank.left_out.tolist()), **encoder}
+
+
+def is_finished(path: Path, origin: dict) -> bool:
+    """Return whether a rank's token file has its sidecar's length and this origin; join_ranks reads its bytes."""
+    try:
+        record = read_json(sidecar_path(path))
+        is_whole = path.stat().st_size == record["tokens"] * DTYPES[record["dtype"]].itemsize
+    except (IntegrityError, OSError, KeyError, TypeError):
+        return False
+    return is_whole and record.get("origin") == origin
+
+
+def tokenize_rank(job: RankJob, rank: Rank) -> None:
+    """Tokenize a rank's files unless that is done; raise IntegrityError if a file differs from the manifest."""
+    tokenizer = load_tokenizer(job.tokenizer)
+    path, origin = job.path(rank), origin_of(job, rank, describe_encoder(tokenizer))
+    if is_finished(path, origin):
+        return
+    check_files(job.raw, rank.files)
+    path.unlink(missing_ok=True)  # an old file would not match the new sidecar
+
+    def write(engine: Engine | None) -> dict:
+        chunks, tally, dtype = _chunks(job, rank), Tally(), tokenizer.meta["dtype"]
+        encoded = encode_in_thread(chunks, engine) if engine else encode_here(chunks, tokenizer)
+        return write_tokens(path, tally.ids_of(encoded), dtype, lambda: vars(tally) | {"origin": origin})
+
+    write_fast(write, open_engine(tokenizer), path)
+
+
+def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
+    """Yield the rank's documents; nothing if no document of the slice begins in its files."""
+    split = {"files": rank.files, "characters": sys.maxsize}  # plan_ranks has checked that the split holds the slice
+    manifest = {**job.manifest, "splits": {rank.slice.split: split}}
+    with contextlib.suppress(NoDocument):
+        dropped = {(manifest["source"], rank.slice.split): rank.left_out}
+        yield from iter_chunks(job.raw, manifest, rank.slice, job.chunk_chars, dropped)
+
+
+def join_ranks(job: RankJob, out: Path) -> dict:
+    """Join the ranks' files, if their bytes are unchanged, as shards of one token file; return its sidecar."""
+    tokenizer, paths = load_tokenizer(job.tokenizer), [job.path(rank) for rank in job.ranks]
+    records = [read_json(sidecar_path(path)) for path in paths]
+    shards = [Shard(path, r["tokens"], r["sha256"]) for path, r in zip(paths, records, strict=True) if r["tokens"]]
+    if not shards:
+        lacking = f"no document of split {job.slice.split!r} begins in characters"
+        place = f"{job.slice.start_char} to {job.slice.end_char}"
+        raise NoDocument(f"sources.{job.manifest['source']}: {lacking} {place}; widen the range")
+    tally = Tally()
+    for record in records:
+        tally.add(Tally(**{name: record[name] for name in vars(tally)}))
+    described = tally.describe(tokenizer, job.slice, job.source)
+    return join_shards(out, shards, tokenizer.meta["dtype"], described)

@@ -1,1 +1,0 @@
-"""Files of other programs: .npy, dump-*.pkl, Hugging Face."""

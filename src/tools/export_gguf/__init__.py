@@ -1,1 +1,0 @@
-"""Write models for llama.cpp and Ollama: `python src export_gguf`."""

@@ -1,1 +1,0 @@
-"""`python src scaling`: how the loss falls with size, data and compute."""

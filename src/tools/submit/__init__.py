@@ -1,1 +1,0 @@
-"""Send queued experiments to other machines."""

@@ -1,1 +1,0 @@
-"""`python src tokenize_cluster`: tokenize a split in ranks."""

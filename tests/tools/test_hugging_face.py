@@ -1,0 +1,75 @@
+"""The shape of a Gemma 3 in a config.json: read if lm.model computes the same, refused otherwise."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm.core.errors import DataError
+from lm.core.params import read_yaml
+from lm.model.gemma3 import ModelParams
+from support import ROOT
+from support.model_cases import build
+from tools.common.hugging_face import read_config, read_pretrained, write_pretrained
+
+# google/gemma-3-270m as published, in the form of transformers 4.
+PUBLISHED = {
+    "_sliding_window_pattern": 6, "architectures": ["Gemma3ForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "attn_logit_softcapping": None, "bos_token_id": 2, "eos_token_id": 1,
+    "final_logit_softcapping": None, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 640,
+    "initializer_range": 0.02, "intermediate_size": 2048,
+    "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 3,
+    "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
+    "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": None, "rope_theta": 1000000.0,
+    "sliding_window": 512, "torch_dtype": "bfloat16", "transformers_version": "4.55.0.dev0",
+    "use_bidirectional_attention": False, "use_cache": True, "vocab_size": 262144,
+}  # fmt: skip
+
+
+def write_config(folder: Path, **changes) -> Path:
+    (folder / "config.json").write_text(json.dumps(PUBLISHED | changes))
+    return folder / "config.json"
+
+
+def test_the_published_configuration_is_the_preset(tmp_path):
+    preset = read_yaml(ROOT / "presets.yaml")["models"]["gemma3_270m"]
+    assert read_config(write_config(tmp_path)) == ModelParams(**preset).config(262144)
+
+
+def test_rope_bases_in_the_older_format_are_read(tmp_path):
+    found = read_config(write_config(tmp_path, rope_theta=5e5, rope_local_base_freq=2e4))
+    assert (found.rope_base_global, found.rope_base_local) == (5e5, 2e4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("model_type", "gemma3", "model_type is 'gemma3', needed: 'gemma3_text'"),
+        ("final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0, needed: None"),
+        ("attn_logit_softcapping", 50.0, "attn_logit_softcapping is 50.0, needed: None"),
+        ("use_bidirectional_attention", True, "use_bidirectional_attention is True, needed: False"),
+        ("attention_bias", True, "attention_bias is True, needed: False"),
+        ("hidden_activation", "silu", "hidden_activation is silu, needed: gelu_pytorch_tanh"),
+        ("tie_word_embeddings", False, "tie_word_embeddings is False, needed: True"),
+        ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
+        ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*, needed: "),
+        ("query_pre_attn_scalar", 0, "query_scale is 0, needed: above 0"),
+        ("hidden_size", 642, "not a valid shape of Gemma 3: "),
+        ("num_hidden_layers", "many", "num_hidden_layers is many, needed: 1 to 10000"),
+    ],
+)
+def test_an_unsupported_configuration_is_refused(tmp_path, name, value, sentence):
+    with pytest.raises(DataError, match=sentence):
+        read_config(write_config(tmp_path, **{name: value}))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 9])
+def test_every_layer_pattern_survives_a_round_trip(tmp_path, every):
+    model, ids = (
+        build(300, full_attention_every=every),
+        torch.randint(300, (2, 40), generator=torch.Generator().manual_seed(0)),
+    )
+    write_pretrained(tmp_path, model, eot_id=299)
+    assert torch.equal(read_pretrained(tmp_path)(ids), model(ids))
