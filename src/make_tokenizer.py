@@ -106,7 +106,9 @@ def main(argv: list[str]) -> None:
         elif isinstance(params, HuggingFaceParams):
             meta = write_from_hub(folder, params.repo, params.revision)
         else:
-            meta = write_from_folder(folder, Path(read_section(PARAMS, "tokenizer.path", str)))
+            path = Path(read_section(PARAMS, "tokenizer.path", str))
+            of_model = path / "tokenizer"
+            meta = write_from_folder(folder, of_model if of_model.exists() else path)
 
     print(f"{args.tokenizer}: {name}, {meta['vocab_size']:,} entries, {meta['dtype']}")
 

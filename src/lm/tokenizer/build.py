@@ -54,12 +54,11 @@ def write_from_hub(folder: Path, repo: str, revision: str) -> dict:
 
 
 def write_from_folder(folder: Path, source: Path) -> dict:
-    """Write the tokenizer of `source`, or of its subfolder tokenizer, into an empty folder and return its meta.json.
+    """Write the tokenizer of the folder `source` into an empty folder and return its meta.json.
 
     A folder with a meta.json is copied byte by byte, so that models trained with it recognize it by its hash. Any other
     must be one that transformers saved. Raise ParamsError for another folder, IntegrityError for a damaged one.
     """
-    source = source / "tokenizer" if (source / "tokenizer" / META).exists() else source
     if (source / META).exists():
         try:
             meta = load_tokenizer(source).meta

@@ -1,30 +1,24 @@
 """Convert a trained model to a folder that transformers loads, or such a folder to a trained model.
 
     python src export_hf DIR [--models data/models --tokenizer data/tokenizer]
-    python src export_hf --from DIR MODELS [--tokenizer data/tokenizer]
+    python src export_hf --from DIR MODELS
 
-transformers then begins texts as `generate` does. The folder also holds the record and the tokenizer (`tokenizer/`)
-of the training, so that an import restores the exported files: the weights, their record and `tokenizer/`. Of any
-other text-only Gemma 3 an import takes the weights, and the tokenizer of `--tokenizer`, which must give the same ids.
+transformers then begins texts as `generate` does. Both folders have the tokenizer of the model in `tokenizer/`. An
+export also has the record of the training, so that an import restores its files. Any other text-only Gemma 3 can be
+imported too.
 """
 
 import argparse
 import dataclasses
-import json
-import shutil
-import tempfile
 from pathlib import Path
-
-import tokenizers
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
 from lm.model.gemma3 import Gemma3Model, ModelParams
 from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
-from lm.tokenizer.build import CONFIG as TOKENIZER_CONFIG
-from lm.tokenizer.build import write_from_folder, write_huggingface
-from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
+from lm.tokenizer.build import write_from_folder
+from lm.tokenizer.load import Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, tokenizer_files, write_model
@@ -34,8 +28,7 @@ from tools.common.parameters import SELECTORS, flatten, recorded_params, selecte
 from tools.export_hf.card import model_card, read_figures
 
 CARD = "README.md"
-# Parameters of the section train that model.json records too.
-RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents", "average_decay")
+IMPORTED_SEQ_LEN = 512  # window in which `eval` scores an imported model, at most
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -47,7 +40,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     files = (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.AUDIT, paths.EVALUATION)
     for path in (*files, paths.TRAIN.parent, paths.RAW):
         parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
-    parser.add_argument("--seq_len", type=int, default=512, help="window for scoring an imported model (512)")
     return parser.parse_args(argv)
 
 
@@ -79,14 +71,13 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     params = read_yaml(args.params)
     chosen = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
     shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
-    train = params.get("train", {})
-    expected = {"attend_across_documents": True, "average_decay": 0.0, **record["config"], **record}
-    for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, {n: train.get(n) for n in RECORDED})):
+    chosen |= {"train": params.get("train", {})} | selected_presets(params, read_yaml(args.presets))
+    trained_with = record["config"] | record
+    for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, chosen["train"])):
         for name, value in values.items():
-            if value != expected[name]:
-                sentence = f"{path}: {name} is {value}, the model was trained with {expected[name]}"
+            if value != trained_with.get(name, value):
+                sentence = f"{path}: {name} is {value}, the model was trained with {trained_with[name]}"
                 raise IntegrityError(f"{sentence}; run `dvc repro`, or name the {path.name} of that run")
-    chosen |= {"train": train} | selected_presets(params, read_yaml(args.presets))
     lock = args.params.with_name(paths.LOCK.name)
     ran_with = recorded_params(read_yaml(lock)) if lock.exists() else {}
     for name, value in flatten(chosen).items():
@@ -96,61 +87,42 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
 
 
 def import_model(args: argparse.Namespace, folder: Path) -> None:
-    """Write a Hugging Face folder's weights and their record as training would have left them."""
+    """Write a Hugging Face folder's weights, record and tokenizer as training would have left them."""
     if not args.source.is_dir():
         raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
     check_replaceable(folder, set())
-    model = read_pretrained(args.source)
+    model, own = read_pretrained(args.source), args.source / RECORD
     with atomic_folder(folder) as temporary:
-        sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
-        own, tokenizer = args.source / RECORD, args.source / paths.TOKENIZER.name
-        record = own_record(own, model, sha256) if own.exists() else foreign_record(args, model, sha256)
-        if not (own.exists() and tokenizer.exists()):
-            tokenizer = args.tokenizer
-        write_json(temporary / RECORD, record)
         copied = temporary / paths.TOKENIZER.name
         copied.mkdir()
-        write_from_folder(copied, tokenizer)
-        check_trained_with(sha256_file(copied / META), tokenizer, args.source, record, "export the model again")
+        # Without a record, tokenizer/ may be left from before the weights were trained elsewhere.
+        write_from_folder(copied, args.source / paths.TOKENIZER.name if own.exists() else args.source)
+        tokenizer = load_tokenizer(copied)
+        sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
+        if own.exists():
+            record = own_record(own, model, sha256)
+            check_trained_with(tokenizer.sha256, f"{args.source}/tokenizer", args.source, record, "export it again")
+        else:
+            record = foreign_record(args.source, model, tokenizer, sha256)
+        write_json(temporary / RECORD, record)
 
 
-def foreign_record(args: argparse.Namespace, model: Gemma3Model, sha256: str) -> dict:
+def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha256: str) -> dict:
     """Return the record of a model that was trained elsewhere; unknown values are null."""
-    limit = model.config.max_seq_len
-    if not 1 <= args.seq_len <= limit:
-        raise ParamsError(f"--seq_len is {args.seq_len}, needed: from 1 to the model's max_seq_len ({limit})")
-    tokenizer = load_tokenizer(args.tokenizer)
-    check_same_tokenizer(args.source, tokenizer)
     if model.config.vocab_size < tokenizer.vocab_size:
         sizes = f"{model.config.vocab_size}, needed: at least the tokenizer's {tokenizer.vocab_size}"
-        raise DataError(f"{args.source}: vocab_size is {sizes}")
+        raise DataError(f"{source}: vocab_size is {sizes}")
     return {
-        "config": dataclasses.asdict(model.config), "seq_len": args.seq_len, "seed": None,
+        "config": dataclasses.asdict(model.config),
+        "seq_len": min(IMPORTED_SEQ_LEN, model.config.max_seq_len),
+        "seed": None,
         "eval_tokens": 0,  # no validation tokens selected this model
-        "tokenizer_sha256": tokenizer.sha256, "data_sha256": {"train": None, "validation": None}, "segments": [],
-        "imported": {path.name: sha256_file(path) for path in sorted(args.source.glob("*.safetensors"))},
+        "tokenizer_sha256": tokenizer.sha256,
+        "data_sha256": {"train": None, "validation": None},
+        "segments": [],
+        "imported": {path.name: sha256_file(path) for path in sorted(source.glob("*.safetensors"))},
         "best": {"step": 0, "tokens_seen": 0, "val_loss": None, "sha256": sha256},
-    }  # fmt: skip
-
-
-def check_same_tokenizer(source: Path, tokenizer: Tokenizer) -> None:
-    """Raise IntegrityError unless a folder's tokenizer gives the same ids, as it is or as transformers rewrites it."""
-    with tempfile.TemporaryDirectory() as copy:  # without config.json, which would change how transformers opens it
-        for name in (BACKEND, TOKENIZER_CONFIG):
-            if not (source / name).exists():
-                raise DataError(f"{source}: {name} is missing; it defines the ids of the model")
-            shutil.copyfile(source / name, Path(copy, name))
-        write_huggingface(Path(copy, "rewritten"), Path(copy))
-        theirs = [rules_of_ids(path / BACKEND) for path in (source, Path(copy, "rewritten"))]
-    if rules_of_ids(tokenizer.folder / BACKEND) not in theirs:
-        advice = "choose its tokenizer as tokenizer.name in params.yaml and run `dvc repro make_tokenizer`"
-        raise IntegrityError(f"{source}: its tokenizer differs from {tokenizer.folder}; {advice}")
-
-
-def rules_of_ids(path: Path) -> list:
-    """Return what decides the ids of a text; padding and the tokens that are added around it do not."""
-    content = json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
-    return [content[name] for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")]
+    }
 
 
 @command
