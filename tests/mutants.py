@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("hash of the text", "src/tokenize_split.py", "            check.result()  # before anything is kept\n", "",
            "stages/test_tokenize_split.py -k manifest"),
     Mutant("overlap of slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f", "    str(f",
-           "faults/test_17_20_tokenize.py -k test_19_overlapping"),
+           "faults/test_12_20_tokenize.py -k test_19_overlapping"),
     Mutant("hash of a selection", "src/lm/text/selection.py", '    if actual != details["dropped_sha256"]:\n',
            "    if False:\n", "faults/test_35_select.py -k damaged"),
     Mutant("selection of another text", "src/lm/text/selection.py",

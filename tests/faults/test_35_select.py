@@ -1,9 +1,5 @@
-"""Fault 35: a selection that is killed, meets a full disk, belongs to another text, or leaves nothing."""
+"""Fault 35: a selection that belongs to another text, or leaves nothing. test_tables.py kills and damages it."""
 
-import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +10,13 @@ import tokenize_split
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
 from lm.text.parquet import describe_split, write_documents
-from lm.text.selection import read_dropped
 from support import ROOT
-from support.kills import killed_before_call
 from support.refusal import files_below, refused
 from support.tokenize_cases import (
     ALL,
-    ENVIRONMENT,
+    AUDIT,
+    TEXT,
+    arguments,
     expected_ids,
     make_project,
     select,
@@ -33,7 +29,6 @@ FILTERED = read_yaml(ROOT / "presets.yaml")["selections"]["filtered"]
 WORDS = "Every sentence of this document, the one with number {}, has some words and {} that no other sentence has. "
 LONG = ["".join(WORDS.format(i, i * 1000 + j) for j in range(8)) for i in range(20)]
 TEXTS = [*LONG, LONG[3], "short", *LONG[5:7]]
-DROPPED = [20, 21, 22, 23]
 
 
 @pytest.fixture
@@ -54,61 +49,12 @@ def choose(rules: dict, **slices) -> None:
     write_json("presets.yaml", read_yaml("presets.yaml") | {"selections": {"mine": rules}})
 
 
-def run(program: str, *options: str) -> subprocess.CompletedProcess:
-    """Run a Python program with the stage's arguments."""
-    command = [sys.executable, "-c", program, *options, "--raw", "raw", "--selection", "selection"]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=100)
-
-
-def test_35_killed_at_each_step_of_writing_the_selection_is_whole_or_missing(project):
-    assert select() == 0
-    whole, survived = files_below(Path("selection")), []
-    assert read_dropped(Path("selection"), Path("raw"))["mine", "text"].tolist() == DROPPED
-    for step in range(1, 20):
-        shutil.rmtree("selection", ignore_errors=True)
-        killed = run(killed_before_call("select_documents"), str(step))
-        if killed.returncode == 0:
-            break
-        assert killed.returncode == -signal.SIGKILL
-        survived.append(Path("selection").exists())
-        assert not survived[-1] or files_below(Path("selection")) == whole
-    assert survived == sorted(survived) and set(survived) == {False, True}, "the last rename makes it appear"
-    assert files_below(Path("selection")) == whole
-    assert [path.name for path in project.glob(".selection.*.tmp")] == []
-
-
-LIMITED = """
-import resource, sys, select_documents
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-sys.exit(select_documents.main(sys.argv[1:]))
-"""
-
-
-def test_35_a_failed_write_ends_with_5_and_keeps_the_old_selection(project):
-    """A limit on the size of files (EFBIG) stands in for the full disk, which needs the right to mount one."""
-    assert select() == 0
-    before = files_below(Path("selection"))
-    choose(FILTERED | {"min_chars": None}, train=ALL)
-    limited = run(LIMITED)
-    refused(limited.returncode, limited.stderr, 5, "selection: File too large", "run the same command again")
-    assert files_below(Path("selection")) == before
-    assert select() == 0 and files_below(Path("selection")) != before
-
-
-def start(stage: str) -> int:
-    """Run a stage that reads the selection."""
-    inputs, tokens = ["--raw", "raw", "--selection", "selection"], ["--tokens", f"out/{stage}.bin"]
-    match stage:
-        case "make_tokenizer":
-            return make_tokenizer.main([*inputs, "--tokenizer", "made"])
-        case "audit":
-            files = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
-            files += ["--tokenizer", "tokenizer", "--audit", "audited", "--metrics", "metrics"]
-            return audit.main([*inputs, *files])
-    return tokenize_split.main(["--split", stage, *inputs, "--tokenizer", "tokenizer", *tokens])
-
-
-STAGES = ["make_tokenizer", "train", "validation", "audit"]
+STAGES = {  # that read the selection
+    "make_tokenizer": lambda: make_tokenizer.main([*TEXT, "--tokenizer", "made"]),
+    "train": lambda: tokenize_split.main(arguments("train")),
+    "validation": lambda: tokenize_split.main(arguments("validation")),
+    "audit": lambda: audit.main(AUDIT),
+}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -120,21 +66,9 @@ def test_35_an_old_selection_of_a_changed_text_is_refused(project, capsys, stage
     write_json("raw/manifest.json", {"source": "mine", "column": "text", "splits": splits})
     capsys.readouterr()
     sentence = "selection: made from another version of raw; run `dvc repro`"
-    refused(start(stage), capsys.readouterr().err, 4, sentence)
+    refused(STAGES[stage](), capsys.readouterr().err, 4, sentence)
     after = files_below(project)
     assert {name for name in after if after[name] != before.get(name)} == {"raw/text/0000.parquet", "raw/manifest.json"}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_35_a_damaged_selection_is_refused(project, capsys, stage):
-    assert tokenize("train") == tokenize("validation") == 0
-    path = Path("selection/dropped.parquet")
-    content = path.read_bytes()
-    path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    capsys.readouterr()
-    refused(start(stage), capsys.readouterr().err, 4, "selection/dropped.parquet: sha256 is", "details.json says")
-    path.write_bytes(content)
-    assert start(stage) == 0
 
 
 def test_35_tokens_made_with_another_selection_are_refused_by_audit(project, capsys):
@@ -143,16 +77,16 @@ def test_35_tokens_made_with_another_selection_are_refused_by_audit(project, cap
     assert select() == 0
     capsys.readouterr()
     sentence = "out/train.bin: made with another version of selection; run `dvc repro`"
-    refused(start("audit"), capsys.readouterr().err, 4, sentence)
-    assert not Path("audited").exists()
+    refused(STAGES["audit"](), capsys.readouterr().err, 4, sentence)
+    assert not Path("audit").exists()
 
 
 def test_35_the_tokens_are_those_of_the_documents_that_stay(project):
     assert tokenize("train") == tokenize("validation") == 0
     assert Path("out/train.bin").read_bytes() == expected_ids(LONG[8:]).tobytes()
     assert Path("out/validation.bin").read_bytes() == expected_ids(LONG[:8]).tobytes()
-    assert start("audit") == 0
-    card = read_json("audited/details.json")
+    assert STAGES["audit"]() == 0
+    card = read_json("audit/details.json")
     assert card["selection"]["dropped"] == {
         "min_chars": {"documents": 1, "characters": 5},
         "exact_duplicates": {"documents": 3, "characters": sum(len(LONG[i]) for i in (3, 5, 6))},

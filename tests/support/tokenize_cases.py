@@ -26,6 +26,10 @@ BYTES = {bytes([byte]): byte for byte in range(256)}
 NONE = read_yaml(ROOT / "presets.yaml")["selections"]["none"]
 END = 256  # the end-of-text id of the vocabulary of BYTES
 TEXT = ["--raw", "raw", "--selection", "selection"]
+AUDIT = [
+    *TEXT, "--tokenizer", "tokenizer", "--train", "out/train.bin", "--validation", "out/validation.bin",
+    "--audit", "audit", "--metrics", "metrics",
+]  # fmt: skip
 ALL = {"split": "text", "start_char": 0, "num_chars": None}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"}
 STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
@@ -91,8 +95,7 @@ def build_tokenizer(folder="out") -> int:
 
 def run_audit() -> dict:
     """Return the data card of both splits; the flags of duplicates are in audit/duplicates.parquet."""
-    inputs = ["--tokenizer", "tokenizer", "--train", "out/train.bin", "--validation", "out/validation.bin"]
-    assert audit.main([*TEXT, *inputs, "--audit", "audit", "--metrics", "metrics"]) == 0
+    assert audit.main(AUDIT) == 0
     return read_json("audit/details.json")
 
 
