@@ -68,8 +68,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def read_texts(sources: list[Path], column: str) -> list[str]:
     """Return all documents with text, in the order of the sources and of their paths."""
-    files = [file for source in sources for file in find_files(source, "**/*")]
-    return [text for file in files for text in read_documents(file, column, None, Counter()) if text and text.strip()]
+    try:
+        files = [file for source in sources for file in find_files(source, "**/*")]
+        texts = [text for file in files for text in read_documents(file, column, None, Counter())]
+    except DataError as error:  # names the parameter of the stage fetch
+        raise DataError(str(error).replace("sources.local.fetch.column", "--column")) from None
+    return [text for text in texts if text and text.strip()]
 
 
 def cut_in_the_middle(text: str, beginning_chars: int, ending_chars: int) -> Item | None:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,6 +27,15 @@ class Record(NamedTuple):
 
     state: str
     worker: str = ""
+
+
+def read_record(message: str) -> Record | None:
+    """Return the record in the message of a state, or None if it is malformed."""
+    with contextlib.suppress(ValueError, TypeError):
+        record = Record(*json.loads(message))
+        if record.state in ("queued", "running", *ENDED) and isinstance(record.worker, str):
+            return record
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +71,17 @@ class Board:
         self.git("fetch", "-q", "--prune", self.url, "+refs/submit/*:refs/submit/*")
         form = "--format=%(refname)%09%(objectname)%09%(committerdate:unix)%09%(contents:subject)"
         lines = self.git("for-each-ref", "--sort=committerdate", form, "refs/submit").splitlines()
-        refs = {ref: (rev, int(date), subject) for ref, rev, date, subject in (line.split("\t", 3) for line in lines)}
+        refs = {ref: rest for ref, *rest in (line.split("\t", 3) for line in lines)}
         found = {}
         for ref, (stash_rev, *_) in refs.items():
             if ref.startswith(QUEUED):
                 name = ref.removeprefix(QUEUED)
-                rev, heard, subject = refs.get(STATE + name, ("", 0, '["queued"]'))
-                found[name] = Experiment(name, stash_rev, Record(*json.loads(subject)), rev, heard)
+                rev, heard, subject = refs.get(STATE + name, ("", "0", '["queued"]'))
+                if record := read_record(subject):
+                    found[name] = Experiment(name, stash_rev, record, rev, int(heard or 0))
+                else:
+                    remedy = f"`git push {self.url} :{STATE}{name}` queues the experiment again"
+                    print(f"warning: {STATE}{name} is not a state of `submit`; {remedy}", file=sys.stderr, flush=True)
         return found
 
     def send(self, stash_revs: dict[str, str]) -> None:

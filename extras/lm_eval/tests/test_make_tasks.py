@@ -106,6 +106,13 @@ def test_the_descriptions_name_the_data_beside_them(source, tmp_path):
         assert task["dataset_kwargs"]["data_files"] == {"test": f"{data}.jsonl"}
 
 
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", '{"content": "x"}\n'), ("a.csv", "content\nx\n")])
+def test_a_missing_column_is_chosen_by_the_option_of_this_command(tmp_path, capfd, name, content):
+    (tmp_path / name).write_text(content)
+    sentence = "has no 'text' but content; set --column to one of them"
+    refused(call(tmp_path / "tasks", "--source", tmp_path / name), capfd.readouterr().err, 3, sentence)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentences"),
     [

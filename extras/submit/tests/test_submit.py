@@ -45,6 +45,15 @@ def test_workers_claim_experiments_in_turn(board, other):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("message", ["no JSON", "[1, 2, 3]", '["sleeping", "one"]', '"queued"', "{}", "null"])
+def test_a_malformed_state_is_skipped_and_named(board, other, capsys, message):
+    tree = board.git("mktree", text="").strip()
+    rev = board.git("commit-tree", tree, "-m", message).strip()
+    board.git("push", "-q", board.url, f"{rev}:refs/submit/state/a")
+    assert claim(other, "one").name == "b" and list(other.experiments()) == ["b"]
+    assert "warning: refs/submit/state/a is not a state of `submit`; `git push" in capsys.readouterr().err
+
+
 def test_of_two_workers_that_saw_an_experiment_queued_one_gets_it(board, other):
     seen, seen_too = board.experiments()["a"], other.experiments()["a"]
     assert board.write(seen, Record("running", "one"))
