@@ -26,11 +26,13 @@ from lm.model.threads import FreeCores
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_window_fits, open_tokens, sidecar_path
 from lm.tokens.windows import TokenWindows
-from lm.train import checkpoints, distributed, launcher, preflight, step
+from lm.train import checkpoints, distributed, launcher, measure, preflight, step
 from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
+from lm.train.fingerprint import fingerprint
 from lm.train.optimizers import build_optimizers
-from lm.train.outputs import Progress, print_end, publish, write_curves, write_metrics, write_results, write_timing
+from lm.train.outputs import publish, write_curves, write_metrics, write_results, write_timing
+from lm.train.progress import Progress, print_end
 from lm.train.schedule import learning_rate
 from lm.train.signals import StopRequest
 from lm.train.state import TrainingState
@@ -178,7 +180,7 @@ def run_folder(run: Run) -> Path:
     params = {"train": dataclasses.asdict(run.params), "model": dataclasses.asdict(run.config)}
     inputs: dict[str, str | None] = {"initial": run.initial_sha256}
     inputs |= {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
-    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / checkpoints.fingerprint(params, inputs)
+    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / fingerprint(params, inputs)
 
 
 def start(run: Run) -> None:
@@ -215,8 +217,8 @@ def start(run: Run) -> None:
 
 def print_plan(run: Run) -> None:
     """Measure a step and a validation on all ranks; print the size of the run, its time, and warnings."""
-    world, seconds = run.world, preflight.step_seconds(run.state, run.windows, run.params, run.dtype)
-    validation_s = preflight.validation_seconds(run.state, run.validation, run.params, run.dtype)
+    world, seconds = run.world, measure.step_seconds(run.state, run.windows, run.params, run.dtype)
+    validation_s = measure.validation_seconds(run.state, run.validation, run.params, run.dtype)
     if not world.is_main:
         return
     print("\n".join(run.plan.lines(seconds, validation_s)), flush=True)

@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_25_26_states.py -k test_26_a_damaged_newest"),
     # Training.
-    Mutant("fingerprint", CHECKPOINTS, '"code": code, ', "", "lm/train/test_fingerprint.py"),
+    Mutant("fingerprint", "src/lm/train/fingerprint.py", '"code": code, ', "", "lm/train/test_fingerprint.py"),
     Mutant("ids within the vocabulary", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
            "faults/test_21_24_data_files.py -k test_22"),
     Mutant("resume: position", "src/train.py", "range(state.step, params.max_steps)", "range(0, params.max_steps)",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import train as train_stage
 from lm.core.files import sha256_file, write_json
 from lm.model.weights import save_tensors
 from lm.train.checkpoints import load_newest_state, save_state
@@ -172,6 +173,24 @@ def test_28_a_change_starts_a_run_of_its_own_and_changing_back_resumes(workspace
     ended = run_stage()
     assert ended.code == 0 and "resumed at step 3 " in ended.out
     assert results() == undisturbed
+
+
+def slow_down(factor):
+    """A sabotage: train with the learning rates of the edited loop."""
+    learning_rate = train_stage.learning_rate
+    train_stage.learning_rate = lambda step, params: factor * learning_rate(step, params)
+
+
+def test_28_an_edited_loop_neither_continues_a_run_nor_has_its_results(workspace, undisturbed):
+    stop_after(3)
+    for factor in (0.1, 0.2):  # half way, and after the end
+        with restored("src/train.py"):
+            replace_in("src/train.py", "lr = learning_rate(", f"lr = {factor} * learning_rate(")
+            ended = run_stage(slow_down, factor)
+            assert ended.code == 0 and "resumed" not in ended.out and "already finished" not in ended.out
+            assert results() != undisturbed
+        assert run_stage().code == 0
+        assert results() == undisturbed
 
 
 # ---------------------------------------------------------------- 29: diverged

@@ -252,6 +252,6 @@ def test_what_would_fail_in_the_evaluation_is_refused_before_the_training(worksp
 
 def test_a_run_of_more_than_a_day_says_so_before_it_starts(workspace, capsys, monkeypatch):
     workspace.change(**{"train.seed": 4})
-    monkeypatch.setattr(train_stage.preflight, "step_seconds", lambda *a: 2 * 86400 / 20)
+    monkeypatch.setattr(train_stage.measure, "step_seconds", lambda *a: 2 * 86400 / 20)
     assert train_stage.main(ARGUMENTS) == 0
     assert "warning: the whole run will take about 2.0 days on this machine" in capsys.readouterr().err

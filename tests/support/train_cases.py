@@ -22,7 +22,7 @@ import numpy as np
 
 import train as train_stage
 from lm.tokens.tokenfile import write_tokens
-from lm.train import checkpoints
+from lm.train import checkpoints, fingerprint
 from support.workspace import Workspace
 
 FLAGS = {
@@ -165,7 +165,7 @@ def _run_stage(folder: Path, out: Path, err: Path, sabotage: Callable | None, ar
     os.environ.pop("DVC_ROOT", None)
     for path, descriptor in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY), descriptor)
-    checkpoints.SOURCE = folder / "src" / "lm"  # the copy's code counts, which tests change
+    fingerprint.SOURCE = folder / "src"  # the copy's code counts, which tests change
     if sabotage is not None:
         sabotage(*arguments)
     sys.exit(train_stage.main(ARGUMENTS))

@@ -1,11 +1,9 @@
 """Run folders: .runs/<fingerprint>/ holds the last two states of a run, and its results once it is done.
 
-Some states on the way stay beside the results, so that parts of the run can be repeated. The fingerprint covers what
-decides the bits of a run: parameters, inputs, torch, and the modules of CODE. A state is written whole, with its
-SHA-256 in a record beside it.
+Some states on the way stay beside the results, so that parts of the run can be repeated. A state is written whole, with
+its SHA-256 in a record beside it. lm.train.fingerprint names the folders.
 """
 
-import ast
 import contextlib
 import os
 import shutil
@@ -13,46 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import make_folder, output_lock, read_json, sha256_json, write_json
+from lm.core.files import make_folder, output_lock, read_json, write_json
 from lm.model.weights import load_tensors, save_tensors
 from lm.train.config import TrainParams
 
-SOURCE = Path(__file__).resolve().parents[1]  # src/lm
-# The modules whose arithmetic decides the bits of a run. tests/lm/train/test_fingerprint.py derives them from imports.
-CODE = (
-    "model/accelerator.py", "model/attention_masks.py", "model/gemma3.py", "model/kernels.py", "model/products.py",
-    "model/score.py", "tokens/shards.py", "tokens/windows.py", "train/batches.py", "train/config.py",
-    "train/optimizers.py", "train/schedule.py", "train/state.py", "train/step.py", "train/world.py",
-)  # fmt: skip
 KEPT_STATES = 2
-
-
-class _Arithmetic(ast.NodeTransformer):
-    """Remove docstrings, messages of errors, and `__post_init__`, which only checks ranges."""
-
-    def visit_Expr(self, node):
-        return ast.Pass() if isinstance(node.value, ast.Constant) else node
-
-    def visit_Raise(self, node):
-        return ast.Raise(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
-
-    def visit_FunctionDef(self, node):
-        return None if node.name == "__post_init__" else self.generic_visit(node)
-
-
-def arithmetic_of(code: str) -> str:
-    """Return Python code without comments, formatting, docstrings, error messages and range checks."""
-    return ast.unparse(_Arithmetic().visit(ast.parse(code)))
-
-
-def fingerprint(params: dict, input_hashes: dict[str, str | None]) -> str:
-    """Return the 16 hex digits that identify a run."""
-    code = {name: arithmetic_of((SOURCE / name).read_text(encoding="utf-8")) for name in CODE}
-    torch_version = torch.__version__.split("+")[0]
-    return sha256_json({"params": params, "inputs": input_hashes, "code": code, "torch": torch_version})[:16]
 
 
 def record_of(run: Path, step: int) -> Path:

@@ -1,10 +1,7 @@
-"""What a run shows while it trains, and the files that it leaves: curves, metrics, models."""
+"""The files that a run leaves: curves, metrics, models."""
 
 import shutil
-import time
 from pathlib import Path
-
-from tqdm import tqdm
 
 from lm.core.files import atomic_folder, atomic_write, read_json, write_csv, write_json
 from lm.model.weights import LAST_WEIGHTS, RECORD, WEIGHTS, check_sha256, save_models
@@ -14,44 +11,6 @@ from lm.train.state import History, TrainingState
 
 RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents", "average_decay")  # parameters in model.json
 TIMING = ("tokens", "seconds", "validation_seconds", "saving_seconds")  # the columns of History.timing
-
-
-class Progress(tqdm):
-    """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation."""
-
-    def __init__(self, plan: Plan, state: TrainingState, params: TrainParams, peak_flops: float):
-        super().__init__(
-            total=plan.max_tokens, initial=state.step * params.batch_tokens, unit="tok", unit_scale=True, desc="train",
-            disable=not state.world.is_main or None,
-        )  # fmt: skip
-        self.plan, self.state, self.peak_flops = plan, state, peak_flops
-        self.started, self.first_step = time.monotonic(), state.step
-        self.rows_shown = len(state.history.train)
-
-    def show_validation(self) -> None:
-        """Show the newest losses, the speed since the start of this process, and the time left."""
-        steps, seconds = self.state.step - self.first_step, time.monotonic() - self.started
-        (step, tokens, val_loss), train_rows = self.state.history.validation[-1], self.state.history.train
-        if not self.disable:
-            mfu = self.plan.flops_per_step * steps / seconds / self.peak_flops
-            self.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
-        elif self.state.world.is_main:
-            line = f"step {step:,} of {self.plan.max_steps:,}, {tokens:,} tokens"
-            line += f", training loss {train_rows[-1][3]:.4f}" if len(train_rows) > self.rows_shown else ""
-            line += f", validation loss {val_loss:.4f}"
-            if steps:
-                speed = steps * self.plan.max_tokens / self.plan.max_steps / seconds
-                line += f", {speed:,.0f} tokens/s, {(self.plan.max_tokens - tokens) / speed / 60:.1f} min left"
-            print(line, flush=True)
-            self.rows_shown = len(train_rows)
-
-
-def print_end(state: TrainingState, params: TrainParams) -> None:
-    """Print why a run ended early, its time by activity, and its best validation loss."""
-    if state.step < params.max_steps:
-        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
-    print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
-    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
 
 
 def write_curves(plots: Path, history: History) -> None:

@@ -13,8 +13,8 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.shards import ShardedIds
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.batches import prefetch
+from lm.train.measure import step_seconds, validation_seconds
 from lm.train.optimizers import build_optimizers
-from lm.train.preflight import step_seconds, validation_seconds
 from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
 from lm.train.step import (
