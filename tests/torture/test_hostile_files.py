@@ -1,39 +1,24 @@
-"""Inputs that once did what they must not, and one test for each check that refuses them."""
+"""One test for each check that refuses a hostile input; hostile_files.py tries thousands of inputs."""
 
 import json
 import os
-import pickle
 import threading
 import zipfile
 
 import hostile_files
-import hostile_mutations
 import pytest
 import torch
-from hostile_readers import READERS
+from hostile_files import READERS
 
-from extras.formats.dumps import LISTS_OF_INTEGERS, open_dumps, read_dumps
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import check_types, read_json, sha256_file
 from lm.core.params import read_yaml
 from lm.model.archives import check_archive, check_pickle
 from lm.model.weights import load_tensors
 from lm.tokenizer.load import load_tokenizer
-from lm.tokens.tokenfile import open_tokens
-from support.dump_cases import write_foreign
 from tools.common.hugging_face import read_config
 
 READER = {reader.name: reader for reader in READERS}
-# (reader, seed) of inputs that ended in a traceback, a hang, or memory beyond the bound.
-ONCE_WRONG = [
-    ("X.json and X.bin", 10), ("X.json and X.bin", 29), ("X.json and X.bin", 32), ("shards", 2),
-    ("manifest and parquet", 23), ("manifest and parquet", 47), ("manifest and parquet", 56), ("selection", 0),
-    ("selection", 28), ("dumps", 56), ("dumps of other programs", 21), ("dumps of other programs", 31), ("ranks", 21),
-    ("ranks", 24), ("ranks", 36), ("tokenizer.json", 6), ("tokenizer.json", 24), ("tokenizer.json", 47),
-    ("tokenizer.json", 1529),
-    ("tokenizer of the hub", 7), ("tokenizer of the hub", 1759), ("model.json and .pt", 4974),
-    ("states", 0), ("states", 56),
-]  # fmt: skip
 
 
 @pytest.fixture
@@ -54,14 +39,12 @@ def change(path, alter):
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(("reader", "seed"), ONCE_WRONG)
-def test_an_input_that_once_went_wrong_is_read_or_refused(reader, seed):
-    assert hostile_files.check(reader, seed) in ("read", "refused")
-
-
-def test_a_file_written_elsewhere_is_reported(monkeypatch):
+def test_each_reader_reads_or_refuses_changed_files(tmp_path, monkeypatch):
+    for reader in READERS:
+        counts, wrong = hostile_files.run_reader(reader, 8)
+        assert sum(counts.values()) == 8 and wrong == []
     monkeypatch.setattr(hostile_files, "mutate", lambda folder, outside, rng: (outside / "new").mkdir() or folder)
-    assert hostile_files.check(".npy", 0) == "code ran, or a file was written outside"
+    assert hostile_files.run_reader(READERS[0], 1)[1] == ["0 code ran, or a file was written outside"]
 
 
 @pytest.mark.parametrize("read", [read_json, sha256_file, read_yaml])
@@ -97,20 +80,13 @@ def test_the_place_of_a_wrong_value_is_named(tmp_path, value, problem):
         check_types(tmp_path / "x.json", value, {"n": int, "files": [{str: str}]}, "write it again")
 
 
-@pytest.mark.parametrize("name", ["..", "/etc/passwd", "a/../../b", "", "a\0b"])
-def test_a_shard_is_inside_the_folder(good, name):
-    folder = good("shards")
-    change(folder / "x.json", lambda meta: meta["shards"][0].update(path=name))
-    with pytest.raises(IntegrityError, match="needed: a path inside"):
-        open_tokens(folder / "x.bin")
-
-
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd"])
 def test_a_file_of_a_manifest_is_inside_data_raw(good, name):
-    folder = good("manifest and parquet")
-    change(folder / "manifest.json", lambda manifest: manifest["splits"]["train"]["files"][0].update(path=name))
+    folder = good("text and selection")
+    change(folder / "raw" / "manifest.json", lambda manifest: manifest["splits"]["train"]["files"][0].update(path=name))
+    READER["text and selection"].renew(folder)
     with pytest.raises(IntegrityError, match="needed: a path inside"):
-        READER["manifest and parquet"].read(folder)
+        READER["text and selection"].read(folder)
 
 
 def test_aliases_in_yaml_are_read_unless_they_stand_for_too_much(tmp_path):
@@ -128,30 +104,6 @@ def test_a_date_that_cannot_be_is_no_traceback(tmp_path):
     (tmp_path / "x.yaml").write_text("a: 2001-13-45\n")
     with pytest.raises(ParamsError, match="not valid YAML"):
         read_yaml(tmp_path / "x.yaml")
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_lists_of_ids_match_in_every_protocol(protocol):
-    ids = [[0, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1, i] for i in range(600)]
-    assert LISTS_OF_INTEGERS.fullmatch(pickle.dumps(ids, protocol))
-
-
-def test_a_dump_may_repeat_a_list_but_not_too_often(tmp_path):
-    row = list(range(40))
-    folder = write_foreign(tmp_path / "dumps", [row, row])
-    assert READER["dumps of other programs"].read(folder.parent)
-    folder = write_foreign(tmp_path / "many", [row] * 1000)
-    with pytest.raises(IntegrityError, match="or one list too often"):
-        list(read_dumps(open_dumps(folder), None))
-
-
-def test_a_dump_that_numbers_its_objects_high_is_refused():
-    assert not LISTS_OF_INTEGERS.fullmatch(b"\x80\x02]r\xff\xff\xff\x7f.")
-
-
-def test_no_bomb_is_a_list_of_integers(tmp_path):
-    refused = [bomb for bomb in hostile_mutations.bombs(tmp_path / "ran") if not LISTS_OF_INTEGERS.fullmatch(bomb)]
-    assert len(refused) >= 12
 
 
 def test_a_compressed_archive_is_refused(tmp_path):
@@ -215,6 +167,6 @@ def test_a_vocabulary_larger_than_its_file_is_refused(good):
 
 def test_documents_that_do_not_ascend_are_refused(good, monkeypatch):
     monkeypatch.setattr("lm.text.selection.np.argsort", lambda numbers: range(len(numbers))[::-1])
-    folder = good("selection")
+    folder = good("text and selection")
     with pytest.raises(IntegrityError, match="do not ascend"):
-        READER["selection"].read(folder)
+        READER["text and selection"].read(folder)
