@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
 # Compare HEAD with another revision, as Markdown: parameters, committed results, and a small run of both.
-#     bash .github/measure.sh origin/main -S train.max_tokens=20480     -S: parameters that make the run small
+#     .github/measure.sh origin/main
 # The runs take place in a clone with this repository's cache. Nothing changes here; uncommitted changes are ignored.
 set -euo pipefail
 
 base=$(git rev-parse --verify --quiet "$1^{commit}") || { echo "error: $1 is not a revision; see git log" >&2; exit 2; }
 head=$(git rev-parse HEAD)
-small=("${@:2}")
+small=( # parameters that make the run small
+    -S data.source=stories -S presets.yaml:sources.stories.fetch.num_documents=300
+    -S presets.yaml:sources.stories.fetch.num_validation_documents=30
+    -S tokenizer.name=bpe -S presets.yaml:tokenizers.bpe.vocab_size=400
+    -S model.name=tiny -S train.init_from=data/init -S train.max_tokens=20480 -S train.warmup_steps=2
+    -S train.eval_every_tokens=10240 -S train.eval_tokens=4096 -S eval.sample_tokens=16
+)
+export PATH="$PWD/.venv/bin:$PATH"
 cache=$(dvc cache dir)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -24,7 +31,7 @@ table() {
     if [ "$(wc -l <<< "$rows")" -gt 2 ]; then echo "$rows"; else echo "No differences."; fi
 }
 
-# Print the stages whose code, parameters or results in git differ from dvc.lock, from `dvc status --json`.
+# Print the stages whose code, parameters or results in git differ from dvc.lock, from `dvc status --json dvc.yaml`.
 # The data is missing in the clone and cannot be compared.
 not_of_lock() {
     python -c '
@@ -54,7 +61,7 @@ git checkout --quiet --detach after
 dvc config --local cache.dir "$cache"
 params=$(table dvc params diff)
 committed=$(table dvc metrics diff)
-stale=$(dvc status --json | not_of_lock | paste -sd ' ' -)
+stale=$(dvc status --json dvc.yaml | not_of_lock | paste -sd ' ' -)
 
 git checkout --quiet --detach before
 small_run before

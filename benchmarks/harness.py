@@ -1,18 +1,19 @@
-"""What every benchmark shares: the machine, an idle check, interleaved rounds, ratios, a JSON of it all.
+"""What every benchmark shares: the machine, an idle check, interleaved rounds, ratios, results; a stage by itself.
 
-A time alone says little: another load of the machine, or another machine, changes it. So the cases
-take turns within each round, in turned order every other time, and what is reported beside the
-seconds is the ratio of a peer to ours within a round.
+A time alone says little: another load of the machine, or another machine, changes it. So the cases take turns within
+each round, in reversed order every other time, and what is reported beside the seconds is the ratio of a peer to ours
+within a round.
 
     busy = [busy_share()]
     seconds = interleave({"ours": run_ours, "peer": run_peer}, rounds=5)
     busy.append(busy_share())
-    write_results(path, "name", seconds=seconds, ours="ours", busy=busy, unit_of_the_input=…)
+    write_results("name", seconds=seconds, ours="ours", busy=busy, unit_of_the_input=…)
 """
 
 import importlib.metadata
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -21,16 +22,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import yaml
 
 from lm.core.files import write_json
 
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 IDLE_SHARE = 0.05  # a machine whose other processes use more of it than this is not idle
 
 
 def hardware() -> dict:
-    """The machine: processor, cores that this process may use, memory in GiB, system, Python."""
+    """Return the processor, cores that this process may use, memory in GiB, system, Python."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = "{model name} (family {cpu family}, model {model})"  # "AMD EPYC" alone is several
     return {
-        "processor": _processor_name(),
+        "processor": name.format_map(found) if "cpu family" in found else platform.processor(),
         "architecture": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -39,16 +47,8 @@ def hardware() -> dict:
     }
 
 
-def _processor_name() -> str:
-    """The processor's name where Linux tells it, else what Python knows."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def versions(*packages: str) -> dict[str, str]:
-    """The installed version of each package; those that are absent are left out."""
+    """Return the installed version of each package; those that are absent are left out."""
     found = {}
     for package in packages:
         try:
@@ -59,37 +59,17 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """The share of all cores (0 to 1) that others use while this process sleeps for `seconds`."""
+    """Return the share of all cores (0 to 1) that others use while this process sleeps for `seconds`."""
     return psutil.cpu_percent(seconds) / 100
 
 
-_MEASURE = """
-import resource, subprocess, sys
-code = subprocess.call(sys.argv[2:], stderr=subprocess.STDOUT)
-with open(sys.argv[1], "w") as file:
-    file.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
-sys.exit(code)
-"""
-
-
-def run_measured(command: list[str], log: Path, **options) -> int:
-    """Run a command, what it prints into `log`; return the most memory that one of its processes took, in MB.
-
-    A small process stands between, for Linux counts the caller's own peak into that of what it starts.
-    `options` are subprocess.run's. Raises RuntimeError with the last lines of the log if the command fails.
-    """
-    peak = log.with_suffix(".peak")
-    with open(log, "w") as file:
-        done = subprocess.run([sys.executable, "-S", "-c", _MEASURE, str(peak), *command], stdout=file, **options)
-    if done.returncode:
-        raise RuntimeError(f"{command} ended with {done.returncode}:\n{log.read_text()[-2000:]}")
-    return round(int(peak.read_text()) * (1 if sys.platform == "darwin" else 1024) / 1e6)
+# Rounds and ratios.
 
 
 def interleave(
     cases: dict[str, Callable[[], object]], rounds: int, fewer: dict[str, int] | None = None
 ) -> dict[str, list[float]]:
-    """Time each case once a round, the cases in turned order every other round; return the seconds.
+    """Time each case once a round, in reversed order every other round; return the seconds.
 
     `fewer` names slow cases that run in the first rounds only, and the number of these rounds. What a case has left for
     the kernel to write is written before the next one begins, whose time it would lengthen.
@@ -107,12 +87,12 @@ def interleave(
 
 
 def summary(values: list[float]) -> dict[str, float]:
-    """Median, smallest and largest."""
+    """Return the median, the smallest and the largest value."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def ratios(seconds: dict[str, list[float]], ours: str) -> dict[str, dict[str, float]]:
-    """How many times longer each peer takes than `ours` within a round: median, min and max."""
+    """Return how many times longer each peer takes than `ours` within a round: median, min and max."""
     return {
         name: summary([peer / own for peer, own in zip(times, seconds[ours], strict=False)])
         for name, times in seconds.items()
@@ -120,26 +100,85 @@ def ratios(seconds: dict[str, list[float]], ours: str) -> dict[str, dict[str, fl
     }
 
 
-def write_results(
-    path: Path | str, name: str, *, seconds: dict[str, list[float]], ours: str, busy: list[float], **details
-) -> dict:
-    """Write and return everything; a machine that was not idle is named as such, also on stderr.
+def write_results(name: str, *, seconds: dict[str, list[float]], ours: str, busy: list[float], **details) -> None:
+    """Write results/NAME.json; a machine that was not idle is named as such, also on stderr.
 
-    `busy` holds the shares that busy_share() measured around the rounds; `details` what else the
-    benchmark has to say (versions, input, rates).
+    `busy` holds the shares that busy_share() measured around the rounds; `details` what else the benchmark has to say
+    (versions, input, rates).
     """
     idle = max(busy) <= IDLE_SHARE
     if not idle:
         print(f"warning: others used {max(busy):.0%} of the machine; measure again when it is idle", file=sys.stderr)
-    results = {
-        "benchmark": name,
-        "hardware": hardware(),
-        "idle": idle,
-        "busy_shares": busy,
-        **details,
-        "seconds": seconds,
-        "ours": ours,
-        "times_longer_than_ours": ratios(seconds, ours),
-    }
-    write_json(path, results)
-    return results
+    found = {"benchmark": name, "hardware": hardware(), "idle": idle, "busy_shares": busy, **details}
+    times = {"seconds": seconds, "ours": ours, "times_longer_than_ours": ratios(seconds, ours)}
+    write_json(RESULTS / f"{name}.json", found | times)
+
+
+# A stage of the pipeline by itself, in a folder that holds links to the code and copies of the parameter files.
+
+
+def stage_folder(folder: Path) -> Path:
+    """Make `folder` what a stage takes for the repository: the same code, parameters of its own, no data."""
+    for name in ("data/init", "data/local", "data/processed_datasets"):
+        (folder / name).mkdir(parents=True)
+    for name in ("src", "dvc.yaml", "requirements.txt", "requirements"):
+        (folder / name).symlink_to(ROOT / name)
+    for name in ("params.yaml", "presets.yaml", "runtime.yaml"):
+        (folder / name).write_text((ROOT / name).read_text())
+    return folder
+
+
+def change_params(folder: Path, values: dict) -> None:
+    """Set parameters by dotted name in the file that has the first section; a missing section below it is created.
+
+    A name such as `runtime.yaml:train.keep_freed_memory` says which file.
+    """
+    for key, value in values.items():
+        file, _, name = key.rpartition(":")
+        *parents, last = name.split(".")
+        files = [file] if file else ["params.yaml", "presets.yaml"]
+        contents = {each: yaml.safe_load((folder / each).read_text()) for each in files}
+        file = next(each for each in files if parents[0] in contents[each])
+        section = contents[file]
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+        (folder / file).write_text(yaml.safe_dump(contents[file], sort_keys=False))
+
+
+def read_values(texts: list[str]) -> dict:
+    """Return the parameters of `--set NAME=VALUE …`."""
+    return {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in texts)}
+
+
+def run_stage(folder: Path, stage: str) -> dict[str, float]:
+    """Run the stage's command of dvc.yaml in `folder`; return its seconds and its peak of resident memory."""
+    command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["cmd"]
+    environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
+    start = time.perf_counter()
+    peak_mb = run_measured([sys.executable, *shlex.split(command)[1:]], folder / f"{stage}.log", folder, environment)
+    return {"seconds": round(time.perf_counter() - start, 2), "peak_rss_gib": round(peak_mb * 1e6 / 2**30, 3)}
+
+
+_MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[2:], stderr=subprocess.STDOUT)
+with open(sys.argv[1], "w") as file:
+    file.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+sys.exit(code)
+"""
+
+
+def run_measured(command: list[str], log: Path, cwd: Path, environment: dict[str, str]) -> int:
+    """Run a command, what it prints into `log`; return the most memory that one of its processes took, in MB.
+
+    A small process stands between, for Linux counts the caller's own peak into that of what it starts. Raises
+    RuntimeError with the last lines of the log if the command fails.
+    """
+    peak = log.with_suffix(".peak")
+    between = [sys.executable, "-S", "-c", _MEASURE, str(peak), *command]
+    with open(log, "w") as file:
+        done = subprocess.run(between, stdout=file, cwd=cwd, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{command} ended with {done.returncode}:\n{log.read_text()[-2000:]}")
+    return round(int(peak.read_text()) * (1 if sys.platform == "darwin" else 1024) / 1e6)

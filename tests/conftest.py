@@ -10,6 +10,6 @@ from support.slurm import missing_commands, running_slurm
 def slurm(tmp_path_factory):
     """A running Slurm of two nodes, node0 and node1, each with four processors and two GPUs in name only."""
     if missing := missing_commands():
-        pytest.skip(f"not installed: {', '.join(missing)} (see `make test-cluster`)")
+        pytest.skip(f"not installed: {', '.join(missing)} (PYTHONPATH=src:tests python -m support.slurm installs them)")
     with running_slurm(tmp_path_factory.mktemp("slurm")) as slurm:
         yield slurm

@@ -180,7 +180,7 @@ def interval(value: float, drawn: np.ndarray, confidence: float, num_runs: int) 
 
     Their distances from the value, in logarithms, are multiplied by the ratio of Student's t to the normal quantile,
     with n - 5 degrees of freedom. In simulated sweeps of 18 runs, 95 % intervals then held 92 to 100 % of the true
-    values instead of 87 to 93 % (benchmarks/interval_coverage.py).
+    values instead of 87 to 93 % (benchmarks/results/interval_coverage.json).
     """
     wider = student_t_quantile(confidence, num_runs - NUM_PARAMETERS) / NormalDist().inv_cdf((1 + confidence) / 2)
     quantiles = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])

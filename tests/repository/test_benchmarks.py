@@ -1,107 +1,187 @@
-"""How benchmarks round and show their results, and that the benchmark for GPUs runs on a CPU."""
+"""The results of benchmarks/: pages quote them truly, and benchmarks/dvc.yaml names what decides each."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+import yaml
 
-import figures
-import figures_bits
-import large_corpus
-import recipes
-import summarize
-from lm.core.errors import ParamsError
-from lm.core.params import coerce, read_yaml
-from lm.train.config import TrainParams
+from lm.core.params import read_yaml
 from support import ROOT
+from support.imports import import_graph, imported_names
+from support.workspace import Workspace
+
+BENCHMARKS, RESULTS, SRC = ROOT / "benchmarks", ROOT / "benchmarks" / "results", ROOT / "src"
+STAGES = yaml.safe_load((BENCHMARKS / "dvc.yaml").read_text())["stages"]
+STAGES |= {f"run@{name}": STAGES["run"]["do"] for name in STAGES["run"]["foreach"]}
+del STAGES["run"]
+SCRIPTS = sorted([*BENCHMARKS.glob("speed/*.py"), *BENCHMARKS.glob("quality/*.py"), BENCHMARKS / "pages.py"])
+PYTHONPATH = os.pathsep.join(str(path) for path in (SRC, BENCHMARKS, BENCHMARKS / "speed", BENCHMARKS / "quality"))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.stem)
-def test_what_is_committed_was_measured_on_an_idle_machine(path):
-    assert json.loads(path.read_text()).get("idle", True)
+def read(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-@pytest.mark.parametrize(("value", "shown"), [(500.0, "500"), (1.234, "1.2"), (18.2, "18"), (0.0267, "0.027")])
-def test_a_size_is_never_shown_as_a_power_of_ten(value, shown):
-    assert large_corpus.short(value) == shown
+# What pages say in words. A field such as {large_audit[measured][cpu_seconds]:.1f/min} is a number of a result, divided
+# by a unit.
+
+UNITS = {"": 1, "%": 0.01, "ms": 1e-3, "min": 60, "MB": 1e6, "GB": 1e9}
+COVERAGE = "interval_coverage[coverage][one model, committed losses][96]"
+QUOTES = {
+    "docs/security.md": [
+        "Of {torture/hostile_files[inputs]:,} changed inputs of {torture/hostile_files[readers]} readers",
+        "{torture/hostile_files[refused]:,} were refused and {torture/hostile_files[read]:,} were read",
+        "{torture/hostile_files[lost]} did anything else",
+    ],
+    "docs/troubleshooting.md": [
+        "{torture/crash_states[states]:,} states of the disk",
+        "{torture/failing_calls[faults]:,} faults | {torture/failing_calls[unnoticed]} stages gave the right bytes",
+        "{torture/failing_calls[refused]:,} ended in one sentence",
+        "{torture/signal_moments[moments]} moments | {torture/signal_moments[recorded whole]} stages were recorded",
+        "{torture/concurrency[killed]} processes killed | {torture/concurrency[experiments]} recorded experiments",
+        "{torture/long_life[steps]:,} steps | the same bytes",
+        "{tolerance[spread_nats_per_token][bfloat16]:.4f} nats per token in bfloat16",
+    ],
+    "docs/data.md": [
+        "{near_duplicates[planted][stories][1 % of the words changed][recall][0.85]:.0f/%} % and "
+        "{near_duplicates[planted][C files][1 % of the words changed][recall][0.85]:.0f/%} % of the copies with 1 %",
+        "{near_duplicates[stages][1][cpu_seconds]:.0f} seconds and {near_duplicates[stages][1][peak_rss_gib]:.2f} GiB",
+        "{near_duplicates[stages][1][utf8_bytes]:.1f/GB} GB of text in {near_duplicates[stages][1][documents]:,} doc",
+        "took {large_audit[measured][cpu_seconds]:.1f/min} minutes of a core",
+        "{large_audit[measured][peak_resident_bytes]:.0f/MB} MB of memory",
+    ],
+    "docs/distributed.md": [
+        "a batch takes {large_corpus[batches][1 TB][batch_ms][median]:.1f} ms",
+        "it would take {large_corpus[batches][1 TB][batch_with_read_ahead_ms][median]:.0f} ms",
+        "{large_corpus[rates][tokenize]:.0f/MB} MB of text tokenized per second",
+        "took {ddp_overlap[times_longer_than_ours][during the backward pass][median]:.2f} (",
+    ],
+    "docs/export.md": ["{generate[times_longer_than_ours][not][median]:.1f} times faster"],
+    "docs/metrics.md": [
+        f"only {{{COVERAGE}[coverage]:.1f/%}} % for 96 documents",
+        f"where p was at most 0.05 in {{{COVERAGE}[p <= 0.05]:.1f/%}} %",
+        "{stories[evaluation][entropy][floor_bits_per_document]:.1f} bits of entropy on average",
+        "{stories[evaluation][entropy][floor_bits_per_byte]:.3f} bits per byte",
+        "{stories[evaluation][entropy][excess_fraction]:.0f/%} %, more",
+    ],
+    "docs/benchmarks.md": [
+        "A process needs {tokenizing[memory_of_ours][0][peak_mb_of_a_process]} to "
+        "{tokenizing[memory_of_ours][1][peak_mb_of_a_process]} MB",
+        "within {train_step[questions][memory][runs][0][peak_rss_gib]:.1f} GiB; with",
+        "within {train_step[questions][memory][runs][1][peak_rss_gib]:.1f} GiB, in",
+        "a step took {busy_cores[busy_processes][0][free cores][median_s]:.0f/ms} ms on two idle cores",
+        "it took {busy_cores[busy_processes][1][free cores][median_s]:.0f/ms} ms with free cores only",
+        "{busy_cores[busy_processes][1][all cores][median_s]:.0f/ms} ms with a thread on every core",
+    ],
+}
 
 
-def test_a_ratio_shows_its_range_once_there_is_one():
-    assert summarize.ratio_in_words({"median": 2.345, "min": 2.1, "max": 2.5}) == "2.35 (2.10 to 2.50)"
-    assert summarize.ratio_in_words({"median": 40.5, "min": 40.4, "max": 41.6}) == "40 (40 to 42)"
-    assert summarize.ratio_in_words({"median": 5.0, "min": 5.0, "max": 5.0}) == "5.0"
+class Number(float):
+    def __format__(self, spec):
+        digits, _, unit = spec.partition("/")
+        value = float(self) / UNITS[unit]
+        return format(int(value) if value.is_integer() and not digits.endswith("f") else value, digits)
 
 
-def test_processors_are_listed_with_what_their_list_does_not_show():
-    one = {"processor": "AMD EPYC", "how": "natively", "run": "minute", "threads": 2, "weights": "ab12"}
-    emulated = one | {"how": "emulated as Intel Haswell by QEMU 7.2", "run": "short"}
-    text = figures_bits.table_of_processors([one, one | {"threads": 1}, emulated], ["ab12"])
-    assert "| AMD EPYC | natively | `minute` | 1, 2 | `ab12` |" in text and text.count("AMD EPYC") == 2
-    assert "not that the run took place on one. No real Intel processor" in text
-    intel = figures_bits.table_of_processors([one, one | {"processor": "Intel(R) Xeon(R)"}], ["ab12"])
-    assert "No real Intel" not in intel and "emulated" not in intel
-    emulated_on_intel = figures_bits.table_of_processors([emulated | {"processor": "Intel(R) Xeon(R)"}], ["ab12"])
-    assert "No real Intel" in emulated_on_intel
-    assert "earlier versions" not in text
-    later = figures_bits.table_of_processors([one, one | {"weights": "cd34"}], ["cd34"])
-    assert "The present runs end with `cd34`; other digests are those of earlier versions." in later
-    assert "No processor is recorded yet." in figures_bits.table_of_processors([], [])
+class Section(dict):
+    def __missing__(self, key):
+        return self[str(key)]  # the fields of str.format turn digits into int
 
 
-def test_an_average_of_the_weights_helps_in_the_middle_of_the_default_run_and_not_at_its_end():
-    """As docs/experiments.md says, and as the default of params.yaml supposes."""
-    found = figures.read("weight_average")
-    assert list(found["nats_per_token"]) == ["1", "2", "3", "4", "5"]
-    assert found["differences"]["40"]["average_decay 0.98"]["high"] < -0.05
-    assert all(each["low"] > 0 for each in found["differences"]["100"].values())
-    assert read_yaml(ROOT / "params.yaml")["train"]["average_decay"] == found["train"]["average_decay"] == 0.0
+class Results(dict):
+    def __missing__(self, name):
+        text = (RESULTS / f"{name}.json").read_text()
+        return json.loads(text, parse_int=Number, parse_float=Number, object_hook=Section)
 
 
-def test_the_phenomena_sum_to_the_excess_of_the_recorded_stories():
-    last = figures.read("phenomena")["runs"]["stories"]["states"][-1]["phenomena"].values()
-    excess = figures.read("stories")["evaluation"]["entropy"]["excess_bits_per_document"]
-    assert sum(each["excess_bits_per_story"] for each in last) == pytest.approx(excess, abs=1e-3)
-    assert sum(each["tokens_per_story"] for each in last) == pytest.approx(
-        figures.read("stories")["evaluation"]["tokens"] / figures.read("stories")["evaluation"]["documents"]
-    )
+@pytest.mark.parametrize("page", QUOTES)
+def test_pages_say_what_the_results_say(page):
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert [words for words in (each.format_map(Results()) for each in QUOTES[page]) if words not in text] == []
 
 
-def test_recipes_have_parameters_that_training_accepts_and_batches_for_large_models():
-    for name in recipes.RECIPES:
-        params, _ = recipes.changed_params(recipes.command(name))
-        train = coerce(params["train"], TrainParams, "train", name)
-        assert train.max_tokens == train.max_steps * train.batch_tokens, "no tokens are left out"
-        assert train.batch_tokens >= 16_384 and train.max_steps >= 1_000
-        assert 10 <= train.max_steps // train.eval_every_steps <= 20, "validation costs little"
-        assert params["data"]["source"] == "tinystories"
+def test_readme_says_what_make_reproduce_found():
+    outputs = json.loads((ROOT / "metrics" / "repro.json").read_text())["outputs"].values()
+    same = sum(output["same_in_both_runs"] for output in outputs)
+    assert f"{same} of {len(outputs)} outputs had equal bytes" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_hours_are_flop_by_flop_per_second():
-    default, twice = (recipes.cost(f"dvc exp run -S train.max_tokens={tokens}") for tokens in (1_024_000, 2_048_000))
-    assert default.parameters == figures.read("default")["metrics"]["parameters"]
-    assert twice.flops == pytest.approx(2 * default.flops) and twice.memory_bytes == default.memory_bytes
-    assert twice.hours == {name: pytest.approx(2 * hours) for name, hours in default.hours.items()}
-    assert default.hours["H100"] == pytest.approx(default.flops / (0.4 * 989e12) / 3600)
-    step = figures.read("train_step")["questions"]["30m"]
-    per_second = step["tokens_per_s"]["ours"] * step["flop_per_token"]
-    assert default.hours["2 CPU cores"] == pytest.approx(default.flops / per_second / 3600)
-    with pytest.raises(ParamsError, match="seq_len"):
-        recipes.cost("dvc exp run -S train.seq_len=100")
+def test_generated_figures_are_those_of_the_committed_results():
+    command = [sys.executable, BENCHMARKS / "pages.py", "--check"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("hours", "words"), [(0.001, "1 min"), (0.5, "30 min"), (5.23, "5.2 h"), (290, "12 days")])
-def test_a_time_is_given_in_minutes_hours_or_days(hours, words):
-    assert recipes.in_words(hours) == words
+def test_speeds_were_measured_on_an_idle_machine():
+    assert [path.name for path in RESULTS.glob("*.json") if not json.loads(path.read_text()).get("idle", True)] == []
 
 
-@pytest.mark.slow  # it compiles three models
-def test_the_benchmark_for_gpus_runs_on_a_cpu(tmp_path):
-    script, out = ROOT / "benchmarks" / "gpu_step.py", tmp_path / "gpu.json"
-    command = [sys.executable, script, "--device", "cpu", "--quick", "--out", out]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([*map(str, command)], env=environment, check=True, timeout=900)
-    presets = json.loads(out.read_text())["presets"]
-    assert set(presets) == {"gpt2_size", "gemma3_270m"}
-    assert all(rate["median"] > 0 for found in presets.values() for rate in found["tokens_per_s"].values())
+def test_recorded_recipes_trained_for_about_the_same_time():
+    """Steps are measured interleaved, so drift treats recipes alike; the page shows the seconds that runs took."""
+    found = read("speedrun")
+    seconds = [run["seconds"] / found["budget_s"] for row in found["rows"] for run in row["runs"]]
+    assert min(seconds) > 0.8 and max(seconds) < 1.35
+
+
+def test_the_last_recipe_is_that_of_the_parameters():
+    params, values = read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml"), {}
+    for recipe in yaml.safe_load((BENCHMARKS / "quality" / "speedrun.yaml").read_text()):
+        values |= recipe["changes"]
+    assert (values.pop("train.numerics"), values.pop("train.dtype")) == ("fast", "bfloat16")
+    for name, value in values.items():
+        section = params
+        for part in name.split("."):
+            section = section[part]
+        assert section == value, name
+
+
+# The pipeline of the results.
+
+
+def test_every_result_has_a_stage_or_a_row_of_a_settled_question():
+    outs = {next(iter(out)).replace("${key}", name[4:]) for name, stage in STAGES.items() for out in stage["outs"]}
+    log = (BENCHMARKS / "LOG.md").read_text(encoding="utf-8")
+    files = [path.relative_to(BENCHMARKS).as_posix() for path in RESULTS.iterdir()]
+    assert [file for file in files if file not in outs and f"`{file}`" not in log] == []
+
+
+def test_stages_are_told_all_code_that_their_scripts_import():
+    graph = import_graph(SRC)
+    names = {path: path.relative_to(SRC).with_suffix("").as_posix() for path in graph}
+    modules = {name.removesuffix("/__init__").replace("/", "."): path for path, name in names.items()}
+    for name, stage in STAGES.items():
+        scripts = [BENCHMARKS / script for script in re.findall(r"(?:speed|quality)/\w+\.py", stage["cmd"])]
+        imported = [each for script in scripts for found in imported_names(script, BENCHMARKS) for each in found]
+        pending = [modules[each] for each in imported if each in modules]
+        reached = set(pending)
+        while pending:
+            new = graph[pending.pop()] - reached
+            reached |= new
+            pending += new
+        deps = [(BENCHMARKS / dep).resolve() for dep in stage["deps"]]
+        missing = [file for file in [*scripts, *reached] if not any(file.is_relative_to(dep) for dep in deps)]
+        assert missing == [], name
+
+
+def test_results_are_kept_in_git_and_are_no_metrics_of_the_pipeline():
+    for name, stage in STAGES.items():
+        assert set(stage) <= {"cmd", "deps", "outs"}, name
+        assert all(options == {"cache": False} for out in stage["outs"] for options in out.values()), name
+
+
+def test_dvc_runs_the_pipeline_at_the_top_alone_by_default(tmp_path, finished):
+    workspace = Workspace(tmp_path / "workspace", finished)
+    for command in (("repro", "--dry"), ("metrics", "show"), ("params", "diff"), ("exp", "show", "--only-changed")):
+        assert "benchmarks" not in workspace.run("dvc", *command).stdout, command
+    assert "benchmarks/dvc.yaml:time_to_loss" in workspace.run("dvc", "status", "benchmarks/dvc.yaml").stdout
+
+
+def test_the_scripts_can_be_imported():
+    """A script finds those of its own folder beside it."""
+    code = "import importlib, sys\nfor path in sys.argv[1:]: importlib.import_module(path)"
+    command = [sys.executable, "-c", code, *(script.stem for script in SCRIPTS)]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, check=True)

@@ -61,7 +61,7 @@ def test_the_file_says_what_was_never_run():
     assert "never run on a cloud" in head and "never run on a cloud" in page
 
 
-@pytest.mark.skipif(not PYTHON_WITH_SKYPILOT.exists(), reason="make test-cloud installs SkyPilot")
+@pytest.mark.skipif(not PYTHON_WITH_SKYPILOT.exists(), reason="needs requirements/cloud.txt in .venv/cloud")
 def test_skypilot_parses_the_file(tmp_path):
     own = {"HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     command = [PYTHON_WITH_SKYPILOT, "-c", PARSE, FILE]
@@ -116,7 +116,7 @@ def test_two_hosts_without_a_shared_disk_continue_a_run_and_end_with_the_bits_of
     first = hosts[0][0]
     for name in ("metrics/eval.json", "plots/validation.csv", "data/models/best_model_params.pt"):
         assert (first.folder / name).read_bytes() == (alone.folder / name).read_bytes(), name
-    assert first.run("dvc", "status").stdout.strip() == "Data and pipelines are up to date."
+    assert first.run("dvc", "status", "dvc.yaml").stdout.strip() == "Data and pipelines are up to date."
 
     _, process = start("later", 0, 1)
     assert "this run is already finished" in process.communicate(timeout=300)[0] and process.returncode == 0

@@ -102,7 +102,7 @@ print(seconds_of(lambda: contiguous.astype(np.int64), 300))
 
 @pytest.mark.parametrize(("batch_size", "seq_len", "times_faster"), [(32, 512, 15), (12, 1024, 8)])
 def test_a_batch_is_many_times_faster_than_row_by_row(tmp_path, batch_size, seq_len, times_faster):
-    """Require half the ratio of benchmarks/batches.py, and at most four times the cost of widening the ids."""
+    """Require half the ratio of benchmarks/speed/batches.py, and at most four times the cost of widening the ids."""
     np.random.default_rng(1).integers(50_000, size=2_000_000, dtype=np.uint16).tofile(tmp_path / "train.bin")
     command = [sys.executable, "-c", TIME_BATCHES, str(tmp_path / "train.bin"), str(batch_size), str(seq_len)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tests"))}

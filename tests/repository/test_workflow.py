@@ -81,14 +81,14 @@ def test_the_repository_stays_unchanged(pull_request, measured):
 
 @pytest.mark.slow
 def test_a_change_of_words_after_committed_results_reruns_nothing(pull_request):
-    measure = pull_request.run("make", "--no-print-directory", "--dry-run", "measure", "BASE=HEAD^1").stdout
+    (small,) = re.findall(r"^small=\((.*?)^\)", (ROOT / ".github" / "measure.sh").read_text(), re.M | re.S)
     pull_request.run("git", "switch", "-q", "--detach", "main")
-    pull_request.run("dvc", "exp", "run", *shlex.split(measure)[3:])
+    pull_request.run("dvc", "exp", "run", *shlex.split(small, comments=True))
     pull_request.commit("results")
     readme = pull_request.folder / "README.md"
     readme.write_text(readme.read_text() + "\nA sentence more.\n")
     pull_request.commit("words")
-    report = pull_request.run("make", "--silent", "measure", "BASE=HEAD^1").stdout
+    report = pull_request.run(".github/measure.sh", "HEAD^1").stdout
     pull_request.run("git", "switch", "-q", "main")
     assert report.count("No differences.") == 3
     assert "dvc.lock" not in report
@@ -116,7 +116,7 @@ def test_the_comment_is_the_report(pull_request, measured, tmp_path):
 
 
 def test_an_unknown_revision_is_refused(pull_request):
-    failed = pull_request.run("make", "--silent", "measure", "BASE=nowhere", check=False)
+    failed = pull_request.run(".github/measure.sh", "nowhere", check=False)
     assert failed.returncode and "error: nowhere is not a revision" in failed.stderr
 
 

@@ -18,7 +18,7 @@ from support.workspace import Workspace
 
 OWN = ("-S", "data.source=local")
 TESTED = {
-    "dvc repro", "dvc repro -f", "python src verify --cache", "make clean-venv && make",
+    "dvc repro", "dvc repro -f", "python src verify --cache", "rm -rf .venv && make",
     "echo {pattern} >> .gitignore",
     """dvc exp run -S data.source=local -S 'presets.yaml:sources.local.fetch.separator="\\n\\n"'""",
 }  # fmt: skip
@@ -94,7 +94,7 @@ def test_own_text_runs_with_temp_as_it_is_now_and_is_recorded_as_in_the_workspac
     assert after == here
     assert {path for path in before if before[path] != after[path]} == {"data/local", "data/raw"}
     workspace.run("dvc", "exp", "apply", "after")
-    assert "up to date" in workspace.run("dvc", "status").stdout
+    assert "up to date" in workspace.run("dvc", "status", "dvc.yaml").stdout
     workspace.run("git", "add", "-A")
     assert "diary" not in workspace.run("git", "status", "--short").stdout
 
@@ -144,7 +144,7 @@ def test_the_remedies_for_data_raw_work_as_they_are_quoted(workspace):
 
 
 def test_make_has_the_targets_that_errors_name(workspace):
-    remedy = "make clean-venv && make"
+    remedy = "rm -rf .venv && make"
     assert remedy in TESTED
     workspace.run("sh", "-c", remedy, MAKEFLAGS="-n")  # print the commands only
 

@@ -190,7 +190,7 @@ def test_a_damaged_cache_object_is_repaired_from_the_workspace(workspace, check)
         shutil.copyfile(MODEL, "copy")
         os.replace("copy", MODEL)
     flip(damaged)
-    assert workspace.run("dvc", "status").stdout.strip() == "Data and pipelines are up to date."
+    assert workspace.run("dvc", "status", "dvc.yaml").stdout.strip() == "Data and pipelines are up to date."
     assert check()[0] == 0
     status, lines = check("--cache")
     (line,) = wrong(lines)

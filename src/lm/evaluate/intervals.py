@@ -1,6 +1,6 @@
 """Confidence intervals of a ratio of sums over documents, such as bits per byte or a difference of two.
 
-Legend: D documents, R resamples. benchmarks/interval_coverage.py measures how often the intervals hold the truth.
+Legend: D documents, R resamples. benchmarks/results/interval_coverage.json says how often they hold.
 """
 
 import math

@@ -56,7 +56,7 @@ class World:
 
     def _average_gradients(self, grads: list[Tensor]) -> None:
         # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is the
-        # same, but does not overlap with the last backward pass; benchmarks/ddp_overlap.py measures what that costs.
+        # same, but does not overlap with the last backward pass (benchmarks/results/ddp_overlap.json).
         while grads:
             size = np.cumsum([grad.numel() for grad in grads])
             end = max(1, int(np.searchsorted(size, BUCKET_NUMBERS, side="right")))

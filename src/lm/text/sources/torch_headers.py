@@ -31,7 +31,7 @@ FOLDERS = (
 GENERATED_NAME = re.compile(r"/generated/|^ATen/native/metal/|/TensorBody\.h$|_generated\.h$")  # differ between wheels
 GENERATED_HEAD_CHARS = 3000
 IN_WHEEL = re.compile(r"^(?:[^/]+\.data/(?:pure|plat)lib/)?torch/include/(.+)$")
-REMEDY = "reinstall torch with `make clean-venv && make`, or name another wheel in sources.torch_headers.fetch.wheel"
+REMEDY = "reinstall torch with `rm -rf .venv && make`, or name another wheel in sources.torch_headers.fetch.wheel"
 
 
 @dataclasses.dataclass(frozen=True)

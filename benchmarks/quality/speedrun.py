@@ -1,21 +1,19 @@
 """Train the recipe of params.yaml for one minute, and print its rank among the recipes of speedrun.yaml.
 
-    PYTHONPATH=src python benchmarks/speedrun.py [--set train.peak_lr=0.014]     # make speedrun
-    PYTHONPATH=src python benchmarks/speedrun.py --record [--seeds 1 2 3]        # trains every recipe of speedrun.yaml
-    PYTHONPATH=src python benchmarks/speedrun.py --append [--seeds 1 2 3]        # those that are not recorded yet
+    PYTHONPATH=src:benchmarks python benchmarks/quality/speedrun.py [--set train.peak_lr=0.014]
+    PYTHONPATH=src:benchmarks python benchmarks/quality/speedrun.py --record [--seeds 1 2 3]   # every recipe
+    PYTHONPATH=src:benchmarks python benchmarks/quality/speedrun.py --append [--seeds 1 2 3]   # those not recorded yet
 
 All use fast numerics and train on text before the default validation text, of which recipes must know nothing. A
-recipe trains as many tokens as it takes in the time: the steps of all recipes are measured in turns first, so that a
+recipe trains as many tokens as fit into the time: the steps of all recipes are measured interleaved first, so that a
 machine whose speed drifts treats them alike. `--append` trains the last recorded recipe again beside the new ones, so
-that each change is that of runs side by side. The loss is that of the rest of the training text, in windows side
-by side. Writes benchmarks/results/speedrun_PROCESSOR.json, because each kind of processor has its own speeds.
+that each change is that of runs side by side. The loss is that of the rest of the training text, in windows side by
+side. Writes results/speedrun.json.
 """
 
 import argparse
 import dataclasses
 import itertools
-import json
-import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -26,8 +24,10 @@ import lm.core.environment  # noqa: F401 - before torch
 import numpy as np
 import torch
 import yaml
+from time_to_loss import bits_per_byte, prepare, run_ours
 
-from harness import busy_share, hardware, interleave, versions, write_results
+from harness import RESULTS, busy_share, hardware, interleave, read_values, versions, write_results
+from lm.core.files import read_json
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model, ModelParams
@@ -38,11 +38,9 @@ from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, update_weights
-from time_to_loss import bits_per_byte, prepare, run_ours
 from tools.common.statistics import welch
-from tools.prove.cli import processor
 
-ROOT = Path(__file__).resolve().parent.parent
+RESULT = RESULTS / "speedrun.json"
 RECIPES = Path(__file__).with_suffix(".yaml")
 NUM_CHARS = 8_900_000  # of the training text; recipes are scored on the rest
 BEFORE_VALIDATION = {
@@ -79,19 +77,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters to try")
     parser.add_argument("--record", action="store_true", help="train every recipe of speedrun.yaml")
     parser.add_argument("--append", action="store_true", help="train the new ones and the one before")
-    parser.add_argument("--out", type=Path, help="file of --record and --append")
     return parser.parse_args()
 
 
 def machine_name() -> str:
     """Return the number of cores and the processor."""
-    return f"{hardware()['cores']} cores of {processor()}"
-
-
-def result_file(name: str | None = None) -> Path:
-    """Return the path of a machine's result, by default of this one."""
-    slug = re.sub(r"\W+", "_", name or machine_name()).strip("_").lower()
-    return ROOT / "benchmarks" / "results" / f"speedrun_{slug}.json"
+    return "{cores} cores of {processor}".format_map(hardware())
 
 
 def make_step(folder: Path) -> tuple[Step, int]:
@@ -142,8 +133,8 @@ def train(folder: Path, num_tokens: int, seed: int) -> dict:
 
 def record(folder: Path, args: argparse.Namespace) -> None:
     """Train every recipe with every seed, or with --append those that are not recorded yet, and write the result."""
-    recipes, out, busy = read_recipes(), args.out or result_file(), [busy_share()]
-    kept = recorded_rows(out, recipes, args) if args.append else []
+    recipes, busy = read_recipes(), [busy_share()]
+    kept = recorded_rows(recipes, args) if args.append else []
     rows = train_recipes(folder, recipes[max(0, len(kept) - 1) :], args)
     if kept:
         rows[1]["runs_of_recipe_before"] = rows[0]["runs"]
@@ -151,20 +142,22 @@ def record(folder: Path, args: argparse.Namespace) -> None:
     busy.append(busy_share())
     seconds = {row["recipe"]: [run["seconds"] for run in row["runs"]] for row in rows}
     write_results(
-        out, "speedrun", seconds=seconds, ours=recipes[-1].name, busy=busy,
+        "speedrun", seconds=seconds, ours=recipes[-1].name, busy=busy,
         budget_s=args.seconds, seeds=args.seeds, machine=machine_name(), threads=torch.get_num_threads(), rows=rows,
         versions=versions("torch"),
     )  # fmt: skip
 
 
-def recorded_rows(path: Path, recipes: list[Recipe], args: argparse.Namespace) -> list[dict]:
+def recorded_rows(recipes: list[Recipe], args: argparse.Namespace) -> list[dict]:
     """Return the rows of a result that new recipes can follow; exit if they are of other recipes, time or seeds."""
-    found, names = _read(path), [each.name for each in recipes]
+    found, names = read_json(RESULT), [each.name for each in recipes]
     recorded = [row["recipe"] for row in found["rows"]]
     if recorded != names[: len(recorded)] or len(recorded) == len(names):
-        sys.exit(f"{path} has the recipes {', '.join(recorded)}, needed: the first ones of {RECIPES.name}, and not all")
+        sys.exit(
+            f"{RESULT} has the recipes {', '.join(recorded)}, needed: the first ones of {RECIPES.name}, and not all"
+        )
     if (found["budget_s"], found["seeds"]) != (args.seconds, args.seeds):
-        sys.exit(f"{path} has {found['budget_s']:.0f} s and seeds {found['seeds']}, needed: --seconds and --seeds")
+        sys.exit(f"{RESULT} has {found['budget_s']:.0f} s and seeds {found['seeds']}, needed: --seconds and --seeds")
     return found["rows"]
 
 
@@ -193,8 +186,8 @@ def losses(row: dict) -> np.ndarray:
 
 def try_once(folder: Path, args: argparse.Namespace) -> None:
     """Train the recipe of params.yaml, changed by --set, and print its rank among the recorded ones."""
-    own = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in args.set)}
-    folder = prepare(folder / "own", BEFORE_VALIDATION | {"train.numerics": "fast"} | own)
+    values = BEFORE_VALIDATION | {"train.numerics": "fast"} | read_values(args.set)
+    folder = prepare(folder / "own", values)
     (rate,) = token_rates([folder])
     runs = [train(folder, int(args.seconds * rate["median"]), seed) for seed in args.seeds]
     loss = sum(run["bits_per_byte"] for run in runs) / len(runs)
@@ -206,22 +199,16 @@ def try_once(folder: Path, args: argparse.Namespace) -> None:
 
 
 def rank(loss: float, seconds: float) -> list[str]:
-    """Return the lines of a table: the recorded recipes of this machine and this loss, the best one first."""
-    path = result_file()
-    recorded = {found["machine"]: found for found in map(_read, sorted(path.parent.glob("speedrun_*.json")))}
-    if machine_name() not in recorded:
-        return [f"no recipe is recorded on {machine_name()}, only on {', '.join(recorded) or 'none'}"]
-    found = recorded[machine_name()]
+    """Return the lines of a table: the recorded recipes and this loss, the best one first."""
+    found = read_json(RESULT)
+    if machine_name() != found["machine"]:
+        return [f"the recipes were recorded on {found['machine']}; this is {machine_name()}"]
     if seconds != found["budget_s"]:
         return [f"the recorded recipes trained for {found['budget_s']:.0f} s, this one for {seconds:.0f} s"]
     rows = [(row["bits_per_byte"], row["recipe"]) for row in found["rows"]]
     place = 1 + sum(other < loss for other, _ in rows)
     table = sorted([*rows, (loss, "← this run")])
     return [f"rank {place} of {len(table)} on {machine_name()}:", *(f"  {value:.4f}  {name}" for value, name in table)]
-
-
-def _read(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def main() -> None:

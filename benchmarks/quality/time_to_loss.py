@@ -1,19 +1,18 @@
 """How long training takes to the loss of nanoGPT's CPU recipe after three minutes, on the default corpus.
 
-    PYTHONPATH=src python benchmarks/time_to_loss.py [--quick] [--seeds 1 2 3] [--set train.peak_lr=0.01]
+    PYTHONPATH=src:benchmarks python benchmarks/quality/time_to_loss.py [--seeds 1 2 3] [--set train.peak_lr=0.01]
 
 Both train on the same slice of text, tokenized by the pipeline's own stages (the reference with 4,096
 entries, ours with those of params.yaml), and both are scored by lm.model.score over the whole validation file
 in windows side by side, in bits per byte. Seconds are those of training: evaluation is not counted. The
 reference runs once for the longest budget and is read along its way. Ours runs once for each budget,
 since its schedule ends with its tokens, whose number is chosen by the speed measured before; it is the
-stage `train` as it stands. Writes benchmarks/results/time_to_loss.json.
+stage `train` as it stands. Writes results/time_to_loss.json.
 """
 
 import argparse
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,15 +21,13 @@ from pathlib import Path
 import torch
 import yaml
 
-from harness import busy_share, versions, write_results
+from harness import busy_share, change_params, read_values, run_stage, stage_folder, versions, write_results
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.score import score_tokens
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
-from stages import change_params, run_stage, stage_folder
 
-ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_VOCAB_SIZE = 4096
 TRIAL_STEPS = 100  # that measure the speed
 MARGIN = 0.97  # of the budget, so that a run that is a little slower than the one before keeps it
@@ -45,13 +42,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="parameters of ours")
     parser.add_argument("--eval_every_s", type=float, default=15, help="between points of the reference's curve")
-    parser.add_argument("--quick", action="store_true", help="seconds: to see that it runs")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "time_to_loss.json")
-    args = parser.parse_args()
-    if args.quick:
-        args.budgets, args.reference_s, args.seeds = [2.0, 4.0], 4.0, args.seeds[:1]
-        args.set = [*args.set, "train.warmup_steps=1"]
-    return args
+    return parser.parse_args()
 
 
 def prepare(folder: Path, values: dict) -> Path:
@@ -67,10 +58,7 @@ def run_reference(folder: Path, seconds: float, eval_every_s: float, seed: int) 
     """The curve of nanoGPT's recipe: seconds, tokens, bits_per_byte."""
     command = [sys.executable, Path(__file__).with_name("reference_gpt.py"), folder / "data" / "processed_datasets"]
     options = ["--seconds", seconds, "--eval_every_s", eval_every_s, "--seed", seed]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [*map(str, command + options)], stdout=subprocess.PIPE, text=True, check=True, env=environment
-    )
+    done = subprocess.run([*map(str, command + options)], stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -136,22 +124,19 @@ def run_seed(reference: Path, ours: Path, args: argparse.Namespace, seed: int) -
 def main() -> None:
     """Prepare the data, run every seed, write the results."""
     args, busy = parse(), [busy_share()]
-    values = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in args.set)}
     runs = []
     with tempfile.TemporaryDirectory(prefix="time-to-loss-") as name:
         reference = prepare(Path(name) / "reference", {"tokenizers.bpe.vocab_size": REFERENCE_VOCAB_SIZE})
-        ours = prepare(Path(name) / "ours", {"train.numerics": "fast", **values})
+        ours = prepare(Path(name) / "ours", {"train.numerics": "fast", **read_values(args.set)})
         params, presets = (yaml.safe_load((ours / name).read_text()) for name in ("params.yaml", "presets.yaml"))
         for seed in args.seeds:
             runs.append(run_seed(reference, ours, args, seed))
             busy.append(busy_share())
     reached = [run["seconds_to_target"] for run in runs if None not in run["seconds_to_target"].values()]
     write_results(
-        args.out, "time_to_loss", seconds={name: [run[name] for run in reached] for name in ("ours", "reference")} if
-        reached else {"ours": []}, ours="ours", busy=busy, budgets_s=args.budgets,
-        reference_s=args.reference_s,
-        runs=runs, train=params["train"], model=presets["models"][params["model"]["name"]],
-        threads=torch.get_num_threads(), versions=versions("torch", "numpy"),
+        "time_to_loss", seconds={name: [run[name] for run in reached] for name in ("ours", "reference")},
+        ours="ours", busy=busy, budgets_s=args.budgets, reference_s=args.reference_s, runs=runs, train=params["train"],
+        model=presets["models"][params["model"]["name"]], threads=torch.get_num_threads(), versions=versions("torch"),
     )  # fmt: skip
 
 

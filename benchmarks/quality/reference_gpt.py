@@ -1,6 +1,6 @@
-"""The plain way to train a small GPT on a CPU, for benchmarks/time_to_loss.py to compare with.
+"""The plain way to train a small GPT on a CPU, for time_to_loss.py to compare with.
 
-    PYTHONPATH=src python benchmarks/reference_gpt.py FOLDER [--seconds 180 --eval_every_s 15 --seed 1]
+    PYTHONPATH=src python benchmarks/quality/reference_gpt.py FOLDER [--seconds 180 --eval_every_s 15 --seed 1]
 
 The model and recipe of nanoGPT's CPU quick start: LayerNorm, learned positions, GELU, tied head, 4 layers
 of width 128, blocks of 64 tokens, 12 a batch drawn at random row by row, AdamW at 1e-3 with warm-up and

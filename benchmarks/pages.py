@@ -1,0 +1,325 @@
+"""Write the figures that README.md, docs/ and data/README.md quote, from committed results alone: `make figures`.
+
+    PYTHONPATH=src:benchmarks python benchmarks/pages.py [--check]
+
+A page marks each place with `<!-- figures:NAME -->` and `<!-- end -->`, each on a line of its own. The lines between
+them are what FRAGMENTS[NAME] returns. `--check` writes nothing and ends with 1 if a page is not up to date.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from harness import RESULTS, ROOT, ratios, summary
+from lm.core.files import write_text
+
+MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
+
+
+def read(name: str) -> dict:
+    """Read benchmarks/results/NAME.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(head: str, rows: list[tuple]) -> str:
+    """Return a Markdown table; `head` has its columns, divided by `|`."""
+    lines = [f"| {head} |", f"|{'---|' * (head.count('|') + 1)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+
+
+def machine(name: str) -> str:
+    """Return the machine of a benchmark: processor, cores and memory."""
+    found = read(name)["hardware"]
+    return f"{found['cores']} cores of an {found['processor']}, {found['memory_gib']:.0f} GiB of memory"
+
+
+def computed(run: dict) -> str:
+    """Return what a recorded run was computed on: `portable float32 on 2 threads, AVX2`."""
+    last = run["computed_on"]
+    portable = "portable " if run["segments"][-1].get("numerics") == "portable" else ""
+    threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
+    return f"{portable}{last['dtype']} on {threads}, {last.get('instruction_set') or last['device']}"
+
+
+# Recorded runs of the pipeline.
+
+
+def default_run() -> str:
+    """README: what the default run takes and where it ends."""
+    run = read("default")
+    found, last = run["metrics"], run["computed_on"]
+    return (
+        f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
+        f"{found['parameters'] / 1e6:.1f} million parameters took {found['train_seconds'] / 60:.1f} minutes and "
+        f"ended at **{found['bits_per_byte']:.3f} bits per byte**."
+    )
+
+
+def first_experiment() -> str:
+    """README: the metrics that the first experiment changes, as `dvc metrics diff` prints them."""
+    before, after = (read(name)["metrics"] for name in ("default", "first_experiment"))
+    files = {"train": ("train_loss", "val_loss"), "eval": ("bits_per_byte", "bpb_se", "clean_bpb")}
+    rows = [("Path", "Metric", "HEAD", "workspace", "Change")]
+    for file in sorted(files):
+        for name in files[file]:
+            values = (before[name], after[name], after[name] - before[name])
+            rows.append((f"metrics/{file}.json", name, *(f"{round(value, 5):g}" for value in values)))
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    lines = ["".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(["```text output", *lines, "```"])
+
+
+def results() -> str:
+    """README: one row per recorded run."""
+    rows = []
+    for name, label in (("default", "default: C++ headers"), ("stories", "`stories`: text of known entropy")):
+        run = read(name)
+        found, entropy = run["metrics"], run["evaluation"].get("entropy")
+        floor = f" (entropy of the text: {entropy['floor_bits_per_byte']:.3f})" if entropy else ""
+        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found and not entropy else "–"
+        loss = f"{found['bits_per_byte']:.3f}{floor}"
+        tokens, seconds = f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['train_seconds']:.0f} s"
+        rows.append((label, tokens, loss, clean, computed(run), seconds))
+    head = "run | tokens seen | bits per byte | on clean documents | computed in | training"
+    return table(head, rows)
+
+
+def default_data() -> str:
+    """docs/data.md: the size of the default corpus and of the default model's weights."""
+    run, rows = read("default"), []
+    for split in ("train", "validation"):
+        counts = run["audit"][split]
+        size, density = f"{2 * counts['tokens'] / 1e6:.1f} MB", f"{counts['bytes_per_token']:.2f} bytes"
+        text, tokens = f"{counts['utf8_bytes']:,} bytes", f"{counts['tokens']:,}"
+        rows.append((f"`{split}.bin`", f"{counts['documents']:,}", text, tokens, density, size))
+    head = "file | documents | text | tokens | text per token | size"
+    parameters = run["metrics"]["parameters"]
+    weights = f"{parameters:,} parameters, so each file of weights takes {4e-6 * parameters:.1f} MB."
+    return f"{table(head, rows)}\n\nThe default model has {weights}"
+
+
+def default_evaluation() -> str:
+    """docs/metrics.md: how uncertain and how contaminated the result of the default run is."""
+    run = read("default")
+    found, evaluation, clean = run["metrics"], run["evaluation"], run["evaluation"]["clean"]
+    return (
+        f"The default run, for example, has {found['bits_per_byte']:.3f} bits per byte with overlapping windows and "
+        f"{evaluation['bits_per_byte_side_by_side']:.3f} with windows side by side. Its validation text has "
+        f"{evaluation['documents']} documents of very unequal length, so the standard error is {found['bpb_se']:.2f}. "
+        f"{found['leaked_fraction']:.0%} of its validation tokens are part of a 13-gram that also occurs in the "
+        f"training text. On the {clean['documents']} documents with less than a fifth of such tokens, the same model "
+        f"has {clean['bits_per_byte']:.3f} bits per byte."
+    )
+
+
+def rounding() -> str:
+    """docs/troubleshooting.md: the default run in portable and in fast numerics."""
+    rows = [(computed(run), f"{run['metrics']['bits_per_byte']:.4f}") for run in map(read, ("default", "fast"))]
+    return table("default run computed in | bits per byte", rows)
+
+
+def processors() -> str:
+    """docs/troubleshooting.md: the processors on which `python src prove` ran, and the digests that it found."""
+    golden = json.loads((ROOT / "metrics" / "golden_bits.json").read_text(encoding="utf-8"))
+    present = [list(golden[run]["weights"].values())[-1] for run in ("short", "minute")]
+    threads: dict[tuple, set[int]] = {}
+    for entry in golden["seen_on"]:
+        row = entry["processor"], entry["how"], entry["run"], entry["weights"]
+        threads.setdefault(row, set()).add(entry["threads"])
+    rows = [
+        (
+            name,
+            how,
+            f"`{run}`",
+            ", ".join(map(str, sorted(count))),
+            f"`{digest}`",
+            "yes" if digest in present else "no",
+        )
+        for (name, how, run, digest), count in sorted(threads.items())
+    ]
+    head = "processor | how it was run | run | threads | digest of the weights | of the present code"
+    native = [entry for entry in golden["seen_on"] if entry["how"] == "natively" and entry["weights"] in present]
+    intel = any("Intel" in entry["processor"] for entry in native)
+    warning = "" if intel else "\n\nNo real Intel processor has been tried with the present code."
+    return table(head, rows) + warning
+
+
+# Speed.
+
+
+class Row(NamedTuple):
+    """One comparison: the task, ours, a baseline, and the seconds of the baseline divided by ours."""
+
+    task: str
+    ours: str
+    baseline: str
+    speed_up: dict[str, float]  # median, min, max over the rounds
+
+
+def tokenizing() -> list[Row]:
+    """Return MB of text per second of the whole stage, the best alternative first."""
+    found = read("tokenizing")
+    version, times = found["versions"], found["times_longer_than_ours"]
+    peers = {
+        "datasets_joined": f"datasets {version['datasets']}, batched map, one row of ids per batch",
+        "datasets_batched": f"datasets {version['datasets']}, batched map",
+        "litdata": f"litdata {version['litdata']}, `optimize`",
+        "datatrove": f"datatrove {version['datatrove']}",
+        "nanogpt": f"nanoGPT's `prepare.py`, datasets {version['datasets']}",
+    }
+    rates = {name: f"{rate['median']:.3g} MB/s" for name, rate in found["mb_per_s"].items()}
+    task, ours = f"tokenize {found['text']['utf8_bytes'] / 1e6:,.0f} MB", f"gigatoken {version['gigatoken']}"
+    return [Row(task, f"{ours}: {rates['ours']}", f"{peers[peer]}: {rates[peer]}", times[peer]) for peer in peers]
+
+
+def batches() -> list[Row]:
+    """Return microseconds per batch, the best alternative first."""
+    found = read("batches")
+    version, shape = found["versions"], found["shapes"]["32x512"]
+    peers = {
+        "seed dataset, 0 workers": f"a `Dataset` in torch {version['torch']}'s `DataLoader`",
+        "litdata, 0 workers": f"litdata {version['litdata']}",
+        "nanoGPT get_batch": "nanoGPT's `get_batch`",
+    }
+    took = {name: f"{value['median']:,.0f} µs" for name, value in shape["microseconds_per_batch"].items()}
+    task, times = "a batch of 32 × 512 ids out of 1.2 GB", shape["times_longer_than_ours"]
+    return [Row(task, took["ours"], f"{peers[peer]}: {took[peer]}", times[peer]) for peer in peers]
+
+
+def steps() -> list[Row]:
+    """Return tokens per second of training steps, equal formats first."""
+    found, rows = read("train_step"), []
+    theirs = f"transformers {found['versions']['transformers']}"
+    for question, ours, peer, format_of_ours, peer_in_words in (
+        ("30m", "ours, float32", "transformers, float32", "float32", f"{theirs}, float32"),
+        ("30m", "ours", "transformers, float32", "bfloat16", f"{theirs}, float32"),
+        ("270m", "ours", "transformers, autocast, allocator tuned", "bfloat16", f"{theirs}, bfloat16, our allocator"),
+        ("270m", "ours", "transformers, autocast", "bfloat16", f"{theirs}, bfloat16"),
+    ):
+        step = found["questions"][question]
+        rates = {name: f"{rate:,.0f} tokens/s" for name, rate in step["tokens_per_s"].items()}
+        times = ratios({name: step["seconds"][name] for name in (ours, peer)}, ours)[peer]
+        task = f"a training step of {step['parameters'] / 1e6:.0f} M parameters"
+        rows.append(Row(task, f"{format_of_ours}: {rates[ours]}", f"{peer_in_words}: {rates[peer]}", times))
+    return rows
+
+
+def time_to_loss() -> list[Row]:
+    """Return seconds of training to the last loss of nanoGPT's recipe, over the seeds."""
+    found = read("time_to_loss")
+    seconds = [run["seconds_to_target"] for run in found["runs"] if run["seconds_to_target"]["ours"]]
+    ours, theirs = (summary([run[name] for run in seconds])["median"] for name in ("ours", "reference"))
+    task = f"train to the loss that nanoGPT's recipe has after {found['reference_s']:.0f} s"
+    times = summary([run["reference"] / run["ours"] for run in seconds])
+    baseline = f"nanoGPT's CPU recipe, written again, float32, untuned: {theirs:.0f} s"
+    return [Row(task, f"dtype {found['train']['dtype']}, tuned on this corpus: {ours:.0f} s", baseline, times)]
+
+
+def in_words(times: dict[str, float]) -> str:
+    """Return a median and its range: `3.9 (3.5 to 4.3)`."""
+    digits = 2 if times["median"] < 3 else 1 if times["median"] < 30 else 0
+    median, least, most = (f"{times[name]:.{digits}f}" for name in ("median", "min", "max"))
+    return f"{median} (one run)" if times["min"] == times["max"] else f"{median} ({least} to {most})"
+
+
+def comparisons(rows: list[Row]) -> str:
+    """Return rows as a table."""
+    head = "task | ours | baseline | speed-up"
+    return table(head, [(*row[:3], in_words(row.speed_up)) for row in rows])
+
+
+def speed() -> str:
+    """README: one row per question, with the best alternative and with equal formats."""
+    return comparisons([tokenizing()[0], *steps()[:3], *time_to_loss()])
+
+
+def speeds() -> str:
+    """docs/benchmarks.md: every comparison."""
+    where = f"Measured on {machine('tokenizing')}; batches and training to a loss on {machine('time_to_loss')}."
+    return f"{where}\n\n{comparisons([*tokenizing(), *batches(), *steps(), *time_to_loss()])}"
+
+
+def step() -> str:
+    """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
+    rows, found = [], [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
+    for case in ("ours", "ours, compiled", "ours, float32"):
+        rates = [(each["tokens_per_s"].get(case), each["share_of_bf16_peak"].get(case)) for each in found]
+        cells = [(f"{rate:,.0f} tokens/s", f"{share['median']:.0%}") if rate else ("–", "–") for rate, share in rates]
+        rows.append((case, *cells[0], *cells[1]))
+    head = "30 M parameters, bfloat16 | with AMX | of its bfloat16 peak | without AMX | of its bfloat16 peak"
+    return table(head, rows)
+
+
+def time_curve() -> str:
+    """docs/benchmarks.md: bits per byte after each budget, over the seeds."""
+    found, rows = read("time_to_loss"), []
+    for budget in sorted({*found["budgets_s"], found["reference_s"]}):
+        ours = [p["bits_per_byte"] for run in found["runs"] for p in run["curves"]["ours"] if p["budget_s"] == budget]
+        theirs = [run["curves"]["reference"][-1]["bits_per_byte"] for run in found["runs"]]
+        rows.append((f"{budget:.0f}", spread(ours), spread(theirs if budget == found["reference_s"] else [])))
+    head = "seconds of training | ours, bits per byte | nanoGPT's recipe for a CPU"
+    return f"Smallest and largest of {len(found['runs'])} seeds:\n\n{table(head, rows)}"
+
+
+def spread(values: list[float]) -> str:
+    """Return the smallest and the largest value: `1.662 to 1.674`."""
+    return f"{min(values):.3f} to {max(values):.3f}" if values else "–"
+
+
+def records() -> str:
+    """docs/benchmarks.md: the recipes of speedrun.yaml, each with its change from the recipe before.
+
+    A recipe that was trained again for those that were appended to it has a row for each day.
+    """
+    found, rows, name = read("speedrun"), [], ""
+    for row in found["rows"]:
+        if again := row.get("runs_of_recipe_before"):
+            rows.append(row_of_record(f"{name}, on a later day", again, {}))
+        name = row["recipe"]
+        rows.append(row_of_record(name, row["runs"], row.get("change", {})))
+    head = f"recipe | tokens | seconds | bits per byte, {len(found['seeds'])} seeds | change | p"
+    return f"Measured on {found['machine']}.\n\n{table(head, rows)}"
+
+
+def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
+    """Return a row of that table."""
+    value, p_value, seconds = change.get("value"), change.get("p_value"), [run["seconds"] for run in runs]
+    return (
+        name, f"{runs[0]['tokens']:,}", f"{min(seconds):.0f} to {max(seconds):.0f}",
+        spread([run["bits_per_byte"] for run in runs]), "–" if value is None else f"{value:+.3f}",
+        "–" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}",
+    )  # fmt: skip
+
+
+FRAGMENTS: dict[str, Callable[[], str]] = {
+    "default-run": default_run, "first-experiment": first_experiment, "results": results, "speed": speed,
+    "speeds": speeds, "step": step, "time-to-loss": time_curve, "records": records, "default-data": default_data,
+    "default-evaluation": default_evaluation, "rounding": rounding, "processors": processors,
+}  # fmt: skip
+
+
+def filled(page: str) -> str:
+    """Return a page with every marked place filled in."""
+    return MARKED.sub(lambda mark: f"{mark[1]}\n{FRAGMENTS[mark[2]]().strip()}\n\n{mark[3]}", page)
+
+
+def main() -> int:
+    """Fill in every page, or with --check say which are not up to date, and which fragments are on no page."""
+    check, stale, marked = "--check" in sys.argv, 0, []
+    for path in [ROOT / "README.md", ROOT / "data" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        page = path.read_text(encoding="utf-8")
+        marked += [match[2] for match in MARKED.finditer(page)]
+        if filled(page) != page:
+            stale += 1
+            print(f"{'run `make figures`' if check else 'wrote'}: {path.relative_to(ROOT)}")
+            if not check:
+                write_text(path, filled(page))
+    if sorted(marked) != sorted(FRAGMENTS):
+        sys.exit(f"error: the pages mark {sorted(marked)}, but the fragments are {sorted(FRAGMENTS)}")
+    return int(check and stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
