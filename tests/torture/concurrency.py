@@ -2,15 +2,14 @@
 
     PYTHONPATH=src:tests python tests/torture/concurrency.py [--minutes 10] [--seed 1]
 
-Four lanes run `dvc exp run --temp --force` one after the other, and two workers run DVC's queue, all in one repository
-and mostly with the same seeds of training, so that they share inputs, cache and run folders. Now and then a random
-process of them is killed. At the end nothing may still run; every experiment that DVC recorded must have the outputs
-of the same parameters run alone in another repository; every object of the cache must have its hash; and `dvc repro`,
-once, must bring the outputs of the commit. Where DVC was killed while it had the parameters of an experiment in
-params.yaml, the file is brought back, and counted.
+Four lanes run `dvc exp run --temp --force` one after the other in one repository, mostly with the same seeds, so that
+they share inputs, cache and run folders. Now and then a random process of them is killed. At the end every experiment
+that DVC recorded must have the outputs of the same parameters run alone, every object of the cache must have its hash,
+and `dvc repro`, once, must bring the outputs of the commit.
 """
 
 import argparse
+import contextlib
 import hashlib
 import os
 import random
@@ -31,9 +30,8 @@ from record import record
 from support.train_cases import wait_for
 from support.workspace import Workspace
 
-LANES, QUEUE_WORKERS, SEEDS = 4, 2, 5
+LANES, SEEDS = 4, 5
 PAUSE_S = (15.0, 35.0)  # between two kills
-QUEUE_ENDS_S, ENDS_S = 180, 600  # for the queue to take its last runs; for processes to end
 
 
 def make(folder: Path) -> Workspace:
@@ -77,76 +75,37 @@ def processes_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-class Storm:
-    """The lanes, the queue and the killer, until `end` (time.monotonic())."""
+def lane(workspace: Workspace, number: int, end: float, counts: Counter) -> None:
+    """Run one experiment after the other until `end` (time.monotonic())."""
+    attempt = 0
+    while time.monotonic() < end:
+        name = f"lane{number}-{attempt}-s{1 + attempt % SEEDS}"
+        chosen = ("-n", name, "-S", f"train.seed={seed_of(name)}")
+        done = workspace.run("dvc", "exp", "run", "--temp", "--force", *chosen, check=False)
+        counts["recorded by a lane" if done.returncode == 0 else "ended without a record"] += 1
+        if "Could not override" in done.stderr:
+            # DVC writes the parameters of an experiment into params.yaml for a moment. It was killed meanwhile.
+            workspace.run("git", "restore", "params.yaml", check=False)
+            counts["torn params.yaml"] += 1
+        attempt += 1
 
-    def __init__(self, workspace: Workspace, end: float, seed: int):
-        self.workspace, self.end, self.random = workspace, end, random.Random(seed)
-        self.counts, self.lock = Counter(), threading.Lock()
 
-    def is_over(self) -> bool:
-        return time.monotonic() > self.end
-
-    def count(self, what: str) -> None:
-        with self.lock:
-            self.counts[what] += 1
-
-    def lane(self, number: int) -> None:
-        """Run one experiment after the other."""
-        attempt = 0
-        while not self.is_over():
-            name = f"lane{number}-{attempt}-s{1 + attempt % SEEDS}"
-            chosen = ("-n", name, "-S", f"train.seed={seed_of(name)}")
-            done = self.workspace.run("dvc", "exp", "run", "--temp", "--force", *chosen, check=False)
-            self.count("recorded by a lane" if done.returncode == 0 else "ended without a record")
-            lines = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
-            print(f"{name}: {done.returncode} {lines[0][:100] if done.returncode and lines else ''}", flush=True)
-            if "Could not override" in done.stderr:
-                # DVC writes the parameters of an experiment into params.yaml for a moment. It was killed meanwhile.
-                self.workspace.run("git", "restore", "params.yaml", check=False)
-                self.count("torn params.yaml")
-            attempt += 1
-
-    def queue(self) -> None:
-        """Queue experiments and keep two workers alive."""
-        for number in range(3 * SEEDS):
-            name = f"queue-{number}-s{1 + number % SEEDS}"
-            chosen = ("-n", name, "-S", f"train.seed={seed_of(name)}")
-            command = ("dvc", "exp", "run", "--queue", "--force", *chosen)
-            # It fails if it is killed, or if another process holds DVC's lock.
-            while not self.is_over() and self.workspace.run(*command, check=False).returncode:
-                time.sleep(1)
-        while not self.is_over():
-            self.workspace.run("dvc", "queue", "start", "-j", str(QUEUE_WORKERS), check=False)
-            time.sleep(10)
-
-    def kill(self) -> None:
-        """Kill a random process now and then."""
-        while not self.is_over():
-            time.sleep(self.random.uniform(*PAUSE_S))
-            victims = processes_in(self.workspace.folder)
-            if victims and not self.is_over():
-                try:
-                    self.random.choice(victims).send_signal(signal.SIGKILL)
-                    self.count("killed")
-                except psutil.NoSuchProcess:
-                    continue
-
-    def run(self) -> Counter:
-        """Run all until the end, and return the counts when nothing runs any more."""
-        jobs = [threading.Thread(target=self.lane, args=(number,)) for number in range(LANES)]
-        jobs += [threading.Thread(target=self.queue), threading.Thread(target=self.kill)]
-        for job in jobs:
-            job.start()
-        for job in jobs:
-            job.join()
-        self.workspace.run("dvc", "queue", "stop", check=False)  # workers end after the run they have
-        try:
-            wait_for(lambda: not processes_in(self.workspace.folder), QUEUE_ENDS_S)
-        except AssertionError:
-            self.workspace.run("dvc", "queue", "stop", "--kill", check=False)
-            wait_for(lambda: not processes_in(self.workspace.folder), ENDS_S)
-        return self.counts
+def storm(workspace: Workspace, end: float, seed: int) -> Counter:
+    """Run the lanes and kill a random process now and then; return the counts when nothing runs any more."""
+    counts, rng = Counter(), random.Random(seed)
+    lanes = [threading.Thread(target=lane, args=(workspace, number, end, counts)) for number in range(LANES)]
+    for each in lanes:
+        each.start()
+    while time.monotonic() < end:
+        time.sleep(rng.uniform(*PAUSE_S))
+        if victims := processes_in(workspace.folder):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rng.choice(victims).send_signal(signal.SIGKILL)
+                counts["killed"] += 1
+    for each in lanes:
+        each.join()
+    wait_for(lambda: not processes_in(workspace.folder), 600)
+    return counts
 
 
 def damaged_objects(cache: Path) -> list[str]:
@@ -165,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as base:
         workspace = make(Path(base, "busy"))
         committed = outputs((workspace.folder / "dvc.lock").read_text())
-        counts = Storm(workspace, time.monotonic() + 60 * args.minutes, args.seed).run()
+        counts = storm(workspace, time.monotonic() + 60 * args.minutes, args.seed)
         found = recorded(workspace)
         alone = make(Path(base, "alone"))
         expected = {}

@@ -1,11 +1,11 @@
 """Cut the power after every file operation of every stage, in every way that loses data, and recover.
 
-    PYTHONPATH=src:tests python tests/torture/crash_states.py [--sample | --all]
+    PYTHONPATH=src:tests python tests/torture/crash_states.py [--sample]
 
 For every state of the disk that a cut can leave (disk.py): each final path holds a whole file, old or new; nothing is
 lost that was reported as done; a reader refuses mixed outputs in one sentence; and the same stage, run again, ends with
 the right bytes. States that differ only inside temporary files, which the next writer removes unread, are recovered
-once. --sample tries a token file and a folder only; --all records no figures. The exit status is 1 if anything is lost.
+once. --sample tries a token file and a folder only. The exit status is 1 if anything is lost.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ import lm.core.environment  # noqa: F401 - before NumPy
 import numpy as np
 import shim
 from disk import Disk, joined, temporary_part
+from record import record
 from small_stages import STAGES, Case, Tree, below, copy_of, load_modules, make_cases, read_tree, recover, run
 
 from lm.core.errors import UserError
@@ -32,17 +33,6 @@ from lm.tokens.tokenfile import open_tokens, write_tokens
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 9, "eot_id": 0, "sha256": "ab" * 32}
 NUM_STATES = 4
-MIXTURE = {
-    "data.source": "mixture",
-    "sources.mixture.fetch.parts": ["stories", "more_stories"],
-    "sources.mixture.train.weights": {"stories": 1.0, "more_stories": 1.0},
-    "sources.more_stories": {
-        "fetch": {"kind": "stories", "seed": 2, "num_documents": 30, "num_validation_documents": 10},
-        "train": {"split": "train", "start_char": 0, "num_chars": None},
-        "validation": {"split": "validation", "start_char": 0, "num_chars": None},
-        "prompts": ["Once"],
-    },
-}
 
 
 def write_token_file(ids: range) -> int:
@@ -96,7 +86,7 @@ def read_outputs(case: Case, folder: Path, num_marks: int) -> list[str]:
             saved, newest = min(num_marks, NUM_STATES) - 1, -1 if state is None else state["step"]
             assert newest >= saved, f"step {saved} was saved, the newest state is of step {newest}"
             return []
-        case "fetch" | "fetch of a mixture":
+        case "fetch":
             from lm.text.documents import check_files, files_of, read_manifest
 
             check_files(folder / "data/raw", files_of(read_manifest(folder / "data/raw")))
@@ -187,7 +177,6 @@ def main(argv: list[str]) -> int:
         load_modules()
         cases.append(case_of(save_states, None, NUM_STATES, [".runs/run/state-000000003.pt"]))
         cases += make_cases(list(STAGES))
-        cases += [case for case in make_cases(["resolve", "fetch"], MIXTURE, " of a mixture") if "fetch" in case.name]
     by_case, recovered = Counter(), set()
     for case in cases:
         begun = time.monotonic()
@@ -199,8 +188,6 @@ def main(argv: list[str]) -> int:
         print(f"{case.name}: {by_case[case.name]} states, {time.monotonic() - begun:.0f} s", flush=True)
     figures["states"], figures["recoveries"] = by_case.total(), len(recovered)
     if not argv and not figures["lost"]:
-        from record import record
-
         record("crash_states", {**figures, "by_case": dict(by_case)}, started)
     return int(figures["lost"] > 0)
 

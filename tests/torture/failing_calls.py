@@ -1,11 +1,11 @@
 """Let one call of a stage fail, each in turn: open, write, fsync, rename and mmap, with several errors.
 
-    PYTHONPATH=src:tests python tests/torture/failing_calls.py [--sample | --all]
+    PYTHONPATH=src:tests python tests/torture/failing_calls.py [--sample]
 
 The stage must end with the right outputs, or with one sentence and a code of the catalogue, never with a traceback; it
 leaves no temporary file, and the outputs of the run before; and the same stage, run again, ends with the right outputs.
-Nobody may notice a call that is interrupted (EINTR) or that writes only half. --sample tries one stage; --all records
-no figures. The exit status is 1 if anything is lost.
+Nobody may notice a call that is interrupted (EINTR) or that writes only half. --sample tries one stage. The exit status
+is 1 if anything is lost.
 """
 
 import errno
@@ -18,6 +18,7 @@ import lm.core.environment  # noqa: F401 - before NumPy
 
 import shim
 from disk import temporary_part
+from record import record
 from small_stages import STAGES, Case, Tree, below, copy_of, is_lock, load_modules, make_cases, read_tree, recover, run
 
 ERRORS = {
@@ -81,27 +82,20 @@ def main(argv: list[str]) -> int:
     if not is_sample:
         load_modules()
     for case in make_cases(["resolve"] if is_sample else list(STAGES)):
-        try_faults(case, recovered, figures, by_stage)
+        begun, calls = time.monotonic(), set()
+        for fault in faults_of(case):
+            by_stage[case.name] += 1
+            calls.add(fault[:2])
+            if problem := problem_after(case, fault, recovered, figures):
+                figures["lost"] += 1
+                print(f"LOST: {case.name}, {fault}: {problem}", flush=True)
+        figures["calls"] += len(calls)
+        seconds = time.monotonic() - begun
+        print(f"{case.name}: {len(calls)} calls, {by_stage[case.name]} faults, {seconds:.0f} s", flush=True)
     figures["faults"], figures["recoveries"] = by_stage.total(), len(recovered)
     if not argv and not figures["lost"]:
-        from record import record
-
         record("failing_calls", {**figures, "by_stage": dict(by_stage)}, started)
     return int(figures["lost"] > 0)
-
-
-def try_faults(case: Case, recovered: set, figures: Counter, by_stage: Counter) -> None:
-    """Try all faults of one stage and count them; print what is lost."""
-    begun, calls = time.monotonic(), set()
-    for fault in faults_of(case):
-        by_stage[case.name] += 1
-        calls.add(fault[:2])
-        if problem := problem_after(case, fault, recovered, figures):
-            figures["lost"] += 1
-            print(f"LOST: {case.name}, {fault}: {problem}", flush=True)
-    figures["calls"] += len(calls)
-    seconds = time.monotonic() - begun
-    print(f"{case.name}: {len(calls)} calls, {by_stage[case.name]} faults, {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

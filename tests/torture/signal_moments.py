@@ -3,7 +3,7 @@
     PYTHONPATH=src:tests python tests/torture/signal_moments.py [--moments 200] [--minutes 60]
 
 Each moment runs one stage of the small pipeline below a shell, and sends SIGINT, SIGTERM or SIGKILL to DVC, to the
-stage, to the shell or to the process group. Then every process must end; what dvc.lock records must be what an
+stage or to the process group. Then every process must end; what dvc.lock records must be what an
 undisturbed run gives, and be there; and `dvc repro`, once, must bring the same bytes. DVC does not write its files
 .dvc/tmp/rwlock and dvc.lock atomically: one that a signal left torn is counted, and first deleted or brought back.
 --minutes ends earlier, and records how many moments there were. The exit status is 1 at the first moment that breaks
@@ -34,7 +34,7 @@ from support.train_cases import wait_for
 from support.workspace import Workspace
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-TARGETS = ("dvc", "stage", "shell", "group")
+TARGETS = ("dvc", "stage", "group")
 ENDS_S = 300  # for an orphan on a busy machine to end its stage
 
 
@@ -132,7 +132,7 @@ def send(shell: subprocess.Popen, number: int, target: str) -> bool:
     if target == "group":
         os.killpg(shell.pid, number)
     else:
-        processes[min({"shell": 0, "dvc": 1, "stage": 2}[target], len(processes) - 1)].send_signal(number)
+        processes[min({"dvc": 1, "stage": 2}[target], len(processes) - 1)].send_signal(number)
     return True
 
 

@@ -12,9 +12,8 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import shim
@@ -171,16 +170,16 @@ class Case(NamedTuple):
     right: Tree
 
 
-def make_cases(stages: Collection[str], changes: Mapping = MappingProxyType({}), suffix: str = "") -> list[Case]:
+def make_cases(stages: Collection[str]) -> list[Case]:
     """Run stages of the small pipeline twice, with other data and then with its own; return a case for each."""
     cases = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = stage_folder(Path(temporary).resolve() / "pipeline")
         change_params(folder, {"train.checkpoint_every_s": 0, "train.keep_states": 1}, "runtime.yaml")
-        change_params(folder, SMALL | changes | {"sources.stories.fetch.num_documents": 50, "train.seed": 2})
+        change_params(folder, SMALL | {"sources.stories.fetch.num_documents": 50, "train.seed": 2})
         for stage in stages:
             assert run(main_of(stage), folder).code == 0
-        change_params(folder, SMALL | changes | {"train.seed": 1})
+        change_params(folder, SMALL | {"train.seed": 1})
         for stage in stages:
             outputs = outputs_of(stage)
             wanted = [*inputs_of(stage), *outputs]
@@ -188,7 +187,7 @@ def make_cases(stages: Collection[str], changes: Mapping = MappingProxyType({}),
             before = {name: content for name, content in tree.items() if content is None or is_below(name, wanted)}
             ended = run(main_of(stage), folder)
             assert ended.code == 0, ended.err
-            cases.append(Case(stage + suffix, main_of(stage), before, outputs, below(read_tree(folder), outputs)))
+            cases.append(Case(stage, main_of(stage), before, outputs, below(read_tree(folder), outputs)))
     return cases
 
 
