@@ -21,66 +21,40 @@ from lm.core.files import atomic_folder, output_lock, read_json, write_json
 from lm.core.params import coerce, read_section
 from lm.text.documents import MANIFEST, parts_of
 from lm.text.parts import describe_part, is_whole, key_of, link_files, remove_others
-from lm.text.sources.local import LocalFetch, LocalPath, fetch_local, link_into_copy
-from lm.text.sources.stories.grammar import StoriesFetch, fetch_stories
-from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
+from lm.text.sources.kinds import SourceFetch, fetch_source
+from lm.text.sources.local import LocalPath, link_into_copy
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
 
 
-def fetch_source(name: str, fetch: dict, local_path: Path, folder: Path) -> dict:
-    """Fill `folder` from the source `name`, defined by `fetch`, a section of presets.yaml; return its manifest."""
-    section = f"sources.{name}.fetch"
-    read = lambda section_type: coerce(fetch, section_type, section, PRESETS)  # noqa: E731
-    match fetch["kind"]:
-        case "torch_headers":
-            fetched = fetch_torch_headers(read(TorchHeadersFetch), folder)
-        case "stories":
-            fetched = fetch_stories(read(StoriesFetch), folder)
-        case "local":
-            fetched = fetch_local(read(LocalFetch), local_path, folder)
-        case "hub":
-            from lm.text.sources.hub import HubFetch, fetch_hub  # importing the hub's client takes a second
-
-            fetched = fetch_hub(read(HubFetch), folder)
-        case "datasets":
-            from lm.text.sources.hub_datasets import DatasetsFetch, fetch_datasets
-
-            fetched = fetch_datasets(read(DatasetsFetch), folder)
-        case unknown:
-            known = "torch_headers, stories, local, hub, datasets, mixture"
-            raise ParamsError(f"{PRESETS}: {section}.kind is {unknown!r}; it must be one of {known}")
-    manifest = {"format_version": 1, "source": name, **fetched}
-    write_json(folder / MANIFEST, manifest)
-    return manifest
-
-
-def fetch_part(name: str, fetch: dict, local_path: Path, folder: Path, kept_parts: Path) -> dict:
-    """Fill `folder` with a part of a mixture, from `kept_parts` if its definition is unchanged; return its manifest."""
-    if fetch["kind"] == "local":  # its files may have changed
-        folder.mkdir()
-        return fetch_source(name, fetch, local_path, folder)
-    kept = kept_parts / key_of(name, fetch)
-    if is_whole(kept):
-        print(f"{name}: unchanged, kept")
-    else:
-        with atomic_folder(kept) as fetched:
-            fetch_source(name, fetch, local_path, fetched)
-    link_files(kept, folder)
-    return read_json(folder / MANIFEST)
+def fetch_into(name: str, fetch: dict, local_path: Path, folder: Path) -> dict:
+    """Fill `folder` with the source that resolve has described by `fetch`; return its manifest."""
+    return fetch_source(name, coerce(fetch, SourceFetch, f"sources.{name}.fetch", PRESETS), local_path, folder)
 
 
 def fetch_mixture(definition: dict, local_path: Path, folder: Path) -> dict:
-    """Fill `folder` with one folder for each part, write the manifest and return it."""
-    # Experiments of `--queue` and `--temp` run in copies of the repository and share the parts.
+    """Fill `folder` with one folder for each source of the mixture, write the manifest and return it."""
+    # Experiments of `--queue` and `--temp` run in copies of the repository and share the sources.
     kept_parts = Path(os.environ.get("DVC_ROOT", ".")) / ".parts"
+    keys = {name: key_of(name, source["fetch"]) for name, source in definition["parts"].items()}
     manifests = {}
     with output_lock(kept_parts, wait=True):
-        for name, part in definition["parts"].items():
-            fetched = fetch_part(name, part["fetch"], local_path, folder / name, kept_parts)
+        for name, source in definition["parts"].items():
+            kept = kept_parts / keys[name]
+            if source["fetch"]["kind"] == "local":  # its files may have changed
+                (folder / name).mkdir()
+                fetch_into(name, source["fetch"], local_path, folder / name)
+            else:
+                if is_whole(kept):
+                    print(f"{name}: unchanged, kept")
+                else:
+                    with atomic_folder(kept) as fetched:
+                        fetch_into(name, source["fetch"], local_path, fetched)
+                link_files(kept, folder / name)
+            described = describe_part(read_json(folder / name / MANIFEST), name)
             (folder / name / MANIFEST).unlink()
-            manifests[name] = describe_part(fetched, name) | {"train": part["train"], "validation": part["validation"]}
-        remove_others(kept_parts, [key_of(name, part["fetch"]) for name, part in definition["parts"].items()])
+            manifests[name] = described | {"train": source["train"], "validation": source["validation"]}
+        remove_others(kept_parts, keys.values())
     manifest = {"format_version": 1, "source": definition["source"], "kind": "mixture", "parts": manifests}
     write_json(folder / MANIFEST, manifest)
     return manifest
@@ -117,13 +91,15 @@ def main(argv: list[str]) -> None:
         if is_mixture:
             manifest = fetch_mixture(definition, local_path, folder)
         else:
-            manifest = fetch_source(source, definition["parts"][source]["fetch"], local_path, folder)
+            manifest = fetch_into(source, definition["parts"][source]["fetch"], local_path, folder)
 
     # Report what each split holds.
     for name, part in parts_of(manifest).items():
         for split, entry in part["splits"].items():
             place = f"{name}, {split}" if is_mixture else split
-            print(f"{place}: {entry['documents']:,} documents, {entry['characters']:,} characters")
+            dropped = ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count)
+            counted = f"{entry['documents']:,} documents, {entry['characters']:,} characters"
+            print(f"{place}: {counted}{f'; rows left out: {dropped}' if dropped else ''}")
 
 
 if __name__ == "__main__":

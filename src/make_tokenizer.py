@@ -17,6 +17,7 @@ from lm.core.params import needed, read_section
 from lm.text.documents import MANIFEST, iter_texts
 from lm.text.selection import describe_selection, read_dropped
 from lm.text.slices import AnySlice
+from lm.text.sources.hub import check_repository
 from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained
 from lm.tokenizer.load import MAX_TOKEN_ID
 
@@ -53,8 +54,6 @@ class HuggingFaceParams:
     revision: str
 
     def __post_init__(self):
-        from lm.text.sources.hub import check_repository  # slow to import: the hub's client
-
         check_repository(self.repo, self.revision)
 
 

@@ -21,6 +21,7 @@ from lm.core.files import output_lock, write_json
 from lm.core.params import find_problems, needed, read_section, read_yaml
 from lm.text.rules import Selection
 from lm.text.slices import AnySlice, MixedSlice, Slice, check_weights, refuse_overlap
+from lm.text.sources.kinds import SourceFetch
 from lm.text.sources.local import LocalPath
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
@@ -40,6 +41,9 @@ class MixtureFetch:
             needed(self.parts.count(name) == 1, "parts", f"a list with {name!r} twice", "each once, with a weight")
 
 
+AnyFetch = SourceFetch | MixtureFetch
+
+
 def check_parameters(source: str) -> None:
     """Raise ParamsError with all that any stage would refuse in its own sections, before text is fetched or tokenized.
 
@@ -57,7 +61,8 @@ def check_parameters(source: str) -> None:
     if not find_problems(PARAMS, names):
         selection, tokenizer, model = (read_yaml(PARAMS)[name.removesuffix(".name")]["name"] for name in names)
         problems += find_problems(PRESETS, {
-            f"sources.{source}.train": AnySlice, f"sources.{source}.validation": Slice,
+            f"sources.{source}.fetch": AnyFetch, f"sources.{source}.train": AnySlice,
+            f"sources.{source}.validation": Slice,
             f"sources.{source}.prompts": tuple[str, ...], f"selections.{selection}": Selection,
             f"tokenizers.{tokenizer}": later("make_tokenizer", "TokenizerParams"),
             f"models.{model}": later("lm.model.gemma3", "ModelParams"),
@@ -71,25 +76,22 @@ def check_parameters(source: str) -> None:
         raise ParamsError("\n".join(problems))
 
 
-def kind_of(source: str) -> str:
-    """Return the kind of a source."""
-    return read_section(PRESETS, f"sources.{source}.fetch.kind", str)
-
-
-def definitions_of_parts(source: str) -> dict[str, dict]:
-    """Return the definition and the slices of each part of a mixture. Raise ParamsError for what does not fit."""
+def definitions_of_parts(source: str, names: tuple[str, ...]) -> dict[str, dict]:
+    """Return the definition and the slices of each source of a mixture. Raise ParamsError for what does not fit."""
     where = f"{PRESETS}: sources.{source}"
     parts = {}
-    for name in read_section(PRESETS, f"sources.{source}.fetch", MixtureFetch).parts:
-        if name not in read_section(PRESETS, "sources", dict):
+    for name in names:
+        presets = read_section(PRESETS, "sources", dict)
+        if name not in presets:
             raise ParamsError(f"{where}.fetch.parts names {name!r}, which is not a source of {PRESETS}")
-        if kind_of(name) == "mixture":
+        fetch = read_section(PRESETS, f"sources.{name}.fetch", AnyFetch)
+        if isinstance(fetch, MixtureFetch):
             raise ParamsError(f"{where}.fetch.parts names {name!r}, a mixture itself; name its parts instead")
         train = read_section(PRESETS, f"sources.{name}.train", Slice)
         validation = read_section(PRESETS, f"sources.{name}.validation", Slice)
         refuse_overlap(train, validation, f"{PRESETS}: sources.{name}")
-        slices = {"train": dataclasses.asdict(train), "validation": dataclasses.asdict(validation)}
-        parts[name] = {"fetch": read_section(PRESETS, f"sources.{name}.fetch", dict), **slices}
+        sections = {"fetch": fetch, "train": train, "validation": validation}
+        parts[name] = {key: dataclasses.asdict(section) for key, section in sections.items()}
     # The weights are checked before anything is fetched; only the stages that read them depend on them.
     check_weights(read_section(PRESETS, f"sources.{source}.train", MixedSlice).weights, parts, where)
     return parts
@@ -105,19 +107,15 @@ def main(argv: list[str]) -> None:
     # Check what all stages will read. Look the source up, and the parts of a mixture.
     source = read_section(PARAMS, "data.source", str)
     check_parameters(source)
-    kind = kind_of(source)
-    if kind == "mixture":
-        parts = definitions_of_parts(source)
+    fetch = read_section(PRESETS, f"sources.{source}.fetch", AnyFetch)
+    if isinstance(fetch, MixtureFetch):
+        parts = definitions_of_parts(source, fetch.parts)
     else:
-        parts = {source: {"fetch": read_section(PRESETS, f"sources.{source}.fetch", dict)}}
+        parts = {source: {"fetch": dataclasses.asdict(fetch)}}
 
-    # Write them.
     with output_lock(path):
-        try:
-            write_json(path, {"source": source, "kind": kind, "parts": parts})
-        except (TypeError, ValueError) as error:
-            raise ParamsError(f"{PRESETS}: sources.{source}: a value fits into no JSON file ({error})") from None
-    print(f"{path}: {source}, of kind {kind}" + (f": {', '.join(parts)}" if kind == "mixture" else ""))
+        write_json(path, {"source": source, "kind": fetch.kind, "parts": parts})
+    print(f"{path}: {source}, of kind {fetch.kind}" + (f": {', '.join(parts)}" if fetch.kind == "mixture" else ""))
 
 
 if __name__ == "__main__":

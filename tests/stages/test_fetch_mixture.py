@@ -177,13 +177,14 @@ def test_another_disk_gets_copies(project, kept, monkeypatch):
 KILLED = """
 import os, signal, sys
 import fetch
-original = fetch.fetch_stories
+from lm.text.sources import kinds
+original = kinds.fetch_stories
 def fetch_stories(section, folder):
     described = original(section, folder)
     if section.seed == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return described
-fetch.fetch_stories = fetch_stories
+kinds.fetch_stories = fetch_stories
 sys.exit(fetch.main(sys.argv[1:]))
 """
 

@@ -60,11 +60,17 @@ def open_parquet(path: Path, column: str, name: str | None = None) -> pq.Parquet
     if column not in schema.names:
         columns = ", ".join(schema.names)
         raise DataError(f"{name}: has no column {column!r}; its columns are {columns}; set fetch.column to one of them")
-    text_type = schema.field(column).type
-    values = text_type.value_type if pa.types.is_dictionary(text_type) else text_type
-    if values not in (*STRINGS, pa.string_view()):
-        raise DataError(f"{name}: column {column!r} holds {text_type}, not strings")
+    if schema.names.count(column) > 1:
+        raise DataError(f"{name}: has several columns named {column!r}; rename all but one")
+    if not _holds_strings(kind := schema.field(column).type):
+        usable = ", ".join(field.name for field in schema if _holds_strings(field.type))
+        remedy = f"set fetch.column to one that does: {usable}" if usable else "convert it, or remove the file"
+        raise DataError(f"{name}: column {column!r} holds {kind}, not strings; {remedy}")
     return file
+
+
+def _holds_strings(kind: pa.DataType) -> bool:
+    return (kind.value_type if pa.types.is_dictionary(kind) else kind) in (*STRINGS, pa.string_view())
 
 
 def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Iterator[pa.RecordBatch]:

@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from huggingface_hub import get_hf_file_metadata, hf_hub_url
-from huggingface_hub.errors import RemoteEntryNotFoundError
-
 from lm.core.errors import DataError, EnvironmentFailure
 from lm.text.parquet import describe_split, write_documents
-from lm.text.sources.hub import check_repository, check_splits, download, explained, patiently, resolve_commit
+from lm.text.sources.hub import check_repository, check_splits
 
 ROWS_PER_READ = 1000
 
@@ -36,9 +33,11 @@ class DatasetsFetch:
 
 def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
     """Write the text column of each split below `folder` and return the manifest; a missing one raises DataError."""
+    from lm.text.sources.hub_client import resolve_commit
+
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
     with _one_sentence(fetch, commit):
-        builder = _cached_builder(fetch, commit) or _prepared_builder(fetch, commit)
+        builder = _prepared_builder(fetch, commit)
         for split, source_split in fetch.splits.items():
             write_documents(folder / split / "0000.parquet", _texts(builder.as_dataset(split=source_split), fetch))
     origin = {"kind": fetch.kind, "repo": fetch.repo, "revision": fetch.revision, "commit": commit}
@@ -46,27 +45,15 @@ def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
     return {**origin, "config": fetch.config, "column": "text", "splits": splits}
 
 
-def _cached_builder(fetch: DatasetsFetch, commit: str) -> Any:
-    """Return the DatasetBuilder if `datasets` has this commit in its cache, else None; make no network call."""
-    from datasets import config, load_dataset_builder
-
-    offline, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, True
-    try:
-        builder = load_dataset_builder(fetch.repo, fetch.config)
-    except (OSError, ValueError):
-        return None
-    finally:
-        config.HF_HUB_OFFLINE = offline
-    return builder if builder.hash == commit else None
-
-
 def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
     """Download and verify the files at the commit, prepare the rows in the cache and return the DatasetBuilder."""
     import datasets
 
-    readme = hf_hub_url(fetch.repo, "README.md", repo_type="dataset", revision=commit)
-    with contextlib.suppress(RemoteEntryNotFoundError):
-        patiently(lambda: get_hf_file_metadata(readme))  # fail at once: `datasets` tries for minutes
+    from lm.text.sources.hub_client import download, errors, hf, retry
+
+    readme = hf.hf_hub_url(fetch.repo, "README.md", repo_type="dataset", revision=commit)
+    with contextlib.suppress(errors.RemoteEntryNotFoundError):
+        retry(lambda: hf.get_hf_file_metadata(readme))  # fail at once, with our sentence: `datasets` tries for minutes
     builder = datasets.load_dataset_builder(fetch.repo, fetch.config, revision=commit)
     if builder.hash != commit:  # without the hub, `datasets` takes any cached commit
         raise EnvironmentFailure(f"{fetch.repo}: found commit {builder.hash}, needed: {commit}; run again")
@@ -95,6 +82,8 @@ def _one_sentence(fetch: DatasetsFetch, commit: str) -> Iterator[None]:
     """Silence `datasets` without a terminal, and turn its exceptions into a DataError with one sentence."""
     import datasets
     from datasets.exceptions import DatasetsError
+
+    from lm.text.sources.hub_client import explained
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     if not sys.stderr.isatty():

@@ -21,16 +21,19 @@ from typing import Any, Literal
 import pyarrow as pa
 from tqdm import tqdm
 
-from lm.core.errors import DataError
+from lm.core.errors import DataError, EnvironmentFailure
 from lm.core.params import needed
 from lm.text.parquet import describe_split, iter_batches, write_documents
 from lm.text.splits import MAX_OVERSHOOT, SplitParams, choose_validation, digest, in_batches
 
 REPLACEMENT = "\ufffd"
 MAX_UNREADABLE_FRACTION = 0.1  # of a file's characters: U+FFFD for invalid bytes, and NUL
+MAX_PIECE_BYTES = 2**31 - 1  # of a line, or of a file without lines: a document of Arrow cannot be larger
+TOO_LARGE = f"more than {MAX_PIECE_BYTES:,} bytes, more than a document can have; cut it into smaller files"
+MAX_LISTED = 10  # files that cannot be read
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 SPLIT_AT_BLANK_LINES = """`dvc exp run -S data.source=local -S 'presets.yaml:sources.local.fetch.separator="\\n\\n"'`"""
-csv.field_size_limit(sys.maxsize)
+csv.field_size_limit(MAX_PIECE_BYTES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,20 +99,33 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
 
 
 def find_files(path: Path, include: str) -> list[Path]:
-    """Return the visible files in path order. Raise DataError if there are none, or a link that DVC does not follow."""
+    """Return the visible files in path order. Raise DataError if there are none, or for one that is no file."""
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise DataError(f"local.path is {path}, which does not exist; put text there or change the path")
     is_hidden = lambda file: any(p.startswith(".") for p in file.relative_to(path).parts)  # noqa: E731
-    for link in path.rglob("*"):
-        if link.is_symlink() and not link.is_file() and not is_hidden(link):
-            problem = f"links to the folder {link.resolve()}; set local.path to that folder, or copy it"
-            raise DataError(f"{link}: {problem if link.is_dir() else 'links to nothing; remove it'}")
-    files = sorted(file for file in path.glob(include) if file.is_file() and not is_hidden(file))
+    visible = [file for file in path.rglob("*") if not is_hidden(file)]
+    for file in visible:
+        if problem := _problem_of(file):
+            raise DataError(f"{file}: {problem}")
+    files = sorted(set(visible) & {file for file in path.glob(include) if file.is_file()})
     if not files:
         raise DataError(f"{path}: no file matches {include!r} (sources.local.fetch.include); put text there")
     return files
+
+
+def _problem_of(file: Path) -> str | None:
+    """Return why DVC or this stage cannot take an entry of a folder, None if it can."""
+    if any("\udc80" <= character <= "\udcff" for character in file.name):  # how Python reads other bytes
+        return f"the name {os.fsencode(file.name)!r} is not UTF-8; rename it"
+    if file.is_file() or (file.is_dir() and not file.is_symlink()):
+        return None
+    if file.is_dir():
+        return f"links to the folder {file.resolve()}; set local.path to that folder, or copy it"
+    if not file.exists():
+        return "links to nothing, or in a circle; remove it"
+    return "is a pipe or a device, needed: a file; remove it"
 
 
 def _choose_validation(files: list[Path], fetch: LocalFetch, params: SplitParams) -> frozenset[bytes]:
@@ -133,9 +149,26 @@ def _choose_validation(files: list[Path], fetch: LocalFetch, params: SplitParams
 
 
 def _documents(files: list[Path], fetch: LocalFetch, replaced: Counter) -> Iterator[str | None]:
-    """Yield every document, null and empty ones too; count the replaced characters of each file."""
+    """Yield every document, null and empty ones too; count the replaced characters of each file.
+
+    Raise DataError at the end if files cannot be read, with the first problem of each of the first ten.
+    """
+    problems = []
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
-        yield from read_documents(path, fetch.column, fetch.separator, replaced)
+        try:
+            for text in read_documents(path, fetch.column, fetch.separator, replaced):
+                if not problems:  # else the rest is read only for its problems
+                    yield text
+        except DataError as error:
+            problems.append(str(error))
+        except MemoryError:
+            raise EnvironmentFailure(f"{path}: does not fit into memory; cut it into smaller files") from None
+    if len(problems) == 1:
+        raise DataError(f"{problems[0]}, or leave it out with sources.local.fetch.include")
+    if problems:
+        remedy = "correct or remove them, or leave them out with sources.local.fetch.include"
+        count = f"{len(problems)} of {len(files)} files cannot be read; {remedy}"
+        raise DataError("\n".join([*problems[:MAX_LISTED], f"local.path: {count}"]))
 
 
 def read_documents(path: Path, column: str, separator: str | None, replaced: Counter) -> Iterator[str | None]:
@@ -154,13 +187,16 @@ def read_documents(path: Path, column: str, separator: str | None, replaced: Cou
             lines = (line.replace("\r\n", "\n") for line in _lines(path, file, replaced))
             table = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
             try:
-                if column not in (table.fieldnames or ()):
-                    raise DataError(_no_column(path, "the first line", column, table.fieldnames or ()))
+                names = list(table.fieldnames or ())
+                if column not in names:
+                    raise DataError(_no_column(path, "the first line", column, names))
+                if names.count(column) > 1:
+                    raise DataError(f"{path}: several columns are named {column!r}; rename all but one")
                 yield from (row[column] for row in table)
             except csv.Error as error:
                 raise DataError(f"{path}: line {table.reader.line_num}: {error}; correct or remove the file") from None
         else:
-            text = _plain_text(path, file.read(), replaced)
+            text = _plain_text(path, _read_whole(path, file), replaced)
             if suffix == ".json" and text.lstrip().startswith("["):
                 items = enumerate(_parse_json(path, "the array", text), 1)
                 yield from (_json_text(path, f"item {i}", item, column, replaced) for i, item in items)
@@ -211,8 +247,26 @@ def _lines(path: Path, file: io.BufferedReader, replaced: Counter) -> Iterator[s
     """Return the decoded lines of a file; UTF-16 is read whole."""
     encoding = _encoding(file.peek(2))
     if encoding == "utf-16":
-        return io.StringIO(_decode(path, file.read(), encoding, replaced))
-    return (_decode(path, line, encoding, replaced) for line in file)
+        return io.StringIO(_decode(path, _read_whole(path, file), encoding, replaced))
+    lines = iter(lambda: _read_line(path, file), b"")
+    return (_decode(path, line, encoding, replaced) for line in lines)
+
+
+def _read_line(path: Path, file: io.BufferedReader) -> bytes:
+    """Return the next line of a file, empty at its end. Raise DataError if it is too long for a document."""
+    if len(line := file.readline(MAX_PIECE_BYTES + 1)) > MAX_PIECE_BYTES:
+        raise DataError(f"{path}: a line has {TOO_LARGE}")
+    return line
+
+
+def _read_whole(path: Path, file: io.BufferedReader) -> bytes:
+    """Return all bytes of a file. Raise DataError if they are too many, as a small compressed file may hide."""
+    content = bytearray()
+    while block := file.read(1 << 20):
+        content += block
+        if len(content) > MAX_PIECE_BYTES:
+            raise DataError(f"{path}: has {TOO_LARGE}")
+    return bytes(content)
 
 
 def _parse_json(path: Path, place: str, text: str) -> Any:

@@ -3,7 +3,9 @@
 import codecs
 import gzip
 import json
+import os
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -129,13 +131,23 @@ def test_links_that_dvc_does_not_follow_are_refused(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/file.txt").symlink_to(tmp_path / "real/a.txt")
     assert find_files(tmp_path / "in", "**/*") == [tmp_path / "in/file.txt"]
-    link = tmp_path / "in/link"
-    link.symlink_to(tmp_path / "real")
-    with pytest.raises(DataError, match=f"{link}: links to the folder {tmp_path}/real; set local.path to that"):
+    cases = {
+        tmp_path / "real": f"links to the folder {tmp_path}/real; set local.path to that",
+        tmp_path / "nowhere": "links to nothing, or in a circle; remove it",
+        tmp_path / "in/link": "links to nothing, or in a circle; remove it",
+        Path("/dev/zero"): "is a pipe or a device, needed: a file; remove it",
+    }
+    for target, sentence in cases.items():
+        link = tmp_path / "in/link"
+        link.symlink_to(target)
+        with pytest.raises(DataError, match=f"{link}: {sentence}"):
+            find_files(tmp_path / "in", "*.txt")
+        link.unlink()
+    os.mkfifo(tmp_path / "in/pipe")
+    with pytest.raises(DataError, match=r"in/pipe: is a pipe or a device, needed: a file; remove it"):
         find_files(tmp_path / "in", "*.txt")
-    link.unlink()
-    link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=f"{link}: links to nothing; remove it"):
+    (tmp_path / "in/pipe").rename(tmp_path / "in" / os.fsdecode(b"\xff.txt"))
+    with pytest.raises(DataError, match=r"the name b'\\xff.txt' is not UTF-8; rename it"):
         find_files(tmp_path / "in", "*.txt")
 
 
