@@ -24,7 +24,7 @@ from extras.formats.stream import Stream, bin_stream, checked, narrowed
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock, sha256_file
 from lm.tokenizer.load import Tokenizer, describe_tokenizer, load_tokenizer
-from lm.tokens.tokenfile import DTYPES, describe_tokens, sidecar_path, write_tokens
+from lm.tokens.tokenfile import DTYPES, describe_tokens, write_tokens
 from tools.common.arguments import tool_parser
 
 # The options that apply to one output format only.
@@ -52,8 +52,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def format_of(path: Path) -> str:
     """Return ".bin", ".npy" or "dumps"; raise ParamsError for another suffix."""
-    if path.suffix == ".bin" and sidecar_path(path).exists():  # shards are a folder too
-        return ".bin"
     if path.is_dir() or not path.suffix:
         return "dumps"
     if path.suffix not in (".bin", ".npy"):

@@ -46,8 +46,7 @@ def bin_stream(path: Path, dtype: str) -> Stream:
             # Mapped again for each block, so that memory that was read does not stay resident.
             yield map_ids(path, described)[start : start + BLOCK_TOKENS]
 
-    # Shards belong to the file, not to the stream.
-    return Stream(path, blocks, meta and {key: meta[key] for key in meta if key != "shards"})
+    return Stream(path, blocks, meta)
 
 
 def padding_of(rows: np.ndarray, pad_token: int) -> np.ndarray:

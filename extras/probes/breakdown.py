@@ -7,7 +7,6 @@ import numpy as np
 from extras.probes.calibration import calibrate
 from lm.evaluate.documents import summarize_documents
 from lm.model.gemma3 import Gemma3Model
-from lm.tokens.shards import ShardedIds
 from lm.tokens.tokenfile import TokenFile, blocks_of
 
 DECADES = 10 ** np.arange(16)
@@ -37,7 +36,7 @@ def count_ids(tokens: TokenFile) -> np.ndarray:
     return counts
 
 
-def loss_by_frequency(losses: np.ndarray, ids: np.ndarray | ShardedIds, train_counts: np.ndarray) -> list[dict]:
+def loss_by_frequency(losses: np.ndarray, ids: np.ndarray, train_counts: np.ndarray) -> list[dict]:
     """Return a row for each decade of the training count of a token: 0, 1-9, 10-99, …
 
     `losses` (N,) in nats are of ids (N,), `train_counts` (V,) as `count_ids`. A row has the ids of the decade, their

@@ -17,7 +17,6 @@ from extras.probes.derivation import Derivation, derive
 from lm.core.errors import DataError
 from lm.text.sources.stories.grammar import FORMS, Field
 from lm.tokenizer.load import Tokenizer
-from lm.tokens.shards import ShardedIds
 from lm.tokens.tokenfile import TokenFile
 
 PERSONS = ("hero", "friend", "pet", "elder", "neighbor")
@@ -55,7 +54,7 @@ def split_by_phenomenon(losses: np.ndarray, validation: TokenFile, tokenizer: To
         return {}
 
 
-def split_loss(losses: np.ndarray, ids: np.ndarray | ShardedIds, spans: np.ndarray, tokenizer: Tokenizer) -> Totals:
+def split_loss(losses: np.ndarray, ids: np.ndarray, spans: np.ndarray, tokenizer: Tokenizer) -> Totals:
     """Return the totals of stories by phenomenon, given losses (N,) in nats of ids (N,), and documents' spans (D, 2).
 
     Raises DataError if a document is not a story of the grammar, or its tokens have other bytes than its text.

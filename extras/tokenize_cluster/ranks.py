@@ -11,6 +11,7 @@ one process. A finished rank is recognised by the origin in its sidecar.
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from lm.tokenizer.encoding import encode_here, encode_in_thread, write_fast
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
-from lm.tokens.tokenfile import DTYPES, Shard, join_shards, sidecar_path, write_tokens
+from lm.tokens.tokenfile import DTYPES, blocks_of, check_hash, map_ids, sidecar_path, write_tokens
 
 # The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
@@ -188,16 +189,25 @@ def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:
-    """Join the ranks' files, if their bytes are unchanged, as shards of one token file; return its sidecar."""
-    tokenizer, paths = load_tokenizer(job.tokenizer), [job.path(rank) for rank in job.ranks]
-    records = [read_json(sidecar_path(path)) for path in paths]
-    shards = [Shard(path, r["tokens"], r["sha256"]) for path, r in zip(paths, records, strict=True) if r["tokens"]]
-    if not shards:
+    """Write the ids of all ranks into one token file and return its sidecar.
+
+    Raise IntegrityError if a rank's bytes have changed since it wrote them, NoDocument if the ranks hold no id.
+    """
+    tokenizer, tally = load_tokenizer(job.tokenizer), Tally()
+    records = [(job.path(rank), read_json(sidecar_path(job.path(rank)))) for rank in job.ranks]
+    if not any(record["tokens"] for _, record in records):
         lacking = f"no document of split {job.slice.split!r} begins in characters"
         place = f"{job.slice.start_char} to {job.slice.end_char}"
         raise NoDocument(f"sources.{job.manifest['source']}: {lacking} {place}; widen the range")
-    tally = Tally()
-    for record in records:
+    for _, record in records:
         tally.add(Tally(**{name: record[name] for name in vars(tally)}))
-    described = tally.describe(tokenizer, job.slice, job.source)
-    return join_shards(out, shards, tokenizer.meta["dtype"], described)
+
+    def ids() -> Iterator[np.ndarray]:
+        for path, record in records:
+            digest = hashlib.sha256()
+            for _, block in blocks_of(map_ids(path, record)) if record["tokens"] else ():
+                digest.update(block)
+                yield block
+            check_hash(path, digest.hexdigest(), record["sha256"], "remove it, and run the same command again")
+
+    return write_tokens(out, ids(), tokenizer.meta["dtype"], lambda: tally.describe(tokenizer, job.slice, job.source))

@@ -1,4 +1,4 @@
-"""Tokenize a split in ranks under datatrove (local, Slurm or Ray) into the shards of one token file.
+"""Tokenize a split in ranks under datatrove (local, Slurm or Ray) into one token file.
 
     python src tokenize_cluster train --ranks 64 --workers 8
     python src tokenize_cluster train --ranks 64 --executor slurm --option time=1:00:00 --option partition=cpu
@@ -137,7 +137,6 @@ def main(argv: list[str]) -> None:
         if num_left:
             failed = f"{num_left} of {len(job.ranks)} ranks failed, see {args.folder}/logs"
             raise EnvironmentFailure(f"{failed}; the same command again runs only those")
-        # Join the ranks' files as shards of one token file.
+        # Join the ranks' files.
         meta = join_ranks(job, args.out)
-    size = f"{meta['tokens']:,} tokens in {len(meta['shards'])} shards"
-    print(f"{args.out}: {size}; `dvc commit -f {STAGES[args.split]}` records it")
+    print(f"{args.out}: {meta['tokens']:,} tokens; `dvc commit -f {STAGES[args.split]}` records it")

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -29,6 +30,7 @@ BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
 MARKED = re.compile(r"^<!-- figures:[\w-]+ -->\n.*?^<!-- end -->$", re.M | re.S)
 PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
+TOOLS = runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"]
 OTHERS = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "faults" / "README.md"]
 TOLERANCE = 0.01  # bits per byte, as docs/troubleshooting.md says of fast numerics
 MAX_README_LINES = 200
@@ -103,12 +105,7 @@ def run_block(workspace, language, code):
 
 def run_tool(workspace, name, *arguments):
     """Call the tool as src/__main__.py does."""
-    path, *_ = [
-        *ROOT.glob(f"src/tools/{name}.py"),
-        *ROOT.glob(f"src/tools/{name}/cli.py"),
-        *ROOT.glob(f"extras/*/{name}.py"),
-    ]
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("src.")
+    module = ".".join(TOOLS[name].relative_to(ROOT).with_suffix("").parts).removeprefix("src.")
     with contextlib.chdir(workspace.folder):
         assert importlib.import_module(module).main([*arguments]) == 0, name
 

@@ -9,7 +9,6 @@ from lm.evaluate.generation import generate
 from lm.model.gemma3 import Gemma3Model
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.ngrams import copies, ngram_hashes
-from lm.tokens.shards import ShardedIds
 
 COPIED_TOKENS = 8  # equal runs of at least this length count as copied
 REPEATED_TOKENS = 4
@@ -35,7 +34,7 @@ def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int,
     return Sample(prompt, prompt + tokenizer.decode(ids), np.array(ids, np.int64), ended)
 
 
-def measure(samples: list[Sample], train_ids: np.ndarray | ShardedIds) -> list[dict]:
+def measure(samples: list[Sample], train_ids: np.ndarray) -> list[dict]:
     """Return for each sample its longest copy from train_ids (M,) in tokens, and the fractions of its
     COPIED_TOKENS-grams that train_ids does not contain and of its REPEATED_TOKENS-grams that occur in it before."""
     copied = copies([sample.ids for sample in samples], train_ids, COPIED_TOKENS)

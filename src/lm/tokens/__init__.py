@@ -1,1 +1,1 @@
-"""Streams of token ids: files, shards, windows, n-grams."""
+"""Streams of token ids: files, windows, n-grams."""

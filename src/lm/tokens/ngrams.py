@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 from tqdm import tqdm
 
-from lm.tokens.shards import ShardedIds
 from lm.tokens.windows import mix
 
 CLEAN_BELOW = 0.2  # a document with a smaller fraction of shared tokens is clean (Touvron et al. 2023, A.6)
@@ -24,9 +23,7 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     return mix(hashes)
 
 
-def shared_blocks(
-    ids: np.ndarray | ShardedIds, others: np.ndarray | ShardedIds, eot_id: int, n: int
-) -> Iterator[tuple[int, np.ndarray]]:
+def shared_blocks(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (position, is_shared (k,) bool): which ids from there on are in an n-gram that `others` (M,) contains.
 
     The blocks cover ids (N,) in order; n-grams with eot_id do not count. `others` is read once for every KNOWN_NGRAMS
@@ -44,9 +41,7 @@ def shared_blocks(
         open_grams = covered[len(begins) :]
 
 
-def _shared_begins(
-    ids: np.ndarray | ShardedIds, start: int, end: int, others: np.ndarray | ShardedIds, eot_id: int, n: int
-) -> np.ndarray:
+def _shared_begins(ids: np.ndarray, start: int, end: int, others: np.ndarray, eot_id: int, n: int) -> np.ndarray:
     """Return at which positions start … end - 1 an n-gram begins that `others` contains: (end - start,) bool."""
     known, count = np.empty(end - start, np.uint64), 0
     for _, hashes in _ngrams_between(ids, start, end, eot_id, n):
@@ -66,7 +61,7 @@ def _shared_begins(
 
 
 def _ngrams_between(
-    ids: np.ndarray | ShardedIds, start: int, end: int, eot_id: int, n: int
+    ids: np.ndarray, start: int, end: int, eot_id: int, n: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (positions, hashes) of the n-grams without eot_id that begin at start … end - 1, block by block."""
     for begin in range(start, end, _BLOCK_TOKENS):
@@ -77,9 +72,7 @@ def _ngrams_between(
         yield begin + inside, hashes[inside]
 
 
-def count_shared(
-    ids: np.ndarray | ShardedIds, others: np.ndarray | ShardedIds, eot_id: int, n: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def count_shared(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (tokens (d,), shared tokens (d,)) int64 of the documents of `ids`, in order and some at a time.
 
     Each document ends with its eot_id, which is not counted. See `shared_blocks`.
@@ -99,7 +92,7 @@ def count_shared(
         open_shared += int(is_shared[after:].sum())
 
 
-def _matches(known: np.ndarray, ids: np.ndarray | ShardedIds, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _matches(known: np.ndarray, ids: np.ndarray, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, block by block, (positions in ids, places in `known`) of the n-grams whose hash is in sorted `known`."""
     shift = np.uint64(64 - _FILTER_BITS)
     possible = np.zeros(1 << _FILTER_BITS, bool)  # by the first bits, so that most n-grams need no search
@@ -113,7 +106,7 @@ def _matches(known: np.ndarray, ids: np.ndarray | ShardedIds, n: int) -> Iterato
         yield start + at[equal], places[equal]
 
 
-def copies(samples: list[np.ndarray], others: np.ndarray | ShardedIds, n: int) -> list[tuple[int, float | None]]:
+def copies(samples: list[np.ndarray], others: np.ndarray, n: int) -> list[tuple[int, float | None]]:
     """Measure how much of each sample (N,) is copied from `others` (M,), in one pass over `others`.
 
     Returns per sample the length of its longest run of ids that `others` contains (0 if below n), and the
@@ -133,7 +126,7 @@ def copies(samples: list[np.ndarray], others: np.ndarray | ShardedIds, n: int) -
     return [(length, float(is_new[owner == i].mean()) if i in owner else None) for i, length in enumerate(longest)]
 
 
-def _longest_match(ids: np.ndarray, others: np.ndarray | ShardedIds, positions: np.ndarray) -> int:
+def _longest_match(ids: np.ndarray, others: np.ndarray, positions: np.ndarray) -> int:
     """Return how many of the first of ids (N,) `others` contains in a row from one of the positions on."""
     length = 0
     while len(positions) and length < len(ids):

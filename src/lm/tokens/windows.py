@@ -7,11 +7,12 @@ per epoch, for any number of workers, ranks, evaluations or resumes.
 
 import functools
 import math
+import mmap
 
 import numpy as np
+import psutil
 
 from lm.core.errors import DataError
-from lm.tokens.shards import ShardedIds, mapped_for_windows
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
@@ -82,14 +83,14 @@ def _round_tables(num_rows: int, num_columns: int, key: int, dtype: np.dtype) ->
 class TokenWindows:
     """Batches of training windows from one stream of token ids."""
 
-    def __init__(self, ids: np.ndarray | ShardedIds, seq_len: int, batch_size: int, seed: int):
-        """ids: (N,) integer array, memmap or shards; batch_size in sequences. DataError if N < seq_len + 1."""
+    def __init__(self, ids: np.ndarray, seq_len: int, batch_size: int, seed: int):
+        """ids: (N,) integer array or memmap; batch_size in sequences. DataError if N < seq_len + 1."""
         if len(ids) < seq_len + 1:
             raise DataError(
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
             )
         self.ids, self.seq_len, self.batch_size, self.seed = mapped_for_windows(ids), seq_len, batch_size, seed
-        self._view = None if isinstance(self.ids, ShardedIds) else window_view(self.ids, seq_len + 1)
+        self._view: np.ndarray | None = window_view(self.ids, seq_len + 1)
         self._epoch_begins = [0]  # number of the first window of each epoch, counted over all epochs
         self._block_steps = max(1, min(_BLOCK_WINDOWS, self.windows_per_epoch()) // batch_size)
         self._block, self._block_starts = -1, np.empty((0, batch_size), np.int64)
@@ -198,8 +199,19 @@ def widen(windows: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return windows.view(dtype).astype(np.int64).reshape(len(windows), -1)
 
 
-def read_windows(ids: np.ndarray | ShardedIds, starts: np.ndarray, length: int) -> np.ndarray:
+def read_windows(ids: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
     """Return `length` ids from each of `starts` (B,): (B, length) int64, a new array. IndexError past the end."""
-    if isinstance(ids, ShardedIds):
-        return ids.windows(starts, length).astype(np.int64)
     return widen(window_view(ids, length)[starts], ids.dtype)
+
+
+def mapped_for_windows(ids: np.ndarray) -> np.ndarray:
+    """Return the same ids; a file larger than half of the memory is mapped again without read-ahead.
+
+    Read-ahead helps a scan, and a file that stays in memory; for a larger file it would be most of a batch's time.
+    """
+    is_file = isinstance(ids, np.memmap) and isinstance(ids.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM")
+    if not is_file or ids.nbytes <= psutil.virtual_memory().total // 2:
+        return ids
+    again = np.memmap(str(ids.filename), ids.dtype, "r", ids.offset, ids.shape)
+    again.base.madvise(mmap.MADV_RANDOM)
+    return again

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.text.documents import files_of as text_files
-from lm.tokens.tokenfile import DTYPES, blocks_of, files_of, map_ids, sha256_of_stream
+from lm.tokens.tokenfile import DTYPES, blocks_of, map_ids
 from tools.common import paths
 from tools.common.parameters import flatten
 
@@ -136,22 +136,16 @@ def tokenizer_files(digests: Digests, meta: Record) -> Iterator[Finding]:
 
 
 def token_file(digests: Digests, sidecar: Record) -> Iterator[Finding]:
-    """Compare X.bin, one file or shards, with its sidecar; then check that all ids are in the vocabulary."""
+    """Compare X.bin with its sidecar; then check that all ids are in the vocabulary."""
     path, meta = sidecar.path.with_suffix(".bin"), sidecar.content
-    findings = []
-    for file in files_of(path, meta):
-        digest, num_bytes = digests.of(file.path), file.tokens * DTYPES[meta["dtype"]].itemsize
-        found = {"bytes": digest.num_bytes, "sha256": digest.sha256}
-        findings.append(check_file(file.path, sidecar, found, {"bytes": num_bytes, "sha256": file.sha256}))
-    faults = [finding for finding in findings if finding.fault]
-    yield from faults or [Finding(f"{path} (in {sidecar.path.name})", fault_of_stream(path, meta), (path,))]
+    digest, num_bytes = digests.of(path), meta["tokens"] * DTYPES[meta["dtype"]].itemsize
+    found = {"bytes": digest.num_bytes, "sha256": digest.sha256}
+    finding = check_file(path, sidecar, found, {"bytes": num_bytes, "sha256": meta["sha256"]})
+    yield finding if finding.fault else Finding(f"{path} (in {sidecar.path.name})", fault_of_ids(path, meta), (path,))
 
 
-def fault_of_stream(path: Path, meta: dict) -> str | None:
-    """Return a clause if the shards are in the wrong order or an id is outside the vocabulary, else None."""
-    stream = {"sha256": sha256_of_stream(file.path for file in files_of(path, meta))} if "shards" in meta else {}
-    if fault := differences(stream, meta):
-        return fault
+def fault_of_ids(path: Path, meta: dict) -> str | None:
+    """Return a clause if an id is outside the vocabulary, else None."""
     highest = max(int(block.max()) for _, block in blocks_of(map_ids(path, meta)))
     vocab_size = meta["tokenizer"]["vocab_size"]
     return None if highest < vocab_size else f"holds the id {highest}, its vocabulary has {vocab_size} entries"

@@ -14,7 +14,6 @@ from lm.model.attention_masks import dense_mask, document_blocks, document_numbe
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import attend
 from lm.model.score import positions_in_window, score_tokens
-from lm.tokens.shards import ShardedIds
 
 EOT, WINDOW = 0, 8
 CONFIG = ModelConfig(
@@ -229,12 +228,9 @@ def stream() -> types.SimpleNamespace:
 
 
 @pytest.mark.parametrize("stride", [5, 16, 32])
-@pytest.mark.parametrize("sharded", [False, True], ids=["file", "shards"])
-def test_a_token_is_scored_from_its_own_document_in_its_window(stride, sharded):
+def test_a_token_is_scored_from_its_own_document_in_its_window(stride):
     model, alone, tokens = build(), build(within=False), stream()
     ids = tokens.ids
-    if sharded:
-        tokens.ids = ShardedIds([ids[:50], ids[50:51], ids[51:]])
     losses, positions = score_tokens(model, tokens, 32, stride, 3, torch.float32)
     given = torch.from_numpy(np.concatenate([[EOT], ids[:-1]]).astype(np.int64))  # what each token is predicted from
     for t, (loss, position) in enumerate(zip(losses, positions, strict=True)):

@@ -1,17 +1,15 @@
-"""What holds for any size, key, cut and dtype: permutations, windows, selection, shards and token files."""
+"""What holds for any size, key, cut and dtype: permutations, windows, selection and token files."""
 
 import itertools
 import tempfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.tokens.shards import ShardedIds
 from lm.tokens.tokenfile import DTYPES, open_tokens, write_tokens
-from lm.tokens.windows import TokenWindows, permute, read_windows, selection_starts
+from lm.tokens.windows import TokenWindows, permute, selection_starts
 from support.properties import check_examples
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -77,50 +75,6 @@ def test_selected_windows_are_different_ones_whatever_the_documents(lengths, num
     assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
     assert np.all(starts % seq_len == 0) and np.all(np.diff(starts) > 0)
     assert starts[0] >= 0 and starts[-1] < num_windows * seq_len
-
-
-@st.composite
-def shards(draw):
-    """Return ids (N,) and the same ids cut into shards, empty ones among them."""
-    dtype = draw(st.sampled_from([np.uint16, np.uint32]))
-    ids = np.array(draw(st.lists(st.integers(0, np.iinfo(dtype).max), min_size=1, max_size=60)), dtype)
-    cuts = sorted(draw(st.lists(st.integers(0, len(ids)), max_size=6)))
-    return ids, ShardedIds([ids[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(ids)])])
-
-
-@check_examples
-@given(both=shards(), data=st.data())
-def test_shards_index_like_one_array(both, data):
-    ids, sharded = both
-    bound = st.one_of(st.none(), st.integers(-70, 70))
-    wanted = slice(data.draw(bound), data.draw(bound))
-    assert np.array_equal(sharded[wanted], ids[wanted]) and sharded[wanted].dtype == ids.dtype
-    positions = np.array(data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=30)), np.int64)
-    assert np.array_equal(sharded[positions], ids[positions])
-    position = data.draw(st.integers(-len(ids), len(ids) - 1))
-    assert sharded[position] == ids[position]
-    assert len(sharded) == len(ids) and np.array_equal(np.asarray(sharded), ids)
-
-
-@check_examples
-@given(both=shards(), position=st.integers(), before=st.booleans())
-def test_shards_refuse_what_is_outside(both, position, before):
-    ids, sharded = both
-    outside = -len(ids) - 1 - abs(position) if before else len(ids) + abs(position)
-    with pytest.raises(IndexError):
-        sharded[outside]
-
-
-@check_examples
-@given(both=shards(), length=st.integers(1, 20), data=st.data())
-def test_windows_of_shards_are_those_of_one_array(both, length, data):
-    ids, sharded = both
-    length = min(length, len(ids))
-    starts = np.array(data.draw(st.lists(st.integers(0, len(ids) - length), min_size=1, max_size=10)), np.int64)
-    wanted = np.stack([ids[start : start + length] for start in starts])
-    for stream in (ids, sharded):
-        windows = read_windows(stream, starts, length)
-        assert windows.dtype == np.int64 and np.array_equal(windows, wanted)
 
 
 @check_examples

@@ -2,6 +2,10 @@
 
 import hashlib
 import pickle
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,3 +226,18 @@ def test_a_file_without_enough_documents_has_the_least_limit_that_it_can_keep(le
 def test_tokens_after_the_last_document_count_as_a_document():
     starts = selection_starts(10_000, 1_000, 100, spans_of([2_000, 3_000]))
     assert np.histogram(starts, 2, (0, 10_000))[0].tolist() == [5, 5]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")
+@pytest.mark.parametrize(("memory_bytes", "is_larger"), [(1 << 40, False), (1000, True)])
+def test_windows_of_files_larger_than_memory_are_mapped_without_read_ahead(
+    tmp_path, monkeypatch, memory_bytes, is_larger
+):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory_bytes))
+    path = tmp_path / "x.bin"
+    np.arange(1000, dtype=np.uint16).tofile(path)
+    windows = TokenWindows(np.memmap(path, np.uint16, "r"), 8, 2, seed=1)
+    maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    advised = ["rr" in re.search(r"VmFlags:(.*)", m)[1].split() for m in maps if str(path) in m]
+    assert any(advised) == is_larger
+    assert np.array_equal(windows.ids, np.arange(1000))

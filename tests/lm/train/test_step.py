@@ -10,7 +10,6 @@ import torch
 
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.tokens.shards import ShardedIds
 from lm.tokens.windows import TokenWindows, selection_starts
 from lm.train.batches import prefetch
 from lm.train.measure import step_seconds, validation_seconds
@@ -153,10 +152,8 @@ def test_accumulation_gives_the_gradients_of_the_large_batch(micro_batches):
     assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["file", "shards"])
-def test_micro_batches_and_shards_keep_to_documents_alike(sharded):
-    ids = ShardedIds([IDS[:1100], IDS[1100:1101], IDS[1101:]]) if sharded else IDS
-    batch = tuple(map(torch.from_numpy, TokenWindows(ids, 16, 8, seed=1).batch(0)))
+def test_micro_batches_keep_to_documents_alike():
+    batch = tuple(map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0)))
     across, whole, parts = (new_state() for _ in range(3))
     for state in (whole, parts):
         state.model.document_start_id = 49

@@ -1,0 +1,1 @@
+"""Commands that few need, one folder each. They import `lm` and `tools.common`, and nothing imports them."""
