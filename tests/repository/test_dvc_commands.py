@@ -1,0 +1,131 @@
+"""The commands that the pages give for DVC, run on a small pipeline of one stage as they are written."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from support import ROOT
+from support.workspace import Workspace
+
+PRESET = "  mine: {kind: bpe, vocab_size: 300, pretokenizer: gpt2}\n"
+STAGE = """
+import json, pathlib, time, yaml
+seed = yaml.safe_load(open("params.yaml"))["seed"]
+pathlib.Path("metrics/train.json").write_text(json.dumps({"seed": seed}))
+while seed == 9:
+    time.sleep(1)
+pathlib.Path("plots/training.csv").write_text(f"step\\n{seed}\\n")
+pathlib.Path("data/models").write_text(f"weights of {seed}")
+"""
+PIPELINE = {
+    "stages": {
+        "train": {
+            "cmd": "python work.py",
+            "params": ["seed"],
+            "deps": ["work.py"],
+            "outs": ["data/models"],
+            "metrics": [{"metrics/train.json": {"cache": False}}],
+            "plots": [{"plots/training.csv": {"cache": False}}],
+        }
+    }
+}
+
+
+def commands_of(page: str, pattern: str) -> list[str]:
+    """Return the lines of the first block of a page that begins with the pattern, without their comments."""
+    block = re.search(rf"^```bash \w+\n((?:{pattern}).*?)^```", (ROOT / page).read_text(), re.M | re.S)[1]
+    return [line.partition("  #")[0].strip() for line in block.splitlines()]
+
+
+@pytest.fixture
+def workspace(tmp_path) -> Workspace:
+    """Make a repository with a finished run of one stage that has this project's files, and a preset not committed."""
+    workspace = Workspace.__new__(Workspace)
+    workspace.folder = tmp_path / "ws"
+    path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    workspace.environment = {**os.environ, "PATH": path}
+    for folder in ("data", "metrics", "plots"):
+        (workspace.folder / folder).mkdir(parents=True)
+    files = {"work.py": STAGE, "dvc.yaml": json.dumps(PIPELINE), "params.yaml": "seed: 1\n"}
+    for name, content in {**files, "presets.yaml": "tokenizers:\n"}.items():
+        (workspace.folder / name).write_text(content)
+    workspace.run("git", "init", "-q", "-b", "main")
+    workspace.run("dvc", "init", "-q")
+    workspace.run("git", "config", "user.name", "t")
+    workspace.run("git", "config", "user.email", "t@localhost")
+    workspace.run("dvc", "repro", "-q")
+    workspace.commit()
+    with open(workspace.folder / "presets.yaml", "a") as file:
+        file.write(PRESET)
+    return workspace
+
+
+def follow(workspace: Workspace, commands: list[str]) -> None:
+    for command in commands:
+        workspace.run("bash", "-euc", command)
+
+
+def check_that_only_the_preset_is_left(workspace: Workspace) -> None:
+    assert workspace.run("git", "status", "--porcelain", "--branch").stdout.splitlines() == [
+        "## main",
+        " M presets.yaml",
+    ]
+    assert PRESET in (workspace.folder / "presets.yaml").read_text()
+    assert (workspace.folder / "data" / "models").read_text() == "weights of 1"
+    assert "up to date" in workspace.run("dvc", "status").stdout
+
+
+def test_the_files_come_back_after_an_experiment_was_killed(workspace):
+    command = ["dvc", "exp", "run", "-S", "seed=9", "-n", "killed"]
+    process = subprocess.Popen(command, cwd=workspace.folder, env=workspace.environment, start_new_session=True)
+    metrics, end = workspace.folder / "metrics" / "train.json", time.monotonic() + 120
+    while not (metrics.exists() and "9" in metrics.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert "## HEAD (no branch)" in workspace.run("git", "status", "--porcelain", "--branch").stdout
+    follow(workspace, commands_of("docs/troubleshooting.md", "git switch"))
+    check_that_only_the_preset_is_left(workspace)
+
+
+def test_going_back_keeps_presets_and_gc_keeps_experiments(workspace):
+    workspace.run("dvc", "exp", "run", "-q", "-S", "seed=2", "-n", "two")
+    readme = (ROOT / "README.md").read_text()
+    (go_back,) = re.findall(r"^(git restore .*?) +# go back", readme, re.M)
+    follow(workspace, [go_back])
+    check_that_only_the_preset_is_left(workspace)
+    (gc,) = re.findall(r"`(dvc gc [^`]+)`", (ROOT / "docs" / "troubleshooting.md").read_text())
+    follow(workspace, [f"{gc} --force", "dvc exp apply two"])
+    assert (workspace.folder / "data" / "models").read_text() == "weights of 2"
+
+
+def test_an_experiment_reaches_a_colleague(workspace, tmp_path):
+    workspace.run("git", "restore", ".")
+    workspace.run("git", "init", "-q", "--bare", str(tmp_path / "git"))
+    workspace.run("git", "remote", "add", "origin", str(tmp_path / "git"))
+    workspace.run("dvc", "remote", "add", "-q", "--default", "there", str(tmp_path / "dvc"))
+    workspace.commit()
+    workspace.run("git", "push", "-q", "origin", "main")
+    workspace.run("dvc", "exp", "run", "-q", "-S", "seed=4", "-n", "lr-4")
+    push, *pull = commands_of("docs/team.md", "dvc exp push")
+    follow(workspace, [push])
+    workspace.run("git", "clone", "-q", "-b", "main", str(tmp_path / "git"), str(tmp_path / "clone"))
+    workspace.folder = tmp_path / "clone"
+    follow(workspace, pull)
+    assert (tmp_path / "clone" / "data" / "models").read_text() == "weights of 4"
+
+
+@pytest.mark.slow
+def test_a_table_of_experiments_with_other_sources_fits_160_columns(finished, tmp_path):
+    workspace = Workspace(tmp_path, finished)
+    workspace.run("dvc", "exp", "run", "--queue", "-S", "data.source=local", "-n", "own")
+    (short,) = re.findall(r"^(dvc exp show .*--drop \S+)", (ROOT / "docs" / "experiments.md").read_text(), re.M)
+    lines = workspace.run("bash", "-c", f"{short} --no-pager", COLUMNS="160").stdout.splitlines()
+    assert max(map(len, lines)) <= 160
+    assert any("own" in line and "local" in line for line in lines)
