@@ -36,12 +36,7 @@ def main(argv: list[str]) -> None:
         plots.read_csv(folder / f"{name}.csv") for name in ("training", "validation", "loss_by_position")
     )
     floor = entropy_per_token(TokenFile(args.validation, np.empty(0), read_json(sidecar_path(args.validation))))
-    panels = (
-        draw(plots.draw_losses, train=train, validation=validation, floor=floor),
-        draw(plots.draw_learning_rate, train=train), draw(plots.draw_gradient_norm, train=train),
-    )  # fmt: skip
-    figure = plots.figure_of(*panels, size=(7.5, 7.5), heights=(3, 1, 1), title="Loss while training")
-    plots.save_png(figure, folder / "training.png")
+    plots.save_png(plots.training_figure(train, validation, floor), folder / "training.png")
 
     # Evaluation: how much context helps, and how much of the loss is explained by contamination.
     by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by position in the window"

@@ -25,11 +25,9 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E3E3E3", "grid.linewidth": 0.7,
     "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold",
-    "svg.hashsalt": "lm",  # SVG ids are random without it
 }  # fmt: skip
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOT_NUMBERS = ("state_digest",)
-MANY_MARKS = 2000  # a scatter plot with more marks is stored as pixels in an SVG
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
@@ -58,26 +56,29 @@ def figure_of(
 
 
 @rc_context(STYLE)
-def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG without date or version."""
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", metadata={"Software": None}, facecolor="white")
-
-
-@rc_context(STYLE)
-def to_svg(figure: Figure) -> bytes:
-    """Return a figure as SVG without date."""
+def to_png(figure: Figure) -> bytes:
+    """Return a figure as PNG without date or version."""
     file = io.BytesIO()
-    figure.savefig(file, format="svg", metadata={"Date": None}, facecolor="white")
+    figure.savefig(file, format="png", metadata={"Software": None}, facecolor="white")
     return file.getvalue()
 
 
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure to a file."""
+    with atomic_write(path) as file:
+        file.write(to_png(figure))
+
+
 def smooth(values: list[float], fraction: float = SMOOTHED_FRACTION) -> np.ndarray:
-    """Return the mean around each of `values` (N,), over narrower windows towards both ends."""
+    """Return the mean around each of `values` (N,): fewer of them at the steep beginning, one side of them at the end.
+
+    A window that shrank to one value at the end would show, and label, the noise of the last value.
+    """
     i = np.arange(len(values))
-    half = np.minimum(np.minimum(i, i[::-1]), round(len(values) * fraction / 2))
+    half = np.minimum(i, round(len(values) * fraction / 2))
+    first, last = i - half, np.minimum(i + half + 1, len(values))
     sums = np.concatenate([[0], np.cumsum(values)])
-    return (sums[i + half + 1] - sums[i - half]) / (2 * half + 1)
+    return (sums[last] - sums[first]) / (last - first)
 
 
 def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
@@ -96,24 +97,25 @@ def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str,
     axes.annotate(text, (x[-1], y[-1]), (6, shift), textcoords="offset points", **style)
 
 
-def draw_losses(
-    axes: Axes, train: dict, validation: dict, floor: float | None = None, timing: dict | None = None
-) -> None:
-    """Draw both losses against tokens, or time if `timing` is given; `floor` is the entropy in nats per token."""
-    if timing is None:
-        x_label, to_x = "tokens seen", np.asarray
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    else:
-        end_s = timing["seconds"][-1]
-        unit, unit_s = ("hours", 3600) if end_s >= 4 * 3600 else ("minutes", 60) if end_s >= 600 else ("seconds", 1)
-        x_label = f"{unit} of training"
-        to_x = lambda tokens: np.interp(tokens, timing["tokens"], timing["seconds"]) / unit_s  # noqa: E731
+def training_figure(train: dict, validation: dict, floor: float | None) -> Figure:
+    """Return the losses, the learning rate and the gradient norm against tokens seen; `floor` see `draw_losses`."""
+    panels = (
+        lambda axes: draw_losses(axes, train, validation, floor),
+        lambda axes: draw_learning_rate(axes, train),
+        lambda axes: draw_gradient_norm(axes, train),
+    )
+    return figure_of(*panels, size=(7.5, 7.5), heights=(3, 1, 1), title="Loss while training")
+
+
+def draw_losses(axes: Axes, train: dict, validation: dict, floor: float | None = None) -> None:
+    """Draw both losses against tokens; `floor` is the entropy of the text in nats per token, None if unknown."""
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     ends = []
     if train:
-        ends.append((to_x(train["tokens"]), train["train_loss"], "training", BLUE))
-        _draw_smoothed(axes, to_x(train["tokens"]), train["train_loss"], BLUE)
+        ends.append((train["tokens"], smooth(train["train_loss"]), "training", BLUE))
+        _draw_smoothed(axes, train["tokens"], train["train_loss"], BLUE)
     if validation:
-        ends.append((to_x(validation["tokens"]), validation["val_loss"], "validation", ORANGE))
+        ends.append((validation["tokens"], validation["val_loss"], "validation", ORANGE))
         axes.plot(*ends[-1][:2], color=ORANGE, linestyle="--", marker="o", markersize=4)
     if floor is not None:
         axes.axhline(floor, color=GREY, linestyle=":")
@@ -127,7 +129,7 @@ def draw_losses(
     missing = max(0, 28 - (heights[-1] - heights[0])) / 2 if len(ends) == 2 else 0
     for (x, y, name, color), shift in zip(ends, (-missing, missing), strict=False):
         label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
-    axes.set(xlabel=x_label, ylabel="nats per token (log scale)")
+    axes.set(xlabel="tokens seen", ylabel="nats per token (log scale)")
 
 
 def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
@@ -157,16 +159,18 @@ def draw_loss_by_position(axes: Axes, curve: dict) -> None:
     x, y = curve["context_tokens"], curve["nats_per_token"]
     axes.plot(x, y, color=BLUE, marker="o", markersize=5)
     axes.set_xscale("log", base=2)
-    # Label from the right and leave out what would overlap: a label is up to 0.45 inches wide.
-    room = math.log2(max(2, x[-1])) * 0.45 / (0.8 * cast(Figure, axes.figure).get_figwidth())
+    # Label from the right and leave out what would overlap: a label is up to 0.5 inches wide.
+    room = math.log2(max(2, x[-1])) * 0.5 / (0.8 * cast(Figure, axes.figure).get_figwidth())
     shown = [x[-1]]
     for value in reversed(x[:-1]):
         if math.log2(shown[-1] / value) >= room:
             shown.append(value)
     axes.set_xticks(shown, [f"{value:,.0f}" for value in shown])
     axes.minorticks_off()
-    axes.set(xlabel="tokens of context, at most", ylabel="nats per token", ylim=(0, 1.08 * max(y)))
-    label_end(axes, x, y, f"{y[-1]:.2f}", BLUE)
+    axes.margins(y=0.15)
+    axes.set(xlabel="tokens of context, at most", ylabel="nats per token")
+    for i in (0, -1):
+        label_end(axes, x[i:][:1], y[i:][:1], f"{y[i]:.2f}", BLUE)
 
 
 def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: float | None = None) -> None:
@@ -178,12 +182,12 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
     bits_per_byte = nats / math.log(2) / utf8_bytes
     areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
-    marks = {"alpha": 0.45, "edgecolors": BLUE, "linewidths": 0.8, "rasterized": len(areas) > MANY_MARKS}
-    axes.scatter(leaked, bits_per_byte, areas, BLUE, **marks)
+    axes.scatter(leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8)
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
         style = {"ha": "right", "va": "top", "color": GREY, "fontweight": "bold", "fontsize": 9}
         axes.annotate("clean", (clean_below, 1), (-5, -4), ("data", "axes fraction"), "offset points", **style)
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set(xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte")
-    axes.set(xlim=(-0.03, 1.03), ylim=(0, 1.12 * bits_per_byte.max()))
+    end = max(0.05, leaked.max(), clean_below or 0)
+    axes.set(xlim=(-0.04 * end, 1.06 * end), ylim=(0, 1.12 * bits_per_byte.max()))

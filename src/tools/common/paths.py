@@ -15,9 +15,7 @@ TRAIN_SIDECAR, VALIDATION_SIDECAR = TRAIN.with_suffix(".json"), VALIDATION.with_
 SELECTION_DETAILS, AUDIT_DETAILS, EVALUATION_DETAILS = (
     folder / "details.json" for folder in (SELECTION, AUDIT, EVALUATION)
 )
-DOCUMENT_LOSSES, MINIMAL_PAIRS, SAMPLES, EXCERPTS = (
-    EVALUATION / name for name in ("document_losses.parquet", "minimal_pairs.parquet", "samples.md", "excerpts.json")
-)
+DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.md"
 DATA_METRICS, TRAIN_METRICS, EVAL_METRICS = (METRICS / f"{name}.json" for name in ("data", "train", "eval"))
 
 PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow", "matplotlib", "dvc")

@@ -1,62 +1,164 @@
-"""Write one page about the run in the workspace, finished or not: curves, metrics, samples, data, provenance.
+"""Write one page about the run in the workspace, finished or not: curves, metrics, samples, parameters, provenance.
 
     python src report
     python src report elsewhere/mine.html
 
-The page is one file without scripts that needs no network. What is not made yet, or was made from other files
-than those present, is left out, and a line says so. A second page beside it, report-reading.html, has excerpts of the
-validation text in which each token has the colour of its loss.
+The page is one file without scripts that needs no network. An evaluation of other weights than those in data/models,
+as during the next run, is left out, and a line says so.
 """
 
+import base64
+import json
 import re
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import jinja2
+import numpy as np
 
+from lm import plots
 from lm.core.errors import command
-from lm.core.files import write_text
+from lm.core.files import read_json, sha256_file, write_text
+from lm.core.params import read_yaml
+from lm.tokens.tokenfile import TokenFile, entropy_per_token
+from tools.common import paths
 from tools.common.arguments import tool_parser
-from tools.report.reading import chance, label, reading
-from tools.report.sections import gather
-from tools.report.workspace import read_workspace
+from tools.common.parameters import flatten, recorded_params, selected_presets
+from tools.common.timing import read_timing
+
+PICTURES = {  # drawn by the stage plot → caption
+    "loss_by_position": "The loss falls as long as more context helps. Where it is flat, longer windows do not help.",
+    "contamination": "A slope down to the right: text seen in training is easier.",
+}
+
+
+def read(path: Path) -> dict:
+    """Return a JSON record, {} if it does not exist yet."""
+    return read_json(path) if path.exists() else {}
+
+
+def curve(name: str) -> dict[str, list[float]]:
+    """Return the columns of a file of plots/, {} if it is missing or has no rows."""
+    path = paths.PLOTS / f"{name}.csv"
+    return plots.read_csv(path) if path.exists() else {}
+
+
+def gather() -> dict:
+    """Return the variables of page.html.j2."""
+    params, presets = read_yaml(paths.PARAMS), read_yaml(paths.PRESETS)
+    model, evaluation = read(paths.MODEL), read(paths.EVALUATION_DETAILS)
+
+    # An evaluation belongs to the weights whose hash it names; during a run there are none.
+    best = model.get("best", {}).get("sha256", "")
+    is_evaluated = bool(evaluation) and best.startswith(evaluation["weights_sha256"])
+    evaluation = evaluation if is_evaluated else {}
+    metrics = [paths.TRAIN_METRICS, paths.DATA_METRICS]
+    tables = {str(path): read(path) for path in ([paths.EVAL_METRICS] if is_evaluated else []) + metrics}
+    tables |= {str(paths.EVALUATION_DETAILS): evaluation, f"{paths.MODEL}, training": model.get("training", {})}
+
+    chosen = [name.partition(".")[2] for name in selected_presets(params, presets)]
+    return {
+        "title": " · ".join(name for name in chosen if name != "none"),
+        "evaluation": evaluation,
+        "validation": curve("validation"),
+        "tokens_seen": read(paths.TRAIN_METRICS).get("tokens_seen"),
+        "max_tokens": params["train"]["max_tokens"],
+        "train_seconds": read_timing(model).get("train_seconds"),
+        "pictures": pictures(is_evaluated),
+        "metrics": {title: [*flatten(figures).items()] for title, figures in tables.items() if figures},
+        "samples": samples() if is_evaluated else {},
+        "parameters": parameters(params, presets),
+        "hashes": hashes(model),
+        "segments": model.get("segments", []),
+        "versions": [("commit", commit()), ("python", sys.version.split()[0]),
+                     *((name, version(name)) for name in paths.PACKAGES)],
+    }  # fmt: skip
+
+
+def pictures(is_evaluated: bool) -> list[dict]:
+    """Draw training as far as it has come, and read the pictures of the evaluation if they are of this model."""
+    train, validation, pictures = curve("training"), curve("validation"), []
+    if train or validation:
+        meta = read(paths.VALIDATION_SIDECAR)
+        floor = entropy_per_token(TokenFile(paths.VALIDATION, np.empty(0), meta)) if meta else None
+        png = plots.to_png(plots.training_figure(train, validation, floor))
+        caption = "Thin: mean between two log lines. Thick: smoothed. Dashed: the text that selects the best model."
+        pictures.append(("training", png, caption))
+    files = {name: paths.PLOTS / f"{name}.png" for name in PICTURES if is_evaluated}
+    pictures += [(name, path.read_bytes(), PICTURES[name]) for name, path in files.items() if path.exists()]
+    return [{"name": name, "base64": base64.b64encode(png).decode(), "caption": text} for name, png, text in pictures]
+
+
+def samples() -> dict:
+    """Split samples.md into its settings and (title, facts, text) of each sample; {} if it is missing."""
+    if not paths.SAMPLES.exists():
+        return {}
+    settings, *drawn = re.split(r"^## (?=\d+\. `)", paths.SAMPLES.read_text(encoding="utf-8"), flags=re.M)
+    texts = []
+    for each in drawn:
+        title, _, rest = each.partition("\n")
+        facts, _, fenced = rest.partition("```text\n")
+        texts.append((title.replace("`", ""), facts.strip(), fenced.rpartition("\n```")[0]))
+    return {"settings": settings.removeprefix("# Samples").strip(), "texts": texts}
+
+
+def parameters(params: dict, presets: dict) -> list[tuple[str, str]]:
+    """Return the chosen parameters as JSON, with the recorded value of those that differ from dvc.lock."""
+    recorded = recorded_params(read_yaml(paths.LOCK)) if paths.LOCK.exists() else {}
+    chosen = flatten(params) | flatten(selected_presets(params, presets))
+    was = {name: f", was {recorded[name]}" for name, value in chosen.items() if recorded.get(name, value) != value}
+    return [(name, json.dumps(value, ensure_ascii=False) + was.get(name, "")) for name, value in chosen.items()]
+
+
+def hashes(model: dict) -> list[tuple[str, str]]:
+    """Return the SHA-256 of each file that the model was made from, as model.json and the sidecars record them."""
+    train, validation = read(paths.TRAIN_SIDECAR), read(paths.VALIDATION_SIDECAR)
+    chain = {
+        paths.MANIFEST: train.get("source", {}).get("manifest_sha256"),
+        paths.TOKENIZER_META: train.get("tokenizer", {}).get("sha256"),
+        paths.TRAIN: train.get("sha256"),
+        paths.VALIDATION: validation.get("sha256"),
+        "best weights": model.get("best", {}).get("sha256"),
+        "last weights": model.get("last", {}).get("sha256"),
+        paths.LOCK: sha256_file(paths.LOCK) if paths.LOCK.exists() else None,
+    }
+    return [(str(name), sha256 or "does not exist yet") for name, sha256 in chain.items()]
+
+
+def commit() -> str:
+    """Return HEAD and the number of files that differ from it."""
+    try:
+        head, changes = (
+            subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown: this folder is not in a git repository with a commit"
+    num_files = len(changes.splitlines())
+    return f"{head}, {f'{num_files} files differ' if num_files else 'clean'}"
 
 
 def readable(value) -> str:
     """Return a figure with few digits; other values as text."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4f}"
+    if isinstance(value, list):
+        return " to ".join(map(readable, value))
     return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)
-
-
-def look(value) -> str:
-    """Return the CSS class of a table cell."""
-    if value is None or isinstance(value, int | float):
-        return "number"
-    return "long" if re.search(r"\S{24}", str(value)) else ""  # "long": a word of 24 letters, broken anywhere
-
-
-def render(template: str, variables: dict) -> str:
-    """Return a page; all text in it is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters |= {"readable": readable, "look": look, "chance": chance, "label": label}
-    return environment.get_template(template).render(variables)
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Write the pages."""
+    """Write the page."""
     parser = tool_parser("report", __doc__)
     parser.add_argument("out", type=Path, nargs="?", default="report.html", help="the page (report.html)")
     out = parser.parse_args(argv).out
-    workspace = read_workspace()
-    variables, excerpts = gather(workspace), reading(workspace)
-    beside = out.with_name(f"{out.stem}-reading.html")
-    pages = {out: render("page.html.j2", variables | {"reading": beside.name if excerpts else None})}
-    if excerpts:
-        pages[beside] = render("reading.html.j2", excerpts | {"title": variables["title"], "report": out.name})
-    for path, page in pages.items():
-        write_text(path, page)
-        print(f"{path}: {path.stat().st_size:,} bytes; open it in a browser")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["readable"] = readable
+    write_text(out, environment.get_template("page.html.j2").render(gather()))
+    print(f"{out}: {out.stat().st_size:,} bytes; open it in a browser")
