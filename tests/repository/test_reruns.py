@@ -3,11 +3,9 @@
 test_pipeline.py checks the lists by which DVC decides.
 """
 
-import contextlib
 import json
 
 import pytest
-from dvc_objects.fs.system import reflink
 
 from support.workspace import ALL, Workspace
 
@@ -94,17 +92,6 @@ def test_a_colour_draws_the_pictures_again_and_trains_nothing(workspace):
     path = workspace.folder / "src" / "lm" / "plots.py"
     path.write_text(path.read_text().replace("#0072B2", "#0072B3"))
     assert workspace.repro() == {"plot"}
-
-
-def test_an_output_is_linked_into_the_cache_not_copied(workspace):
-    path = workspace.folder / "large.bin"
-    path.write_bytes(bytes(1000))
-    with contextlib.suppress(OSError):
-        reflink(str(path), str(path.with_suffix(".clone")))
-        pytest.skip("this file system clones files, at no cost")
-    inode = path.stat().st_ino
-    workspace.run("dvc", "add", "large.bin")
-    assert path.stat().st_ino == inode and path.stat().st_nlink == 2
 
 
 @pytest.mark.slow
