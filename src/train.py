@@ -33,7 +33,7 @@ from lm.train.fingerprint import fingerprint
 from lm.train.optimizers import build_optimizers
 from lm.train.outputs import publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.progress import Progress, print_end
-from lm.train.schedule import learning_rate
+from lm.train.schedule import decay_begins, learning_rate
 from lm.train.signals import StopRequest
 from lm.train.state import TrainingState
 from lm.train.world import World
@@ -89,6 +89,7 @@ def main(argv: list[str]) -> None:
             distributed.announce(world, "holds")
             checkpoints.prune_runs(run.folder.parent, run.folder, runtime.keep_fingerprints)
             if not (run.folder / "done").exists():
+                extend(run)
                 train(run)
             else:
                 print(
@@ -138,6 +139,10 @@ def train(run: Run) -> None:
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
                     validate(run, progress)
 
+                # Keep the state before the learning rate falls: a longer run continues from it.
+                if state.step == decay_begins(params) and run.runtime.keep_states:
+                    keep_stable_state(run)
+
                 # Save a checkpoint if one is due, or if any rank is asked to stop.
                 due = time.monotonic() - run.saved > run.runtime.checkpoint_every_s
                 stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
@@ -177,10 +182,22 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
 
 def run_folder(run: Run) -> Path:
     """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
-    params = {"train": dataclasses.asdict(run.params), "model": dataclasses.asdict(run.config)}
+    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / run_fingerprint(run)
+
+
+def run_fingerprint(run: Run, without: tuple[str, ...] = ()) -> str:
+    """Return the fingerprint of the run, or of all runs that differ in nothing but the parameters `without`."""
+    train = {name: value for name, value in dataclasses.asdict(run.params).items() if name not in without}
     inputs: dict[str, str | None] = {"initial": run.initial_sha256}
     inputs |= {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
-    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / fingerprint(params, inputs)
+    return fingerprint({"train": train, "model": dataclasses.asdict(run.config)}, inputs)
+
+
+def extend(run: Run) -> None:
+    """Begin with the state that a run of another length had before its learning rate fell, if one was kept."""
+    length_free = run_fingerprint(run, without=("max_tokens",))
+    checkpoints.describe_run(run.folder, length_free, run.params.max_steps)
+    checkpoints.extend(run.folder, length_free, decay_begins(run.params))
 
 
 def start(run: Run) -> None:
@@ -267,6 +284,14 @@ def validate(run: Run, progress: Progress) -> None:
             checkpoints.keep_state(run.folder, state.step, saved)
     progress.show_validation()
     run.state.count_seconds("saving")
+
+
+def keep_stable_state(run: Run) -> None:
+    """Keep the state of this step for longer runs; all ranks call it together."""
+    saved, step = run.state.as_dict(), run.state.step
+    megabytes = checkpoints.keep_state(run.folder, step, saved, "stable") if run.world.is_main else None
+    if megabytes:
+        print(f"kept the state of step {step} for longer runs: {megabytes:.1f} MB in {run.folder}", flush=True)
 
 
 def save_checkpoint(run: Run) -> None:

@@ -11,10 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from lm.core.errors import BusyError, IntegrityError
+from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
 from lm.core.files import make_folder, output_lock, read_json, write_json
-from lm.model.weights import load_tensors, save_tensors
+from lm.model.weights import check_sha256, load_tensors, save_tensors
 from lm.train.config import TrainParams
+from lm.train.state import named_tensors
 
 KEPT_STATES = 2
 
@@ -47,9 +48,64 @@ def steps_to_keep(params: TrainParams, number: int) -> set[int]:
     return {i * params.eval_every_steps for i in chosen - {0}}
 
 
-def keep_state(run: Path, step: int, state: dict) -> None:
-    """Write kept-<step>.pt and then its record; both stay in the folder of a finished run."""
-    _write_state(run / f"kept-{step:09d}.json", step, state)
+def keep_state(run: Path, step: int, state: dict, name: str = "kept") -> float | None:
+    """Write <name>-<step>.pt and then its record, which stay in the folder of a finished run; return its size in MB.
+
+    Return None, with a warning, if the disk would have no room left for the states that training needs.
+    """
+    tensors = [*(tensor for _, tensor in named_tensors(state)), *state["best_weights"].values()]
+    needed, free = sum(tensor.nbytes for tensor in tensors), shutil.disk_usage(run).free
+    try:
+        if free < (1 + KEPT_STATES) * needed:
+            raise EnvironmentFailure(f"{run}: {free / 1e6:.0f} MB are free")
+        _write_state(run / f"{name}-{step:09d}.json", step, state)
+    except EnvironmentFailure as error:
+        print(f"warning: the state of step {step} is not kept: {error}", file=sys.stderr, flush=True)
+        return None
+    return needed / 1e6
+
+
+def describe_run(run: Path, length_free: str, max_steps: int) -> None:
+    """Write run.json: the run's length, and a fingerprint that it shares with runs of other lengths."""
+    write_json(run / "run.json", {"length_free": length_free, "max_steps": max_steps})
+
+
+def extend(run: Path, length_free: str, decay_begins: int) -> None:
+    """Give a run without states the last state that one of another length had before its learning rate fell.
+
+    It must not be after step `decay_begins`, where this run's rate begins to fall. Say so, or why there is none.
+    """
+    if any(run.glob("state-*.json")):
+        return
+    others = [path.parent for path in run.parent.glob("[!.]*/run.json") if path.parent != run]
+    others = [other for other in others if read_json(other / "run.json").get("length_free") == length_free]
+    records = {int(path.stem[-9:]): path for other in others for path in other.glob("stable-*.json")}
+    for step in sorted((step for step in records if step <= decay_begins), reverse=True):
+        try:
+            _link_state(records[step], record_of(run, step))
+            print(f"extends run {records[step].parent.name}, which has the same steps up to step {step}", flush=True)
+            return
+        except (OSError, IntegrityError) as error:
+            print(f"warning: {error}; not extended from there", file=sys.stderr, flush=True)
+    if others:
+        reason = f"it has no state up to step {decay_begins}, where this run's learning rate begins to fall"
+        if not decay_begins:
+            reason = (
+                "with train.schedule cosine every learning rate depends on the length; stable_decay can be extended"
+            )
+        print(f"run {others[0].name} differs in train.max_tokens only, but is not extended: {reason}", flush=True)
+
+
+def _link_state(record: Path, target: Path) -> None:
+    """Make another run's state one of this run, without a copy where the disk has hard links."""
+    saved, source, link = read_json(record), record.with_suffix(".pt"), target.with_suffix(".pt")
+    check_sha256(source, saved["sha256"], "delete it")
+    link.unlink(missing_ok=True)
+    try:
+        os.link(source, link)
+    except OSError:
+        shutil.copyfile(source, link)
+    write_json(target, {**saved, "run": target.parent.name})
 
 
 def kept_states(run: Path) -> dict[int, Path]:

@@ -1,0 +1,75 @@
+"""A longer run continues a shorter one from before its learning rate fell, with the bits of a run of its own."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from support.train_cases import clear, flip_a_bit, make_training, results, run_stage
+
+SHORT, LONG = 512 * 8, 512 * 14
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    workspace = make_training(tmp_path_factory.mktemp("template") / "ws")
+    # The rate falls from steps 4 and 7 on, in the middle of a log row and of a validation interval.
+    workspace.change(**{"train.schedule": "stable_decay", "train.decay_share": 0.5, "train.eval_every_tokens": 512 * 3})
+    workspace.change(**{"train.log_every_tokens": 512 * 3})
+    return workspace
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    monkeypatch.chdir(template.folder)
+    clear()
+    return template
+
+
+def run(workspace, max_tokens, *sabotage, **changes):
+    workspace.change(**{"train.max_tokens": max_tokens}, **changes)
+    ended = run_stage(*sabotage)
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def test_an_extended_run_has_the_bits_of_one_that_was_long_from_the_start(workspace):
+    alone = run(workspace, LONG)
+    assert "extend" not in alone.out
+    expected = results()
+    clear()
+    assert "kept the state of step 4 for longer runs: 0." in run(workspace, SHORT).out
+    assert results() != expected
+    extended = run(workspace, LONG)
+    assert "which has the same steps up to step 4" in extended.out and "resumed at step 4 " in extended.out
+    assert results() == expected
+
+
+def test_a_damaged_state_is_not_extended(workspace):
+    run(workspace, LONG)
+    expected = results()
+    clear()
+    run(workspace, SHORT)
+    (state,) = workspace.folder.glob(".runs/*/stable-*.pt")
+    flip_a_bit(state)
+    ended = run(workspace, LONG)
+    assert "not extended from there" in ended.err and "resumed" not in ended.out
+    assert results() == expected
+
+
+def test_a_run_that_cannot_be_extended_says_why(workspace):
+    run(workspace, LONG)  # its state is of step 7
+    assert "it has no state up to step 4, where this run's learning rate begins to fall" in run(workspace, SHORT).out
+    run(workspace, SHORT, **{"train.schedule": "cosine"})
+    assert "train.schedule cosine" in run(workspace, LONG).out
+    assert "extended" not in run(workspace, LONG, **{"train.schedule": "stable_decay", "train.seed": 9}).out
+
+
+def fill_disk():
+    shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
+
+
+def test_a_full_disk_does_not_stop_a_training_that_needs_no_kept_state(workspace):
+    ended = run(workspace, SHORT, fill_disk, **{"train.seed": 1})
+    assert "warning: the state of step 4 is not kept: " in ended.err
+    assert not [*workspace.folder.glob(".runs/*/kept-*"), *workspace.folder.glob(".runs/*/stable-*")]
