@@ -34,14 +34,14 @@ def train():
 
 
 def train_altered(step, weights, position):
-    """Run the stage, in which one weight changes by one unit in the last place after the update of a step."""
+    """Run the stage, in which one bit of a weight changes after the update of a step."""
     update = train_stage.step.update_weights
 
     def altered(state, lr):
         update(state, lr)
         if state.step == step:
             tensor = list(state.model.parameters())[weights].detach()
-            tensor.view(-1).view(torch.int32)[position] ^= 1
+            tensor.view(-1).view(torch.int32)[position] ^= 1 << 12  # the last bit may be lost in the next update
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_stage.step, "update_weights", altered)
