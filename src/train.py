@@ -227,7 +227,7 @@ def start(run: Run) -> None:
         model.compile()
     world.place_model(model, run.device, params.numerics == "portable")
     optimizers = build_optimizers(model, params, run.dtype, world)
-    run.state = TrainingState(model, optimizers, world, params.average_decay)
+    run.state = TrainingState(model, optimizers, world)
     run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
     print_plan(run)
 

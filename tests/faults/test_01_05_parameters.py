@@ -194,8 +194,6 @@ def test_03_dvc_shows_the_sentence_and_records_nothing_until_the_name_is_right(t
         ("train", {"train.decay_share": 1.5}, "train.decay_share is 1.5, needed: above 0, at most 1"),
         ("train", {"train.grad_clip": 0.0}, "train.grad_clip is 0.0, needed: above 0"),
         ("train", {"train.beta2": 1.0}, "train.beta2 is 1.0, needed: from 0 to below 1"),
-        ("train", {"train.average_decay": 1.0}, "train.average_decay is 1.0, needed: from 0 to below 1"),
-        ("train", {"train.average_decay": -0.1}, "train.average_decay is -0.1, needed: from 0 to below 1"),
         ("train", {"models.micro.n_layer": 0}, "models.micro.n_layer is 0, needed: above 0"),
         ("train", {"models.micro.n_kv_head": 3}, "models.micro.n_head is 2, needed: a multiple of n_kv_head (3)"),
         ("train", {"models.micro.n_head": 3}, "n_head is 3, needed: a multiple of n_kv_head"),

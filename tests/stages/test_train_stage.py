@@ -46,6 +46,13 @@ def test_files_of_different_tokenizers_are_refused(workspace, capsys):
     assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+def test_a_parameter_of_the_past_is_said_to_be_gone(workspace, capsys):
+    params = Path("params.yaml")
+    params.write_text(params.read_text().replace("\ntrain:\n", "\ntrain:\n  average_decay: 0.0\n"))
+    assert train_stage.main(ARGUMENTS) == 2
+    assert "train.average_decay is gone; delete the line" in capsys.readouterr().err
+
+
 def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
     for arguments in (ARGUMENTS[2:], ["--tra", *ARGUMENTS[1:]], ["train.bin"]):
         with pytest.raises(SystemExit, match="2"):
@@ -175,24 +182,6 @@ def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_p
     first = Path("plots/validation.csv").read_text().splitlines()[1]
     assert float(first.split(",")[2]) == pytest.approx(across[selected].mean(), abs=1e-5)
     assert json.loads(Path("data/models/model.json").read_text())["attend_across_documents"] is True
-
-
-def test_a_run_with_an_average_leaves_a_model_that_is_the_average(workspace):
-    published = {}
-    for decay in (0.0, 0.8):
-        workspace.change(**{"train.average_decay": decay})
-        assert train_stage.main(ARGUMENTS) == 0
-        model, record = load_trained(Path("data/models"), torch.device("cpu"))
-        assert record["average_decay"] == decay
-        validation = open_tokens("validation.bin")
-        selected = mark_selection(validation, record["eval_tokens"], 32)
-        ((losses, _),) = eval_stage.score(model, validation, 32, [32], FreeCores())
-        assert losses[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
-        rows = Path("plots/training.csv").read_text()
-        published[decay] = rows, *(torch.load(path) for path in sorted(Path("data/models").glob("*.pt")))
-    assert published[0.0][0] == published[0.8][0], "training itself is the same"
-    for without, averaged in zip(published[0.0][1:], published[0.8][1:], strict=True):
-        assert all(not torch.equal(without[name], averaged[name]) for name in without)
 
 
 def test_patience_stops_the_run_early(workspace, capsys):

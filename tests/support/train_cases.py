@@ -51,13 +51,13 @@ def write_ids(name, count, tokenizer=TOKENIZER, top=None):
 def make_training(folder: Path) -> Workspace:
     """Make a small copy with token files.
 
-    It has 8 steps, a sampled vocabulary and an average of the weights, a log row every 2 steps, a validation every 4, a
+    It has 8 steps, a sampled vocabulary, a log row every 2 steps, a validation every 4, a
     state every step.
     """
     workspace = Workspace(folder)
     workspace.make_small()
     workspace.change(**{"train.max_tokens": 512 * MAX_STEPS, "train.eval_every_tokens": 2048})
-    workspace.change(**{"train.average_decay": 0.8, "train.sampled_vocab_size": 25})
+    workspace.change(**{"train.sampled_vocab_size": 25})
     with contextlib.chdir(folder):
         set_runtime(checkpoint_every_s=0)
         write_ids("train.bin", 3000)

@@ -59,10 +59,10 @@ def copy(source, target):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A finished run of 20 steps with an average, with validations and kept states at 5, 10 and 15."""
+    """A finished run of 20 steps with validations and kept states at 5, 10 and 15."""
     workspace = Workspace(tmp_path_factory.mktemp("recompute"))
     workspace.make_small()
-    workspace.change(**{"train.eval_every_tokens": 2560, "train.average_decay": 0.8})
+    workspace.change(**{"train.eval_every_tokens": 2560})
     workspace.change(**{"train.numerics": "fast"})  # whose bits threads change
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)

@@ -35,7 +35,7 @@ SMALL = {
     "model.name": "micro",
     "train.seq_len": 32, "train.batch_tokens": 256, "train.micro_batch_tokens": 256, "train.max_tokens": 768,
     "train.warmup_steps": 1, "train.log_every_tokens": 256, "train.eval_every_tokens": 512, "train.eval_tokens": 256,
-    "train.average_decay": 0.5, "train.dtype": "float32",
+    "train.dtype": "float32",
     "eval.stride_fraction": 1.0, "eval.sample_tokens": 4, "eval.num_samples": 1,
 }  # fmt: skip
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

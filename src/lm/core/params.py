@@ -157,7 +157,9 @@ def _dataclass(value, wanted, name: str, problems: list[str]):
         return None
     count, fields = len(problems), typing.get_type_hints(wanted, include_extras=True)
     for key in value:
-        if key not in fields:
+        if key in getattr(wanted, "GONE", ()):
+            problems.append(f"{name}.{key} is gone; delete the line")
+        elif key not in fields:
             nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
             problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
     problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in value]

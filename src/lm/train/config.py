@@ -8,12 +8,14 @@ from lm.core.params import needed
 TOKEN_COUNTS = (
     "seq_len", "batch_tokens", "micro_batch_tokens", "log_every_tokens", "eval_every_tokens", "eval_tokens",
 )  # fmt: skip
-BELOW_ONE = ("beta1", "beta2", "average_decay")
+BELOW_ONE = ("beta1", "beta2")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainParams:
     """The section `train` of params.yaml. Lengths are in tokens; learning rates are per optimizer step."""
+
+    GONE = ("average_decay",)  # of the weights: it was not better at the end of a run (benchmarks/LOG.md)
 
     seq_len: int
     attend_across_documents: bool
@@ -32,7 +34,6 @@ class TrainParams:
     beta2: float
     grad_clip: float
     sampled_vocab_size: int | None
-    average_decay: float
     numerics: Literal["portable", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool

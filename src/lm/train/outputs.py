@@ -9,7 +9,7 @@ from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
 
-RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents", "average_decay")  # parameters in model.json
+RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents")  # parameters in model.json
 TIMING = ("tokens", "seconds", "validation_seconds", "saving_seconds")  # the columns of History.timing
 
 

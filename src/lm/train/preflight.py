@@ -26,8 +26,7 @@ class Plan:
         self.numerics = params.numerics
         self.num_parameters = count_parameters(config)["total"]
         self.memory_bytes = estimate_memory_bytes(
-            self.num_parameters, config, micro_batch_tokens, params.seq_len, num_shards, params.average_decay > 0,
-            params.optimizer == "muon",
+            self.num_parameters, config, micro_batch_tokens, params.seq_len, num_shards, params.optimizer == "muon"
         )  # fmt: skip
         self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
         self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
@@ -73,16 +72,15 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def estimate_memory_bytes(
-    num_parameters: int, config: ModelConfig, tokens: int, seq_len: int, num_shards: int = 1, averaged: bool = False,
-    muon: bool = False,
+    num_parameters: int, config: ModelConfig, tokens: int, seq_len: int, num_shards: int = 1, muon: bool = False,
 ) -> int:  # fmt: skip
     """Return a rough upper estimate of the memory in bytes of a rank that takes `tokens` at a time.
 
-    Weights, gradients, two AdamW moments, the best weights and, if `averaged`, the average in float32, of which a rank
-    has its shard; the whole head and its gradient; with Muon, the matrix that a rank orthogonalizes; about 16 d_model +
-    6 d_ff float32 activations and the scores of every head to seq_len tokens, per token and block; a chunk of logits.
+    Weights, gradients, two AdamW moments and the best weights in float32, of which a rank has its shard; the whole head
+    and its gradient; with Muon, the matrix that a rank orthogonalizes; about 16 d_model + 6 d_ff float32 activations
+    and the scores of every head to seq_len tokens, per token and block; a chunk of logits.
     """
-    states = (5 + averaged) * 4 * num_parameters // num_shards
+    states = 5 * 4 * num_parameters // num_shards
     if num_shards > 1:
         states += 8 * config.vocab_size * config.d_model
         if muon:

@@ -1,6 +1,5 @@
 """The state of a training run: everything that the next step depends on, and the rows of the curves so far."""
 
-import contextlib
 import dataclasses
 import hashlib
 import math
@@ -34,8 +33,6 @@ class TrainingState:
     model: Gemma3Model
     optimizers: list[torch.optim.Optimizer]
     world: World = SINGLE_PROCESS
-    average_decay: float = 0.0  # 0.0: no average
-    average: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # of the weights, from step 1 on
     step: int = 0
     best_loss: float = math.inf
     best_step: int = 0
@@ -60,15 +57,13 @@ class TrainingState:
     def _tensors(self) -> dict:
         """Return the tensors that training changes, without a copy; of sharded ones this rank's shards."""
         optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
-        return {"model": self.model.state_dict(), "optimizers": optimizers, "average": self.average}
+        return {"model": self.model.state_dict(), "optimizers": optimizers}
 
     def restore(self, saved: dict) -> None:
         """Load a state that `as_dict` returned."""
         self.model.load_state_dict(self.world.shard_weights(saved["model"], self.model))
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(self.world.shard_optimizer_state(state, optimizer))
-        average = self.world.shard_weights(saved["average"], self.model)
-        self.average = {name: value.to(self.model.device) for name, value in average.items()}
         self.history = History(**saved["history"])
         torch.set_rng_state(saved["rng"])
         for name in self.PLAIN:
@@ -82,44 +77,9 @@ class TrainingState:
         if before != here:
             self.segments.append({"from_step": self.step, **here})
 
-    def update_average(self) -> None:
-        """Move the average toward the weights, unless average_decay is 0.0; it begins as the weights after step 1.
-
-        The decay is min(average_decay, (1 + step) / (10 + step)), so that an early average forgets the first weights:
-        `num_updates` of tf.train.ExponentialMovingAverage in TensorFlow.
-        """
-        if not self.average_decay:
-            return
-        weights, decay = self.model.state_dict(), min(self.average_decay, (1 + self.step) / (10 + self.step))
-        if not self.average:
-            self.average = {name: value.clone() for name, value in weights.items()}
-        for name, value in weights.items():
-            self.average[name].lerp_(value, 1 - decay)
-
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Put the average, if there is one, into the model, and the weights back at the end."""
-        self._swap_average()
-        try:
-            yield
-        finally:
-            self._swap_average()
-
-    def _swap_average(self) -> None:
-        """Exchange the average and the weights, one tensor at a time."""
-        # FSDP keeps some gathered weights after a validation; state_dict() makes it gather them again.
-        weights = self.model.state_dict() if self.average else {}
-        for name, value in weights.items():
-            kept = value.clone()
-            value.copy_(self.average[name])
-            self.average[name].copy_(kept)
-
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return a copy on the CPU of what validations score: the average, or without one the weights, in model order.
-
-        All ranks call it; the main rank's is whole.
-        """
-        weights = self.world.gather(self.average or self.model.state_dict())
+        """Return a copy of the weights on the CPU, in model order; all ranks call it, the main rank's is whole."""
+        weights = self.world.gather(self.model.state_dict())
         return {name: value.detach().cpu().clone() for name, value in weights.items()}
 
     def digest(self) -> str:
@@ -135,12 +95,11 @@ class TrainingState:
 
 
 def named_tensors(saved: dict) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights in model order, each optimizer's tensors by parameter, and the average, of an `as_dict`."""
+    """Yield the weights in model order and each optimizer's tensors by parameter, of an `as_dict`."""
     yield from saved["model"].items()
     for i, optimizer in enumerate(saved["optimizers"]):
         for parameter, values in sorted(optimizer["state"].items()):
             yield from ((f"optimizers.{i}.{parameter}.{name}", tensor) for name, tensor in sorted(values.items()))
-    yield from ((f"average.{name}", tensor) for name, tensor in saved["average"].items())
 
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:

@@ -129,14 +129,13 @@ def check_finite(
 
 
 def update_weights(state: TrainingState, lr: float) -> None:
-    """Apply the gradients at learning rate `lr` times each group's factor, clear them, and update the average."""
+    """Apply the gradients at learning rate `lr` times each group's factor, and clear them."""
     for optimizer in state.optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr * group["lr_factor"]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    state.update_average()
 
 
 def log_step(state: TrainingState, loss: float, grad_norm: float, lr: float, params: TrainParams) -> None:
@@ -164,8 +163,6 @@ def validation_loss(
 ) -> float:
     """Return the mean nats per token over the windows of a token file that select the best model.
 
-    If the state has an average of the weights, the average is scored.
-
     Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
@@ -174,11 +171,10 @@ def validation_loss(
     starts = starts[: max_batches and max_batches * batch_size]
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
     num_batches = -(-len(starts) // batch_size)
-    with state.averaged():
-        for number in range(world.rank, world.rank + num_batches, world.world_size):
-            first = min(number, num_batches - 1) * batch_size
-            batch = slice(first, first + batch_size)
-            losses[batch] = score_windows(state.model, tokens, starts[batch], params.seq_len, dtype)
+    for number in range(world.rank, world.rank + num_batches, world.world_size):
+        first = min(number, num_batches - 1) * batch_size
+        batch = slice(first, first + batch_size)
+        losses[batch] = score_windows(state.model, tokens, starts[batch], params.seq_len, dtype)
     return float(world.all_gather_losses(losses).mean(dtype="float64"))
 
 

@@ -118,7 +118,6 @@ def training_table(record: dict, train: dict) -> list[str]:
         "passes over the training text, whole run": decimals(training.get("epochs"), 2),
         "tokens per step": f"{train['batch_tokens']:,}", "tokens of context": f"{record['seq_len']:,}",
         "optimizer": f"{train['optimizer']}, peak learning rate {train['peak_lr']}, {train['schedule']}",
-        "average of the weights": train["average_decay"] or None,
         "computed with": "; then ".join(dict.fromkeys(described)),
     }  # fmt: skip
     return table(("setting", "value"), [row for row in rows.items() if row[1]])

@@ -91,7 +91,7 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         seq_len=SEQ_LEN, attend_across_documents=False, batch_tokens=BATCH_TOKENS, micro_batch_tokens=UNIT_TOKENS,
         max_tokens=num_steps * BATCH_TOKENS, optimizer="muon", peak_lr=0.01, min_lr=0.0, embedding_lr_factor=1.0,
         warmup_steps=5, schedule="stable_decay", decay_share=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
-        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, average_decay=0.0, numerics="portable", dtype="auto",
+        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, numerics="portable", dtype="auto",
         compile=False, seed=1, init_from="", patience_evals=None, divergence_nats=None, log_every_tokens=1024,
         eval_every_tokens=1024, eval_tokens=1024,
     )  # fmt: skip
