@@ -181,3 +181,11 @@ def test_no_folder_outgrows_its_budget_of_lines():
             content = (ROOT / file).read_bytes()
             lines[budget] += 0 if b"\0" in content else content.count(b"\n")
     assert {budget: count for budget, count in lines.items() if count > BUDGETS[budget]} == {}, "see budgets.yaml"
+
+
+def test_a_package_has_the_same_version_in_all_requirements():
+    pins: dict[str, set[str]] = {}
+    for path in [ROOT / "requirements.txt", *ROOT.glob("requirements/*.txt")]:
+        for name, version in re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s#]+)", path.read_text(), re.M):
+            pins.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(version)
+    assert {name: versions for name, versions in pins.items() if len(versions) > 1} == {}
