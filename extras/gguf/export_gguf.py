@@ -2,7 +2,7 @@
 
     python src export_gguf out.gguf [--models data/models --tokenizer data/tokenizer]
 
-A tokenizer is refused if llama.cpp would give other ids. docs/export.md names the versions that were compared.
+A tokenizer is refused if llama.cpp would give other ids. README.md names the versions that were compared.
 Needs `pip install gguf==0.19.0`, the first line of requirements/gguf.txt.
 """
 

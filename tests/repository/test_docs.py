@@ -28,7 +28,12 @@ from support.workspace import Workspace
 
 BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
 MARKED = re.compile(r"^<!-- figures:[\w-]+ -->\n.*?^<!-- end -->$", re.M | re.S)
-PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "data" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(ROOT.glob("extras/*/README.md")),
+]
 RESULTS = ROOT / "benchmarks" / "results"
 TOOLS = runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"]
 OTHERS = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "faults" / "README.md"]

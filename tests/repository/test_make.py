@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, slurm
-from support.refusal import refused
+from support import ROOT
 
 # A Python that writes down its arguments; the environments that it creates hold a copy of it.
 RECORDING = """#!/bin/sh
@@ -59,10 +58,3 @@ def test_an_interrupted_environment_is_created_again(tmp_path, left):
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert Path(tmp_path, ".venv/ready").exists()
     subprocess.run([".venv/bin/python", "-m", "pip", "--version"], cwd=tmp_path, check=True, capture_output=True)
-
-
-@pytest.mark.parametrize("user_id", [0, 1000])
-def test_without_slurm_make_test_cluster_says_what_is_missing(monkeypatch, capfd, user_id):
-    monkeypatch.setattr(slurm.shutil, "which", lambda name, path=None: None)
-    monkeypatch.setattr(slurm.os, "geteuid", lambda: user_id)
-    refused(slurm.main([]), capfd.readouterr().err, 5, "not installed: munged, slurmctld", "apt-get install slurm-wlm")
