@@ -1,9 +1,9 @@
-"""Encode chunks of documents with gigatoken: tiktoken's ids, many times faster.
+"""Encode chunks of documents with gigatoken: tiktoken's ids, many times faster (README, "Speed").
 
-tiktoken is the reference. gigatoken uses the characters of Unicode 17, tiktoken those of Unicode 16;
-no other difference between the versions in COMPARED was found with any pattern of SCHEMES (fuzz_tokenizers.json).
-Therefore tiktoken encodes every document with a character that is new, and both encode a sample of the others. After
-an EngineDifference the caller encodes everything again with tiktoken alone.
+tiktoken stays the definition of the ids, because other programs use it; gigatoken is young. Two safeguards keep them
+equal. gigatoken has the letters of Unicode 17, tiktoken those of Unicode 16, and the fuzzer of tests/support/fuzz.py
+found no other difference between the versions in COMPARED; so tiktoken encodes every document with a new character. And
+both encode a sample of the others. After an EngineDifference the caller encodes everything again with tiktoken alone.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from lm.tokenizer.pretokenize import PATTERNS
 COMPARED = {"gigatoken": "0.10.0", "tiktoken": "0.14.0"}
 SAMPLE_FIRST, SAMPLE_EVERY = 32, 400  # both encode the first 32 documents, then one in 400
 
-# Letters and digits that are new in Unicode 17.
+# Letters and digits that are new in Unicode 17 (DerivedAge.txt; a test finds them again with both libraries).
 NEW_CHARACTERS = """
 088F 0C5C 0CDC A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3
 16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2 1E6C0-1E6DE 1E6E0-1E6E2 1E6E4-1E6E5 1E6E7-1E6ED 1E6F0-1E6F4
@@ -32,8 +32,13 @@ NEW_CHARACTERS = """
 """
 # Combining marks that are new in Unicode 17. Only o200k tells marks from other characters.
 NEW_MARKS = "1ACF-1ADD 1AE0-1AEB 10EFA-10EFB 11B60-11B67 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
-END = "\U0010ffff"  # ends each document for gigatoken: a noncharacter, which text should not contain
-END_BYTES = END.encode()
+
+# gigatoken encodes a whole chunk as one text, in which a noncharacter ends each document: a special token with the id
+# eot_id. tiktoken encodes a document that contains it all the same.
+END = "\U0010ffff"
+# As Arrow scalars, made from buffers: pa.scalar() would import pandas, which takes as long as 25 MB of text.
+_ENDS = pa.LargeStringArray.from_buffers(2, pa.py_buffer(np.array([0, 4, 4])), pa.py_buffer(END.encode()))
+_END, _EMPTY = _ENDS[0], _ENDS[1]
 
 
 def _class_of(ranges: str) -> str:
@@ -49,8 +54,8 @@ SCHEMES = {
     PATTERNS["o200k"]: ("o200k", _class_of(NEW_CHARACTERS + NEW_MARKS)),
 }
 
-# gigatoken remembers every word, in up to 9 bytes per byte of text. It is replaced by a new one (50 ms) when the
-# process uses more memory than this, apart from the text that it reads, but only after at least this much text.
+# gigatoken remembers every word, in up to 9 bytes per byte of text, so endless new words would fill the memory. A new
+# one (50 ms) replaces it when the process uses more than this, apart from its text, and has encoded some text.
 RENEW_ABOVE_RESIDENT_BYTES = 280 << 20
 RENEW_AFTER_TEXT_BYTES = 12 << 20
 
@@ -107,43 +112,39 @@ class Engine:
     def compare_sample(self, chunk: Chunk, ids: np.ndarray) -> None:
         """Encode some documents again, with tiktoken, in any thread; raise EngineDifference if `ids` (N,) differ."""
         numbers = chunk.first_document + np.arange(chunk.documents)
-        sample = np.flatnonzero((numbers < SAMPLE_FIRST) | (numbers % SAMPLE_EVERY == 0))
-        expected, lengths = self.tokenizer.encode_documents([chunk.texts[int(index)].as_py() for index in sample])
         begins = np.concatenate([[0], np.flatnonzero(ids == self.tokenizer.eot_id) + 1])
-        for index, end, length in zip(sample, np.cumsum(lengths), lengths, strict=True):
-            if ids[begins[index] : begins[index + 1]].tobytes() != expected[end - length : end].tobytes():
+        for index in np.flatnonzero((numbers < SAMPLE_FIRST) | (numbers % SAMPLE_EVERY == 0)).tolist():
+            expected, _ = self.tokenizer.encode_documents([chunk.texts[index].as_py()])
+            if not np.array_equal(ids[begins[index] : begins[index + 1]], expected):
                 raise EngineDifference(f"gigatoken: document {numbers[index]} has other ids than tiktoken gives")
-        self.compared_documents += len(sample)
+            self.compared_documents += 1
 
     def _encode_mixed(self, chunk: Chunk) -> np.ndarray:
         """Encode each document with the library that must encode it; return the ids in the documents' order."""
-        if chunk.characters == chunk.utf8_bytes:  # ASCII
+        if chunk.characters == chunk.utf8_bytes:  # ASCII holds no new character, and is not searched for one
             return self.encode_fast(chunk.texts)
         only_exact = pc.match_substring_regex(chunk.texts, self.only_exact)
         if only_exact.true_count == 0:
             return self.encode_fast(chunk.texts)
+        # gigatoken sees an empty document in the place of each that tiktoken encodes.
+        ids = self.encode_fast(pc.if_else(only_exact, _EMPTY, chunk.texts.cast(pa.large_string())))
+        documents = np.split(ids, np.flatnonzero(ids == self.tokenizer.eot_id) + 1)
+        for index in np.flatnonzero(only_exact.to_numpy(zero_copy_only=False)).tolist():
+            documents[index], _ = self.tokenizer.encode_documents([chunk.texts[index].as_py()])
         self.exact_documents += only_exact.true_count
-        fast_ids = self.encode_fast(chunk.texts.filter(pc.invert(only_exact)))
-        exact_ids, exact_lengths = self.tokenizer.encode_documents(chunk.texts.filter(only_exact).to_pylist())
-        only_exact = only_exact.to_numpy(zero_copy_only=False)
-        lengths = np.empty(len(only_exact), np.int64)
-        lengths[only_exact] = exact_lengths
-        lengths[~only_exact] = np.diff(np.flatnonzero(fast_ids == self.tokenizer.eot_id), prepend=-1)
-        is_exact = np.repeat(only_exact, lengths)
-        ids = np.empty(len(is_exact), self.tokenizer.dtype)
-        ids[is_exact], ids[~is_exact] = exact_ids, fast_ids
-        return ids
+        return np.concatenate(documents)
 
     def encode_fast(self, texts: pa.Array) -> np.ndarray:
-        """Return gigatoken's ids of texts without END, each followed by eot_id."""
+        """Return gigatoken's ids (N,) of texts without END, each followed by eot_id."""
         if not len(texts):
             return np.empty(0, self.tokenizer.dtype)
         resident = psutil.Process().memory_info().rss - pa.total_allocated_bytes()
         if self._text_bytes >= RENEW_AFTER_TEXT_BYTES and resident > RENEW_ABOVE_RESIDENT_BYTES:
             self._renew()
-        content = _joined(texts)
+        ended = pc.binary_join_element_wise(texts.cast(pa.large_string()), _END, _EMPTY)
+        content = ended.buffers()[2].to_pybytes()  # all texts, one after the other
         self._text_bytes += len(content)
-        # This entry point of gigatoken lets other threads run and needs no awkward arrays.
+        # Of gigatoken's entry points this one lets other threads run and needs no awkward arrays.
         source = self._gigatoken.BytesSource(content)
         assert self._backend is not None
         rows, _ = self._backend.encode_batch_padded(source, pad_id=0, parallel=False)
@@ -158,15 +159,6 @@ class Engine:
             trim(0)
         ranks, ends = self.tokenizer.folder / RANKS, {END: self.tokenizer.eot_id}
         self._backend = self._gigatoken.Tokenizer.from_tiktoken(ranks, pretokenizer=self._scheme, special_tokens=ends)
-
-
-def _joined(texts: pa.Array) -> bytes:
-    """Return the UTF-8 bytes of all texts, each followed by END."""
-    # From buffers, because pa.array() and pa.scalar() import pandas, an eighth of the time of 200 MB.
-    offsets = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(np.array([0, len(texts)]))])
-    ends = pa.LargeStringArray.from_buffers(1, pa.py_buffer(np.array([0, len(END_BYTES)])), pa.py_buffer(END_BYTES))
-    all_texts = pa.LargeListArray.from_arrays(offsets, texts.cast(pa.large_string()))
-    return b"".join([pc.binary_join(all_texts, ends[0])[0].as_buffer(), END_BYTES])
 
 
 def encode_exactly(chunk: Chunk, tokenizer: Tokenizer) -> np.ndarray:

@@ -1,5 +1,6 @@
 """gigatoken gives tiktoken's ids; a difference is noticed, and the text is encoded again."""
 
+import functools
 import importlib.metadata
 import os
 import re
@@ -17,7 +18,6 @@ from lm.tokenizer.engine import (
     END,
     SCHEMES,
     EngineDifference,
-    encode_exactly,
     open_engine,
 )
 from lm.tokenizer.load import load_tokenizer, well_formed
@@ -28,32 +28,30 @@ from support.memory import MEASURE
 from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
 
 ONLY_EXACT, ANY_NEW = (SCHEMES[PATTERNS[name]][1] for name in ("gpt2", "o200k"))
+NAMES = {"bpe": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}  # of pre-tokenizers
 NEW, NEW_TO_O200K = (re.findall(rule, "".join(scalars())) for rule in (ONLY_EXACT, ANY_NEW))  # without END
 
 
 @pytest.fixture(scope="module")
-def bpe(tmp_path_factory):
-    return load_tokenizer(write_bpe(tmp_path_factory.mktemp("bpe")))
+def tokenizers(tmp_path_factory):
+    """Return a function that gives a tokenizer by its name; a tokenizer is written once."""
+
+    @functools.cache
+    def tokenizer(name):
+        folder = tmp_path_factory.mktemp(name)
+        return load_tokenizer(write_gpt2(folder) if name == "gpt2" else write_bpe(folder, NAMES[name]))
+
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    return load_tokenizer(write_gpt2(tmp_path_factory.mktemp("gpt2")))
-
-
-@pytest.fixture(scope="module")
-def cl100k(tmp_path_factory):
-    return load_tokenizer(write_bpe(tmp_path_factory.mktemp("cl100k"), "cl100k"))
-
-
-@pytest.fixture(scope="module")
-def o200k(tmp_path_factory):
-    return load_tokenizer(write_bpe(tmp_path_factory.mktemp("o200k"), "o200k"))
+def bpe(tokenizers):
+    return tokenizers("bpe")
 
 
 @pytest.fixture(params=["bpe", "gpt2", "cl100k", "o200k"])
-def tokenizer(request):
-    return request.getfixturevalue(request.param)
+def tokenizer(request, tokenizers):
+    return tokenizers(request.param)
 
 
 def chunk(texts, first_document=0):
@@ -66,15 +64,18 @@ def test_the_compared_versions_are_the_installed_ones():
     assert all(f"{name}=={version}" in required for name, version in COMPARED.items())
 
 
-def test_only_characters_of_the_rule_differ(bpe):
-    """Encode every character of Unicode in several contexts, many at a time because tiktoken is slow."""
-    kept = re.sub(ONLY_EXACT, "", "".join(scalars()))
-    assert len(kept) + len(NEW) == 0x110000 - 0x800 - 1
+@pytest.mark.parametrize(("name", "end"), [("bpe", 0x110000), ("cl100k", 0x20000), ("o200k", 0x20000)])
+def test_only_characters_of_the_rule_differ(tokenizers, name, end):
+    """Encode characters in several contexts, many at a time because tiktoken is slow; later planes are much alike."""
+    tokenizer = tokenizers(name)
+    engine = open_engine(tokenizer)
+    kept = [c for c in scalars() if ord(c) < end and not re.match(engine.only_exact, c)]
     texts = [
-        "".join(f"{c}'s {c}1a{c}!{c}  {c}\n" for c in kept[start : start + 4096]) for start in range(0, len(kept), 4096)
+        "".join(f"{c}'S {c}1A{c}a{c}!{c}  {c}\n" for c in kept[start : start + 4096])
+        for start in range(0, len(kept), 4096)
     ]
-    expected, _ = bpe.encode_documents(texts)
-    assert np.array_equal(open_engine(bpe).encode_fast(pa.array(texts)), expected)
+    expected, _ = tokenizer.encode_documents(texts)
+    assert np.array_equal(engine.encode_fast(pa.array(texts)), expected)
 
 
 def test_every_character_of_the_rule_differs(bpe, monkeypatch):
@@ -83,24 +84,12 @@ def test_every_character_of_the_rule_differs(bpe, monkeypatch):
     assert len(NEW) == 4657 and NEW[0] == "\u088f"
 
 
-def test_every_mark_of_the_rule_of_o200k_differs(o200k, monkeypatch):
+def test_every_mark_of_the_rule_of_o200k_differs(tokenizers, monkeypatch):
+    o200k = tokenizers("o200k")
     monkeypatch.setattr("support.fuzz.scalars", lambda: NEW_TO_O200K)
     contexts = ["{0}'s", "A{0}a{0}B", "b{0}{0} {0}!"]
     assert characters_that_differ(open_engine(o200k), o200k, contexts) == set(NEW_TO_O200K)
     assert len(NEW_TO_O200K) == len(NEW) + 42
-
-
-@pytest.mark.parametrize("name", ["cl100k", "o200k"])
-def test_only_characters_of_the_rule_differ_with_other_patterns(request, name):
-    """The planes from 2 on, with few kinds of characters, are left out because tiktoken is slow."""
-    tokenizer = request.getfixturevalue(name)
-    engine = open_engine(tokenizer)
-    kept = [c for c in scalars() if ord(c) < 0x20000 and not re.match(engine.only_exact, c)]
-    texts = [
-        "".join(f"{c}'S {c}1A{c}a{c}!{c}\n" for c in kept[start : start + 4096]) for start in range(0, len(kept), 4096)
-    ]
-    expected, _ = tokenizer.encode_documents(texts)
-    assert np.array_equal(engine.encode_fast(pa.array(texts)), expected)
 
 
 def test_a_sample_of_the_fuzz_shows_no_difference(tokenizer):
@@ -114,9 +103,7 @@ def test_long_runs_are_encoded_as_tiktoken_does(bpe):
     assert strings_that_differ(engine, bpe, [text[:300_000] for text in LONG_RUNS]) == (len(LONG_RUNS), [])
 
 
-@pytest.mark.parametrize("name", ["bpe", "cl100k", "o200k"])
-def test_a_million_spaces_are_encoded_as_tiktoken_does(request, name):
-    tokenizer = request.getfixturevalue(name)
+def test_a_million_spaces_are_encoded_as_tiktoken_does(tokenizer):
     texts = [" " * 1_000_000 + "x", "!\n" + "\t" * 600_000 + "\n" + " " * 600_000 + "/"]
     assert strings_that_differ(open_engine(tokenizer), tokenizer, texts) == (2, [])
 
@@ -131,17 +118,11 @@ def test_tiktoken_encodes_documents_with_new_characters(tokenizer):
     assert ids.dtype == tokenizer.dtype and "8 documents by tiktoken instead" in engine.describe()
 
 
-def test_tiktoken_alone_gives_the_same_ids(tokenizer):
-    texts = [text for text in TEXTS[:500] if text]
-    engine = open_engine(tokenizer)
-    assert np.array_equal(engine.encode(chunk(texts)), encode_exactly(chunk(texts), tokenizer))
-
-
 def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
     engine, wanted = open_engine(bpe), []
     encode = bpe.encode_documents
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe, "encode_documents", lambda texts: (wanted.extend(texts), encode(texts))[1])
+        patch.setattr(bpe, "encode_documents", lambda texts: wanted.extend(texts) or encode(texts))
         for first in range(0, 1000, 90):
             documents = chunk([f"document {first + i}" for i in range(90)], first)
             engine.compare_sample(documents, engine.encode(documents))
@@ -204,23 +185,17 @@ def test_ids_that_are_not_tiktokens_are_noticed(bpe, monkeypatch, change, messag
 
 
 def test_an_unusable_gigatoken_gives_a_one_line_warning(bpe, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "gigatoken", None)
-    assert open_engine(bpe) is None
-    assert re.fullmatch(r"warning: gigatoken cannot be used \(.*\); .* the same ids, .*\n", capsys.readouterr().err)
-    monkeypatch.setitem(
-        sys.modules, "gigatoken", types.SimpleNamespace(Tokenizer=types.SimpleNamespace(from_tiktoken=panic))
-    )
-    assert open_engine(bpe) is None
-    assert "gigatoken cannot be used (Panic: range end index 5)" in capsys.readouterr().err
-    monkeypatch.undo()
+    broken = types.SimpleNamespace(Tokenizer=types.SimpleNamespace(from_tiktoken=panic))
+    for module, reason in ((None, "ModuleNotFoundError: "), (broken, "Panic: range end index 5")):
+        monkeypatch.setitem(sys.modules, "gigatoken", module)
+        assert open_engine(bpe) is None
+        found = capsys.readouterr().err
+        assert re.fullmatch(rf"warning: gigatoken cannot be used \({reason}.*\); .* the same ids, .*\n", found)
     monkeypatch.setitem(COMPARED, "gigatoken", "0.10.1")
     assert open_engine(bpe) is None
     assert "installed: gigatoken 0.10.0 and tiktoken" in capsys.readouterr().err
-
-
-def test_other_patterns_do_not_use_the_engine(tmp_path, bpe, monkeypatch, capsys):
     monkeypatch.setitem(bpe.meta, "pattern", r"\p{L}+|.")
-    assert open_engine(bpe) is None and capsys.readouterr().err == ""
+    assert open_engine(bpe) is None and capsys.readouterr().err == "", "no warning for a pattern that it does not know"
 
 
 def test_a_grown_gigatoken_is_replaced(bpe, monkeypatch):
@@ -233,17 +208,6 @@ def test_a_grown_gigatoken_is_replaced(bpe, monkeypatch):
         assert [engine.encode(chunk(texts)).tolist() for _ in range(3)] == [expected] * 3
         made.append(engine._backend)
     assert made[0] is not made[1]
-
-
-def test_importing_gigatoken_has_no_side_effects():
-    code = """if True:
-        import sys, os, signal, threading
-        before = dict(os.environ), signal.getsignal(signal.SIGINT), threading.active_count()
-        import gigatoken
-        assert before == (dict(os.environ), signal.getsignal(signal.SIGINT), threading.active_count())
-        print(sorted({"awkward", "torch", "transformers", "numba"} & sys.modules.keys()))"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 ENDLESS_NEW_WORDS = """
