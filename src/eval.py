@@ -25,11 +25,11 @@ import torch
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import needed, read_section
-from lm.evaluate.documents import make_details, mark_selection, part_of_documents, sum_by_document
+from lm.evaluate.documents import loss_by_position, make_details, mark_selection, part_of_documents, sum_by_document
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import pick_device
 from lm.model.gemma3 import Gemma3Model
-from lm.model.score import loss_by_position, score_strides
+from lm.model.score import score_strides
 from lm.model.threads import FreeCores
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -168,8 +168,8 @@ def main(argv: list[str]) -> None:
     stride, cores = max(1, round(params.stride_fraction * seq_len)), FreeCores()
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
-        # Score every token in overlapping windows, and in windows side by side: those fill every position equally, and
-        # are what others report.
+        # Score every token in overlapping windows, which give it more context, and in windows side by side: those fill
+        # every position equally, and are what others report.
         scored = score(model, validation, seq_len, [stride, seq_len], cores)
         (losses, _), (losses_side_by_side, positions) = scored
         by_position = loss_by_position(losses_side_by_side, positions)

@@ -12,9 +12,10 @@ import torch
 
 from extras.probes.phenomena import derive_tokens
 from lm.core.errors import DataError
+from lm.evaluate.documents import sum_by_span
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
-from lm.model.score import inputs_and_targets, sum_by_span, window_that_scores
+from lm.model.score import inputs_and_targets, window_that_scores
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
 

@@ -1,4 +1,8 @@
-"""Sum the losses by document, and summarize them: the whole file, its sections, the parts of a mixture."""
+"""Sum the losses by document, and summarize them: the whole file, its sections, the parts of a mixture.
+
+Legend: N tokens, D documents. Bits per byte divide the nats of all tokens, end-of-text tokens included, by ln 2 and by
+the UTF-8 bytes of the text.
+"""
 
 import math
 
@@ -6,10 +10,12 @@ import numpy as np
 
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
-from lm.model.score import sum_by_span, summarize
 from lm.tokens.ngrams import CLEAN_BELOW
 from lm.tokens.tokenfile import TokenFile, sidecar_path
 from lm.tokens.windows import selection_starts
+
+BLOCK_TOKENS = 1 << 20  # summed at once
+OCTAVES = 32  # of positions, which are int32
 
 
 def mark_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.ndarray:
@@ -99,3 +105,55 @@ def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarr
     nats_side_by_side = float(losses_side_by_side.sum(dtype="float64"))
     details["bits_per_byte_side_by_side"] = nats_side_by_side / math.log(2) / utf8_bytes
     return details | summarize_sections(documents) | summarize_parts(documents)
+
+
+def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Return the sums (D,) float64 of `values` (N,) over each half-open span of `spans` (D, 2), which ascend."""
+    cumulative, before = np.zeros(spans.shape), 0.0
+    for start in range(0, len(values), BLOCK_TOKENS):  # the sums of all N at once would take 16 bytes for each
+        sums = np.cumsum(np.concatenate([[before], values[start : start + BLOCK_TOKENS]]), dtype=np.float64)
+        for bounds, found in zip(spans.T, cumulative.T, strict=True):
+            first, last = np.searchsorted(bounds, (start, start + len(sums) - 1), side="right")
+            found[first:last] = sums[bounds[first:last] - start]
+        before = sums[-1]
+    return cumulative[:, 1] - cumulative[:, 0]
+
+
+def summarize(nats: np.ndarray, num_tokens: np.ndarray, utf8_bytes: np.ndarray) -> dict:
+    """Return loss figures over documents, given the nats, tokens and bytes of each (D,).
+
+    The standard error over documents is that of a linearized ratio (Cochran, Sampling Techniques, 6.4), None for one.
+    """
+    loss, _ = _ratio(nats, num_tokens)
+    bits_per_byte, bits_per_byte_se = _ratio(nats / math.log(2), utf8_bytes)
+    return {
+        "documents": len(nats),
+        "tokens": int(num_tokens.sum()),
+        "utf8_bytes": int(utf8_bytes.sum()),
+        "nats_per_token": loss,
+        "perplexity": math.exp(loss),
+        "bits_per_byte": bits_per_byte,
+        "bits_per_byte_se": bits_per_byte_se,
+    }
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float | None]:
+    """Return Σ numerator / Σ denominator and its standard error over the units."""
+    ratio = float(numerator.sum() / denominator.sum())
+    count = len(numerator)
+    if count < 2:
+        return ratio, None
+    residuals = numerator - ratio * denominator
+    return ratio, float(math.sqrt(count / (count - 1) * np.square(residuals).sum()) / denominator.sum())
+
+
+def loss_by_position(losses: np.ndarray, positions: np.ndarray) -> list[tuple[int, float, int]]:
+    """Return (last position, mean nats, tokens) for octaves of the position in the window: 1, 2, 3-4, 5-8, …"""
+    counts, sums = np.zeros(OCTAVES, np.int64), np.zeros(OCTAVES)
+    for start in range(0, len(losses), BLOCK_TOKENS):
+        block = slice(start, start + BLOCK_TOKENS)
+        octave = np.ceil(np.log2(positions[block] + 1)).astype(int)
+        counts += np.bincount(octave, minlength=OCTAVES)
+        sums += np.bincount(octave, weights=losses[block], minlength=OCTAVES)
+    last = int(positions.max()) + 1
+    return [(min(2**i, last), float(sums[i] / counts[i]), int(counts[i])) for i in range(len(counts)) if counts[i]]

@@ -1,9 +1,7 @@
 """Losses of a token file: each token scored once with real left context, the first one after end-of-text.
 
-Legend: N tokens, W windows, B of them at a time, T tokens of a window, D documents. Nats are natural-logarithm units.
-Bits per byte divide the nats of all tokens, end-of-text tokens included, by ln 2 and by the UTF-8 bytes of the text.
-`tokens` has `ids` (N,) and `eot_id`, as a lm.tokens.tokenfile.TokenFile. A model with a `document_start_id` predicts a
-token from those of its own document that the window holds.
+Legend: N tokens, W windows, B of them at a time, T tokens of a window. Nats are natural-logarithm units. A model with a
+`document_start_id` predicts a token from those of its own document that the window holds.
 """
 
 import math
@@ -14,10 +12,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import read_windows
-
-_BLOCK_TOKENS = 1 << 20  # summed at once
-_OCTAVES = 32  # of positions, which are int32
 
 
 def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tuple[int, int]]:
@@ -41,7 +37,13 @@ def window_that_scores(token: int, num_tokens: int, seq_len: int, stride: int) -
 
 
 def score_tokens(
-    model, tokens, seq_len: int, stride: int, batch_size: int, dtype: torch.dtype, between_batches=lambda: None
+    model,
+    tokens: TokenFile,
+    seq_len: int,
+    stride: int,
+    batch_size: int,
+    dtype: torch.dtype,
+    between_batches=lambda: None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it.
 
@@ -52,7 +54,13 @@ def score_tokens(
 
 
 def score_strides(
-    model, tokens, seq_len: int, strides: list[int], batch_size: int, dtype: torch.dtype, between_batches=lambda: None
+    model,
+    tokens: TokenFile,
+    seq_len: int,
+    strides: list[int],
+    batch_size: int,
+    dtype: torch.dtype,
+    between_batches=lambda: None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return what `score_tokens` returns, for each stride; a window that several strides need is scored once."""
     num_tokens, start_id = len(tokens.ids), getattr(model, "document_start_id", None)
@@ -87,7 +95,9 @@ def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:
     return position - np.maximum.accumulate(np.concatenate([[0], begins]))
 
 
-def inputs_and_targets(tokens, starts: np.ndarray, seq_len: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+def inputs_and_targets(
+    tokens: TokenFile, starts: np.ndarray, seq_len: int, device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the inputs and targets (B, T) int64 of the windows whose T = seq_len targets begin at `starts` (B,)."""
     windows = np.full((len(starts), seq_len + 1), tokens.eot_id, np.int64)
     windows[starts == 0, 1:] = tokens.ids[:seq_len]
@@ -97,7 +107,9 @@ def inputs_and_targets(tokens, starts: np.ndarray, seq_len: int, device) -> tupl
 
 
 @torch.inference_mode()
-def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0) -> np.ndarray:
+def score_windows(
+    model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
+) -> np.ndarray:
     """Return the losses (B, T - skip) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,).
 
     The first `skip` tokens of each window are context only.
@@ -108,55 +120,3 @@ def score_windows(model, tokens, starts: np.ndarray, seq_len: int, dtype: torch.
         losses = model.token_losses(x, y[:, skip:])
     model.train()
     return losses.float().cpu().numpy()
-
-
-def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Return the sums (D,) float64 of `values` (N,) over each half-open span of `spans` (D, 2), which ascend."""
-    cumulative, before = np.zeros(spans.shape), 0.0
-    for start in range(0, len(values), _BLOCK_TOKENS):  # the sums of all N at once would take 16 bytes for each
-        sums = np.cumsum(np.concatenate([[before], values[start : start + _BLOCK_TOKENS]]), dtype=np.float64)
-        for bounds, found in zip(spans.T, cumulative.T, strict=True):
-            first, last = np.searchsorted(bounds, (start, start + len(sums) - 1), side="right")
-            found[first:last] = sums[bounds[first:last] - start]
-        before = sums[-1]
-    return cumulative[:, 1] - cumulative[:, 0]
-
-
-def summarize(nats: np.ndarray, num_tokens: np.ndarray, utf8_bytes: np.ndarray) -> dict:
-    """Return loss figures over documents, given the nats, tokens and bytes of each (D,).
-
-    The standard error over documents is that of a linearized ratio (Cochran, Sampling Techniques, 6.4), None for one.
-    """
-    loss, _ = _ratio(nats, num_tokens)
-    bits_per_byte, bits_per_byte_se = _ratio(nats / math.log(2), utf8_bytes)
-    return {
-        "documents": len(nats),
-        "tokens": int(num_tokens.sum()),
-        "utf8_bytes": int(utf8_bytes.sum()),
-        "nats_per_token": loss,
-        "perplexity": math.exp(loss),
-        "bits_per_byte": bits_per_byte,
-        "bits_per_byte_se": bits_per_byte_se,
-    }
-
-
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float | None]:
-    """Return Σ numerator / Σ denominator and its standard error over the units."""
-    ratio = float(numerator.sum() / denominator.sum())
-    count = len(numerator)
-    if count < 2:
-        return ratio, None
-    residuals = numerator - ratio * denominator
-    return ratio, float(math.sqrt(count / (count - 1) * np.square(residuals).sum()) / denominator.sum())
-
-
-def loss_by_position(losses: np.ndarray, positions: np.ndarray) -> list[tuple[int, float, int]]:
-    """Return (last position, mean nats, tokens) for octaves of the position in the window: 1, 2, 3-4, 5-8, …"""
-    counts, sums = np.zeros(_OCTAVES, np.int64), np.zeros(_OCTAVES)
-    for start in range(0, len(losses), _BLOCK_TOKENS):
-        block = slice(start, start + _BLOCK_TOKENS)
-        octave = np.ceil(np.log2(positions[block] + 1)).astype(int)
-        counts += np.bincount(octave, minlength=_OCTAVES)
-        sums += np.bincount(octave, weights=losses[block], minlength=_OCTAVES)
-    last = int(positions.max()) + 1
-    return [(min(2**i, last), float(sums[i] / counts[i]), int(counts[i])) for i in range(len(counts)) if counts[i]]

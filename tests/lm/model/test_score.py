@@ -1,6 +1,5 @@
-"""Every token is scored once, with real left context; figures over documents are what they say."""
+"""Every token is scored once, with real left context."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,9 @@ import pytest
 import torch
 
 from lm.model.score import (
-    loss_by_position,
     score_strides,
     score_tokens,
     score_windows,
-    sum_by_span,
-    summarize,
     window_that_scores,
     windows_to_score,
 )
@@ -98,48 +94,3 @@ def test_chosen_windows_are_scored_as_among_windows_side_by_side():
     assert losses.tolist() == [side_by_side[start : start + 4].tolist() for start in starts]
     after = score_windows(CountingModel(), stream(41), starts, 4, torch.float32, skip=3)
     assert after.tolist() == losses[:, 3:].tolist()
-
-
-def test_sums_by_document_and_figures():
-    nats, tokens, size = np.array([2.0, 6.0]), np.array([2, 2]), np.array([10, 30])
-    assert sum_by_span(np.array([1.0, 1.0, 2.0, 4.0]), np.array([[0, 2], [2, 4]])).tolist() == [2.0, 6.0]
-    figures = summarize(nats, tokens, size)
-    assert figures["nats_per_token"] == 2.0
-    assert figures["perplexity"] == pytest.approx(math.exp(2))
-    assert figures["bits_per_byte"] == pytest.approx(8 / math.log(2) / 40)
-    assert figures["bits_per_byte_se"] == pytest.approx(0, abs=1e-12)
-    # 0.2 nats a byte over sizes 20, 20: residuals -2 and 2; sqrt(2/1 · 8) / 40 nats
-    unequal = summarize(nats, tokens, np.array([20, 20]))
-    assert unequal["bits_per_byte_se"] == pytest.approx(0.1 / math.log(2))
-    assert "bits_per_byte_se" in figures and summarize(nats[:1], tokens[:1], size[:1])["bits_per_byte_se"] is None
-
-
-def test_the_standard_error_is_that_of_repeated_sampling():
-    rng = np.random.Generator(np.random.PCG64(0))
-    tokens = rng.integers(10, 500, 5000)
-    nats = tokens * rng.normal(2.0, 0.5, 5000)
-    figures = [summarize(*(column[i : i + 50] for column in (nats, tokens, tokens))) for i in range(0, 5000, 50)]
-    spread = np.std([figure["bits_per_byte"] for figure in figures])
-    assert np.mean([figure["bits_per_byte_se"] for figure in figures]) == pytest.approx(spread, rel=0.2)
-
-
-@pytest.mark.parametrize("block_tokens", [1, 7, 100, 1 << 20])
-def test_sums_by_span_are_the_same_bits_in_blocks(monkeypatch, block_tokens):
-    monkeypatch.setattr("lm.model.score._BLOCK_TOKENS", block_tokens)
-    rng = np.random.default_rng(1)
-    values = rng.random(100).astype(np.float32)
-    bounds = np.array([0, 0, 1, 7, 7, 14, 50, 99, 100])
-    spans = np.column_stack([bounds[:-1], bounds[1:]])
-    cumulative = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    assert sum_by_span(values, spans).tolist() == (cumulative[spans[:, 1]] - cumulative[spans[:, 0]]).tolist()
-    assert sum_by_span(values > 0.5, spans[2:4]).tolist() == [(values[1:7] > 0.5).sum(), 0]
-    positions = rng.integers(0, 64, 100).astype(np.int32)
-    whole = np.bincount(np.ceil(np.log2(positions + 1)).astype(int), weights=values)
-    assert [mean * count for _, mean, count in loss_by_position(values, positions)] == pytest.approx(
-        whole[whole > 0].tolist()
-    )
-
-
-def test_loss_by_position_is_a_mean_over_octaves():
-    rows = loss_by_position(np.array([1.0, 2.0, 3.0, 5.0, 7.0]), np.array([0, 1, 2, 3, 4]))
-    assert rows == [(1, 1.0, 1), (2, 2.0, 1), (4, 4.0, 2), (5, 7.0, 1)]
