@@ -26,7 +26,7 @@ from extras.probes.paired_accuracy import compare_pairs
 from extras.probes.phenomena import split_by_phenomenon
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_json, write_text
-from lm.model.device import pick_device
+from lm.model.device import keep_freed_memory, pick_device
 from lm.model.score import score_tokens
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import load_tokenizer
@@ -58,6 +58,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     """Write the figures and the page."""
     args = parse(argv)
+
+    keep_freed_memory()
 
     # Open the model, its text and its evaluation, and check that they belong together.
     train, validation, tokenizer = open_tokens(TRAIN), open_tokens(VALIDATION), load_tokenizer(TOKENIZER)
