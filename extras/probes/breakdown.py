@@ -1,31 +1,11 @@
-"""Break the loss down by training count of the token and by length of the document, and add the calibration."""
-
-from collections.abc import Callable
+"""Break the loss down by training count of the token and by length of the document."""
 
 import numpy as np
 
-from extras.probes.calibration import calibrate
 from lm.evaluate.documents import summarize_documents
-from lm.model.gemma3 import Gemma3Model
 from lm.tokens.tokenfile import TokenFile, blocks_of
 
 DECADES = 10 ** np.arange(16)
-
-
-def break_down(
-    model: Gemma3Model, losses: np.ndarray, documents: dict[str, np.ndarray], train: TokenFile, validation: TokenFile,
-    seq_len: int, between_batches: Callable[[], None] = lambda: None,
-) -> dict:  # fmt: skip
-    """Return the entries `by_frequency`, `by_length` and `calibration` of the details of an evaluation.
-
-    `losses` (N,) in nats are of the validation tokens, `documents` has the columns of `sum_by_document`.
-    `between_batches` is called after each batch of the calibration.
-    """
-    return {
-        "by_frequency": loss_by_frequency(losses, validation.ids, count_ids(train)),
-        "by_length": loss_by_length(documents),
-        "calibration": calibrate(model, validation, seq_len, between_batches),
-    }
 
 
 def count_ids(tokens: TokenFile) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Compare how sure a model is with how often it is right: its most likely next token, over a sample of windows."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
@@ -15,19 +13,12 @@ BATCH_TOKENS = 2048
 NUM_BINS = 15  # of equal width (Guo et al. 2017)
 
 
-def calibrate(
-    model: Gemma3Model, tokens: TokenFile, seq_len: int, between_batches: Callable[[], None] = lambda: None
-) -> dict:
-    """Return `summarize_calibration` of at most SAMPLE_TOKENS tokens, in windows spread evenly over the file.
-
-    `between_batches` is called after each batch.
-    """
+def calibrate(model: Gemma3Model, tokens: TokenFile, seq_len: int) -> dict:
+    """Return `summarize_calibration` of at most SAMPLE_TOKENS tokens, in windows spread evenly over the file."""
     starts, per_batch = spread_windows(len(tokens.ids), seq_len), max(1, BATCH_TOKENS // seq_len)
-    predicted = []
-    for first in range(0, len(starts), per_batch):
-        predicted.append(predict(model, tokens, starts[first : first + per_batch], seq_len))
-        between_batches()
-    return summarize_calibration(*(np.concatenate(each) for each in zip(*predicted, strict=True)))
+    batches = [starts[first : first + per_batch] for first in range(0, len(starts), per_batch)]
+    predicted = [predict(model, tokens, batch, seq_len) for batch in batches]
+    return summarize_calibration(*map(np.concatenate, zip(*predicted, strict=True)))
 
 
 def spread_windows(num_tokens: int, seq_len: int, num_sampled: int = SAMPLE_TOKENS) -> np.ndarray:

@@ -6,12 +6,11 @@ the token in the grammar (extras.probes.phenomena), so that what nobody can know
 
 import codecs
 import math
+from collections import defaultdict
 
 import numpy as np
 import torch
 
-from extras.probes.phenomena import derive_tokens
-from lm.core.errors import DataError
 from lm.evaluate.documents import sum_by_span
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
@@ -26,74 +25,58 @@ NUM_ALTERNATIVES = 3
 
 
 def make_excerpts(
-    model: Gemma3Model, losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer, seq_len: int, stride: int
-) -> dict:
+    model: Gemma3Model, losses: np.ndarray, surprisal_nats: np.ndarray | None, validation: TokenFile,
+    tokenizer: Tokenizer, seq_len: int, stride: int,
+) -> dict:  # fmt: skip
     """Return `places` of the largest regret and typical `documents`, with the text and the nats of each token.
 
-    `losses` (N,) were scored in windows of `seq_len` tokens moved by `stride`. `has_regret` tells if the regret is not
-    simply the loss.
+    `losses` (N,) were scored in windows of `seq_len` tokens moved by `stride`; `surprisal_nats` (N,) is None if it is
+    unknown.
     """
-    has_regret = validation.meta["surprisal_bits"] is not None
-    if has_regret:
-        try:
-            return _make_excerpts(model, losses, validation, tokenizer, seq_len, stride, has_regret)
-        except DataError as error:
-            print(f"the excerpts have the loss instead of the regret: {error}", flush=True)
-    return _make_excerpts(model, losses, validation, tokenizer, seq_len, stride, False)
+    ids, spans = validation.ids, validation.spans
+    regret = losses if surprisal_nats is None else losses - surprisal_nats
 
+    def describe(first: int, last: int) -> dict:
+        """Return the texts and the nats of the tokens first … last - 1."""
+        columns = {"loss_nats": losses} | ({} if surprisal_nats is None else {"regret_nats": regret})
+        rounded = {name: [round(float(n), 3) + 0.0 for n in nats[first:last]] for name, nats in columns.items()}
+        return {"texts": token_texts(ids[first:last], tokenizer)} | rounded  # + 0.0: no -0.0
 
-def _make_excerpts(model, losses, validation, tokenizer, seq_len: int, stride: int, has_regret: bool) -> dict:
-    """Return `make_excerpts` with or without the regret; raise DataError if a document is not a story."""
-    spans, num_tokens = validation.spans, len(validation.ids)
-    places = []
-    for document, token in largest_regrets(losses, validation, tokenizer, has_regret):
+    places, documents = [], []
+    for document, token in largest_regrets(regret, ids, spans):
         start, end = spans[document].tolist()
-        first, last = max(start, token - BEFORE), min(end, token + AFTER + 1)
-        window = window_that_scores(token, num_tokens, seq_len, stride)
+        first = max(start, token - BEFORE)
+        window = window_that_scores(token, len(ids), seq_len, stride)
         places.append(
             {"document": document, "token": token - start, "document_tokens": end - start, "marked": token - first}
             | alternatives(model, validation, tokenizer, window, token - window)
-            | _describe(losses, validation, tokenizer, document, slice(first - start, last - start), has_regret)
+            | describe(first, min(end, token + AFTER + 1))
         )
-    documents = [
-        {"quantile": quantile, "document": document, "document_tokens": int(spans[document, 1] - spans[document, 0])}
-        | _describe(losses, validation, tokenizer, document, slice(0, DOCUMENT_TOKENS), has_regret)
-        for document, quantile in typical_documents(losses, spans).items()
-    ]
-    return {"has_regret": has_regret, "places": places, "documents": documents}
+    for document, quantile in typical_documents(losses, spans).items():
+        start, end = spans[document].tolist()
+        shown = {"quantile": quantile, "document": document, "document_tokens": end - start}
+        documents.append(shown | describe(start, min(end, start + DOCUMENT_TOKENS)))
+    return {"has_regret": surprisal_nats is not None, "places": places, "documents": documents}
 
 
-def regret_of(losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer, document: int, has_regret: bool):
-    """Return the regret (T,) float64 in nats of the tokens of a document; `losses` (N,) are of the whole file."""
-    start, end = validation.spans[document]
-    nats = losses[start:end].astype(np.float64)
-    return nats - derive_tokens(validation.ids[start:end], tokenizer)[3] * math.log(2) if has_regret else nats
-
-
-def largest_regrets(
-    losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer, has_regret: bool
-) -> list[tuple[int, int]]:
-    """Return (document, token of the file) of the NUM_PLACES largest regrets, largest first.
+def largest_regrets(regret: np.ndarray, ids: np.ndarray, spans: np.ndarray) -> list[tuple[int, int]]:
+    """Return (document, token of the file) of the NUM_PLACES largest regrets (N,), largest first.
 
     Each id of the vocabulary has one place at most. A document has one place, or more if there are few documents; their
     excerpts do not overlap.
     """
-    spans, largest = validation.spans, {}  # id → (regret, document, token)
-    largest_loss = np.maximum.reduceat(losses[: spans[-1, 1]], spans[:, 0])
-    for document in np.argsort(-largest_loss, kind="stable").tolist():
-        found = sorted(largest.values(), key=lambda place: -place[0])[:NUM_PLACES]
-        # No regret is above its loss, so all other documents have smaller ones.
-        if len(found) == NUM_PLACES and largest_loss[document] <= found[-1][0]:
+    places, used, taken = [], set(), defaultdict(list)  # taken: document → tokens
+    for token in np.argsort(-regret[: spans[-1, 1]], kind="stable").tolist():
+        document, token_id = int(np.searchsorted(spans[:, 1], token, side="right")), int(ids[token])
+        is_full = len(taken[document]) == math.ceil(NUM_PLACES / len(spans))
+        if token_id in used or is_full or any(abs(token - other) <= BEFORE + AFTER for other in taken[document]):
+            continue
+        places.append((document, token))
+        used.add(token_id)
+        taken[document].append(token)
+        if len(places) == NUM_PLACES:
             break
-        regret, start = regret_of(losses, validation, tokenizer, document, has_regret), int(spans[document, 0])
-        for _ in range(math.ceil(NUM_PLACES / len(spans))):
-            token = int(regret.argmax())
-            place = float(regret[token]), document, start + token
-            token_id = int(validation.ids[start + token])
-            largest[token_id] = max(largest.get(token_id, place), place, key=lambda place: place[0])
-            regret[max(0, token - BEFORE - AFTER) : token + BEFORE + AFTER + 1] = -np.inf
-    found = sorted(largest.values(), key=lambda place: -place[0])[:NUM_PLACES]
-    return [(document, token) for regret, document, token in found if regret > -np.inf]
+    return places
 
 
 def typical_documents(losses: np.ndarray, spans: np.ndarray) -> dict[int, float]:
@@ -110,28 +93,11 @@ def alternatives(model: Gemma3Model, validation: TokenFile, tokenizer: Tokenizer
     """
     x, y = inputs_and_targets(validation, np.array([window]), position + 1, model.device)
     logits = linear(model.hidden(x)[0, -1:], model.embed_tokens.weight)[0].float()
-    likeliest = logits.sort(descending=True, stable=True).indices[:NUM_ALTERNATIVES]
-    probabilities = logits.softmax(0)[likeliest].tolist()
-    return {
-        "rank": 1 + int((logits > logits[y[0, -1]]).sum()),
-        "alternatives": [
-            {"text": _token_text(tokenizer, token).decode("utf-8", "backslashreplace"), "probability": round(p, 5)}
-            for token, p in zip(likeliest.tolist(), probabilities, strict=True)
-        ],
-    }
-
-
-def _describe(losses, validation, tokenizer, document: int, tokens: slice, has_regret: bool) -> dict:
-    """Return the texts and the nats of some tokens of a document, given as a slice of it."""
-    start, end = validation.spans[document]
-    described = {
-        "texts": token_texts(validation.ids[start:end][tokens], tokenizer),
-        "loss_nats": [round(float(nats), 3) for nats in losses[start:end][tokens]],
-    }
-    if has_regret:
-        regret = regret_of(losses, validation, tokenizer, document, has_regret)[tokens]
-        described["regret_nats"] = [round(float(nats), 3) + 0.0 for nats in regret]  # + 0.0: no -0.0
-    return described
+    likeliest = logits.sort(descending=True, stable=True).indices[:NUM_ALTERNATIVES].tolist()
+    p = logits.softmax(0)
+    texts = [_token_text(tokenizer, token).decode("utf-8", "backslashreplace") for token in likeliest]
+    found = [{"text": text, "probability": round(p[i].item(), 5)} for i, text in zip(likeliest, texts, strict=True)]
+    return {"rank": 1 + int((logits > logits[y[0, -1]]).sum()), "alternatives": found}
 
 
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:

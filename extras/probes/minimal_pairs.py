@@ -8,7 +8,6 @@ model that expects it gives little probability to `)` alone. Tokens after that, 
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -45,16 +44,15 @@ class EncodedPair(NamedTuple):
 
 def score_pairs(
     model: Gemma3Model, validation: TokenFile, tokenizer: Tokenizer, seq_len: int, num_pairs: int, seed: int,
-    between_batches: Callable[[], None] = lambda: None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Return a table of columns (P,), sorted: each pair's kind, document, character, words, and the nats of both words.
 
-    There are up to `num_pairs` pairs of a kind. `between_batches` is called after each batch.
+    There are up to `num_pairs` pairs of a kind.
     """
     texts = read_documents(validation, tokenizer, seed)
     pairs = find_pairs(texts, validation.meta["surprisal_bits"] is not None, num_pairs, seed)
     encoded = [encode_pair(pair, texts[pair.document], tokenizer, seq_len) for pair in pairs]
-    nats = score_encoded(model, encoded, between_batches)
+    nats = score_encoded(model, encoded)
     columns = {name: np.array([pair[i] for pair in pairs]) for i, name in enumerate(Pair._fields)}
     for name, dtype in Pair.__annotations__.items():
         columns[name] = columns[name].astype(dtype)  # those of an empty table too
@@ -62,7 +60,7 @@ def score_pairs(
 
 
 def summarize_pairs(columns: dict[str, np.ndarray]) -> dict[str, dict]:
-    """Return {"minimal_pairs": kind → pairs, documents, accuracy and its interval}; {} if there are no pairs.
+    """Return kind → pairs, documents, accuracy and its interval.
 
     A tie counts one half. The interval is for other documents, None for fewer than four.
     """
@@ -79,7 +77,7 @@ def summarize_pairs(columns: dict[str, np.ndarray]) -> dict[str, dict]:
             "accuracy": float(right.sum() / pairs.sum()),
             "accuracy_interval": interval and list(interval),  # 95 %
         }
-    return {"minimal_pairs": summary} if summary else {}
+    return summary
 
 
 def read_documents(validation: TokenFile, tokenizer: Tokenizer, seed: int) -> dict[int, str]:
@@ -152,9 +150,7 @@ def _common_end(right: list[int], wrong: list[int], tokenizer: Tokenizer, most_b
     return count
 
 
-def score_encoded(
-    model: Gemma3Model, pairs: list[EncodedPair], between_batches: Callable[[], None] = lambda: None
-) -> np.ndarray:
+def score_encoded(model: Gemma3Model, pairs: list[EncodedPair]) -> np.ndarray:
     """Return the nats (P, 2) float64 of the right and of the wrong words; a pair's do not depend on the others."""
     texts = [(pair.context, word) for pair in pairs for word in (pair.right, pair.wrong)]
     nats, by_length = np.zeros(len(texts)), defaultdict(list)
@@ -166,7 +162,6 @@ def score_encoded(
         for start in range(0, len(numbers), batch_size):
             batch = numbers[start : start + batch_size]
             nats[batch] = _score_batch(model, [texts[number] for number in batch], length)
-            between_batches()
     return nats.reshape(-1, 2)
 
 

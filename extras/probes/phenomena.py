@@ -35,64 +35,57 @@ PHENOMENA = (
 INDEX_OF = {name: index for index, name in enumerate(PHENOMENA)}
 
 
-class Totals(NamedTuple):
-    """Of D stories and P phenomena: tokens, bits of surprisal, and bits of loss, each (D, P) float64."""
+class Stories(NamedTuple):
+    """What the grammar knows of tokens: their surprisal in nats (N,), and the index of their phenomenon (N,)."""
 
-    tokens: np.ndarray
-    surprisal_bits: np.ndarray
-    loss_bits: np.ndarray
+    surprisal_nats: np.ndarray
+    phenomenon: np.ndarray
 
 
-def split_by_phenomenon(losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer) -> dict[str, dict]:
-    """Return {"phenomena": name → figures} of generated stories, whose grammar is known; {} for other text."""
-    if validation.meta["surprisal_bits"] is None or len(validation.spans) < 2:
-        return {}
+def derive_stories(validation: TokenFile, tokenizer: Tokenizer) -> Stories | None:
+    """Return what the grammar knows of each token; None for other text, or if the tokenizer has changed a story."""
+    if validation.meta["surprisal_bits"] is None:
+        return None
     try:
-        return {"phenomena": summarize_phenomena(split_loss(losses, validation.ids, validation.spans, tokenizer))}
+        derived = [derive_tokens(validation.ids[start:end], tokenizer) for start, end in validation.spans]
     except DataError as error:
-        print(f"the loss is not split by phenomenon: {error}", flush=True)
-        return {}
+        print(f"the surprisal of the tokens is unknown: {error}", flush=True)
+        return None
+    return Stories(*(np.concatenate(column) for column in zip(*derived, strict=True)))
 
 
-def split_loss(losses: np.ndarray, ids: np.ndarray, spans: np.ndarray, tokenizer: Tokenizer) -> Totals:
-    """Return the totals of stories by phenomenon, given losses (N,) in nats of ids (N,), and documents' spans (D, 2).
+def derive_tokens(ids: np.ndarray, tokenizer: Tokenizer) -> Stories:
+    """Return what the grammar knows of ids (T,), a story and the end of the text.
 
-    Raises DataError if a document is not a story of the grammar, or its tokens have other bytes than its text.
-    """
-    totals = Totals(*np.zeros((3, len(spans), len(PHENOMENA))))
-    for row, (start, end) in enumerate(spans):
-        text, derivation, begins, surprisal = derive_tokens(ids[start:end], tokenizer)
-        kinds = _kinds(text, derivation)
-        indices = [_phenomenon(text, begin, kinds) for begin in begins]
-        loss_bits = losses[start:end].astype(np.float64) / math.log(2)
-        for total, values in zip(totals, (np.ones(end - start), surprisal, loss_bits), strict=True):
-            total[row] = np.bincount(indices, values, len(PHENOMENA))
-    return totals
-
-
-def derive_tokens(ids: np.ndarray, tokenizer: Tokenizer) -> tuple[str, Derivation, np.ndarray, np.ndarray]:
-    """Return a story's text and derivation, and each token's first character (T,) and surprisal (T,) in bits.
-
-    `ids` (T,) end with that of the end of the text. Raises DataError as `split_loss`.
+    Raises DataError if it is not a story of the grammar, or its tokens have other bytes than its text.
     """
     text = tokenizer.decode(ids[:-1])
     derivation = derive(text)
     ends = np.append(_ends(text, tokenizer.bytes_of(ids[:-1])), len(text) + 1)
-    begins = np.concatenate([[0], ends[:-1]])
-    return text, derivation, begins, derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]
+    begins, kinds = np.append(0, ends[:-1]), _kinds(text, derivation)
+    bits = derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]
+    return Stories(bits * math.log(2), np.array([_phenomenon(text, begin, kinds) for begin in begins]))
 
 
-def summarize_phenomena(totals: Totals) -> dict[str, dict[str, float]]:
-    """Return phenomenon → tokens, surprisal, loss and excess (bits) per story; `excess_se` needs two stories."""
-    num_stories = len(totals.tokens)
-    excess = totals.loss_bits - totals.surprisal_bits  # (D, P)
+def split_by_phenomenon(losses: np.ndarray, stories: Stories, spans: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return phenomenon → tokens, surprisal, loss and excess in bits per story, and the standard error of the excess.
+
+    `losses` (N,) are in nats, `spans` (D, 2) those of the stories; one story has no standard error.
+    """
+    num_stories = len(spans)
+    cell = np.repeat(np.arange(num_stories), spans[:, 1] - spans[:, 0]) * len(PHENOMENA) + stories.phenomenon
+    tokens, surprisal, loss = (
+        np.bincount(cell, values, num_stories * len(PHENOMENA)).reshape(num_stories, -1)
+        for values in (np.ones(len(cell)), stories.surprisal_nats / math.log(2), losses / math.log(2))
+    )  # (D, P)
     columns = {
-        "tokens_per_story": totals.tokens.mean(0),
-        "surprisal_bits_per_story": totals.surprisal_bits.mean(0),
-        "loss_bits_per_story": totals.loss_bits.mean(0),
-        "excess_bits_per_story": excess.mean(0),
-        "excess_se": excess.std(0, ddof=1) / math.sqrt(num_stories),
+        "tokens_per_story": tokens.mean(0),
+        "surprisal_bits_per_story": surprisal.mean(0),
+        "loss_bits_per_story": loss.mean(0),
+        "excess_bits_per_story": (loss - surprisal).mean(0),
     }
+    if num_stories > 1:
+        columns["excess_se"] = (loss - surprisal).std(0, ddof=1) / math.sqrt(num_stories)
     return {name: {key: float(values[i]) for key, values in columns.items()} for i, name in enumerate(PHENOMENA)}
 
 

@@ -23,7 +23,7 @@ from extras.probes.excerpts import make_excerpts
 from extras.probes.minimal_pairs import score_pairs, summarize_pairs
 from extras.probes.page import render
 from extras.probes.paired_accuracy import compare_pairs
-from extras.probes.phenomena import split_by_phenomenon
+from extras.probes.phenomena import derive_stories, split_by_phenomenon
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_json, write_text
 from lm.model.device import keep_freed_memory, pick_device
@@ -85,17 +85,19 @@ def main(argv: list[str]) -> None:
     pairs = pa.table(columns)
     against = compare_pairs(pq.read_table(args.against / PAIRS), pairs) if args.against else {}
 
-    # Break the loss down, measure calibration, and choose what to read.
+    # Break the loss down, on generated stories also by what their grammar knows; measure calibration; choose excerpts.
+    stories = derive_stories(validation, tokenizer)
     details = {
         "weights_sha256": record["best"]["sha256"][:WEIGHTS_DIGITS],
         "by_frequency": loss_by_frequency(losses, validation.ids, count_ids(train)),
         "by_length": loss_by_length(documents),
         "calibration": calibrate(model, validation, seq_len),
         "against": {kind: found._asdict() for kind, found in against.items()},
-        **split_by_phenomenon(losses, validation, tokenizer),
-        **summarize_pairs(columns),
+        "minimal_pairs": summarize_pairs(columns),
+        "phenomena": split_by_phenomenon(losses, stories, validation.spans) if stories else {},
     }
-    excerpts = make_excerpts(model, losses, validation, tokenizer, seq_len, stride)
+    surprisal_nats = stories.surprisal_nats if stories else None
+    excerpts = make_excerpts(model, losses, surprisal_nats, validation, tokenizer, seq_len, stride)
 
     with output_lock(args.out), atomic_folder(args.out) as folder:
         write_json(folder / "details.json", details)
