@@ -18,18 +18,18 @@ import lm.core.environment  # noqa: F401 - before torch
 import torch
 
 from lm.core.errors import DivergedError, IntegrityError, command
-from lm.core.files import output_lock, sha256_file
+from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams
 from lm.model.threads import FreeCores
 from lm.model.weights import load_initial
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_window_fits, open_tokens, sidecar_path
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train import checkpoints, distributed, launcher, measure, preflight, step
 from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
-from lm.train.fingerprint import fingerprint
+from lm.train.fingerprint import run_fingerprint
 from lm.train.optimizers import build_optimizers
 from lm.train.outputs import publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.progress import Progress, print_end
@@ -182,20 +182,18 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
 
 def run_folder(run: Run) -> Path:
     """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
-    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / run_fingerprint(run)
+    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / fingerprint_of(run)
 
 
-def run_fingerprint(run: Run, without: tuple[str, ...] = ()) -> str:
+def fingerprint_of(run: Run, without: tuple[str, ...] = ()) -> str:
     """Return the fingerprint of the run, or of all runs that differ in nothing but the parameters `without`."""
-    train = {name: value for name, value in dataclasses.asdict(run.params).items() if name not in without}
-    inputs: dict[str, str | None] = {"initial": run.initial_sha256}
-    inputs |= {tokens.path.name: sha256_file(sidecar_path(tokens.path)) for tokens in (run.train, run.validation)}
-    return fingerprint({"train": train, "model": dataclasses.asdict(run.config)}, inputs)
+    token_files = [run.train.path, run.validation.path]
+    return run_fingerprint(run.params, run.config, run.initial_sha256, token_files, without)
 
 
 def extend(run: Run) -> None:
     """Begin with the state that a run of another length had before its learning rate fell, if one was kept."""
-    length_free = run_fingerprint(run, without=("max_tokens",))
+    length_free = fingerprint_of(run, without=("max_tokens",))
     checkpoints.describe_run(run.folder, length_free, run.params.max_steps)
     checkpoints.extend(run.folder, length_free, decay_begins(run.params))
 

@@ -14,11 +14,10 @@ import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.train import checkpoints
 from lm.train.state import named_tensors
-from support.damage import edit, flip_in_state
+from support.damage import flip_in_state
 from support.train_cases import set_runtime, write_ids
 from support.workspace import Workspace
 from tools.verify import cli as verify
-from tools.verify import recompute as module
 from tools.verify.recompute import CURVE, Interval, check_start, choose, read_curve, recompute
 
 DATA, MODEL = Path("data/processed_datasets"), Path("data/models/model.json")
@@ -156,7 +155,7 @@ def test_a_damaged_kept_state_is_refused(workspace):
 
 @pytest.mark.parametrize(
     ("step", "weights", "position", "others"),
-    [pytest.param(10, 0, 17, [0, 10], marks=pytest.mark.slow), (8, -1, 3, [])],
+    [pytest.param(10, 0, 17, [0, 10], marks=pytest.mark.slow), (9, 0, 17, [])],
 )
 def test_a_run_in_which_one_weight_changed_by_one_bit_is_found(workspace, step, weights, position, others):
     """Between the validations at 5 and 10; the other intervals, before and after, have the same bits again."""
@@ -176,11 +175,10 @@ def test_a_run_in_which_one_weight_changed_by_one_bit_is_found(workspace, step, 
 @pytest.mark.parametrize("changes", [{"train.seed": 2}, {"train.eval_every_tokens": 512}])
 def test_a_workspace_of_another_run_is_refused_in_one_sentence(workspace, changes):
     workspace.change(**changes)
-    for start in (0, 10):
-        with pytest.raises(
-            IntegrityError, match=r"^data/models/model\.json: was made by run \w+, but the workspace's "
-        ):
-            recompute(start, 1)
+    with pytest.raises(
+        IntegrityError, match=r"^data/models/model\.json: (was made by run|seed is 1, params.yaml has 2)"
+    ):
+        recompute(0, 1)
 
 
 def test_what_the_stage_refuses_is_refused_with_its_sentence_and_exit_code(workspace):
@@ -203,39 +201,6 @@ def test_a_run_of_an_older_version_is_refused(workspace, older):
     else:
         CURVE.unlink()
     with pytest.raises(IntegrityError, match=r"plots/validation\.csv: .*run `dvc repro`"):
-        recompute(0, 1)
-
-
-# Machines.
-
-SEGMENTS = [{"from_step": 0, "threads": 2, "dtype": "float32"}, {"from_step": 7, "threads": 1, "dtype": "float32"}]
-
-
-@pytest.mark.parametrize(
-    ("start", "threads", "words"),
-    [
-        (0, 2, ""), (0, 4, "threads 2 (here 4)"), (5, 2, "threads 1 (here 2)"),
-        (5, 4, "threads 2 (here 4), threads 1 (here 4)"), (10, 1, ""), (10, 2, "threads 1 (here 2)"),
-    ],
-)  # fmt: skip
-def test_what_computed_the_interval_is_compared_with_this_machine(workspace, start, threads, words):
-    here = {"from_step": start, "threads": threads, "dtype": "float32"}
-    clause = module._machines(SEGMENTS, here, Interval(start, start + 5, None))
-    assert clause == (f"; the run had {words}, and bits may differ on another machine" if words else "")
-
-
-def test_portable_numerics_have_no_excuse(workspace):
-    path = Path("params.yaml")
-    path.write_text(path.read_text().replace("numerics: fast", "numerics: portable"))
-    assert module._machines(SEGMENTS, {"threads": 4}, Interval(0, 5, None)) == ""
-
-
-def test_a_difference_names_the_threads_of_the_run(workspace):
-    edit(MODEL, lambda record: record["segments"][0].update(threads=2))
-    rows = CURVE.read_text().splitlines()
-    rows[2] = rows[2].rpartition(",")[0] + ",000000000000"
-    CURVE.write_text("\n".join(rows) + "\n")
-    with pytest.raises(IntegrityError, match=r"; the run had .*threads 2 \(here 1\), and bits may differ on another"):
         recompute(0, 1)
 
 

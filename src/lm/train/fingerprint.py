@@ -6,12 +6,16 @@ message was reworded.
 """
 
 import ast
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from lm.core.files import sha256_json
+from lm.core.files import sha256_file, sha256_json
+from lm.model.gemma3 import ModelConfig
+from lm.tokens.tokenfile import sidecar_path
+from lm.train.config import TrainParams
 
 SOURCE = Path(__file__).resolve().parents[2]  # src
 LOOP = "train.py"
@@ -34,6 +38,18 @@ DECIDES_NO_BITS = {
     "lm/train/progress.py": "prints",
     "lm/train/signals.py": "ends a run, which then resumes",
 }
+
+
+def run_fingerprint(
+    params: TrainParams, config: ModelConfig, initial_sha256: str | None, tokens: list[Path], without=()
+) -> str:
+    """Return the fingerprint of the run that trains this model on these token files, from these weights if any.
+
+    `without` names parameters that do not count.
+    """
+    train = {name: value for name, value in dataclasses.asdict(params).items() if name not in without}
+    inputs = {"initial": initial_sha256} | {path.name: sha256_file(sidecar_path(path)) for path in tokens}
+    return fingerprint({"train": train, "model": dataclasses.asdict(config)}, inputs)
 
 
 def fingerprint(params: dict, input_hashes: dict[str, str | None]) -> str:

@@ -24,15 +24,14 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, ParamsError, UserError, command
-from lm.core.files import sha256_file
-from tools.common import records
+from lm.core.files import read_json, sha256_file
 from tools.common.arguments import tool_parser
-from tools.common.paths import MODEL, PIPELINE, TOKENIZER, TOKENIZER_META
-from tools.common.records import Digests, Finding, Record, run_checks
+from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
+from tools.verify.records import FILES, ORIGINS, Digests, Finding, Link, check_links
 
 
-def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[Finding]:
-    """Check finished runs, the outputs that DVC records, the records against each other, and the cache."""
+def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
+    """Check finished runs, the outputs that DVC records, the records against each other, the model, and the cache."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
@@ -41,13 +40,19 @@ def check_workspace(digests: Digests, with_cache: bool, bar: tqdm) -> Iterator[F
     try:
         with Repo(".") as repo:
             outputs = Outputs(repo, digests)
-            bar.total = outputs.num_bytes(with_cache)
             for done in sorted(Path(".runs").glob("*/done")):  # train publishes them instead of training again
-                for finding in run_checks([(records.weights, done / "models" / MODEL.name)], digests):
+                best = Link(done / MODEL.relative_to("data"), "best.sha256", done / "models/best_model_params.pt")
+                for finding in check_links([best], digests):
                     yield finding._replace(advice=f"run `rm -rf {done}`" if finding.fault else "")
             yield from outputs.check_stages()
-            for finding in run_checks(records.FILE_CHECKS + records.LINK_CHECKS, digests):
+            for finding in check_links(FILES + ORIGINS, digests):
                 yield finding._replace(advice=outputs.mend(finding.blamed)) if finding.fault else finding
+            if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
+                from tools.verify.recompute import fault_of_model  # torch takes seconds to import
+
+                # DVC's run cache holds what others wrote: its record of these parameters may name any model.
+                fault = fault_of_model(read_json(MODEL))
+                yield Finding(f"{MODEL} (from {PARAMS})", fault, advice="run `dvc repro -fs train`" if fault else "")
             if with_cache:
                 yield from outputs.check_cache()
     except DvcException as error:
@@ -60,49 +65,43 @@ def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
     record, meta = folder / MODEL.name, folder / TOKENIZER.name / TOKENIZER_META.name
     if not record.exists():
         raise ParamsError(f"{folder}: has no {record.name}; name a folder that `python src export_hf` wrote")
-    checks = [(exported_tokenizer, meta), (records.link(records.tokenizer_of_model), record, meta)]
-    checks += [(exported_weights, record), (model_of_export, record, MODEL)]
-    for finding in run_checks(checks, digests) if meta.exists() else [Finding(str(meta), "is missing")]:
+    model, vocabulary = read_json(record), read_json(meta)
+    links = [Link(meta, f"files.{name}", meta.with_name(name)) for name in vocabulary["files"]]
+    findings = list(check_links([*links, Link(record, "tokenizer_sha256", meta)], digests))
+    if not any(finding.fault for finding in findings):
+        findings += check_generation_files(folder, vocabulary["eot_id"])
+    findings.append(Finding(f"{folder}/model.safetensors, config.json (in {record.name})", fault_of_weights(record)))
+    if MODEL.exists():
+        is_ours = model == {name: value for name, value in read_json(MODEL).items() if name != "last"}
+        findings.append(Finding(f"{record} (from {MODEL})", None if is_ours else "records another model"))
+    for finding in findings:
         yield finding._replace(advice=f"run `python src export_hf {shlex.quote(str(folder))}`" if finding.fault else "")
 
 
-def exported_tokenizer(digests: Digests, meta: Record) -> Iterator[Finding]:
-    """Check the tokenizer of the training, and that the one which transformers opens is made from it."""
+def check_generation_files(folder: Path, eot_id: int) -> Iterator[Finding]:
+    """Check that the tokenizer which transformers opens is made from the one of the training."""
     from lm.tokenizer.build import write_for_generation
 
-    folder, findings = meta.path.parent, list(records.tokenizer_files(digests, meta))
-    yield from findings
-    if any(finding.fault for finding in findings):
-        return
     with tempfile.TemporaryDirectory() as temporary:
-        write_for_generation(Path(temporary), folder, meta.content["eot_id"])
+        write_for_generation(Path(temporary), folder / TOKENIZER.name, eot_id)
         for path in sorted(Path(temporary).iterdir()):
-            opened = folder.with_name(path.name)
-            fault = records.differences({"sha256": digests.of(opened).sha256}, {"sha256": sha256_file(path)})
-            yield Finding(f"{opened} (from {folder})", fault)
+            exported = folder / path.name
+            is_same = exported.exists() and sha256_file(exported) == sha256_file(path)
+            yield Finding(f"{exported} (from {folder / TOKENIZER.name})", None if is_same else "is another one")
 
 
-def exported_weights(digests: Digests, record: Record) -> Iterator[Finding]:
-    """Check that config.json and the safetensors hold the model whose weights the record names."""
+def fault_of_weights(record: Path) -> str | None:
+    """Return a clause if config.json and the safetensors do not hold the model whose weights the record names."""
     from lm.model.weights import save_tensors
     from tools.common.hugging_face import own_record, read_pretrained  # torch and transformers take seconds to import
 
-    folder, fault = record.path.parent, None
     try:
-        model = read_pretrained(folder)
+        model = read_pretrained(record.parent)
         with tempfile.TemporaryDirectory() as temporary:
             sha256 = save_tensors(Path(temporary) / "weights.pt", dict(model.state_dict()))
-        own_record(record.path, model, sha256)
+        own_record(record, model, sha256)
     except UserError as error:
-        fault = str(error).split(";")[0]
-    yield Finding(f"{folder}/model.safetensors, config.json (in {record.path.name})", fault)
-
-
-def model_of_export(digests: Digests, exported: Record, model: Record) -> Iterator[Finding]:
-    """Check that the folder holds the workspace's model."""
-    expected = {name: value for name, value in model.content.items() if name != "last"}
-    fault = None if exported.content == expected else "records another model"
-    yield Finding(f"{exported.path} (from {model.path})", fault)
+        return str(error).split(";")[0]
 
 
 def show(finding: Finding) -> str:
@@ -129,7 +128,7 @@ def main(argv: list[str]) -> None:
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root, or name an exported folder")
     with tqdm(unit="B", unit_scale=True, desc="verify", leave=False, disable=None) as bar:
         digests = Digests(bar.update)
-        workspace = check_workspace(digests, args.cache, bar) if PIPELINE.exists() else ()
+        workspace = check_workspace(digests, args.cache) if PIPELINE.exists() else ()
         exports = (finding for folder in args.folders for finding in check_export(folder, digests))
         results = Counter(show(finding) for finding in itertools.chain(workspace, exports))
     checked = f"{results.total()} checks, {digests.num_bytes:,} bytes read"

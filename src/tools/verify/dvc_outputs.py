@@ -4,33 +4,22 @@ DVC hashes a file again only if its time, size or inode has changed, and a cache
 restores a damaged object. The hashes are DVC's: the MD5 of a file, and for a folder the MD5 of the list of its files.
 """
 
+import hashlib
 import json
 import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from dvc.dependency import ParamsDependency
+from dvc.dependency import Dependency, ParamsDependency
 from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import Stage
-from dvc_data.hashfile.hash_info import HashInfo
-from dvc_data.hashfile.meta import Meta
-from dvc_data.hashfile.tree import Tree
 
-from tools.common.records import Digests, Finding
+from tools.verify.records import Digests, Finding
 
 
-def name_changes(files: dict[str, str], recorded: dict[str, str], limit: int = 3) -> str:
-    """Return a clause that names up to `limit` files of a folder that differ from the record."""
-    changes = [f"{name} is changed" for name in recorded if files.get(name, recorded[name]) != recorded[name]]
-    changes += [f"{name} is missing" for name in recorded.keys() - files.keys()]
-    changes += [f"{name} is not recorded" for name in files.keys() - recorded.keys()]
-    rest = len(changes) - limit
-    return ", ".join(sorted(changes)[:limit]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def recorded_hash(out: Output) -> str:
+def recorded_hash(out: Output | Dependency) -> str:
     """Return the recorded hash of an output or a dependency, "" if there is none."""
     return (out.hash_info.value or "") if out.hash_info else ""
 
@@ -46,16 +35,8 @@ class Outputs:
     def __init__(self, repo: Repo, digests: Digests):
         self.repo, self.digests = repo, digests
         self.outs: dict[str, Output] = {out.fs_path: out for stage in repo.index.stages for out in stage.outs}
-        self.recorded = [out for out in self.outs.values() if out.hash_info]
         self.wrong: set[str] = set()  # outputs that differ from dvc.lock
         self.stale: set[str] = set()  # stages whose inputs have changed since they ran
-
-    def num_bytes(self, with_cache: bool) -> int:
-        """Return how many bytes will be read; hard links count once."""
-        files = [file for out in self.recorded for file in self._files(out.fs_path)]
-        files += [path for out in self.recorded for path in self._objects(out) if with_cache]
-        stats = map(os.stat, filter(os.path.exists, files))
-        return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}.values())
 
     def check_stages(self) -> Iterator[Finding]:
         """Check for each stage whether its inputs have changed and whether its outputs are the recorded ones."""
@@ -65,16 +46,17 @@ class Outputs:
             yield from map(self._check_output, stage.outs)
 
     def check_cache(self) -> Iterator[Finding]:
-        """Check every cache object that dvc.lock refers to; count the others."""
+        """Check every cache object that dvc.lock or a .dvc file refers to; count the others."""
         known = set()
-        for out in self.recorded:
+        for out in filter(recorded_hash, self.outs.values()):
             objects = self._objects(out)
             if not out.use_cache:  # only DVC's run cache keeps it, and may drop it
                 objects = {path: md5 for path, md5 in objects.items() if os.path.exists(path)}
             known |= objects.keys()
             damaged = self._damaged(objects)
             for path, md5 in damaged.items():
-                yield Finding(shown(path), f"md5 is {md5}, needed for {shown(out.fs_path)}", (), self._mend(out, path))
+                fault = f"md5 is {md5}, needed for {shown(out.fs_path)}"
+                yield Finding(shown(path), fault, advice=self._restore_object(out, path))
             if objects and not damaged:
                 yield Finding(f"cache of {shown(out.fs_path)}")
         others = [path for path in Path(self.repo.cache.local.path).glob("??/*") if str(path) not in known]
@@ -91,8 +73,9 @@ class Outputs:
         return "run `dvc repro`" if stage in self.stale or not stage else f"run `dvc repro -fs {stage}`"
 
     def _check_inputs(self, stage: Stage) -> Finding:
-        """Report inputs that are not the recorded outputs of other stages; note code and parameters that changed."""
-        name, others, changed = stage.addressing, [], ["its command"] if getattr(stage, "cmd_changed", False) else []
+        """Report inputs that are not the recorded outputs of other stages; note what else changed since it ran."""
+        name, others, advice = stage.addressing, [], "run `dvc repro`"
+        changed = ["its command"] if getattr(stage, "cmd_changed", False) else []
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
                 status = dep.workspace_status().get(str(dep), {})  # a word if the whole file is new
@@ -102,12 +85,15 @@ class Outputs:
             md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)[0]
             if md5 != recorded_hash(dep):
                 (others if maker and not maker.stage.is_data_source else changed).append(shown(dep.fs_path))
+                if not maker and not dep.status():  # changed in place, with the size and time that DVC remembers
+                    touched = shlex.quote(shown(dep.fs_path))
+                    advice = f"DVC does not see it, so run `find {touched} -type f -exec touch {{}} + && dvc repro`"
         if others or changed:
             self.stale.add(name)
         if others:
             return Finding(f"dvc.lock: {name}", f"was made from another {', '.join(others)}", advice="run `dvc repro`")
         if changed:
-            return Finding(name, advice=f"{', '.join(changed)} changed since it ran; run `dvc repro`")
+            return Finding(name, advice=f"{', '.join(changed)} changed since it ran; {advice}")
         return Finding(f"{name}: {len(stage.deps)} dependencies")
 
     def _check_output(self, out: Output) -> Finding:
@@ -115,46 +101,38 @@ class Outputs:
         name, recorded, exists = shown(out.fs_path), recorded_hash(out), os.path.lexists(out.fs_path)
         if not recorded:
             return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; run `dvc repro`")
-        fault = "is missing"
-        if exists:
-            md5, files = self._hash(out.fs_path)
-            if md5 == recorded:
-                return Finding(name)
-            known = self._recorded_files(out)
-            fault = name_changes(files, known) if known else f"md5 is {md5}, recorded is {recorded}"
+        md5, files = self._hash(out.fs_path) if exists else ("", {})
+        if md5 == recorded:
+            return Finding(name)
         self.wrong.add(out.fs_path)
+        fault, listed = f"md5 is {md5}, recorded is {recorded}" if exists else "is missing", self._listed_files(out)
+        if exists and listed:
+            names = sorted(file for file in files | listed if files.get(file) != listed.get(file))
+            kinds = ["missing" if file not in files else "changed" if file in listed else "new" for file in names]
+            fault = ", ".join(f"{file} is {kind}" for file, kind in zip(names[:3], kinds, strict=False))
+            fault += f" and {len(names) - 3} more" if len(names) > 3 else ""
         return Finding(name, fault, advice=self._restore(out))
-
-    def _files(self, path: str) -> list[str]:
-        """Return a file, or the files of a folder that DVC does not ignore."""
-        return list(self.repo.dvcignore.find(self.repo.fs, path)) if os.path.isdir(path) else [path]
 
     def _hash(self, path: str) -> tuple[str, dict[str, str]]:
         """Return DVC's hash of a file or folder, and the MD5 of each file by its name in the folder."""
         if not os.path.isdir(path):
             return self.digests.of(Path(path)).md5, {}
-        files = {Path(os.path.relpath(f, path)).as_posix(): self.digests.of(Path(f)).md5 for f in self._files(path)}
-        tree = Tree()
-        for name, md5 in files.items():
-            tree.add(tuple(name.split("/")), Meta(), HashInfo("md5", md5))
-        tree.digest()
-        return tree.oid or "", files
+        found = sorted(self.repo.dvcignore.find(self.repo.fs, path))
+        files = {Path(os.path.relpath(file, path)).as_posix(): self.digests.of(Path(shown(file))).md5 for file in found}
+        entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
+        return hashlib.md5(json.dumps(entries).encode(), usedforsecurity=False).hexdigest() + ".dir", files
 
-    def _recorded_files(self, out: Output) -> dict[str, str]:
+    def _listed_files(self, out: Output) -> dict[str, str]:
         """Return the recorded MD5 of each file of a folder; {} for a file or if the list is damaged."""
-        path, md5 = self._object(out)
-        if not recorded_hash(out).endswith(".dir") or self.digests.of(Path(path)).md5 != md5:
+        path, md5 = out.cache.oid_to_path(recorded_hash(out)), recorded_hash(out)
+        if not md5.endswith(".dir") or self.digests.of(Path(path)).md5 != md5.removesuffix(".dir"):
             return {}
         return {entry["relpath"]: entry["md5"] for entry in json.loads(Path(path).read_bytes())}
 
-    def _object(self, out: Output) -> tuple[str, str]:
-        """Return the cache path of an output, or of the list of a folder's files, and its MD5."""
-        return out.cache.oid_to_path(recorded_hash(out)), recorded_hash(out).removesuffix(".dir")
-
     def _objects(self, out: Output) -> dict[str, str]:
-        """Return the path and the MD5 of every known cache object of an output."""
-        path, md5 = self._object(out)
-        return {path: md5} | {out.cache.oid_to_path(md5): md5 for md5 in self._recorded_files(out).values()}
+        """Return the path and the MD5 of every known cache object of an output: a file, or a list and its files."""
+        hashes = [recorded_hash(out), *self._listed_files(out).values()]
+        return {out.cache.oid_to_path(md5): md5.removesuffix(".dir") for md5 in hashes}
 
     def _damaged(self, objects: dict[str, str]) -> dict[str, str]:
         """Return {path: present MD5} of the objects that are missing or have another MD5 than the recorded one."""
@@ -175,7 +153,7 @@ class Outputs:
         removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
         return f"run `{removal}{again}`"
 
-    def _mend(self, out: Output, path: str) -> str:
+    def _restore_object(self, out: Output, path: str) -> str:
         """Return the command that repairs a cache object, from the workspace if the output there is intact."""
         if out.fs_path in self.wrong:
             return self._restore(out)

@@ -5,7 +5,7 @@ stopped after the next validation.
 """
 
 import csv
-import math
+import dataclasses
 import os
 import random
 import subprocess
@@ -17,11 +17,15 @@ from typing import NamedTuple
 
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json
-from lm.core.params import read_yaml
-from lm.model.weights import check_sha256
+from lm.core.params import read_section, read_yaml
+from lm.model.gemma3 import ModelParams
+from lm.model.weights import check_sha256, load_initial
+from lm.tokens.tokenfile import sidecar_path
 from lm.train import checkpoints
+from lm.train.config import TrainParams
+from lm.train.fingerprint import run_fingerprint
 from lm.train.state import digest_of, named_tensors
-from tools.common.paths import METRICS, MODEL, PARAMS, PLOTS, TRAIN, VALIDATION
+from tools.common.paths import METRICS, MODEL, PARAMS, PLOTS, PRESETS, TRAIN, VALIDATION
 
 CURVE = PLOTS / "validation.csv"
 POLL_S = 0.05
@@ -44,6 +48,8 @@ def recompute(start: int | None, seed: int) -> None:
     fingerprint = model.get("fingerprint")
     if not (fingerprint and recorded and all(row.get("state_digest") for row in recorded.values())):
         raise IntegrityError(f"{CURVE}: missing, or made by an older version without digests; run `dvc repro`")
+    if fault := fault_of_model(model):
+        raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
     interval = choose(sorted(recorded), checkpoints.kept_states(Path(".runs", fingerprint)), start, seed)
     origin = f"the state {interval.record}" if interval.record else "the initial weights"
     chosen = f" (--seed {seed})" if start is None else ""
@@ -52,12 +58,14 @@ def recompute(start: int | None, seed: int) -> None:
     )
     check_start(interval, recorded)
     with tempfile.TemporaryDirectory() as folder:
-        again, here = train_again(interval, fingerprint, Path(folder), is_last=interval.end == max(recorded))
+        again = train_again(interval, fingerprint, Path(folder), is_last=interval.end == max(recorded))
     for step in sorted(step for step in again if step <= interval.end):
         if again[step] != recorded.get(step):
-            found = f"{_words(recorded.get(step))}; trained again from step {interval.start}: {_words(again[step])}"
-            raise IntegrityError(f"{CURVE}: step {step} has {found}{_machines(model['segments'], here, interval)}")
-    print(f"same bits: step {interval.end} has {_words(again[interval.end])} as recorded")
+            found = f"{describe(recorded.get(step))}; trained again from step {interval.start}: {describe(again[step])}"
+            is_fast = read_yaml(PARAMS)["train"].get("numerics") == "fast"
+            hint = f"; in fast numerics bits depend on machine and threads ({MODEL}: segments)" if is_fast else ""
+            raise IntegrityError(f"{CURVE}: step {step} has {found}{hint}")
+    print(f"same bits: step {interval.end} has {describe(again[interval.end])} as recorded")
 
 
 def read_curve(path: Path) -> dict[int, dict[str, str]]:
@@ -91,39 +99,34 @@ def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None
             raise IntegrityError(f"{interval.record.with_suffix('.pt')}: its digest is {digest}, {problem}")
 
 
-def train_again(
-    interval: Interval, fingerprint: str, folder: Path, is_last: bool
-) -> tuple[dict[int, dict[str, str]], dict]:
-    """Run the stage in `folder` to the end of the interval; return its curve, and the machine as `describe` says.
+def train_again(interval: Interval, fingerprint: str, folder: Path, is_last: bool) -> dict[int, dict[str, str]]:
+    """Run the stage in `folder` to the end of the interval and return its curve. Raise what the stage raises.
 
-    At the last validation the stage ends by itself. Raises IntegrityError if the workspace's code, parameters or
-    inputs are those of another run, and what the stage raises.
+    At the last validation the stage ends by itself.
     """
     run, curve = folder / ".runs" / fingerprint, folder / CURVE
     run.mkdir(parents=True)
     for kept in interval.record.parent.glob(f"{interval.record.stem}.*") if interval.record else ():
         checkpoints.record_of(run, interval.start).with_suffix(kept.suffix).symlink_to(kept.resolve())
-    stage = _start_stage(folder)
+    stage = start_stage(folder)
     try:
         while stage.poll() is None and interval.end not in read_curve(curve):
-            _refuse_another_run(run)
             time.sleep(POLL_S)
         if is_last:
             stage.wait()
     finally:
         stage.terminate()
         stage.wait()
-    _refuse_another_run(run)
     again = read_curve(curve)
     if interval.end not in again:
         *_, last = ["it ended without a word", *(folder / "errors").read_text().splitlines()]
         error = UserError(f"src/train.py failed: {last.removeprefix('error: ')}")
         error.exit_code = max(1, stage.returncode)
         raise error
-    return again, _segments(run)[-1]
+    return again
 
 
-def _start_stage(folder: Path) -> subprocess.Popen:
+def start_stage(folder: Path) -> subprocess.Popen:
     """Start the stage train, with its outputs, its runs and the file `errors` in `folder`."""
     flags = {"--train": TRAIN, "--validation": VALIDATION}
     flags |= {f"--{path.name}": folder / path for path in (MODEL.parent, METRICS, PLOTS)}
@@ -133,39 +136,21 @@ def _start_stage(folder: Path) -> subprocess.Popen:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
 
 
-def _refuse_another_run(run: Path) -> None:
-    """Raise IntegrityError if the stage has begun a run of another fingerprint."""
-    for other in run.parent.glob("[!.]*"):
-        if other.name != run.name:
-            here = f"the workspace's code, parameters or inputs are those of {other.name}"
-            raise IntegrityError(
-                f"{MODEL}: was made by run {run.name}, but {here}; check out the commit of the run, or run `dvc repro`"
-            )
-
-
-def _segments(run: Path) -> list[dict]:
-    """Return the segments of a run that has been stopped or is done."""
-    done = run / "done" / "models" / MODEL.name
-    state = read_json(done) if done.exists() else checkpoints.load_newest_state(run)
-    assert state is not None  # a stage that is stopped saves its state
-    return state["segments"]
-
-
-def _words(row: dict[str, str] | None) -> str:
+def describe(row: dict[str, str] | None) -> str:
     """Describe a validation."""
     return f"digest {row['state_digest']} and validation loss {row['val_loss']}" if row else "no validation"
 
 
-def _machines(segments: list[dict], here: dict, interval: Interval) -> str:
-    """Return a clause if the recorded interval was computed on something else, and bits may depend on it, else ""."""
-    ends = [segment["from_step"] for segment in segments[1:]] + [math.inf]
-    clauses = [
-        f"{name} {segment.get(name)} (here {value})"
-        for segment, end in zip(segments, ends, strict=True)
-        if segment["from_step"] < interval.end and end > interval.start
-        for name, value in here.items()
-        if name != "from_step" and segment.get(name) != value
-    ]
-    if not clauses or read_yaml(PARAMS)["train"].get("numerics") == "portable":
-        return ""
-    return f"; the run had {', '.join(dict.fromkeys(clauses))}, and bits may differ on another machine"
+def fault_of_model(model: dict) -> str | None:
+    """Return a clause if model.json is of another run than the one that the workspace describes, else None."""
+    params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
+    tokenizer = read_json(sidecar_path(TRAIN))["tokenizer"]
+    config = read_section(PRESETS, f"models.{name}", ModelParams).config(tokenizer["vocab_size"])
+    here = dataclasses.asdict(params) | {"config": dataclasses.asdict(config)}
+    if different := [name for name, value in model.items() if name in here and here[name] != value]:
+        return "; ".join(f"{name} is {model[name]}, params.yaml has {here[name]}" for name in different)
+    _, initial_sha256 = load_initial(Path(params.init_from), config, tokenizer["sha256"])
+    expected = run_fingerprint(params, config, initial_sha256, [TRAIN, VALIDATION])
+    if model.get("fingerprint") == expected:
+        return None
+    return f"was made by run {model.get('fingerprint')}, the workspace's code, parameters and inputs are of {expected}"
