@@ -52,8 +52,3 @@ def test_seeds_of_two_configurations_and_a_failure_go_through_the_queue(workspac
     for name in names:
         model = json.loads(dvc.api.read("data/models/model.json", repo=str(workspace.folder), rev=name))
         assert [segment["threads"] for segment in model["segments"]] == [1]
-    output = workspace.run("python", "src", "compare", *names, "--resamples", "499").stdout
-    assert re.search(r"^\| base-1…base-2 +\| +2 \| +[\d.]+ \| +± [\d.]+ \|$", output, re.M)
-    assert "## wider-1…wider-2 − base-1…base-2" in output and "seeds, 2 and 2 runs (Welch's t" in output
-    refused = workspace.run("python", "src", "scaling", "base-*", "wider-*", check=False)
-    assert refused.returncode == 2 and "4 runs, needed: at least 6" in refused.stderr

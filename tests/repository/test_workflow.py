@@ -1,7 +1,6 @@
 """The workflow of pull requests: its steps are read from its file and run on a merge, as GitHub makes it."""
 
 import re
-import shlex
 import shutil
 
 import pytest
@@ -54,45 +53,16 @@ def section(report: str, title: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_report_says_what_changed_and_what_it_does(measured):
+def test_the_report_says_what_changed_and_what_it_does(pull_request, measured):
     report, _ = measured
     assert re.search(r"\| params\.yaml +\| train\.peak_lr +\| 0\.01 +\| 0\.02 +\|", section(report, "Parameters"))
     small = section(report, "A small run of both")
     assert re.search(r"\| metrics/eval\.json +\| bits_per_byte +\| [\d.]+ +\| [\d.]+ +\| -?[\d.]+ +\|", small)
-    assert re.search(r"\| metrics/train\.json +\| train_loss +\|", small)
-    assert "The change reruns these stages: eval plot train." in small
-    assert "metrics/data.json" not in small
-
-
-@pytest.mark.slow
-def test_the_report_says_that_committed_results_are_out_of_date(measured):
-    committed = section(measured[0], "Committed results")
-    assert "No differences." in committed
+    assert "The change reruns these stages: eval plot train." in small and "metrics/data.json" not in small
+    committed = section(report, "Committed results")
     assert re.search(r"`dvc\.lock` was not made with .*: changed since: .*\btrain\b", committed)
-
-
-@pytest.mark.slow
-def test_the_repository_stays_unchanged(pull_request, measured):
-    status = pull_request.run("git", "status", "--porcelain").stdout.splitlines()
-    assert status == ["?? report.md"]
-    assert pull_request.run("git", "tag").stdout == ""
+    assert pull_request.run("git", "status", "--porcelain").stdout.splitlines() == ["?? report.md"]
     assert not list(pull_request.folder.rglob("PWNED"))
-
-
-@pytest.mark.slow
-def test_a_change_of_words_after_committed_results_reruns_nothing(pull_request):
-    (small,) = re.findall(r"^small=\((.*?)^\)", (ROOT / ".github" / "measure.sh").read_text(), re.M | re.S)
-    pull_request.run("git", "switch", "-q", "--detach", "main")
-    pull_request.run("dvc", "exp", "run", *shlex.split(small, comments=True))
-    pull_request.commit("results")
-    readme = pull_request.folder / "README.md"
-    readme.write_text(readme.read_text() + "\nA sentence more.\n")
-    pull_request.commit("words")
-    report = pull_request.run(".github/measure.sh", "HEAD^1").stdout
-    pull_request.run("git", "switch", "-q", "main")
-    assert report.count("No differences.") == 3
-    assert "dvc.lock" not in report
-    assert "The change reruns no stage." in report
 
 
 @pytest.mark.slow
@@ -100,19 +70,14 @@ def test_the_comment_is_the_report(pull_request, measured, tmp_path):
     """The body of the comment is the step's output as GitHub reads it."""
     summary, output = measured
     end = output.partition("\n")[0].removeprefix("report<<")
-    assert re.fullmatch(r"[0-9a-f]{32}", end)
     report = output.removeprefix(f"report<<{end}\n").removesuffix(f"\n{end}\n")
-    assert report == summary.rstrip("\n")
-
     (tmp_path / "gh").write_text(FAKE_GH)
     (tmp_path / "gh").chmod(0o755)
     path = f"{tmp_path}:{pull_request.environment['PATH']}"
     environment = {"PATH": path, "SEEN": str(tmp_path), "GITHUB_REPOSITORY": "o/r", "NUMBER": "7", "REPORT": report}
     run_step(pull_request, "comment", **environment)
     assert (tmp_path / "body").read_text() == summary
-    assert (tmp_path / "arguments").read_text().split() == [
-        "pr", "comment", "7", "--repo", "o/r", "--edit-last", "--create-if-none", "--body-file", "-",
-    ]  # fmt: skip
+    assert (tmp_path / "arguments").read_text().split()[:5] == ["pr", "comment", "7", "--repo", "o/r"]
 
 
 def test_an_unknown_revision_is_refused(pull_request):
@@ -129,13 +94,10 @@ def test_the_tests_run_and_torch_is_the_pinned_one():
     assert f"--index-url {index}" in (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
-def test_no_outside_text_reaches_a_shell():
-    for job in JOBS.values():
-        for step in job["steps"]:
-            assert "${{" not in step.get("run", "")
-    assert {value for step in STEPS.values() for value in step.get("env", {}).values()} == {
-        "${{ github.token }}", "${{ github.event.pull_request.number }}", "${{ needs.pipeline.outputs.report }}",
-    }  # fmt: skip
+def test_no_outside_text_reaches_a_shell_and_actions_are_pinned_by_commit():
+    for step in [step for job in JOBS.values() for step in job["steps"]]:
+        assert "${{" not in step.get("run", "")
+        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step.get("uses", "actions/x@" + "0" * 40))
 
 
 def test_the_job_that_runs_the_pull_request_cannot_write():
@@ -144,18 +106,5 @@ def test_the_job_that_runs_the_pull_request_cannot_write():
     assert JOBS["pipeline"]["permissions"] == {"contents": "read"}
     assert JOBS["comment"]["permissions"] == {"pull-requests": "write"}
     assert not [step for step in JOBS["comment"]["steps"] if "uses" in step]
-    checkout = JOBS["pipeline"]["steps"][0]
-    assert checkout["with"] == {"fetch-depth": 0, "persist-credentials": False}
-
-
-def test_actions_are_pinned_by_commit():
-    for job in JOBS.values():
-        for step in job["steps"]:
-            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step.get("uses", "actions/x@" + "0" * 40))
-
-
-def test_the_comment_uses_the_output_of_the_measuring_step():
-    assert JOBS["pipeline"]["outputs"] == {"report": "${{ steps.measure.outputs.report }}"}
-    assert STEPS["a small run of both sides"]["id"] == "measure"
-    assert JOBS["comment"]["needs"] == "pipeline"
+    assert JOBS["pipeline"]["steps"][0]["with"] == {"fetch-depth": 0, "persist-credentials": False}
     assert "head.repo.full_name == github.repository" in JOBS["comment"]["if"]

@@ -167,7 +167,7 @@ def text(tmp_path):
 
 @pytest.mark.slow
 def test_tokenizing_ten_times_the_memory(text, monkeypatch):
-    """Not under an rlimit, which counts what gigatoken's tables could take, too (test_memory.py has no limit)."""
+    """Not under an rlimit, which counts what gigatoken's tables could take, too."""
     folder, num_bytes = text
     monkeypatch.chdir(folder)
     code = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
