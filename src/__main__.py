@@ -29,6 +29,10 @@ def main(argv: list[str]) -> int:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"
         print(f"error: {problem}; there are: {', '.join(sorted(TOOLS))}", file=sys.stderr)
         return 2
+    if ROOT in Path.cwd().parents and not set(argv) & {"-h", "--help"}:
+        # Tools read and write the project's files by their paths from the root, and so do the paths of their arguments.
+        print(f"error: {Path.cwd().relative_to(ROOT)} is a subfolder; run the command in {ROOT}", file=sys.stderr)
+        return 2
     sys.path.append(str(ROOT))  # for `import extras.…`
     module = TOOLS[argv[0]].relative_to(ROOT).with_suffix("").parts
     return importlib.import_module(".".join(module).removeprefix("src.")).main(argv[1:])

@@ -11,7 +11,6 @@ a quoted pattern), a git revision, or `workspace`; runs that were evaluated on d
 """
 
 import argparse
-import fnmatch
 import itertools
 import math
 from pathlib import Path
@@ -25,7 +24,7 @@ from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import write_json, write_text
 from tools.common.arguments import add_resampling, check_resampling, tool_parser
 from tools.common.parameters import preset_names_left_out
-from tools.common.revisions import Revision, experiments, refuse_other_text
+from tools.common.revisions import Revision, matching, refuse_other_text
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -45,18 +44,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
             raise ParamsError(f"{value:g} is asked for, needed: a number of parameters, tokens or FLOP, at least 1")
     check_resampling(args)
     return args
-
-
-def matching(patterns: list[str]) -> list[str]:
-    """Return the names that the patterns match, each once; ParamsError if a pattern matches none."""
-    names: list[str] = []
-    for pattern in patterns or ["*"]:
-        is_pattern = any(letter in pattern for letter in "*?[")
-        matched = fnmatch.filter(experiments(), pattern) if is_pattern else [pattern]
-        if not matched:
-            raise ParamsError(f"{pattern}: no finished experiment has such a name; `dvc exp list -A` lists them")
-        names += matched
-    return list(dict.fromkeys(names))
 
 
 def results_of(revision: Revision) -> dict:
@@ -103,7 +90,7 @@ def analyse(revisions: list[Revision], args: argparse.Namespace) -> Scaling:
 def main(argv: list[str]) -> None:
     """Fit the law to the named runs; write and print the report."""
     args = parse(argv)
-    revisions = [Revision(name) for name in matching(args.names)]
+    revisions = [Revision(name) for name in matching(args.names or ["*"])]
     for other in revisions[1:]:
         refuse_other_text(revisions[0], other)
     scaling = analyse(revisions, args)

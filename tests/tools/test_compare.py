@@ -18,21 +18,25 @@ from lm.evaluate.intervals import ratio_interval
 from lm.text.selection import hash_of_validation
 from support.loss_cases import LN2, corpus
 from tools.common.parameters import flatten
-from tools.common.revisions import Revision
+from tools.common.revisions import Revision, refuse_other_text
 from tools.common.tables import table
-from tools.compare.cli import read_run, refuse_other_bytes, refuse_other_text
-from tools.compare.figure import _draw_documents
-from tools.compare.report import report
-from tools.compare.runs import Run, compare_groups, group_by_seed, most_changed, unseen_bytes, what_differs
+from tools.compare.cli import read_run
+from tools.compare.report import draw_panel, report
+from tools.compare.runs import Run, compare_groups, group_by_seed, same_until, unseen_bytes, what_differs
 
 
-def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, **inputs: str) -> Run:
+def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, curve=(), **inputs: str) -> Run:
     """Return a made-up run of 40 documents; a quarter of each selected the best model."""
     rng = np.random.default_rng(11)
     nats, _, sizes = corpus(rng, 40)
     nats = nats + shift * sizes * LN2 + np.random.default_rng(seed).normal(0, 0.001, 40) * sizes
     sizes, params = sizes.astype(np.int64), {"train.seed": seed, **(params or {})}
-    return Run(name, nats, sizes, nats / 4, sizes // 4, params, inputs, [100, 90, 1000, 1.5])
+    own = np.arange(40), nats, sizes, nats / 4, sizes // 4, None
+    return Run(name, *own, params, inputs, [100, 90, 1000, 1.5], list(curve))
+
+
+def compared(*runs: Run):
+    return compare_groups(*group_by_seed(list(runs)), 1, 0.95, 99)
 
 
 def test_runs_that_differ_only_in_seed_are_grouped():
@@ -63,8 +67,7 @@ def test_most_changed_documents_of_either_direction():
     change = np.zeros(40)
     change[[7, 3, 21]] = 300, -500, 100
     b = dataclasses.replace(run("b", params={"p": 1}), nats=a.nats + change)
-    comparison = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
-    assert most_changed(comparison, 3).tolist() == [3, 7, 21]
+    assert compared(a, b).most_changed(3).tolist() == [3, 7, 21]
 
 
 def text_of(runs: list[Run]) -> str:
@@ -127,7 +130,7 @@ def test_the_figure_of_the_baseline_has_an_interval():
 
 def test_unseen_text_is_what_selected_no_model():
     a, b = run("a"), run("b", shift=0.05, params={"p": 1})
-    found = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
+    found = compared(a, b)
     rest = a.utf8_bytes - a.selection_bytes
     rng = np.random.default_rng(1)
     assert found.unseen == ratio_interval(
@@ -141,7 +144,7 @@ def test_runs_that_selected_on_different_text_share_documents_without_any():
     first = np.where(np.arange(40) < 30, a.selection_bytes, 0)
     a = dataclasses.replace(a, selection_bytes=first, selection_nats=np.where(first, a.selection_nats, 0.0))
     assert unseen_bytes([a, b]).sum() == 0
-    assert compare_groups(*group_by_seed([a, b]), 1, 0.95, 99).unseen is None
+    assert compared(a, b).unseen is None
     b = dataclasses.replace(b, selection_bytes=first // 2, selection_nats=a.selection_nats / 2)
     assert np.array_equal(unseen_bytes([a, b]), np.where(first, 0, a.utf8_bytes))
 
@@ -149,35 +152,35 @@ def test_runs_that_selected_on_different_text_share_documents_without_any():
 @pytest.mark.parametrize("selection", [None, np.zeros(40, int)])
 def test_without_a_record_of_the_selection_there_is_no_unseen_text(selection):
     a, b = (dataclasses.replace(run(name, params={"p": name}), selection_bytes=selection) for name in "ab")
-    found = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
+    found = compared(a, b)
     assert found.unseen is None and "selected no model" not in text_of([a, b])
 
 
 def test_a_difference_is_given_for_each_part_that_all_runs_have():
     parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
-    a = dataclasses.replace(run("a"), parts=parts)
+    a = dataclasses.replace(run("a"), sources=parts)
     rates = np.where(parts == "headers", -0.05, 0.02) + np.random.default_rng(5).normal(0, 1e-3, 40)
     change = rates * a.utf8_bytes * LN2
     b = dataclasses.replace(a, name="b", nats=a.nats + change, params={"train.seed": 1, "p": 1})
-    comparison = compare_groups(*group_by_seed([a, b]), 1, 0.95, 99)
-    assert list(comparison.parts) == ["stories", "headers"]
+    comparison = compared(a, b)
+    assert list(comparison.sources) == ["stories", "headers"]
     own = parts == "headers"
     expected = ratio_interval(change[own] / LN2, a.utf8_bytes[own], np.random.default_rng(1), 0.95, 99)
-    assert comparison.parts["headers"] == pytest.approx(expected) and expected.value == pytest.approx(-0.05, abs=2e-3)
+    assert comparison.sources["headers"] == pytest.approx(expected) and expected.value == pytest.approx(-0.05, abs=2e-3)
     text = text_of([a, b])
-    assert re.search(r"\| part +\| +documents \| +a \| +b \| +Δ bits per byte \| ", text)
+    assert re.search(r"\| source +\| +documents \| +a \| +b \| +Δ bits per byte \| ", text)
     assert re.search(r"\| stories +\| +15 \| +[\d.]+ \| +[\d.]+ \| +\+0\.0(19|20)\d \| ", text)
     assert re.search(r"\| headers +\| +25 \| +[\d.]+ \| +[\d.]+ \| +-0\.0(49|50)\d \| .* to -0\.0", text)
-    assert text.index("| part ") < text.index("| what differs ")
+    assert text.index("| source ") < text.index("| what differs ")
 
 
 def test_runs_without_parts_or_with_different_ones_are_compared_as_a_whole():
     parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
-    mixed, plain = dataclasses.replace(run("a"), parts=parts), run("b", params={"p": 1})
-    renamed = dataclasses.replace(plain, parts=np.where(parts == "headers", "code", parts))
+    mixed, plain = dataclasses.replace(run("a"), sources=parts), run("b", params={"p": 1})
+    renamed = dataclasses.replace(plain, sources=np.where(parts == "headers", "code", parts))
     for pair in ([mixed, plain], [plain, mixed], [mixed, renamed], [run("a"), plain]):
-        assert compare_groups(*group_by_seed(pair), 1, 0.95, 99).parts == {}
-        assert "| part " not in text_of(pair)
+        assert compared(*pair).sources == {}
+        assert "| source " not in text_of(pair)
 
 
 def test_parts_are_read_where_they_are_recorded():
@@ -193,7 +196,7 @@ def test_parts_are_read_where_they_are_recorded():
             read=lambda path, content=content: curve if path.suffix == ".csv" else content.getvalue(),
         )  # fmt: skip
         found = read_run(revision)
-        assert (found.parts is None) if not extra else (found.parts.tolist() == extra["part"])
+        assert (found.sources is None) if not extra else (found.sources.tolist() == extra["part"])
         row = {"step": "0", "tokens": "0", "val_loss": "6.5", "state_digest": "0123456789ab"}
         assert found.validations == [row]
 
@@ -279,17 +282,48 @@ def test_runs_of_an_older_version_are_refused():
         Revision.results(old)
 
 
-def test_runs_that_count_other_bytes_are_refused():
-    one, other = run("one"), run("other")
-    refuse_other_bytes([one, other])
-    other = dataclasses.replace(other, utf8_bytes=other.utf8_bytes + 1)
-    with pytest.raises(IntegrityError, match="different bytes per document"):
-        refuse_other_bytes([one, other])
-
-
 def test_documents_with_equal_losses_are_drawn():
-    _, axes = plt.subplots()
-    _draw_documents(axes, np.array([10, 20, 40]), np.zeros(3), "b")
-    assert sum(len(marks.get_offsets()) for marks in axes.collections) == 3
-    assert "equal: 3 documents" in axes.texts[-1].get_text()
+    a, (_, axes) = run("a"), plt.subplots()
+    draw_panel(axes, compared(a, dataclasses.replace(a, name="b", params={"p": 1, "train.seed": 1})), "95 %")
+    assert sum(len(marks.get_offsets()) for marks in axes.collections) == 40
+    assert "b is better or equal: 40 documents" in axes.texts[0].get_text()
     plt.close()
+
+
+# Until which step two runs had the same bits.
+
+LOSSES, DIGESTS = ("6.5", "4.25", "3.75"), ("aaa0", "bbb0", "ccc0")
+
+
+def curve(losses=LOSSES, digests=DIGESTS) -> list[dict]:
+    """Validations at the steps 0, 200, 400."""
+    rows = enumerate(zip(losses, digests, strict=True))
+    return [
+        {"step": str(200 * i), "tokens": "0", "val_loss": loss, "state_digest": digest} for i, (loss, digest) in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (curve(), "identical"),
+        (curve(("6.5", "4.25", "3.5"), ("aaa0", "bbb0", "ccc1")),
+         "identical until step 200; step 400 has the validation losses 3.75 and 3.5, digests ccc0 and ccc1"),
+        (curve(digests=("aaa0", "bbb1", "ccc1")),
+         "identical until step 0; step 200 has the validation losses 4.25 and 4.25, digests bbb0 and bbb1"),
+        (curve(digests=("aaa1", "bbb0", "ccc0")),
+         "different from step 0 on; step 0 has the validation losses 6.5 and 6.5, digests aaa0 and aaa1"),
+        (curve()[:2], "identical until step 200, the last validation of `b`"),
+        ([], None),
+        (curve(digests=("aaa0", "bbb0", "")), None),
+    ],
+)  # fmt: skip
+def test_the_first_validation_that_differs_is_named(other, said):
+    a, b = run("a", curve=curve(), **{"src/lm": "1"}), run("b", curve=other, **{"src/lm": "2"})
+    assert same_until(a, b) == said
+    assert ("Training of `a` and `b`" in text_of([a, b])) == (said is not None)
+
+
+def test_runs_of_other_parameters_or_data_are_not_compared_bit_by_bit():
+    a = run("a", curve=curve())
+    assert same_until(a, run("b", 2, curve=curve())) is same_until(a, run("b", curve=curve(), data="f")) is None

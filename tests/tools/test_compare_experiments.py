@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -124,6 +125,31 @@ def test_a_run_and_its_copy_in_the_workspace_are_identical(compare):
     assert "- Training of" not in compare("base", "seed2")[1]
 
 
+def test_a_pattern_names_experiments(compare):
+    assert compare("se*2", "b*e")[1].startswith("# base against seed2\n")
+    assert "x-*: no finished experiment has such a name" in compare("base", "x-*")[2]
+
+
+def test_runs_whose_selections_dropped_different_documents_are_compared_on_those_that_both_have(workspace, compare):
+    """A selection that drops long stories: the losses of the others, by number in the baseline, are compared."""
+    texts = list(itertools.chain.from_iterable(iter_texts(workspace.folder / "data/raw", Slice("validation", 0, None))))
+    kept = [number for number, text in enumerate(texts) if len(text) <= sorted(map(len, texts))[20]]
+    limit = {"selections.none.max_chars": len(max((texts[number] for number in kept), key=len))}
+    workspace.change(**limit)
+    workspace.run_stages()
+    workspace.run("dvc", "commit", "--force")
+    workspace.run("dvc", "exp", "save", "--name", "short")
+    workspace.change(**{"selections.none.max_chars": None})
+    for names in (("base", "short"), ("short", "base")):
+        status, output, error = compare(*names, "--documents", "2")
+        assert status == 0, error
+        said = f"compared on the {len(kept)} that all have, of "
+        assert said in output and f"{len(texts)} of `base`" in output and f"{len(kept)} of `short`" in output
+    rows = (workspace.folder / "comparisons/base-vs-short.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == kept
+    assert [int(row.split(",")[1]) for row in rows] == [len(texts[number].encode()) for number in kept]
+
+
 def test_wrong_names_and_arguments_are_refused(compare):
     assert "nonsense is neither an experiment nor a git revision" in compare("base", "nonsense")[2]
     for arguments in (["base"], ["base", "base"], ["base", "nonsense"], ["base", "vocab", "--confidence", "1"],
@@ -161,6 +187,14 @@ def test_outside_a_repository_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["a", "workspace"]) == 2
     assert "this folder is not in a DVC repository" in capsys.readouterr().err
+
+
+def test_a_subfolder_of_the_repository_is_refused(tmp_path):
+    (tmp_path / "docs").mkdir()
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "../src", "compare", "a", "b"]
+    done = subprocess.run(command, cwd=tmp_path / "docs", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"error: docs is a subfolder; run the command in {tmp_path}\n")
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from extras.scaling.law import (
     too_few,
     work_law,
 )
+from tools.common import revisions
 
 TRUE = {"E": 0.16, "A": 3.0, "alpha": 0.35, "B": 40.0, "beta": 0.45}
 LAW = np.array([np.log(TRUE["A"]), TRUE["alpha"], np.log(TRUE["B"]), TRUE["beta"], np.log(TRUE["E"])])
@@ -195,7 +196,7 @@ def command(monkeypatch, capsys, tmp_path):
     records = {name: record(i, runs) for i, name in enumerate(runs.names)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scaling, "Revision", records.__getitem__)
-    monkeypatch.setattr(scaling, "experiments", lambda: list(records))
+    monkeypatch.setattr(revisions, "experiments", lambda: list(records))
 
     def run_it(*arguments: str):
         return scaling.main(["--resamples", "99", *arguments]), *capsys.readouterr()

@@ -1,5 +1,6 @@
 """Files of an experiment, a git revision or the workspace, read through DVC and checked against dvc.lock."""
 
+import fnmatch
 import hashlib
 import json
 from pathlib import Path
@@ -113,12 +114,28 @@ def _all_names() -> list[str]:
     return [name for entries in by_commit.values() for name, _ in entries]
 
 
-def refuse_other_text(first: Revision, other: Revision) -> None:
-    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer."""
+def matching(patterns: list[str]) -> list[str]:
+    """Return the names that the patterns match, each once; ParamsError if a pattern matches none."""
+    names: list[str] = []
+    for pattern in patterns:
+        is_pattern = any(letter in pattern for letter in "*?[")
+        matched = fnmatch.filter(experiments(), pattern) if is_pattern else [pattern]
+        if not matched:
+            raise ParamsError(f"{pattern}: no finished experiment has such a name; `dvc exp list -A` lists them")
+        names += matched
+    return list(dict.fromkeys(names))
+
+
+def refuse_other_text(first: Revision, other: Revision, of_selections: bool = True) -> None:
+    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer.
+
+    `of_selections` False: those that a selection left out of the same text may differ.
+    """
     # The same range of characters of the same files, even if data/raw differs otherwise (more training text).
     sidecars = [revision.read_json(VALIDATION_SIDECAR) for revision in (first, other)]
-    raw = [(meta["source"]["manifest_sha256"], meta["slice"], _left_out(meta)) for meta in sidecars]
-    if raw[0] != raw[1] and _validation_text(first, sidecars[0]) != _validation_text(other, sidecars[1]):
+    raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
+    is_same = raw[0] == raw[1] or _validation_text(first, sidecars[0]) == _validation_text(other, sidecars[1])
+    if not is_same or (of_selections and left_out(first) != left_out(other)):
         described = " and ".join(
             f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
             for meta in sidecars
@@ -142,12 +159,16 @@ def _validation_text(revision: Revision, sidecar: dict) -> tuple:
     # A mixture's validation text is that of its parts in their order; their names do not matter.
     parts = [(part, part["validation"]) for part in manifest["parts"].values()] if "parts" in manifest else []
     text = [_text_of(part, part_slice) for part, part_slice in parts or [(manifest, chosen)]]
-    return text, chosen["start_char"], chosen["num_chars"], _left_out(sidecar)
+    return text, chosen["start_char"], chosen["num_chars"]
 
 
-def _left_out(sidecar: dict) -> str:
+def left_out(revision: Revision) -> str:
     """Return the hash of the documents that a selection left out of the validation text."""
-    return sidecar["source"].get("selection", {}).get("validation_dropped_sha256", NOTHING_DROPPED)
+    return (
+        revision.read_json(VALIDATION_SIDECAR)["source"]
+        .get("selection", {})
+        .get("validation_dropped_sha256", NOTHING_DROPPED)
+    )
 
 
 def _text_of(manifest: dict, part_slice: dict) -> tuple:

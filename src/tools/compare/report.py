@@ -1,26 +1,37 @@
-"""The report of a comparison as Markdown, and its CSV rows."""
+"""The report of a comparison: Markdown, a picture, and the rows of its CSV file."""
 
+import functools
+import itertools
 import math
 from pathlib import Path
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
+from lm.plots import BLUE, GREY, ORANGE, figure_of, save_png
 from tools.common.statistics import bits_per_byte
 from tools.common.tables import render, table
-from tools.compare.parting import partings
-from tools.compare.runs import Comparison, Group, common_parts, most_changed, what_differs
+from tools.compare.runs import Comparison, Group, common_sources, same_until, what_differs
 
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
 GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"]
+FIGURES = ["Δ bits per byte", "standard error", "{} interval", "p"]
 FEW_DOCUMENTS = 30  # effective number below which the report warns
 CORRELATED = 0.3  # with the log of the length, from which the report warns
+ALL_MARKS, SMALLEST_MARK = 5000, 4  # areas in square points
+LABEL = {"fontsize": 9, "fontweight": "bold", "annotation_clip": False, "textcoords": "offset points"}
 
 
 def report(
-    groups: list[Group], comparisons: list[Comparison], begins: dict[int, str], num_listed: int, percent: str
-) -> list[str]:
-    """Return the lines of report.md.j2 filled in; `begins`: document → its first characters."""
+    groups: list[Group], comparisons: list[Comparison], begins: dict[int, str], num_listed: int, percent: str,
+    totals: dict[str, int] | None = None,
+) -> list[str]:  # fmt: skip
+    """Return the lines of report.md.j2 filled in.
+
+    `begins`: position of a document → its first characters; `totals`: documents of each run by its name, if they were
+    evaluated on different ones and those in common are compared.
+    """
     run_rows = [
         [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
          *("–" if value is None else f"{value:,.0f}" for value in run.figures)]
@@ -31,10 +42,9 @@ def report(
          f"± {group.bits_per_byte.std(ddof=1):.4f}" if len(group.runs) > 1 else "unknown"]
         for group in groups
     ]  # fmt: skip
-    several = any(len(group.runs) > 1 for group in groups)
-    sizes = comparisons[0].a.runs[0].utf8_bytes
+    several, sizes = any(len(group.runs) > 1 for group in groups), comparisons[0].sizes
     return render(
-        Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=percent,
+        Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=percent, totals=totals,
         runs=table(RUN_COLUMNS, run_rows), groups=several and table(GROUP_COLUMNS, group_rows),
         sections=(section(comparison, begins, num_listed, percent) for comparison in comparisons),
         num_documents=len(sizes), num_bytes=int(sizes.sum()), effective_documents=effective_documents(sizes),
@@ -44,23 +54,37 @@ def report(
 
 def section(comparison: Comparison, begins: dict[int, str], num_listed: int, percent: str) -> dict:
     """Return what the template shows of one comparison: tables as text, and the conditions of its sentences."""
-    a, b, seeds = comparison.a, comparison.b, comparison.seeds
-    rows = [[f"documents, all {len(a.nats)}", *cells(comparison.documents)]]
+    a, b, seeds, sizes = comparison.a, comparison.b, comparison.seeds, comparison.sizes
+    figures = [column.format(percent) for column in FIGURES]
+    noise = [[f"documents, all {len(sizes)}", *cells(comparison.documents)]]
     if comparison.unseen:
         text = f"documents, the {100 * comparison.unseen_fraction:.0f} % of their text that selected no model"
-        rows.append([text, *cells(comparison.unseen)])
+        noise.append([text, *cells(comparison.unseen)])
     if seeds.se is not None:
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
-        rows.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})", *cells(seeds)])
+        noise.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})", *cells(seeds)])
+    sources = [
+        [name, f"{own.sum():,}", *(f"{bits_per_byte(group.nats[own], sizes[own]):.4f}" for group in (a, b)),
+         *cells(comparison.sources[name])]
+        for name, own in common_sources(a.runs + b.runs).items()
+    ]  # fmt: skip
+    documents = []
+    for i in comparison.most_changed(num_listed):
+        rates = [group.nats[i] / math.log(2) / sizes[i] for group in (a, b)]
+        documents.append([f"{a.runs[0].numbers[i]}: `{begins[int(i)]}`", f"{sizes[i]:,}",
+                          *(f"{rate:.4f}" for rate in rates), f"{rates[1] - rates[0]:+.4f}",
+                          f"{comparison.bits[i]:+,.0f}"])  # fmt: skip
     different = what_differs(a, b)
     scored_by = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}
     return {
-        "noise": table(["noise from", "Δ bits per byte", "standard error", f"{percent} interval", "p"], rows),
-        "parts": parts_table(comparison, percent),
-        "different": table(["what differs", a.name, b.name], different) if different else [],
-        "documents": documents_table(comparison, begins, num_listed),
+        "noise": table(["noise from", *figures], noise),
+        "sources": sources and table(["source", "documents", a.name, b.name, *figures], sources),
+        "different": different and table(["what differs", a.name, b.name], different),
+        "documents": table(["document that changed most", "bytes", a.name, b.name, FIGURES[0], "Δ bits"], documents),
         "comparison": comparison,
-        "partings": partings(a, b),
+        "same_bits": [
+            (x.name, y.name, said) for x, y in itertools.product(a.runs, b.runs) if (said := same_until(x, y))
+        ],
         "same_configuration": a.runs[0].configuration == b.runs[0].configuration,
         "single_runs": " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1),
         "scoring": sorted({name for name, *_ in different} & scored_by),
@@ -77,25 +101,15 @@ def cells(difference: Estimate) -> list[str]:
     return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
 
 
-def parts_table(comparison: Comparison, percent: str) -> list[str]:
-    """Return a row for each part of the mixture, [] for a plain source."""
-    a, b, rows = comparison.a, comparison.b, []
-    for name, own in common_parts(a.runs + b.runs).items():
-        figures = [f"{bits_per_byte(group.nats[own], a.runs[0].utf8_bytes[own]):.4f}" for group in (a, b)]
-        rows.append([name, f"{own.sum():,}", *figures, *cells(comparison.parts[name])])
-    columns = ["part", "documents", a.name, b.name, "Δ bits per byte", "standard error", f"{percent} interval", "p"]
-    return table(columns, rows) if rows else []
-
-
 def dominating(comparison: Comparison) -> list[dict]:
     """Return each document with a large fraction of the bytes, and the figures without it."""
-    sizes, nats, documents = comparison.a.runs[0].utf8_bytes, comparison.a.nats, []
-    for number, fraction in dominating_documents(sizes).items():
-        rest = np.arange(len(sizes)) != number
+    sizes, nats, documents = comparison.sizes, comparison.a.nats, []
+    for position, fraction in dominating_documents(sizes).items():
+        rest = np.arange(len(sizes)) != position
         if rest.any():
             documents.append({
-                "number": number, "fraction": fraction, "all": bits_per_byte(nats, sizes),
-                "without": bits_per_byte(nats[rest], sizes[rest]),
+                "number": comparison.a.runs[0].numbers[position], "fraction": fraction,
+                "all": bits_per_byte(nats, sizes), "without": bits_per_byte(nats[rest], sizes[rest]),
                 "difference": comparison.bits[rest].sum() / sizes[rest].sum(),
             })  # fmt: skip
     return documents
@@ -103,29 +117,51 @@ def dominating(comparison: Comparison) -> list[dict]:
 
 def length_correlation(comparison: Comparison) -> float | None:
     """Return the correlation of the difference with the log of the length if it is large enough to warn of."""
-    sizes = comparison.a.runs[0].utf8_bytes
-    keep = sizes > 0
-    rates, logs = comparison.bits[keep] / sizes[keep], np.log(sizes[keep])
+    keep = comparison.sizes > 0
+    rates, logs = comparison.bits[keep] / comparison.sizes[keep], np.log(comparison.sizes[keep])
     if len(rates) <= 2 or not rates.std() or not logs.std():
         return None
     correlation = float(np.corrcoef(rates, logs)[0, 1])
     return correlation if abs(correlation) > max(CORRELATED, 2 / math.sqrt(len(rates))) else None
 
 
-def documents_table(comparison: Comparison, begins: dict[int, str], num_listed: int) -> list[str]:
-    """Return the documents whose bits changed most."""
-    a, b, sizes = comparison.a, comparison.b, comparison.a.runs[0].utf8_bytes
-    rows = []
-    for i in most_changed(comparison, num_listed):
-        rates = [group.nats[i] / math.log(2) / sizes[i] for group in (a, b)]
-        rows.append([f"{i}: `{begins[i]}`", f"{sizes[i]:,}", *(f"{rate:.4f}" for rate in rates),
-                     f"{rates[1] - rates[0]:+.4f}", f"{comparison.bits[i]:+,.0f}"])  # fmt: skip
-    return table(["document that changed most", "bytes", a.name, b.name, "Δ bits per byte", "Δ bits"], rows)
-
-
-def csv_rows(groups: list[Group]) -> tuple[list[str], list[list]]:
+def csv_rows(groups: list[Group]) -> tuple[list[str], list[tuple]]:
     """Return columns, and a row for each document: its number, bytes and bits per byte under each group."""
-    sizes = groups[0].runs[0].utf8_bytes
-    figures = np.stack([group.nats / math.log(2) / sizes for group in groups], axis=1)
-    rows = [[i, int(size), *map(float, row)] for i, (size, row) in enumerate(zip(sizes, figures, strict=True))]
-    return ["document", "utf8_bytes", *(group.name for group in groups)], rows
+    first = groups[0].runs[0]
+    columns = [first.numbers, first.utf8_bytes, *(group.nats / math.log(2) / first.utf8_bytes for group in groups)]
+    names = ["document", "utf8_bytes", *(group.name for group in groups)]
+    return names, list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def draw_comparisons(path: Path, comparisons: list[Comparison], percent: str) -> None:
+    """Draw each document's difference against its length; the band is the interval of the whole difference."""
+    panels = [functools.partial(draw_panel, comparison=comparison, percent=percent) for comparison in comparisons]
+    figure = figure_of(*panels, size=(7.5, 0.6 + 3.7 * len(panels)))
+    figure.axes[-1].set_xlabel("document length in bytes (logarithmic); area of a mark: weight of the document")
+    save_png(figure, path)
+
+
+def draw_panel(axes, comparison: Comparison, percent: str) -> None:
+    """Draw the whole difference with its band, and a mark for each document: hollow if B is worse, else filled."""
+    a, b, whole, sizes = comparison.a, comparison.b, comparison.documents, comparison.sizes
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.axhline(0, color="black", linewidth=1.0)
+    axes.axhline(whole.value, color=GREY, linestyle="--", linewidth=1.4)
+    words = "too few documents for an interval"
+    if whole.low is not None:
+        axes.axhspan(whole.low, whole.high, color=GREY, alpha=0.25, linewidth=0)
+        words = f"{percent} interval {whole.low:+.4f} to {whole.high:+.4f}"
+    differences, areas = comparison.bits / sizes, np.maximum(ALL_MARKS * sizes / sizes.sum(), SMALLEST_MARK)
+    filled, hollow = {"color": BLUE, "alpha": 0.6, "linewidths": 0}, {"facecolors": "none", "edgecolors": ORANGE}
+    for keep, label, style, y in (
+        (differences <= 0, f"● {b.name} is better or equal", filled, 0),
+        (differences > 0, f"○ {b.name} is worse", hollow, 1),
+    ):
+        axes.scatter(sizes[keep], differences[keep], areas[keep], **style)
+        axes.annotate(f"{label}: {keep.sum():,} documents", (1, y), xycoords="axes fraction", xytext=(-4, 4 - 8 * y),
+                      ha="right", va=("bottom", "top")[y], color=(BLUE, ORANGE)[y], **LABEL)  # fmt: skip
+    axes.margins(x=0.06, y=0.16)
+    axes.set(ylabel="Δ bits per byte", title=f"{b.name} − {a.name}: {whole.value:+.4f} ({words})")

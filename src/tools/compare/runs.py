@@ -17,36 +17,37 @@ from tools.common.statistics import bits_per_byte, welch
 
 SEED = "train.seed"
 ABSENT = "(none)"
+CODE = ("src/", "requirements.txt")  # inputs that two runs with the same bits may differ in
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """One trained and evaluated model.
-
-    nats float64 and utf8_bytes int64 (D,); selection_nats, selection_bytes (D,): the same over the tokens that
-    selected the best model, None if not recorded; params by dotted name; inputs: path → hash of the data and
-    code that the stages read; figures: tokens seen, tokens seen by the best model, parameters, training
-    seconds on this machine if known;
-    parts: the part of the mixture that holds each document (D,), None for a plain source; validations: the rows of
-    plots/validation.csv as text by column.
-    """
+    """One trained and evaluated model."""
 
     name: str
-    nats: np.ndarray
-    utf8_bytes: np.ndarray
-    selection_nats: np.ndarray | None
-    selection_bytes: np.ndarray | None
-    params: dict[str, object]
-    inputs: dict[str, str]
-    figures: list[float | None]
-    parts: np.ndarray | None = None
-    validations: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    numbers: np.ndarray  # (D,) of each document in the run's validation file
+    nats: np.ndarray  # (D,) float64
+    utf8_bytes: np.ndarray  # (D,) int64
+    selection_nats: np.ndarray | None  # (D,) over the tokens that selected the best model, None if not recorded
+    selection_bytes: np.ndarray | None  # (D,) of these tokens
+    sources: np.ndarray | None  # (D,) source of the mixture that holds each document, None for a plain source
+    params: dict[str, object]  # by dotted name
+    inputs: dict[str, str]  # path → hash of the data and code that the stages read
+    figures: list[float | None]  # tokens seen, tokens seen by the best model, parameters, seconds on this machine
+    validations: list[dict[str, str]]  # rows of plots/validation.csv as text by column
 
     @property
     def configuration(self) -> str:
         """Return everything that made the run except its seed, as one comparable string."""
         others = {name: value for name, value in self.params.items() if name != SEED}
         return json.dumps([others, self.inputs], sort_keys=True)
+
+    def keep(self, documents: np.ndarray) -> "Run":
+        """Return the run with some of its documents only, in the given order."""
+        names = ("numbers", "nats", "utf8_bytes", "selection_nats", "selection_bytes", "sources")
+        columns = {name: getattr(self, name) for name in names}
+        kept = {name: column[documents] for name, column in columns.items() if column is not None}
+        return dataclasses.replace(self, **kept)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,25 +58,21 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Return the name of the run, or of the first and the last."""
         return self.runs[0].name if len(self.runs) == 1 else f"{self.runs[0].name}…{self.runs[-1].name}"
 
     @functools.cached_property
-    def nats(self) -> np.ndarray:
-        """Return the mean over the runs (D,)."""
+    def nats(self) -> np.ndarray:  # (D,), the mean over the runs
         return np.mean([run.nats for run in self.runs], axis=0)
 
     @property
-    def bits_per_byte(self) -> np.ndarray:
-        """Return the bits per byte of each run over all documents (runs,)."""
+    def bits_per_byte(self) -> np.ndarray:  # (runs,), over all documents
         return np.array([bits_per_byte(run.nats, run.utf8_bytes) for run in self.runs])
 
 
 class Comparison(NamedTuple):
     """B - A over all documents, over the `unseen_fraction` of their bytes that selected no model, and over seeds.
 
-    `baseline` is the figure of A itself. `parts`: B - A over the documents of each part of a mixture, {} if there are
-    none or if the runs have different ones.
+    `baseline` is the figure of A itself; `sources` has B - A over the documents of each source of a mixture.
     """
 
     a: Group
@@ -85,12 +82,19 @@ class Comparison(NamedTuple):
     unseen: Estimate | None
     unseen_fraction: float
     seeds: Estimate
-    parts: dict[str, Estimate]
+    sources: dict[str, Estimate]
 
     @property
-    def bits(self) -> np.ndarray:
-        """Return the difference of each document in bits (D,)."""
+    def bits(self) -> np.ndarray:  # (D,), the difference of each document
         return (self.b.nats - self.a.nats) / math.log(2)
+
+    @property
+    def sizes(self) -> np.ndarray:  # (D,), bytes
+        return self.a.runs[0].utf8_bytes
+
+    def most_changed(self, count: int) -> np.ndarray:
+        """Return the positions of the documents whose bits changed most, in either direction, first."""
+        return np.argsort(-np.abs(self.bits), kind="stable")[:count]
 
 
 def group_by_seed(runs: list[Run]) -> list[Group]:
@@ -110,26 +114,26 @@ def group_by_seed(runs: list[Run]) -> list[Group]:
 
 def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: int) -> Comparison:
     """Return the differences between two groups; documents are resampled with `seed`."""
-    sizes = a.runs[0].utf8_bytes
+    runs, sizes = a.runs + b.runs, a.runs[0].utf8_bytes
 
     def interval(nats: np.ndarray, sizes: np.ndarray) -> Estimate:
         return ratio_interval(nats / math.log(2), sizes, np.random.default_rng(seed), confidence, resamples)
 
-    rest, unseen, fraction = unseen_bytes(a.runs + b.runs), None, 0.0
+    rest, unseen, fraction = unseen_bytes(runs), None, 0.0
     if rest is not None and rest.any():
         nats_a, nats_b = (np.mean([run.nats - run.selection_nats for run in g.runs], axis=0) for g in (a, b))
         unseen, fraction = interval(nats_b - nats_a, rest), float(rest.sum() / sizes.sum())
     seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
-    parts = {name: interval((b.nats - a.nats)[own], sizes[own]) for name, own in common_parts(a.runs + b.runs).items()}
-    return Comparison(a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), unseen, fraction, seeds, parts)
+    sources = {name: interval((b.nats - a.nats)[own], sizes[own]) for name, own in common_sources(runs).items()}
+    return Comparison(a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), unseen, fraction, seeds, sources)
 
 
-def common_parts(runs: list[Run]) -> dict[str, np.ndarray]:
-    """Return part → mask (D,) of its documents, for the parts with text; {} unless all runs have the same parts."""
-    parts, sizes = runs[0].parts, runs[0].utf8_bytes
-    if parts is None or not all(run.parts is not None and np.array_equal(parts, run.parts) for run in runs):
+def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
+    """Return source → mask (D,) of its documents, for those with text; {} unless all runs have the same sources."""
+    sources, sizes = runs[0].sources, runs[0].utf8_bytes
+    if sources is None or not all(run.sources is not None and np.array_equal(sources, run.sources) for run in runs):
         return {}
-    return {name: parts == name for name in dict.fromkeys(parts[sizes > 0])}
+    return {name: sources == name for name in dict.fromkeys(sources[sizes > 0])}
 
 
 def unseen_bytes(runs: list[Run]) -> np.ndarray | None:
@@ -162,6 +166,21 @@ def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
     return [row for row in rows if row[1] != row[2]]
 
 
-def most_changed(comparison: Comparison, number: int) -> np.ndarray:
-    """Return the documents whose bits changed most, in either direction, first."""
-    return np.argsort(-np.abs(comparison.bits), kind="stable")[:number]
+def same_until(a: Run, b: Run) -> str | None:
+    """Say until which validation two runs of equal parameters and data had the same bits, and what differs then.
+
+    Return None for other runs, and without recorded digests of the states.
+    """
+    data_a, data_b = ({p: md5 for p, md5 in run.inputs.items() if not p.startswith(CODE)} for run in (a, b))
+    recorded = a.validations and b.validations and all(r.get("state_digest") for r in a.validations + b.validations)
+    if not recorded or a.params != b.params or data_a != data_b:
+        return None
+    until = "different from step 0 on"
+    for x, y in zip(a.validations, b.validations, strict=False):
+        if x != y:
+            losses = f"validation losses {x['val_loss']} and {y['val_loss']}"
+            return f"{until}; step {x['step']} has the {losses}, digests {x['state_digest']} and {y['state_digest']}"
+        until = f"identical until step {x['step']}"
+    if len(a.validations) == len(b.validations):
+        return "identical"
+    return f"{until}, the last validation of `{min(a, b, key=lambda run: len(run.validations)).name}`"
