@@ -12,7 +12,7 @@ import pytest
 from extras.formats import stream as formats_stream
 from extras.formats.convert import main as convert
 from extras.formats.dumps import META, PROVENANCE
-from lm.core.files import read_json, write_json
+from lm.core.files import write_json
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
@@ -72,7 +72,7 @@ def visible(folder):
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-@pytest.mark.parametrize("num_tokens", [1, 5, 63, 64, 65, 200])
+@pytest.mark.parametrize("num_tokens", [1, 64, 65])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -97,18 +97,8 @@ def test_a_round_trip_gives_the_same_bytes_and_sidecar(
     assert open_tokens(tmp_path / "c.bin").ids.tolist() == stream_ids(num_tokens).tolist()
 
 
-def test_npy_and_dumps_convert_into_each_other(tmp_path, run, tokenizer):
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(100))
-    run("a.bin", "b.npy", "--row_length", 9)
-    assert run("b.npy", "c", "--seq_len", 8) == "c: 100 tokens and 4 of padding"
-    run("c", "d", "--seq_len", 11, "--max_dump_size", 3)  # another seq_len without tokenizing again
-    run("d", "e.npy", "--row_length", 9)
-    assert contents(tmp_path / "e.npy") == contents(tmp_path / "b.npy")
-    assert contents(tmp_path / "e.npy.json") == contents(tmp_path / "a.json")
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["int32", "<u2", ">i8"])
+@pytest.mark.parametrize("dtype", ["int32", ">i8"])
 @pytest.mark.parametrize("shape", [(60,), (6, 10), (60, 1), (1, 60)])
 def test_a_foreign_npy_survives_a_round_trip(tmp_path, run, tokenizer, monkeypatch, shape, dtype, order):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
@@ -141,12 +131,6 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     check_id_range(tokens)
     x, y = TokenWindows(tokens.ids, 16, 2, seed=1).batch(0)
     assert x.shape == (2, 16) and (x[:, 1:] == y[:, :-1]).all()
-
-
-def test_an_unfinished_last_document_is_counted(tmp_path, run, tokenizer):
-    np.save(tmp_path / "a.npy", tokenizer.encode_documents(TEXTS)[0][:-2])
-    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
-    assert read_json(tmp_path / "b.json")["documents"] == len(TEXTS)
 
 
 def test_a_bin_without_sidecar_is_read_with_the_given_type(tmp_path, run, tokenizer):
@@ -199,16 +183,6 @@ def test_a_short_tail_is_refused_on_request(tmp_path, run, tokenizer, name, opti
     assert run("a.bin", name, option, 8) == f"{name}: 21 tokens and 3 of padding"
 
 
-def test_the_padding_is_the_end_of_text_or_the_given_id(tmp_path, run, tokenizer):
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(5))
-    for options, pad_token in (([], tokenizer.eot_id), (["--pad_token", 7], 7)):
-        run("a.bin", "b.npy", "--row_length", 8, *options)
-        assert np.load(tmp_path / "b.npy")[0, 5:].tolist() == [pad_token] * 3
-        run("a.bin", "b", "--seq_len", 8, *options)
-        assert pickle.loads((tmp_path / "b" / "dump-0.pkl").read_bytes())[0][5:] == [pad_token] * 3
-        assert read_json(tmp_path / "b" / META) == {"dump-0.pkl": {"num_samples": 1, "num_tokens": 5}}
-
-
 # ---------------------------------------------------------------- refusals
 
 
@@ -217,19 +191,12 @@ def test_the_padding_is_the_end_of_text_or_the_given_id(tmp_path, run, tokenizer
     [
         (["none.bin", "b.npy"], 2, "none.bin: there is no such file"),
         (["a.bin", "a.bin"], 2, "a.bin: is the input"),
-        (["a.bin", "./x/../a.bin"], 2, "is the input"),
         (["a.bin", "b.txt"], 2, "b.txt: is neither"),
-        (["a.json", "b.bin"], 2, "a.json: is neither"),
         (["a.bin", "b"], 2, "needs --seq_len"),
         (["a.bin", "b", "--seq_len", "0"], 2, "--seq_len is 0"),
-        (["a.bin", "b", "--seq_len", "4", "--max_dump_size", "0"], 2, "--max_dump_size is 0"),
-        (["a.bin", "b.npy", "--row_length", "-1"], 2, "--row_length is -1"),
         (["a.bin", "b.npy", "--seq_len", "4"], 2, "--seq_len is for dumps outputs"),
-        (["a.bin", "b", "--seq_len", "4", "--row_length", "4"], 2, "--row_length is for .npy outputs"),
         (["a.bin", "b.npy", "--pad_token", "-2"], 2, "--pad_token is -2"),
         (["a.bin", "b.npy", "--dtype", "uint8"], 2, "dtype is uint8, needed: an integer type that holds 299"),
-        (["a.bin", "b.npy", "--dtype", "float32"], 2, "dtype is float32"),
-        (["a.bin", "b.npy", "--row_length", "8", "--pad_token", "70000"], 2, "holds 70000"),
         (["a.bin", "b.npy", "--input_dtype", "uint16"], 2, "--input_dtype is not needed, the file has a record of it"),
         (["a.bin", "full", "--seq_len", "4"], 2, "full: holds thesis.txt"),
         (["full", "b.bin"], 4, "full: has no dump-meta_data.json"),
@@ -297,8 +264,10 @@ def test_an_altered_input_is_refused_and_the_old_output_is_kept(tmp_path, run, t
 # ---------------------------------------------------------------- size and command line
 
 
-@pytest.mark.parametrize("target", [["b.bin"], ["b.npy", "--row_length", 1000], ["b", "--seq_len", 1000]])
-@pytest.mark.parametrize("source", ["a.npy", "wide.npy", "bare.bin"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("wide.npy", ["b.bin"]), ("bare.bin", ["b.npy", "--row_length", 1000]), ("a.npy", ["b", "--seq_len", 1000])],
+)
 def test_memory_does_not_grow_with_the_file(tmp_path, run, tokenizer, monkeypatch, source, target):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 1 << 14)
     monkeypatch.setattr("extras.formats.npy.BLOCK_TOKENS", 1 << 14)
@@ -322,16 +291,17 @@ def test_every_tool_of_the_folder_can_be_called_from_anywhere(tmp_path, tokenize
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
     tools = ROOT / "src" / "tools"
-    extras = (
+    extras = [
         "convert",
-        "tokenize_data",
         "export_gguf",
         "lm_eval",
         "make_tasks",
+        "probes",
         "scaling",
         "submit",
         "tokenize_cluster",
-    )
+        "tokenize_data",
+    ]
     folders = [path.parent.name for path in tools.glob("*/cli.py")]
     names = sorted([*extras, *folders, *(path.stem for path in tools.glob("[!_]*.py"))])
     for arguments in ([], ["unknown"], ["__init__"]):

@@ -16,7 +16,7 @@ from extras.formats.npy import open_npy, write_npy
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from support.dump_cases import T, write_foreign, write_own
 
-INTEGERS = ["int8", "uint8", "int16", "<u2", ">u2", "int32", ">i4", "uint32", "int64", "uint64"]
+INTEGERS = ["uint8", "int16", ">u2", "int32", "uint64"]
 
 
 def save(path, ids):
@@ -193,7 +193,7 @@ def test_padding_of_foreign_dumps_is_the_run_at_a_samples_end(tmp_path):
     assert [sample["labels"].tolist() for sample in default] == [[1, 2, IGNORED, IGNORED], [1, 2, 9, 9]]
 
 
-@pytest.mark.parametrize("num_tokens", range(2, 23))
+@pytest.mark.parametrize("num_tokens", (2, 5, 8, 9, 22))
 def test_written_dumps_are_read_here_and_by_the_original_reader(tmp_path, num_tokens):
     ids = [9 if i % 3 == 2 else i for i in range(num_tokens)]  # the padding id is a token too
     provenance = write_own(tmp_path / "a", ids)

@@ -87,8 +87,8 @@ def digests(folder):
 # ---------------------------------------------------------------- nothing lost
 
 
-@pytest.mark.parametrize("seq_length", [2, 16, 100, 10_000])
-@pytest.mark.parametrize("chunk_size", [1, 97, 10_000_000])
+@pytest.mark.parametrize("seq_length", [2, 100, 10_000])
+@pytest.mark.parametrize("chunk_size", [1, 10_000_000])
 def test_every_document_is_decoded_whole_and_separately(run, tokenizer, seq_length, chunk_size):
     folder = run("--seq_length", seq_length, "--chunk_size", chunk_size, "--max_dump_size", 7)
     wanted = tokenizer.encode_documents(DOCUMENTS)[0].tolist()
@@ -133,14 +133,6 @@ def test_a_short_last_sample_is_left_out_only_on_request(run, tokenizer, capsys,
     assert not (tmp_path / "b").exists()
 
 
-def test_the_number_of_tokens_left_out_is_printed(tmp_path, data_file, tokenizer, capsys):
-    arguments = ["--data_file", data_file, "--tokenization_folder", tmp_path / "out"]
-    arguments += ["--tokenizer_base", tokenizer.folder, "--seq_length", 1000, "--min_sample_length", 1000]
-    assert tokenize([str(argument) for argument in arguments]) == 0
-    provenance = open_dumps(tmp_path / "out").provenance
-    assert f"left out: the last {provenance['left_out_tokens']} tokens" in capsys.readouterr().out
-
-
 # ---------------------------------------------------------------- ranges
 
 
@@ -167,14 +159,6 @@ def test_an_overlapping_range_is_refused_on_request(run, tmp_path, data_file):
     run(*begin, *disjoint, folder="b")  # another file cannot overlap
     (train / PROVENANCE).unlink()
     assert "names no range" in run(*begin, *disjoint, folder="b", expect=4)
-
-
-def test_a_range_longer_than_the_file_ends_with_the_file(run, tmp_path, capsys):
-    folder = run("--chars_to_tokenize", 10**9)
-    assert open_dumps(folder).provenance["stream"]["characters"] == sum(map(len, DOCUMENTS))
-    assert open_dumps(folder).provenance["stream"]["documents"] == len(DOCUMENTS)
-    sentence = f"error: --starting_character is {10**8}, needed: below the "
-    assert sentence in run("--starting_character", 10**8, expect=3)
 
 
 # ---------------------------------------------------------------- with the rest of the project
@@ -224,13 +208,9 @@ def test_the_documents_own_commands_run_against_a_hub(tmp_path, data_file, token
     ("options", "status", "sentence"),
     [
         (["--seq_length", 0], 2, "--seq_length is 0"),
-        (["--chunk_size", 0], 2, "--chunk_size is 0"),
-        (["--max_dump_size", 0], 2, "--max_dump_size is 0"),
-        (["--chars_to_tokenize", 0], 2, "--chars_to_tokenize is 0"),
-        (["--min_sample_length", 0], 2, "--min_sample_length is 0"),
         (["--starting_character", -1], 2, "--starting_character is -1"),
         (["--pad_token", 400], 2, "--pad_token is 400"),
-        (["--pad_token", -1], 2, "--pad_token is -1"),
+        (["--starting_character", 10**8], 3, f"--starting_character is {10**8}, needed: below the "),
         (["--column", "text"], 3, "has no column 'text'; its columns are content, size"),
         (["--column", "size"], 3, "holds int64, not strings"),
         (["--data_file", "none.parquet"], 2, "--data_file none.parquet: there is no such file"),
@@ -248,35 +228,12 @@ def test_mistakes_give_one_line_and_keep_the_old_folder(run, options, status, se
     assert not [path for path in folder.parent.iterdir() if path.suffix == ".tmp"]
 
 
-def test_misleading_options_of_the_original_are_unknown(run):
-    for options in (["--force_padding", "False"], ["--seq", "5"]):
-        with pytest.raises(SystemExit) as caught:
-            run(*options)
-        assert caught.value.code == 2
-
-
-def test_a_folder_of_something_else_is_left_alone(run, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").touch()
-    assert "holds notes.txt" in run(expect=2)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+def test_a_misleading_option_of_the_original_is_unknown(run):
+    with pytest.raises(SystemExit, match="2"):
+        run("--force_padding", "False")
 
 
 # ---------------------------------------------------------------- real text
-
-
-@pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
-def test_real_c_code_with_gpt2_tokens(tmp_path, monkeypatch):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
-    arguments = ["--data_file", C_SAMPLE, "--tokenization_folder", tmp_path / "out", "--tokenizer_base", "gpt2"]
-    assert tokenize([str(a) for a in [*arguments, "--chars_to_tokenize", 2_000_000]]) == 0
-    texts, num_chars = [], 0
-    for text in pq.read_table(C_SAMPLE)["content"].to_pylist():
-        if num_chars < 2_000_000:
-            texts.append(text)
-        num_chars += len(text)
-    tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer")
-    assert texts_of(tmp_path / "out", tokenizer) == texts
 
 
 @pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")

@@ -6,8 +6,6 @@ import math
 import os
 import random
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +13,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from extras.lm_eval import agreement
 from extras.lm_eval.lm_eval import main
 from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError
 from lm.model.score import score_tokens
-from support import ROOT, tokenizer_cases
-from support.loopback_hub import LoopbackHub, parquet_bytes
+from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import refused
 from tools.common.export import load_run, write_model
@@ -135,18 +131,6 @@ def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_tr
 
 @needs_lm_eval
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_the_figure_of_eval_differs_by_the_end_of_text_alone_for_a_document_within_a_window(run):
-    from extras.lm_eval.harness import ExportedModel
-
-    text, model = "the dog ran", ExportedModel(run.folder / "export", SEQ_LEN)
-    (found,) = model.loglikelihood_rolling([SimpleNamespace(args=(text,))])
-    with_end = nats_of(run, text, end_of_text=True)
-    assert len(with_end) < SEQ_LEN
-    assert abs(found + with_end[:-1].sum()) / len(with_end) < 1e-4
-
-
-@needs_lm_eval
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_a_continuation_longer_than_a_window_is_refused(run):
     from extras.lm_eval.harness import ExportedModel
 
@@ -177,31 +161,6 @@ def test_without_an_export_the_trained_model_is_exported_first(run, tmp_path):
     figures, expected = json.loads((tmp_path / "x.json").read_text()), evaluate(run)
     assert figures["tasks"] == {"tasks_perplexity": expected["tasks"]["tasks_perplexity"]}
     assert figures["model"] == expected["model"]
-
-
-@needs_lm_eval
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_a_task_reads_its_data_from_the_hub_and_local_tasks_read_nothing(run, tmp_path):
-    """The clients read the address at import, hence a subprocess; a proxy that is closed stops all other requests."""
-    tasks, commit = tmp_path / "tasks", "a" * 40
-    shutil.copytree(run.folder / "tasks", tasks)
-    task = yaml.safe_load((tasks / "perplexity.yaml").read_text())
-    task |= {"task": "from_hub", "dataset_path": "owner/stories", "dataset_kwargs": {"revision": commit}}
-    (tasks / "from_hub.yaml").write_text(yaml.safe_dump(task))
-    closed = {name: "http://127.0.0.1:9" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
-    with LoopbackHub() as hub:
-        hub.add("datasets", "owner/stories", commit, {"data/test.parquet": parquet_bytes(text=[*STORIES, *ODD])})
-        environment = hub.environment(tmp_path / "hf", no_proxy="127.0.0.1", NO_PROXY="127.0.0.1", **closed)
-        options = ["--export", run.folder / "export", "--task_folder", tasks, "--output", tmp_path / "x.json"]
-        done = subprocess.run(
-            [sys.executable, ROOT / "src", "lm_eval", *options], env=environment, capture_output=True, text=True
-        )
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "x.json").read_text())["tasks"]
-    assert found["from_hub"]["metrics"] == found["tasks_perplexity"]["metrics"]
-    paths = [path for _, path in hub.requests if "datasets" in path or "models" in path]
-    assert paths and all("owner/stories" in path for path in paths), paths
-    assert any(path.endswith(f"{commit}/data/test.parquet") for path in paths)
 
 
 @needs_lm_eval

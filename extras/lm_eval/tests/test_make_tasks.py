@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from extras.lm_eval.make_tasks import cut_in_the_middle, main
 from lm.tokenizer.build import train_ranks, write_byte_level
@@ -98,14 +97,6 @@ def test_parquet_files_are_read_by_column_and_short_documents_have_no_question(s
     assert [len(rows_of(tmp_path / f"tasks/{name}.jsonl")) for name in ("documents", "endings")] == [6, 5]
 
 
-def test_the_descriptions_name_the_data_beside_them(source, tmp_path):
-    assert call(tmp_path / "my-stories", "--source", source) == 0
-    for name, data in (("perplexity", "documents"), ("endings", "endings")):
-        task = yaml.safe_load((tmp_path / f"my-stories/{name}.yaml").read_text())
-        assert task["task"] == f"my-stories_{name}"
-        assert task["dataset_kwargs"]["data_files"] == {"test": f"{data}.jsonl"}
-
-
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl", '{"content": "x"}\n'), ("a.csv", "content\nx\n")])
 def test_a_missing_column_is_chosen_by_the_option_of_this_command(tmp_path, capfd, name, content):
     (tmp_path / name).write_text(content)
@@ -118,7 +109,6 @@ def test_a_missing_column_is_chosen_by_the_option_of_this_command(tmp_path, capf
     [
         (["tasks", "--source", "nowhere"], 2, ["--source: nowhere does not exist"]),
         (["tasks", "--source", "s", "--ending_chars", "0"], 2, ["--ending_chars is 0, needed: at least 1"]),
-        (["tasks", "--source", "s", "--seed", "-1"], 2, ["--seed is -1"]),
         (["my tasks", "--source", "s"], 2, ["my tasks: its name must be of letters"]),
         (["tasks", "--source", "s"], 3, ["the documents have 1", "4 different endings are needed"]),
     ],
