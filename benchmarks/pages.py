@@ -174,20 +174,6 @@ def tokenizing() -> list[Row]:
     return [Row(task, f"{ours}: {rates['ours']}", f"{peers[peer]}: {rates[peer]}", times[peer]) for peer in peers]
 
 
-def batches() -> list[Row]:
-    """Return microseconds per batch, the best alternative first."""
-    found = read("batches")
-    version, shape = found["versions"], found["shapes"]["32x512"]
-    peers = {
-        "seed dataset, 0 workers": f"a `Dataset` in torch {version['torch']}'s `DataLoader`",
-        "litdata, 0 workers": f"litdata {version['litdata']}",
-        "nanoGPT get_batch": "nanoGPT's `get_batch`",
-    }
-    took = {name: f"{value['median']:,.0f} µs" for name, value in shape["microseconds_per_batch"].items()}
-    task, times = "a batch of 32 × 512 ids out of 1.2 GB", shape["times_longer_than_ours"]
-    return [Row(task, took["ours"], f"{peers[peer]}: {took[peer]}", times[peer]) for peer in peers]
-
-
 def steps() -> list[Row]:
     """Return tokens per second of training steps, equal formats first."""
     found, rows = read("train_step"), []
@@ -237,8 +223,8 @@ def speed() -> str:
 
 def speeds() -> str:
     """docs/benchmarks.md: every comparison."""
-    where = f"Measured on {machine('tokenizing')}; batches and training to a loss on {machine('time_to_loss')}."
-    return f"{where}\n\n{comparisons([*tokenizing(), *batches(), *steps(), *time_to_loss()])}"
+    where = f"Measured on {machine('tokenizing')}; training to a loss on {machine('time_to_loss')}."
+    return f"{where}\n\n{comparisons([*tokenizing(), *steps(), *time_to_loss()])}"
 
 
 def step() -> str:

@@ -215,7 +215,7 @@ class Cases:
 
     def _run(self, name: str, *arguments: str) -> None:
         """Run Python in the stage's folder and note the most memory that one of its processes took."""
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}/src:{ROOT}/benchmarks", "HF_HUB_OFFLINE": "1"}
         peak_mb = run_measured([sys.executable, *arguments], self.work / f"{name}.log", self.stage, environment)
         self.peak_mb[name] = max(self.peak_mb.get(name, 0), peak_mb)
 

@@ -173,10 +173,11 @@ class Worker:
 # The measurement.
 
 
-def compare(cases: dict[str, Case], shape: dict, batch: tuple[int, int], rounds: int, device: torch.device) -> dict:
+def compare(cases: dict[str, Case], shape: dict, batch: tuple[int, int], args: argparse.Namespace) -> dict:
     """Run rounds of one turn of each case and one look at the peak; the first case is ours."""
-    workers, peaks, steps = {}, [], 10 if device.type == "cuda" else 1
-    sizes = (8192,) if device.type == "cuda" else (512, 1024, 2048)  # of square matrices; the best counts
+    workers, peaks, device, steps = {}, [], torch.device(args.device), 10 if args.device == "cuda" else 1
+    sizes = (8192,) if args.device == "cuda" else (512, 1024, 2048)  # of square matrices; the best counts
+    sizes = (256,) if args.quick else sizes
 
     def look() -> None:
         peaks.append(max(machine.matmul_peak_flops(device, torch.bfloat16, size) for size in sizes))
@@ -186,7 +187,7 @@ def compare(cases: dict[str, Case], shape: dict, batch: tuple[int, int], rounds:
             workers[name] = Worker(dataclasses.asdict(case), shape, batch, steps, device.type)
         losses = {name: worker.loss for name, worker in workers.items()}
         assert max(losses.values()) - min(losses.values()) < LOSS_TOLERANCE, losses
-        seconds = interleave({name: worker.step for name, worker in workers.items()} | {"peak": look}, rounds)
+        seconds = interleave({name: worker.step for name, worker in workers.items()} | {"peak": look}, args.rounds)
         memory = {name: worker.answer["peak_rss_gib"] for name, worker in workers.items()}
     finally:
         for worker in workers.values():
@@ -265,12 +266,12 @@ def main() -> None:
         case, shape, batch, steps, device = args.worker
         return work(Case(**case), shape, batch, steps, torch.device(device))
     machine.keep_freed_memory()  # or the peak of matrix products would be one of page faults
-    busy, found, device = [busy_share()], {}, torch.device(args.device)
+    busy, found = [busy_share()], {}
     for name, (shape, batch, cases) in questions(args.device, args.quick).items():
         if args.only not in (None, name):
             continue
         if cases:
-            found[name] = compare(cases, shape, batch, args.rounds, device)
+            found[name] = compare(cases, shape, batch, args)
         else:
             found[name] = {"runs": [memory_of_large_vocabulary(shape, batch[1], 3, keep) for keep in (True, False)]}
         busy.append(busy_share())

@@ -1,5 +1,6 @@
 """`make` sets up its environment, also after it was interrupted."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,12 @@ def test_an_environment_without_pip_is_cleared_and_created(tmp_path, left, is_cr
     assert ("-m venv --clear .venv" in calls) == is_created
     assert calls[-1].startswith("-m pip install ") and calls[-1].endswith(" -r requirements.txt")
     assert (tmp_path / ".venv/ready").exists()
+
+
+def test_make_help_explains_every_target():
+    done = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == phony.split() and len(phony.split()) <= 14
 
 
 @pytest.mark.slow
