@@ -21,40 +21,19 @@ def found(text: str, kind: str) -> list[tuple[str, int]]:
     for place in places:
         assert place.document == 7 and text[place.character :].startswith(place.word)
         assert place.group == (text[place.character - 1], text[place.character + len(place.word)])
+        assert kind == BRACKET or {place.word} <= place.refused
     return [(place.word, place.character) for place in places]
 
 
-def brackets(text: str) -> str:
-    return "".join(word for word, _ in found(text + "\n", BRACKET))
-
-
-def test_closing_brackets_are_found_in_order():
-    assert brackets(CODE) == "))]}}"
-
-
-@pytest.mark.parametrize("text", [
-    "// f(x)", "/* f(x)\n [1] */", '"(a)"', "'(' ')'", r'"\"(a)"',
-    '#define f(x) \\\n (x)', 'R"--(a)" (b) )--"', "'\\''",
+@pytest.mark.parametrize(("text", "brackets"), [
+    (CODE, "))]}}"), ("f(1'000'000, it's [a])", "])"), (") (a) ]", ")"), ("{ (a] b) } [c]", "]"),
+    *((f"{skipped}\n[0]", "]") for skipped in (
+        "// f(x)", "/* f(x)\n [1] */", '"(a)"', "'(' ')'", r'"\"(a)"', '#define f(x) \\\n (x)', 'R"--(a)" (b) )--"',
+        "'\\''")),
+    (f"({'x' * (REACH_CHARS - 1)})", ")"), (f"({'x' * REACH_CHARS})", ""),
 ])  # fmt: skip
-def test_brackets_in_comments_strings_characters_and_directives_do_not_count(text):
-    assert brackets(text) == "" and brackets(f"{text}\n[0]") == "]"
-
-
-def test_an_apostrophe_between_digits_or_in_a_word_opens_no_character():
-    assert brackets("f(1'000'000, it's [a])") == "])"
-
-
-def test_a_bracket_that_closes_nothing_is_no_place():
-    assert brackets(") (a) ]") == ")"
-
-
-def test_a_bracket_that_closes_another_kind_makes_the_scanner_forget_what_is_open():
-    assert brackets("{ (a] b) } [c]") == "]"
-
-
-def test_a_bracket_is_a_place_only_near_its_opening_one():
-    near, far = ("(" + "x" * count + ")" for count in (REACH_CHARS - 1, REACH_CHARS))
-    assert brackets(near) == ")" and brackets(far) == ""
+def test_closing_brackets_are_found_in_code_near_their_opening_ones(text, brackets):
+    assert "".join(word for word, _ in found(text + "\n", BRACKET)) == brackets
 
 
 def test_the_name_after_define_is_an_include_guard():
@@ -62,12 +41,13 @@ def test_the_name_after_define_is_an_include_guard():
     assert found("#ifndef A\n#define B\n#endif\n", GUARD) == found("#ifdef A\n#define A\n", GUARD) == []
 
 
-def test_the_first_use_after_a_declaration_is_a_place():
-    words = dict(found(CODE, IDENTIFIER))
-    assert words == {
+def test_the_first_use_near_a_declaration_is_a_place():
+    assert dict(found(CODE, IDENTIFIER)) == {
         "i": CODE.index("i < count"), "count": CODE.index("count; i++"), "total": CODE.index("total +="),
         "items": CODE.index("items[i]"),
     }  # fmt: skip
+    near, far = (f"{{ int x = 0;{' ' * count}x++; }}" for count in (REACH_CHARS - 6, REACH_CHARS - 5))
+    assert [word for word, _ in found(near, IDENTIFIER)] == ["x"] and found(far, IDENTIFIER) == []
 
 
 @pytest.mark.parametrize("text", [
@@ -77,13 +57,3 @@ def test_the_first_use_after_a_declaration_is_a_place():
 ])  # fmt: skip
 def test_what_is_not_declared_or_not_used_is_no_place(text):
     assert found(text + "\n", IDENTIFIER) == []
-
-
-def test_a_use_far_from_its_declaration_is_no_place():
-    near, far = (f"{{ int x = 0;{' ' * count}x++; }}" for count in (REACH_CHARS - 6, REACH_CHARS - 5))
-    assert [word for word, _ in found(near, IDENTIFIER)] == ["x"] and found(far, IDENTIFIER) == []
-
-
-def test_identifiers_and_guards_refuse_every_word_of_their_document():
-    for place in code_places(0, CODE):
-        assert place.kind == BRACKET or place.refused >= {"sum", "items", "LIST_H", "endif"}

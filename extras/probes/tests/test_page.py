@@ -12,8 +12,8 @@ from extras.probes.page import chance, label, render, show, tokens_of
 TEXTS = ["<b>", " cat", "\n", "\t", "", " &", "\x00 a", " \n  "]
 LOSSES = [0.1, 1.0, 2.0, 5.0, 8.0, 19.0, 0.0, 3.0]
 PAIRS = {"pairs": 500, "documents": 85, "accuracy": 0.496, "accuracy_interval": [0.4234, 0.5687]}
-DETAILS = {
-    "weights_sha256": "0123456789ab", "minimal_pairs": {"repeated object": PAIRS},
+DETAILS: dict = {
+    "weights_sha256": "0123456789ab", "phenomena": {}, "minimal_pairs": {"repeated object": PAIRS},
     "by_frequency": [{"from": 0, "to": 9, "nats_per_token": 3.5}],
     "by_length": [{"tokens_from": 4, "bits_per_byte": 1.5, "bits_per_byte_se": None}],
     "calibration": {"tokens": 9, "accuracy": 0.2, "mean_probability": 0.3, "expected_calibration_error": 0.1,

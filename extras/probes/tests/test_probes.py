@@ -1,0 +1,36 @@
+"""`python src probes` on the small pipeline: the figures are those of its evaluation, and two models are compared."""
+
+import pytest
+
+from extras.probes import probes
+from lm.core.files import read_json, write_json
+from support.workspace import Workspace
+
+
+@pytest.fixture
+def folder(finished, tmp_path, monkeypatch):
+    workspace = Workspace(tmp_path / "ws", finished)
+    monkeypatch.chdir(workspace.folder)
+    return workspace.folder
+
+
+def test_the_figures_sum_to_those_of_the_evaluation(folder, capsys):
+    assert probes.main(["--pairs", "60"]) == 0, capsys.readouterr().err
+    assert probes.main(["--pairs", "60", "--out", "other", "--against", "data/probes"]) == 0
+    details, evaluation = read_json("other/details.json"), read_json("data/evaluation/details.json")
+    excess = sum(each["excess_bits_per_story"] for each in details["phenomena"].values())
+    assert excess == pytest.approx(evaluation["entropy"]["excess_bits_per_document"], rel=1e-5)
+    for rows in (details["by_frequency"], details["by_length"]):
+        assert sum(row["tokens"] for row in rows) == evaluation["tokens"]
+    assert details["minimal_pairs"] and details["against"].keys() == details["minimal_pairs"].keys()
+    assert all(each["only_a"] == each["only_b"] == 0 for each in details["against"].values())
+    page = (folder / "other" / "index.html").read_text()
+    assert "Largest regrets" in page and "A is data/probes" in page and "repeated name" in page
+
+
+def test_what_does_not_belong_together_is_refused(folder, capsys):
+    assert probes.main(["--against", "nowhere"]) == 2 and "has no minimal_pairs.parquet" in capsys.readouterr().err
+    assert probes.main(["--pairs", "-1"]) == 2
+    details = read_json("data/evaluation/details.json")
+    write_json("data/evaluation/details.json", details | {"weights_sha256": "0" * 12})
+    assert probes.main([]) == 4 and "is about other weights than data/models has" in capsys.readouterr().err
