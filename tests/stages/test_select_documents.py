@@ -87,24 +87,6 @@ def test_each_rule_drops_what_it_is_for_and_keeps_prose(project, capsys):
     assert {key: numbers.tolist() for key, numbers in dropped.items()} == {("mine", "train"): [0, 1, 2, 3, 14, 15]}
 
 
-def test_the_examples_show_the_text_the_value_and_what_is_repeated(project):
-    texts = [f"{i}" * (i % 9 + 1) for i in range(1, 21)]
-    write_raw(Path("raw"), "mine", train=[*texts, *STORIES[1:]], validation=[STORIES[0], STORIES[0]])
-    write_params()
-    assert select() == 0
-    examples = read_json("out/selection/details.json")["examples"]
-    assert [each["document"] for each in examples["min_chars"]] == [0, 9, 19], "spread over all that are dropped"
-    assert examples["min_chars"][0] == {
-        "part": "mine", "split": "train", "document": 0, "characters": 2, "text": "11", "value": 2
-    }  # fmt: skip
-    (copy,) = examples["exact_duplicates"]
-    assert copy["text"] == STORIES[0][:200] and copy["repeats"]["text"] == STORIES[0][:200]
-    place = {"part": "mine", "split": "validation"}
-    assert (
-        copy.items() >= {**place, "document": 1}.items() and copy["repeats"].items() >= {**place, "document": 0}.items()
-    )
-
-
 def test_with_none_nothing_is_dropped_and_no_text_is_read(project):
     write_raw(Path("raw"), "mine", train=STORIES[:9], validation=["x", "x"])
     write_params(NONE)
@@ -177,20 +159,6 @@ def test_a_split_without_documents_is_refused_with_the_rule_that_dropped_most(pr
     sentence = f"presets.yaml: selections.chosen: no document of split '{split}' of mine is left; "
     refused(select(), capsys.readouterr().err, 3, sentence, "min_chars drops most of them, 2 of 3; loosen that rule")
     assert files_below(Path("out")) == {}
-
-
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        ({"min_chars": 10, "max_chars": 9}, "min_chars is 10, needed: at most max_chars, which is 9"),
-        ({"near_duplicates": FILTERED["near_duplicates"] | {"threshold": 1.5}}, "near_duplicates.threshold is 1.5"),
-        ({"max_words": 1}, "max_words is unknown"),
-    ],
-)
-def test_a_bad_parameter_is_refused_before_any_file_is_read(project, capsys, changed, sentence):
-    write_params(FILTERED | changed)
-    refused(select(), capsys.readouterr().err, 2, f"presets.yaml: selections.chosen.{sentence}")
-    assert not Path("out").exists()
 
 
 def test_a_changed_text_is_refused_by_the_rules(project, capsys):

@@ -16,7 +16,6 @@ from lm.text.parquet import describe_split, write_documents
 from lm.text.slices import Slice
 from lm.tokenizer import encoding as lm_encode
 from lm.tokenizer.build import train_ranks, write_byte_level
-from lm.tokenizer.encoding import map_in_order
 from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
@@ -184,27 +183,6 @@ def test_characters_are_counted_in_ascii_and_in_other_batches(tmp_path):
             for text, length in zip(batch.column(0).to_pylist(), lengths, strict=True)
         }
         assert counted == {text: len(text) for text in kept if text}
-
-
-def test_the_number_of_chunks_in_flight_is_bounded():
-    class Pool:
-        in_flight = most = 0
-
-        def submit(self, work, item):
-            Pool.in_flight += 1
-            Pool.most = max(Pool.most, Pool.in_flight)
-            return self.Done(work(item))
-
-        class Done:
-            def __init__(self, value):
-                self.value = value
-
-            def result(self):
-                Pool.in_flight -= 1
-                return self.value
-
-    assert list(map_in_order(Pool(), lambda x: x * x, range(20), 4)) == [(x, x * x) for x in range(20)]
-    assert Pool.most == 4
 
 
 def test_files_of_different_string_types_make_one_chunk(folders, tmp_path):

@@ -1,15 +1,11 @@
 """explain: prints the decoded batch of a step, its positions and its documents."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from lm.core.params import read_yaml
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens, write_tokens
@@ -121,15 +117,6 @@ def test_epochs_count_passes_over_the_text(project, explain):
         assert len(set(of_epoch)) == len(of_epoch)
 
 
-def test_one_row_and_shortened_texts(project, explain):
-    status, output, _ = explain("--step", 3, "--row", 2, "--chars", 10)
-    text = project.tokenizer.decode(project.windows.batch(3)[0][2])
-    assert status == 0 and len(rows_of(output)) == 1 and output.count("row 2, ") == 1
-    assert text_of(output) == f"{text[:10]}… ({len(text) - 10} characters more)"
-    before, after = 3 * SEQ_LEN * BATCH_SIZE, 4 * SEQ_LEN * BATCH_SIZE
-    assert f"tokens seen {before:,} before it, {after:,} after it" in output
-
-
 def test_a_step_or_row_outside_the_run_is_refused(explain):
     for arguments, named in (
         (("--step", STEPS), f"--step is {STEPS}, needed: from 0 to {STEPS - 1}"),
@@ -145,16 +132,3 @@ def test_tokens_of_another_tokenizer_are_refused(project, explain, tmp_path):
     write_byte_level(tmp_path, train_ranks([["other text"]], 260), "bpe")
     status, _, error = explain("--step", 0, "--tokenizer", tmp_path)
     assert status == 4 and "made with tokenizer" in error
-
-
-def test_another_seed_gives_another_batch(project, explain):
-    assert read_yaml(Path(project.folder) / "params.yaml")["train"]["seed"] == SEED
-    other = TokenWindows(project.windows.ids, SEQ_LEN, BATCH_SIZE, SEED + 1)
-    assert [text_of(row) for row in rows_of(explain("--step", 0)[1])] != [
-        project.tokenizer.decode(x) for x in other.batch(0)[0]
-    ]
-
-
-def test_torch_is_not_imported():
-    code = "import sys, tools.explain; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", check=True)

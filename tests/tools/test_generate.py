@@ -17,7 +17,6 @@ from lm.evaluate.generation import generate
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.weights import load_trained
 from lm.tokenizer.load import Tokenizer
-from lm.train.batches import get_batch
 from support.model_cases import CPU, SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
 from tools.generate import main, stream_text
 
@@ -59,48 +58,6 @@ def test_best_weights_load_as_a_plain_state_dict(trained, monkeypatch):
     model.load_state_dict(checkpoint)
     ids = torch.arange(40)[None]
     assert torch.equal(model(ids), trained.model(ids)) and type(checkpoint) is dict
-
-
-@pytest.mark.parametrize("dtype", ["uint16", "uint32", "int32"])
-def test_batches_of_a_token_file_train_a_model(trained, tmp_path, dtype):
-    stream = np.random.default_rng(0).integers(trained.tokenizer.vocab_size, size=300)
-    stream.astype(dtype).tofile(tmp_path / "train.bin")
-    data = np.memmap(tmp_path / "train.bin", dtype=dtype, mode="r")
-    x, y = get_batch(data, 24, 5, "cpu", torch.Generator().manual_seed(0))
-    assert x.shape == y.shape == (5, 24) and x.dtype == y.dtype == torch.int64
-    assert torch.equal(x[:, 1:], y[:, :-1])
-    windows = {tuple(stream[i : i + 25]) for i in range(276)}
-    assert {(*row.tolist(), int(last)) for row, last in zip(x, y[:, -1], strict=True)} <= windows
-    trained.model.loss(x, y).backward()
-    assert all(weight.grad.isfinite().all() for weight in trained.model.parameters())
-    trained.model.zero_grad()
-
-
-def test_batches_hold_ids_that_no_int16_holds():
-    data = np.arange(60_000, 60_030, dtype=np.uint16)
-    x, y = get_batch(data, 29, 1, "cpu", torch.Generator())
-    assert x[0].tolist() == list(range(60_000, 60_029)) and y[0].tolist() == list(range(60_001, 60_030))
-
-
-def test_every_window_is_drawn_and_the_generator_decides():
-    data, state = np.arange(12, dtype=np.uint16), torch.get_rng_state()
-    generator = torch.Generator().manual_seed(0)
-    firsts = torch.cat([get_batch(data, 4, 16, "cpu", generator)[0][:, 0] for _ in range(20)])
-    assert set(firsts.tolist()) == set(range(8))
-    again = get_batch(data, 4, 16, "cpu", torch.Generator().manual_seed(0))[0][:, 0]
-    assert torch.equal(again, firsts[:16]) and not torch.equal(again, firsts[16:32])
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_too_few_tokens_are_refused():
-    with pytest.raises(ValueError, match="data has 4 tokens, a window of 4 needs 5"):
-        get_batch(np.arange(4), 4, 1, "cpu", torch.Generator())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_batches_reach_the_device():
-    batches = [get_batch(np.arange(99), 9, 4, d, torch.Generator().manual_seed(0)) for d in ("cuda", "cpu")]
-    assert batches[0][0].is_cuda and all(torch.equal(a.cpu(), b) for a, b in zip(*batches, strict=True))
 
 
 # Loading.
@@ -188,20 +145,6 @@ def test_a_token_that_depends_on_the_one_before_is_shown_as_in_the_whole_text():
     assert list(pieces) == [" day", "s", " one", " day"] * 20 and max(lengths) == 2
 
 
-def test_text_appears_with_the_token_that_completes_it(trained):
-    tokenizer, seen = trained.tokenizer, []
-    ids = [*tokenizer.encode("the"), *tokenizer.encode("🇩"), *tokenizer.encode("x")]
-
-    def told():
-        for number, token_id in enumerate(ids):
-            seen.append(number)
-            yield token_id
-
-    shown = [(text, len(seen)) for text in stream_text(tokenizer, [tokenizer.eot_id], told())]
-    assert "".join(text for text, _ in shown) == "the🇩x"
-    assert shown[0][1] == 1 and shown[-1] == ("x", len(ids)) and shown[-2] == ("🇩", len(ids) - 1)
-
-
 # The command.
 
 
@@ -257,21 +200,6 @@ def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
     assert run("x", *arguments)[0] == 0 and settings["use_cache"] is not bool(arguments)
 
 
-def test_each_character_is_on_the_screen_before_the_next_is_drawn(trained, run, monkeypatch):
-    events = []
-
-    def watched(*arguments, **settings):
-        for token_id in generate(*arguments, **settings):
-            events.append("drawn")
-            yield token_id
-
-    monkeypatch.setattr("tools.generate.generate", watched)
-    monkeypatch.setattr("tools.generate.print", lambda *_, **__: events.append("shown"), raising=False)
-    assert run("a", "--max_new_tokens", 30)[0] == 0
-    assert events[:2] == ["shown", "drawn"] and events.count("drawn") == 30
-    assert max(len(list(group)) for key, group in itertools.groupby(events) if key == "drawn") < 10
-
-
 def test_another_tokenizer_is_refused(trained, run, tmp_path):
     other = write_bpe(tmp_path / "other", seed=4)
     status, out, err = run("x", tokenizer=tmp_path / "other")
@@ -300,8 +228,3 @@ def test_arguments_that_cannot_be_are_refused(run, arguments):
     with pytest.raises(SystemExit) as ended:
         run(*arguments)
     assert ended.value.code == 2
-
-
-def test_a_missing_model_is_named(run, tmp_path):
-    status, _, err = run("x", models=tmp_path / "none")
-    assert status == 4 and f"{tmp_path}/none/model.json: missing" in err

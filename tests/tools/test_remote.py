@@ -91,7 +91,7 @@ def test_nobody_repeats_the_run_of_a_colleague(author, colleague):
     """Start from the commit before the results. DVC does not push metrics and plots that are in git; `share` does."""
     colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
     refused = colleague.run("dvc", "repro", "--pull", check=False)
-    assert "Running stage 'audit'" in refused.stdout and "a stage was started" in refused.stderr
+    assert refused.returncode and "a stage was started" in refused.stderr
 
     for command in recipe("python src share"):
         assert not author.run(*command).stdout.startswith("0 files")

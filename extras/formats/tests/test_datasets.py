@@ -63,15 +63,6 @@ def test_stride_one_reaches_every_window_and_the_last(tmp_path, shape):
     assert wanted[-1][-1] == ids.max()
 
 
-@pytest.mark.parametrize("shape", [(T + 1,), (3, T + 1)])
-def test_exactly_one_window_fits(tmp_path, shape):
-    ids = np.arange(np.prod(shape)).reshape(shape)
-    assert len(NpyTokensDataset(save(tmp_path / "a.npy", ids), T)) == len(np.atleast_2d(ids))
-    assert len(NpyTokensDataset(tmp_path / "a.npy", T, seed=1)) == 4096
-    with pytest.raises(DataError, match="5 tokens in a row, a window of seq_len 5 needs 6"):
-        NpyTokensDataset(tmp_path / "a.npy", T + 1)
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_rows_are_separate_or_one_stream(tmp_path, order):
     path = save(tmp_path / "a.npy", np.asarray(np.arange(24).reshape(4, 6), order=order))
@@ -97,14 +88,6 @@ def test_random_windows_come_once_each_and_then_in_another_order(tmp_path):
     assert sorted(x[0] for x, _ in items(strided)) == list(range(0, 36, T))
 
 
-def test_global_random_state_has_no_effect(tmp_path):
-    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(400)), T, seed=3, length=50)
-    np.random.seed(1), torch.manual_seed(1)
-    first = items(dataset)
-    np.random.seed(2), torch.manual_seed(2)
-    assert items(dataset) == first == items(pickle.loads(pickle.dumps(dataset)))
-
-
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_same_data_for_any_number_of_workers(tmp_path, method):
@@ -117,15 +100,6 @@ def test_the_same_data_for_any_number_of_workers(tmp_path, method):
         for _ in range(2):
             batches = list(loader)
             assert [torch.cat([batch[side] for batch in batches]).tolist() for side in (0, 1)] == wanted
-
-
-def test_a_worker_receives_a_path_and_not_the_tokens(tmp_path):
-    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.zeros((1000, 1000), np.int32)), 64, seed=1, length=10**9)
-    assert len(pickle.dumps(dataset)) < 1000
-    base = dataset._windows
-    while not isinstance(base, np.memmap):
-        base = base.base
-    assert not base.flags.writeable and len(dataset) == 10**9
 
 
 def test_padding_after_the_last_token_is_ignored(tmp_path):
@@ -227,16 +201,6 @@ def test_a_changed_dump_is_noticed_by_its_hash(tmp_path):
         PickledTrainerDataset(tmp_path / "a")
 
 
-def test_samples_of_different_lengths_do_not_mix(tmp_path):
-    folders = [write_foreign(tmp_path / "a", [[1] * 4]), write_foreign(tmp_path / "b", [[1] * 5])]
-    with pytest.raises(DataError, match="samples of 5 tokens among samples of 4"):
-        PickledTrainerDataset(folders)
-    with pytest.raises(DataError, match="no sample of 2 tokens"):
-        PickledTrainerDataset([])
-    with pytest.raises(DataError, match="no sample of 2 tokens"):
-        PickledTrainerDataset(write_foreign(tmp_path / "c", [[1], [2]]))
-
-
 def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()
@@ -248,26 +212,6 @@ def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     write_own(tmp_path / "b", range(8), max_dump_size=1)
     assert [path.name for path, _, _ in open_dumps(tmp_path / "b").dumps] == ["dump-0.pkl", "dump-1.pkl"]
     assert (tmp_path / "b" / PROVENANCE).exists()
-
-
-def test_tokens_are_mapped_from_one_temporary_file_deleted_with_the_dataset(tmp_path):
-    dataset = PickledTrainerDataset(write_foreign(tmp_path / "a", [[i] * 64 for i in range(500)]))
-    file = dataset._path
-    assert os.path.getsize(file) == 4 * 500 * 65
-    assert isinstance(dataset._rows, np.memmap) and len(pickle.dumps(dataset)) < 1000
-    wanted = [sample["input_ids"].tolist() for sample in dataset]
-    for num_workers in (0, 2):
-        batches = list(DataLoader(dataset, 50, num_workers=num_workers))
-        assert torch.cat([batch["input_ids"] for batch in batches]).tolist() == wanted
-    holder = [dataset]
-    del dataset, batches
-    if not (child := os.fork()):
-        holder.clear()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.path.exists(file)  # a forked worker does not delete the file
-    holder.clear()
-    assert not os.path.exists(file)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="the Hugging Face Trainer needs accelerate")

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,13 +142,6 @@ def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(tmp_path, n_layer, div
 
 
 @needs_gguf
-def test_a_model_without_a_sliding_layer_has_no_window(tmp_path):
-    """llama.cpp aborts on a window that no layer has."""
-    entries, _ = read(make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), full_attention_every=1).path)
-    assert not any("sliding" in name for name in entries) and entries["gemma3.rope.freq_base"] == 500_000
-
-
-@needs_gguf
 def test_the_vocabulary_is_complete_and_texts_begin_with_end_of_text(run):
     entries, _ = read(run.path)
     get = lambda name: entries[f"tokenizer.ggml.{name}"]  # noqa: E731
@@ -185,14 +177,6 @@ def test_only_a_gguf_file_is_replaced(tmp_path, capfd):
         other.write_text("mine")
         refused(call(path), capfd.readouterr().err, 2, f"{path}: exists and is not a GGUF file")
     assert other.read_text() == "mine"
-
-
-def test_without_the_extra_package_the_tool_names_what_to_install(tmp_path, monkeypatch, capfd):
-    monkeypatch.delitem(sys.modules, "extras.gguf.writer", raising=False)
-    monkeypatch.delattr("extras.gguf.writer", raising=False)
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    status = call(tmp_path / "out.gguf")
-    refused(status, capfd.readouterr().err, 5, "gguf is not installed", "requirements/gguf.txt")
 
 
 # ---------------------------------------------------------------- tokenizers that are refused
@@ -249,17 +233,6 @@ def test_added_tokens_that_llama_cpp_finds_elsewhere_are_refused(gemma_like, nam
     backend.save(path)
     with pytest.raises(DataError, match=sentence):
         describe_vocabulary(gemma_like, gemma_like.vocab_size)
-
-
-def test_runs_of_one_character_may_overlap_and_runs_of_bars_are_spaces(gemma_like):
-    path = str(gemma_like.folder / "tokenizer.json")
-    backend = tokenizers.Tokenizer.from_file(path)
-    backend.add_tokens([AddedToken(name, normalized=False) for name in ("\n\n", "\n\n\n")])
-    backend.save(path)
-    found = describe_vocabulary(gemma_like, gemma_like.vocab_size + 2)
-    assert found.types[-2:] == [vocabulary.USER_DEFINED] * 2
-    assert found.types[found.tokens.index("<0x0A>")] == vocabulary.BYTE
-    assert [found.scores[found.tokens.index(token)] for token in ("th", "▁th", "a")] == [0, -1, 0]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from extras.probes.minimal_pairs import (
     EncodedPair,
     encode_pair,
     find_pairs,
-    read_documents,
     score_encoded,
     score_pairs,
     summarize_pairs,
@@ -99,29 +98,10 @@ def test_a_unigram_model_is_right_in_half_of_the_pairs_of_real_code(tmp_path):
     check_half_right(texts, False, write_bpe(tmp_path / "bpe", texts[:40], 2000), kinds=3)
 
 
-def test_the_pairs_do_not_depend_on_the_tokenizer(tmp_path, code, tokenizer):
-    other = write_bpe(tmp_path / "other", ["int other(void);"], 300)
-    files = [(token_file(code, each), each) for each in (tokenizer, other)]
-    pairs = [find_pairs(read_documents(file, each, 1), False, 100, seed=1) for file, each in files]
-    assert pairs[0] == pairs[1] and {pair.kind for pair in pairs[0]} == {BRACKET, IDENTIFIER}
-
-
 def test_only_text_of_the_grammar_has_story_pairs():
     texts = {i: story(5, i).text for i in range(100)}
     assert {pair.kind for pair in find_pairs(texts, True, 60, seed=1)} >= {NEW_NAME, PRONOUN}
     assert find_pairs(texts, False, 60, seed=1) == []
-
-
-def test_stories_that_the_tokenizer_changes_give_no_pairs(capsys):
-    assert find_pairs({0: "once upon a time"}, True, 60, seed=1) == []
-    assert "no minimal pairs of the stories' grammar: not a story" in capsys.readouterr().out
-
-
-def test_a_long_file_is_searched_in_part(monkeypatch, code, tokenizer):
-    monkeypatch.setattr(minimal_pairs, "MAX_CHARS", 500)
-    texts = read_documents(token_file(code, tokenizer), tokenizer, seed=1)
-    assert 500 <= sum(map(len, texts.values())) < 500 + max(map(len, code))
-    assert all(texts[document] == code[document] for document in texts)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "gemma-like"])
@@ -154,14 +134,6 @@ def test_the_context_begins_with_end_of_text_only_at_the_start_of_a_document(tok
     decoded = tokenizer.decode(encoded.context)
     assert tokenizer.eot_id not in encoded.context and decoded.endswith("\nf(x") and decoded[0].isspace()
     assert CONTEXT_CHARS - 56 <= len(decoded) <= CONTEXT_CHARS
-
-
-def test_a_window_holds_the_context_and_either_word(tokenizer):
-    text = "int a;\n" * 20 + "f(abcdefgh, ij);\n"
-    for seq_len in (4, 16, 64):
-        context, right, wrong = encode_pair(Pair(IDENTIFIER, 0, 142, "abcdefgh", "x"), text, tokenizer, seq_len)
-        assert 1 <= len(context) <= seq_len and max(len(right), len(wrong)) <= seq_len
-        assert len(context) == 1 or len(context) + max(len(right), len(wrong)) - 1 <= seq_len
 
 
 ENCODED = [
@@ -200,15 +172,6 @@ def test_the_table_has_a_row_for_each_pair_and_can_be_written(code, tokenizer):
     assert set(summarize_pairs(columns)["minimal_pairs"]) == {BRACKET, IDENTIFIER}
 
 
-def test_text_without_pairs_gives_an_empty_table_of_the_same_columns(code, tokenizer):
-    model = build(tokenizer.vocab_size)
-    empty, full = (
-        score_pairs(model, token_file(texts, tokenizer), tokenizer, 64, 60, 1) for texts in (["no pairs"] * 3, code)
-    )
-    assert pa.table(empty).schema == pa.table(full).schema and pa.table(empty).num_rows == 0
-    assert summarize_pairs(empty) == {}
-
-
 def columns_of(*credit: float, documents=None) -> dict[str, np.ndarray]:
     """Return a table of one kind whose pairs are right (1), wrong (0) or a tie (0.5)."""
     number = len(credit)
@@ -221,11 +184,6 @@ def columns_of(*credit: float, documents=None) -> dict[str, np.ndarray]:
 def test_a_tie_counts_one_half():
     found = summarize_pairs(columns_of(1, 0.5, 0.5, 0, 1))["minimal_pairs"]["a"]
     assert found["pairs"] == found["documents"] == 5 and found["accuracy"] == pytest.approx(0.6)
-
-
-def test_one_document_has_an_accuracy_without_an_interval():
-    found = summarize_pairs(columns_of(*[1, 1, 0, 1] * 20, documents=[3] * 80))["minimal_pairs"]["a"]
-    assert found == {"pairs": 80, "documents": 1, "accuracy": 0.75, "accuracy_interval": None}
 
 
 def test_a_perfect_accuracy_has_an_interval_that_depends_on_the_documents():

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -251,34 +250,6 @@ def test_two_local_workers_give_the_bytes_of_one_process_and_repeat_nothing():
 SLURM = ["--ranks", "2", "--executor", "slurm", "--workers", "1", "--option=time=1:00:00", "--option=partition=cpu"]
 
 
-@needs_datatrove
-def test_the_options_are_in_the_job_that_is_submitted_to_slurm(tmp_path, monkeypatch):
-    """An `sbatch` that accepts every job is enough here."""
-    (tmp_path / "sbatch").write_text("#!/bin/bash\necho Submitted batch job 7\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    printed = run_tool(*SLURM, "--option=sbatch_args.account=mine").stdout
-    assert "2 ranks are submitted; when they have finished, the same command joins them" in printed
-    assert not OUT.exists()
-    (script,) = Path("ranks/train/logs").glob("*/launch_script.slurm")
-    lines = script.read_text().splitlines()
-    for line in ("partition=cpu", "time=1:00:00", "account=mine", "array=0-1%1", "job-name=tokenize"):
-        assert f"#SBATCH --{line}" in lines
-    assert any(line.startswith("export PATH=") and f" PYTHONPATH={tokenize_cluster.CODE}:" in line for line in lines)
-
-
-@needs_datatrove
-def test_rays_executor_gets_its_options(monkeypatch):
-    """Ray itself does not run here."""
-    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
-    monkeypatch.setenv("PYTHONPATH", "/theirs")
-    job = plan()
-    executor = tokenize_cluster.make_executor(job, "ray", 2, tokenize_cluster.read_options(["mem_per_cpu_gb=3"]))
-    assert (executor.tasks, executor.workers, executor.mem_per_cpu_gb) == (len(job.ranks), 2, 3)
-    assert executor.pipeline == [job] and not executor.skip_completed
-    assert executor.ray_remote_kwargs["runtime_env"]["env_vars"] == {"PYTHONPATH": f"{tokenize_cluster.CODE}:/theirs"}
-
-
 def tool(*arguments: str) -> int:
     return tokenize_cluster.main(["train", *arguments])
 
@@ -296,15 +267,6 @@ def tool(*arguments: str) -> int:
 @needs_datatrove
 def test_wrong_arguments_are_refused_in_one_sentence(capfd, arguments, code, sentences):
     refused(tool(*arguments), capfd.readouterr().err, code, *sentences)
-
-
-@pytest.mark.parametrize(("kind", "package"), [("local", "datatrove"), ("slurm", "datatrove"), ("ray", "ray")])
-def test_without_the_extra_packages_the_tool_names_what_to_install(monkeypatch, capfd, kind, package):
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    status = tool("--ranks", "2", "--executor", kind)
-    refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements/cluster.txt")
 
 
 def test_overlapping_slices_are_refused_as_in_the_stage(capfd):

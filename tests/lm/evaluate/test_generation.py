@@ -75,12 +75,6 @@ def test_a_drawn_document_end_begins_a_new_document(within, use_cache):
         assert Sampling(3.0).draw(logits, generator) == drawn
 
 
-def test_the_first_token_of_a_document_is_predicted_as_in_training(within):
-    """Training sees it after the end of another document, generation after the end-of-text id alone."""
-    packed, alone = (within(torch.tensor([ids]))[0, -1] for ids in ([*PROMPT, 9], [9]))
-    assert (packed - alone).abs().max() < 1e-5 * alone.abs().max()
-
-
 def test_a_second_document_in_a_cache_is_refused(within):
     cache = KVCache()
     within.hidden(torch.tensor([[9, 1, 2]]), cache)
@@ -106,29 +100,6 @@ def test_cache_changes_no_id(model, window, temperature, prompt):
     assert temperature == 0 or len(set(ids)) > 5
 
 
-def test_ids_are_those_of_the_whole_text_one_position_at_a_time(model):
-    ids = list(PROMPT)
-    for _ in range(20):
-        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
-    assert sample(model, 20, temperature=0) == ids[len(PROMPT) :]
-
-
-def test_with_the_cache_each_token_is_computed_once_and_without_a_graph(model):
-    seen = []
-
-    def look(module, inputs, output):
-        seen.append((inputs[0].shape[1], torch.is_inference_mode_enabled()))
-
-    hook = model.embed_tokens.register_forward_hook(look)
-    stream = generate(model, PROMPT, 4, generator=torch.Generator().manual_seed(0))
-    next(stream)
-    assert seen == [(len(PROMPT), True)]  # nothing is computed in advance
-    assert not torch.is_inference_mode_enabled()
-    list(stream)
-    hook.remove()
-    assert seen[1:] == [(1, True)] * 3
-
-
 def test_seed_decides_the_ids(model):
     state = torch.get_rng_state()
     assert sample(model, 20, seed=1) == sample(model, 20, seed=1) != sample(model, 20, seed=2)
@@ -141,10 +112,6 @@ def test_stops_after_the_end_of_text(model):
     assert sample(model, 40, eot_id=eot_id) == ids[: ids.index(eot_id) + 1]
     assert sample(model, 3, eot_id=CONFIG.vocab_size) == ids[:3]
     assert sample(model, 0) == []
-
-
-def test_top_k_of_one_is_greedy(model):
-    assert sample(model, 20, top_k=1) == sample(model, 20, temperature=0)
 
 
 def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:

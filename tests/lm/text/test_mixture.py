@@ -43,10 +43,6 @@ def test_documents_alternate_by_bytes_and_equal_keys_are_in_the_order_of_the_par
     assert expected.count("bbbb00") == 2 and expected.count("bbbb03") == 1
 
 
-def test_weights_are_in_any_unit(raw):
-    assert texts_of(raw, train(a=0.2, b=0.6)) == texts_of(raw, train(a=20, b=60))
-
-
 def test_a_part_with_weight_0_gives_nothing_and_does_not_lengthen_the_stream(raw):
     assert texts_of(raw, train(b=3)) == B
     assert {text[0] for text in texts_of(raw, train(a=1, b=1))} == {"a", "b"}
@@ -57,10 +53,6 @@ def test_a_tiny_part_is_repeated_whole_as_often_as_its_weight_asks(raw):
     assert texts.count("cc") == 16
     (chunk,) = iter_chunks(raw, read_manifest(raw), train(a=1, c=1), 10**6)
     assert chunk.parts["c"] == (16, 32, 2) and chunk.parts["a"] == (11, 33, 60)
-
-
-def test_the_mixture_of_one_part_is_that_part(raw):
-    assert texts_of(raw, train(a=0.1)) == A
 
 
 def test_validation_is_each_part_once_one_after_the_other(raw):
@@ -141,17 +133,6 @@ def test_a_part_whose_slice_is_outside_its_text_is_refused(tmp_path):
 def test_a_slice_that_does_not_fit_the_mixture_is_refused(raw, part_slice, sentence):
     with pytest.raises(ParamsError, match=sentence):
         texts_of(raw, part_slice)
-
-
-def test_a_range_longer_than_the_stream_is_refused(raw):
-    with pytest.raises(DataError, match="split 'train' has 93 characters; the slice from 10 asks for 90, 7 too many"):
-        texts_of(raw, slice_from(mixed({"a": 1, "b": 1, "c": 0}, 10, 90)))
-
-
-def test_weights_need_a_mixture(raw):
-    part = read_manifest(raw)["parts"]["a"]
-    with pytest.raises(ParamsError, match=r"sources\.a\.train\.weights: only a mixture has weights; remove them"):
-        next(iter_rows(raw, part, train(a=1)))
 
 
 def test_a_changed_file_of_a_part_is_detected(raw):

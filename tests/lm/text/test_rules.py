@@ -1,13 +1,12 @@
 """The rules of one document's text: their formulas, their borders, their order, and their speed."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
 
 from lm.core.errors import ParamsError
-from lm.core.params import coerce, read_section, read_yaml
+from lm.core.params import coerce, read_section
 from lm.text.rules import (
     KEPT,
     RULES,
@@ -73,21 +72,10 @@ def test_the_first_broken_rule_in_the_order_of_the_preset_is_named():
         limits[rule] = None
 
 
-@pytest.mark.parametrize("name", ["none", "filtered"])
-def test_the_presets_list_the_rules_in_their_order(name):
-    assert tuple(read_yaml(ROOT / "presets.yaml")["selections"][name]) == RULES
-    assert read_section(ROOT / "presets.yaml", f"selections.{name}", Selection).keeps_everything == (name == "none")
-
-
 ONE_RULE = {
     "min_chars": 1, "max_chars": 1, "max_line_chars": 9, "min_alphanumeric_fraction": 0.0,
     "max_repeated_line_fraction": 1.0, "exact_duplicates": True, "near_duplicates": NearDuplicateRule(0.5, 5, 128),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_one_rule_is_enough_to_read_the_text(rule):
-    assert OFF.keeps_everything and not dataclasses.replace(OFF, **{rule: ONE_RULE[rule]}).keeps_everything
 
 
 @pytest.mark.parametrize(
@@ -114,16 +102,3 @@ def test_a_bad_parameter_is_refused_with_its_name(changed, sentence):
     with pytest.raises(ParamsError) as refused:
         coerce(section, Selection, "selections.x", "presets.yaml")
     assert str(refused.value).startswith(f"presets.yaml: selections.x.{sentence}")
-
-
-def test_every_rule_reads_tens_of_megabytes_per_second():
-    text = "A line of prose with some words, (and) 7 digits.\n" * 10_000 + "é" * 10
-    texts = [text[i : i + 2000] for i in range(0, len(text), 2000)]
-    alphanumeric_table()
-    for name, limit in zip(RULES[:5], (1, 10**9, 10**9, 0.0, 1.0), strict=True):
-        selection, seconds = dataclasses.replace(OFF, **{name: limit}), []
-        for _ in range(5):
-            start = time.perf_counter()
-            first_broken_rules(texts, selection)
-            seconds.append(time.perf_counter() - start)
-        assert len(text) / 1e6 / min(seconds) > 30, name

@@ -14,11 +14,8 @@ from lm.text.documents import Slice
 from lm.text.parquet import describe_split, write_documents
 from lm.text.rules import RULES, Selection
 from lm.text.selection import (
-    Marks,
     add_up,
     describe_selection,
-    first_equal,
-    hash_of_validation,
     iter_documents,
     kept_texts,
     mark_documents,
@@ -80,14 +77,6 @@ def test_validation_documents_of_all_parts_come_before_the_rest_of_any(tmp_path)
     assert [batch.is_validation for batch in batches] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("start", range(0, 12, 3))
-def test_every_document_is_read_once_whatever_the_slice(tmp_path, start):
-    manifest = write_raw(tmp_path, {"text": [["abc", "d", "efgh", "", "ij"], ["kl", "m"]]})
-    for num_chars in (1, 4, None):
-        order = flat(iter_documents(tmp_path, manifest, {"s": Slice("text", start, num_chars)}))
-        assert sorted(entry[2:] for entry in order) == list(enumerate(["abc", "d", "efgh", "ij", "kl", "m"]))
-
-
 def marked(raw):
     """Return batches, as a function, and marks of a text with two duplicates and a document that is too short."""
     splits = {"train": [["one", "two", "two", "x"], ["val", "three"]], "validation": [["val", "four"]]}
@@ -113,17 +102,6 @@ def test_a_document_that_a_cheaper_rule_drops_is_nobodys_original(tmp_path):
     assert marks.repeats.tolist() == [-1, -1, -1]
 
 
-def test_a_later_rule_numbers_what_is_left(tmp_path):
-    read, marks = marked(tmp_path)
-    marks.drop_repeats("near_duplicates", np.array([0, 1, 2, 3, 2]))  # of val, four, one, two, three
-    assert list(itertools.chain.from_iterable(kept_texts(read(), marks))) == ["val", "four", "one", "two"]
-    assert RULES[marks.rule[7]] == "near_duplicates" and marks.repeats[7] == 2
-
-
-def test_equal_digests_point_to_the_first_one():
-    assert first_equal(np.array([5, 3, 5, 5, 3, 1], np.uint64)).tolist() == [0, 1, 0, 0, 1, 5]
-
-
 def test_what_is_written_is_read_back(tmp_path):
     _, marks = marked(tmp_path / "raw")
     make_selection(tmp_path / "selection", tmp_path / "raw", marks)
@@ -136,21 +114,6 @@ def test_what_is_written_is_read_back(tmp_path):
     dropped = read_dropped(tmp_path / "selection", tmp_path / "raw")
     assert {key: numbers.tolist() for key, numbers in dropped.items()} == {("s", "train"): [2, 3, 4]}
     assert dropped["s", "train"].dtype == np.int64
-
-
-def test_many_dropped_documents_of_several_splits_are_read_back_sorted(tmp_path):
-    manifest = write_raw(tmp_path / "raw", {"a": [["x"]], "b": [["y"]]})
-    count, draw = 1_200_000, np.random.default_rng(0)  # more than a row group holds
-    source = draw.integers(2, size=count).astype(np.int32)
-    number = draw.permutation(count)
-    zeros = np.zeros(count, np.int64)
-    names = [("s", "a"), ("s", "b")]
-    marks = Marks(names, source, zeros > 0, number, zeros, zeros.astype(np.uint64), zeros.astype(np.uint8), zeros - 1)
-    make_selection(tmp_path / "selection", tmp_path / "raw", marks)
-    dropped = read_dropped(tmp_path / "selection", tmp_path / "raw")
-    for index, key in enumerate(names):
-        assert np.array_equal(dropped[key], np.sort(number[source == index]))
-    assert manifest["splits"].keys() == {"a", "b"}
 
 
 def test_nothing_dropped_has_no_rows_and_the_same_bytes_for_every_text(tmp_path):
@@ -179,13 +142,6 @@ def test_a_selection_of_another_text_or_a_damaged_one_is_refused(tmp_path):
     write_raw(tmp_path / "raw", {"text": [["another"]]})
     with pytest.raises(IntegrityError, match=r"selection: made from another version of .*raw; run `dvc repro`"):
         read_dropped(tmp_path / "selection", tmp_path / "raw")
-
-
-def test_the_hash_of_validation_changes_only_with_documents_of_its_slice(tmp_path):
-    _, marks = marked(tmp_path)
-    assert hash_of_validation(marks) == hash_of_validation(None), "only training documents are dropped"
-    marks.rule[1] = 0
-    assert hash_of_validation(marks) != hash_of_validation(None)
 
 
 def test_counts_are_added_up_in_the_order_of_the_rules():

@@ -11,7 +11,6 @@ import pytest
 from lm.core.errors import DataError
 from lm.text.sources.stories import grammar as stories
 from lm.text.sources.stories.grammar import (
-    FORMS,
     Plot,
     StoriesFetch,
     fetch_stories,
@@ -93,10 +92,6 @@ def test_the_first_stories_have_the_committed_bytes(corpus):
     for s in corpus[:100]:
         digest.update(s.text.encode("utf-8") + b"\0")
     assert digest.hexdigest() == GOLDEN_SHA256
-
-
-def test_seed_and_index_each_make_another_story():
-    assert len({story(seed, index).text for seed in range(30) for index in range(30)}) == 900
 
 
 # --- one derivation per text ---
@@ -188,14 +183,6 @@ def test_a_small_plot_has_as_many_texts_as_derivations(monkeypatch):
     assert sum(len(text) for text in texts) / len(texts) == plot.mean_utf8_bytes
 
 
-def test_plots_and_options_are_drawn_equally_often(corpus):
-    by_plot = collections.Counter(s.choices[0] for s in corpus)
-    closings = collections.Counter(s.choices[-1] for s in corpus)  # a slot of 64 options ends every plot
-    for counts in (by_plot, closings):
-        assert set(counts) == set(range(64))
-        assert all(abs(count - 20_000 / 64) < 5 * (20_000 / 64) ** 0.5 for count in counts.values())
-
-
 # --- the notation ---
 
 
@@ -207,19 +194,7 @@ def test_fields_repeat_inflect_and_capitalise(monkeypatch):
     assert render(choices) == "Lily met An owl, an owl or the owl. She, Fred: her, him, girl"
 
 
-def test_every_pronoun_and_list_is_used():
-    text = "".join(stories._read_blocks("plots_children.txt") + stories._read_blocks("plots_wonders.txt")).lower()
-    used = {word for field in re.findall(r"\{([^}]*)\}", text) for word in field.split()}
-    assert used == set(word_lists()) | set(FORMS) | {"a"}
-
-
 # --- English ---
-
-
-def test_stories_have_the_stated_size_and_variety(corpus):
-    assert all(60 <= len(s.text.split()) <= 250 for s in corpus)
-    assert len({word.lower() for s in corpus for word in re.findall(r"[A-Za-z-]+", s.text)}) > 1500
-    assert len({s.text for s in corpus}) == len(corpus)
 
 
 def test_every_story_has_dialogue_and_whole_sentences(one_of_each):
@@ -227,27 +202,6 @@ def test_every_story_has_dialogue_and_whole_sentences(one_of_each):
         assert s.text.count('"') >= 4 and s.text.count('"') % 2 == 0, s.text
         assert re.fullmatch(r"[A-Z].*[.!?]", s.text), s.text
         assert not re.search(r"[{}\n]|  |\s[.,!?]|[.,!?][A-Za-z]|[.!?] [a-z]", s.text), s.text
-
-
-def test_articles_agree(corpus):
-    wrong = re.compile(r"\ba [aeiou]|\ban [^aeiou]", re.IGNORECASE)
-    misleading = re.compile(r"\ban? (u[kns]i|uk|eu|ewe|one|use|hour|honest|heir)", re.IGNORECASE)
-    for s in corpus[:5000]:
-        assert not wrong.search(s.text) and not misleading.search(s.text), s.text
-
-
-def test_a_character_keeps_one_name_and_one_pronoun(one_of_each):
-    """If all pronouns of a plot are the hero's, they have one gender in the whole story."""
-    own = {"he", "him", "his", "she", "her"}
-    checked = 0
-    for number, s in one_of_each.items():
-        plot = plots()[number]
-        slots = {f.slot for f in plot.fields if {word.lower() for word in f.words} <= own}
-        spoken = own & set(re.findall(r"[a-z]+", s.text.lower()))
-        if len(slots) == 1:
-            checked += 1
-            assert spoken <= {"he", "him", "his"} or spoken <= {"she", "her"}, s.text
-    assert checked > 30
 
 
 # --- fetching ---
@@ -267,12 +221,6 @@ def test_fetch_writes_two_disjoint_splits_and_the_entropy(tmp_path):
         bits = [plots()[parse(text)[0]].surprisal_bits for text in table["text"]]
         assert table["surprisal_bits"] == bits
         assert entropy["realised_bits_per_split"][split] == sum(bits)
-
-
-def test_fetch_gives_the_same_files_again(tmp_path):
-    fetch = StoriesFetch("stories", 0, 5, 5)
-    first, second = (fetch_stories(fetch, tmp_path / name) for name in ("a", "b"))
-    assert first == second
 
 
 @pytest.mark.parametrize(
