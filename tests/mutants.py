@@ -41,7 +41,7 @@ MUTANTS = [
            "    if (parts := Path(name).parts) is None", "torture/test_hostile_files.py -k inside"),
     Mutant("pipes and devices", FILES, "    if path.exists() and not (path.is_file() or path.is_dir()):\n",
            "    if False:\n", "torture/test_hostile_files.py -k pipe"),
-    Mutant("unknown parameters", "src/lm/core/params.py", "        if key not in fields:\n", "        if False:\n",
+    Mutant("unknown parameters", "src/lm/core/params.py", "        elif key not in fields:\n", "        elif False:\n",
            "lm/core/test_params.py"),
     # Text, tokens.
     Mutant("hash of the text", "src/tokenize_split.py", "            check.result()  # before anything is kept\n", "",
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant("order of a product's sum", "src/lm/model/products.py", "    if a.shape[1] <= BLOCK:\n        return",
            "    if a.shape[1] <= 2 * BLOCK:\n        return", "lm/model/test_products.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
-           "faults/test_27_30_train.py -k test_27_a_hostile"),
+           "repository/test_security.py -k no_call"),
     Mutant("names in a .pt", "src/lm/model/archives.py", "value not in ALLOWED and ", "False and ",
            "torture/test_hostile_files.py -k bytearray"),
     Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
@@ -98,8 +98,8 @@ MUTANTS = [
     Mutant("mean over ranks", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
            "lm/train/test_distributed.py"),
     # Evaluation, tools.
-    Mutant("bits per byte", SCORE, "_ratio(nats / math.log(2), utf8_bytes)", "_ratio(nats, utf8_bytes)",
-           "lm/model/test_score.py"),
+    Mutant("bits per byte", "src/lm/evaluate/documents.py", "_ratio(nats / math.log(2), utf8_bytes)",
+           "_ratio(nats, utf8_bytes)", "lm/evaluate/test_document_losses.py"),
     Mutant("context of a token", SCORE, "math.ceil((token + 1 - seq_len) / stride)", "(token + 1 - seq_len) // stride",
            "lm/model/test_score.py"),
     Mutant("error bars", "src/lm/evaluate/intervals.py", "1 - 2 * weights + squares, 1e-12)",

@@ -6,7 +6,9 @@ from pathlib import Path
 from lm.core.params import read_yaml
 from support import ROOT
 
-FILES = sorted((ROOT / "src").rglob("*.py"))
+FILES = sorted(
+    path for folder in ("src", "extras") for path in (ROOT / folder).rglob("*.py") if "tests" not in path.parts
+)
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 
 

@@ -15,11 +15,20 @@ def test_lists_of_ids_match_in_every_protocol(protocol):
     assert LISTS_OF_INTEGERS.fullmatch(pickle.dumps(ids, protocol))
 
 
-def test_pickles_of_anything_else_do_not_match():
-    """A call, an object with a high number, a bytearray of gigabytes, a key that takes for ever to hash."""
-    hashed = b"\x80\x02}K\x01\x85" + b"q\0h\0\x86" * 60 + b"K\x01s."
-    others = (pickle.dumps(exec), b"\x80\x02]r\xff\xff\xff\x7f.", b"cbuiltins\nbytearray\nI9999999999\n\x85R.", hashed)
-    assert [other for other in others if LISTS_OF_INTEGERS.fullmatch(other)] == []
+HASHED = b"\x80\x02}K\x01\x85" + b"q\0h\0\x86" * 60 + b"K\x01s."  # a key that takes for ever to hash
+OTHERS = {
+    "call": pickle.dumps(exec), "high number": b"\x80\x02]r\xff\xff\xff\x7f.",
+    "bytearray": b"cbuiltins\nbytearray\nI9999999999\n\x85R.", "hashed": HASHED,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_pickles_of_anything_else_are_refused_before_they_are_loaded(other, tmp_path):
+    folder = write_foreign(tmp_path / "dumps", [[1, 2, 3]])
+    (dump,) = folder.glob("dump-*.pkl")
+    dump.write_bytes(other)
+    with pytest.raises(IntegrityError, match="something else"):
+        list(read_dumps(open_dumps(folder), None))
 
 
 def test_a_dump_may_repeat_a_list_but_not_too_often(tmp_path):
