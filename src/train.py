@@ -106,7 +106,7 @@ def train(run: Run) -> None:
     # Build the model, print the size and the time of the run, and resume from the newest intact checkpoint.
     start(run)
     resume(run)
-    state, rows = run.state, step.own_rows(world, params)
+    state, rows = run.state, step.rows_of_rank(world, params)
     batches = prefetch(run.windows, range(state.step, params.max_steps), run.device, rows)
     peak_flops = machine.matmul_peak_flops(run.device, run.dtype) * world.world_size
     run.saved = state.measured = time.monotonic()
@@ -162,7 +162,7 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
     """Read and check the parameters, then the data; find the folder of the run."""
     params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
-    preflight.refuse_unequal_rows(params, world, model_params)
+    preflight.refuse_unequal_rows(params, world)
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
     machine.refuse_emulation(params.dtype, device)
@@ -223,7 +223,7 @@ def start(run: Run) -> None:
     model.document_start_id = None if params.attend_across_documents else run.train.eot_id
     if params.compile:
         model.compile()
-    world.place_model(model, run.device, params.numerics == "portable")
+    world.place_model(model, run.device)
     optimizers = build_optimizers(model, params, run.dtype, world)
     run.state = TrainingState(model, optimizers, world)
     run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)

@@ -11,7 +11,7 @@ from lm.tokens.windows import TokenWindows, read_windows
 
 
 def prefetch(
-    windows: TokenWindows, steps: Iterable[int], device: torch.device | str, rows: slice | np.ndarray = slice(None)
+    windows: TokenWindows, steps: Iterable[int], device: torch.device | str, rows: slice = slice(None)
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the inputs and targets (B, T) int64 of each step on `device`; `rows` selects rows of the batch.
 

@@ -11,7 +11,7 @@ from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, own_rows, validation_loss
+from lm.train.step import compute_gradients, rows_of_rank, validation_loss
 
 
 def second_call_seconds(function: Callable[[], object], device: torch.device) -> float:
@@ -33,7 +33,7 @@ def step_seconds(state: TrainingState, windows: TokenWindows, params: TrainParam
     device, before = state.model.device, [p.detach().clone() for p in state.model.parameters()]
 
     def take_step() -> None:
-        batch = to_device(windows.buffer(0)[own_rows(state.world, params)], device)
+        batch = to_device(windows.buffer(0)[rows_of_rank(state.world, params)], device)
         compute_gradients(state, batch, params, dtype)
         for optimizer in state.optimizers:
             optimizer.step()

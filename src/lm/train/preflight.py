@@ -6,13 +6,12 @@ import importlib
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section
 from lm.model.device import is_out_of_memory, warn_of_own_bits
-from lm.model.gemma3 import MAX_LOGITS, ModelConfig, ModelParams, count_parameters, flops_per_token
+from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.train.config import TrainParams
 from lm.train.optimizers import newton_schulz_flops
 from lm.train.world import World
 
 GIB = 1 << 30
-VECTOR_NUMBERS = 8  # float32 numbers that AVX2 computes at a time
 MUON_COPIES = 16  # of one matrix, at most, while Muon on sharded weights sends, orthogonalizes and returns it
 LESS_MEMORY = "lower train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
 
@@ -91,46 +90,24 @@ def estimate_memory_bytes(
     return states + activations + head
 
 
-def refuse_unequal_rows(params: TrainParams, world: World, model: ModelParams) -> None:
-    """Raise ParamsError if the ranks cannot take equally many rows of a batch."""
+def refuse_unequal_rows(params: TrainParams, world: World) -> None:
+    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or cannot have portable bits."""
     if params.batch_size % world.world_size:
         batch = f"{params.batch_tokens} are {params.batch_size} sequences of train.seq_len {params.seq_len}"
         problem = f"train.batch_tokens {batch}, which {world.world_size} processes cannot divide equally"
         remedy = f"set train.num_processes of runtime.yaml to a divisor of {params.batch_size}, or change the batch"
         raise ParamsError(f"{problem}: {remedy}; micro-batches follow")
-    if params.numerics == "portable":
-        refuse_unequal_halves(params, world)
-        if world.sharded:
-            refuse_unequal_shards(params, world, model)
-
-
-def refuse_unequal_halves(params: TrainParams, world: World) -> None:
-    """Raise ParamsError if the ranks do not fit the binary tree in which portable numerics sum gradients."""
+    if params.numerics == "fast":
+        return
+    if world.sharded:
+        problem = "train.numerics is portable, and train.shard of runtime.yaml is true: sharded weights have other bits"
+        raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
+    # Portable numerics sum the gradients of micro-batches in one binary tree over all ranks.
     units, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
     if units % ranks or ranks & (ranks - 1):
-        problem = (
-            f"train.numerics is portable: a batch of {units} micro-batches cannot be halved among {ranks} processes"
-        )
+        problem = f"train.numerics is portable: {units} micro-batches cannot be halved among {ranks} processes"
         remedy = "start 1, 2, 4, … processes, lower train.micro_batch_tokens, or set train.numerics to fast"
         raise ParamsError(f"{problem}; {remedy}")
-
-
-def refuse_unequal_shards(params: TrainParams, world: World, model: ModelParams) -> None:
-    """Raise ParamsError if sharded weights cannot have the bits of whole ones in portable numerics.
-
-    Ranks add their micro-batches first, so that only a whole tree has their pairs. AdamW computes VECTOR_NUMBERS at a
-    time, and what is left of a shard by other instructions.
-    """
-    units, vectors = params.batch_tokens // params.micro_batch_tokens, VECTOR_NUMBERS * world.world_size
-    both = "train.numerics is portable and train.shard of runtime.yaml is true"
-    remedy = "or set train.numerics to fast or train.shard to false"
-    if units & (units - 1):
-        problem = f"{both}: a batch of {units} micro-batches cannot be halved down to one"
-        raise ParamsError(f"{problem}; change train.batch_tokens to 1, 2, 4, … micro-batches, {remedy}")
-    for name in ("d_model", "head_dim", "d_ff"):
-        if (size := getattr(model, name)) % vectors:
-            problem = f"{both}: the model's {name} {size} is not a multiple of {VECTOR_NUMBERS} × {world.world_size}"
-            raise ParamsError(f"{problem} processes; start fewer, {remedy}")
 
 
 def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:

@@ -24,16 +24,10 @@ def num_micro_batches(rows: int, params: TrainParams) -> int:
     return rows // math.gcd(rows, params.micro_batch_tokens // params.seq_len)
 
 
-def own_rows(world: World, params: TrainParams) -> np.ndarray:
-    """Return which rows of a batch this rank takes: neighbours, (rows,) int64.
-
-    Of sharded weights in portable numerics it takes every `world_size`-th micro-batch instead: `average_in_tree`.
-    """
-    rows = np.arange(params.batch_size)
-    if world.sharded and params.numerics == "portable":
-        units = rows.reshape(-1, params.micro_batch_tokens // params.seq_len)
-        return units[world.rank :: world.world_size].ravel()
-    return rows.reshape(world.world_size, -1)[world.rank]
+def rows_of_rank(world: World, params: TrainParams) -> slice:
+    """Return the rows of a batch that this rank takes: neighbours."""
+    rows = params.batch_size // world.world_size
+    return slice(world.rank * rows, (world.rank + 1) * rows)
 
 
 def compute_gradients(
@@ -43,15 +37,14 @@ def compute_gradients(
 
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
-    parameters, is_portable = list(state.model.parameters()), params.numerics == "portable"
-    jitter = vocabulary_jitter(state.step, params)
-    if is_portable:
+    parameters, jitter = list(state.model.parameters()), vocabulary_jitter(state.step, params)
+    if params.numerics == "portable":
         loss = average_in_tree(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len, jitter)
     else:
         own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype, jitter)
         loss = state.world.average(own_loss, parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = state.world.norm(gradients, whole=is_portable)
+    norm = state.world.norm(gradients)
     nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
     return loss, float(norm)
 
@@ -81,15 +74,13 @@ def average_in_tree(
 ) -> float:
     """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
 
-    x, y: (B, T) int64, this rank's `own_rows` of the batch. The units are summed in one binary tree: the bits are the
-    same for 1, 2, 4, … ranks. Each rank sums a subtree. Of sharded weights the ranks' units are added first, in the
-    backward pass (lm.train.reduce), and each rank sums its shard of the rest.
+    x, y: (B, T) int64, this rank's rows of the batch. The units are summed in one binary tree, of which each rank sums
+    a subtree: the bits are the same for 1, 2, 4, … ranks.
     """
     losses: list[float] = []
     units = list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
     gradients = sum_gradients(model, units, losses, jitter)
-    if not world.sharded:
-        world.add_in_pairs(gradients)
+    world.add_in_pairs(gradients)
     num_units = len(units) * world.world_size
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         p.grad = gradient.div_(num_units)
@@ -99,22 +90,32 @@ def average_in_tree(
 def sum_gradients(
     model: Gemma3Model, units: list[tuple[Tensor, Tensor]], losses: list[float], jitter: Tensor | None
 ) -> list[Tensor]:
-    """Return the sum of the gradients of the units' mean losses; append each loss to `losses`.
-
-    The sum is that of its two halves, so that at most log2(units) gradients wait in memory for their other half.
-    """
-    if len(units) == 1:
-        loss = model.loss(*units[0], jitter)
+    """Return the sum of the gradients of the units' mean losses, in a binary tree; append each loss to `losses`."""
+    waiting: list[list[Tensor]] = []  # sums that wait for the other half of their subtree: at most log2(units) of them
+    for (x, y), num_complete in zip(units, complete_subtrees(len(units)), strict=True):
+        loss = model.loss(x, y, jitter)
         losses.append(loss.item())
         loss.backward()
         gradients: list[Any] = [p.grad for p in model.parameters()]
         model.zero_grad(set_to_none=True)
-        return gradients
-    middle = len(units) // 2
-    total = sum_gradients(model, units[:middle], losses, jitter)
-    for gradient, other in zip(total, sum_gradients(model, units[middle:], losses, jitter), strict=True):
-        gradient.add_(other)
+        # Add this sum to the left half of each subtree that it completes, the smallest first.
+        for _ in range(num_complete):
+            left = waiting.pop()
+            for total, gradient in zip(left, gradients, strict=True):
+                total.add_(gradient)
+            gradients = left
+        waiting.append(gradients)
+    (total,) = waiting
     return total
+
+
+def complete_subtrees(num_leaves: int) -> list[int]:
+    """Return for each leaf how many subtrees end with it, if every tree is cut in halves, the left one not larger."""
+    if num_leaves == 1:
+        return [0]
+    left = complete_subtrees(num_leaves // 2)
+    right = complete_subtrees(num_leaves - num_leaves // 2)
+    return [*left, *right[:-1], right[-1] + 1]
 
 
 def check_finite(

@@ -83,14 +83,8 @@ class World:
                 tensor.add_(other)
             distance *= 2
 
-    def norm(self, gradients: list[Any], whole: bool) -> Tensor:
-        """Return the norm of all gradients together.
-
-        `whole` gathers sharded ones, one at a time, so that the norm has the bits of that of unsharded ones.
-        """
-        if self.sharded and whole:
-            norms = [torch.linalg.vector_norm(gradient.full_tensor()) for gradient in gradients]
-            return torch.linalg.vector_norm(torch.stack(norms))
+    def norm(self, gradients: list[Any]) -> Tensor:
+        """Return the norm of all gradients together."""
         norm: Any = nn.utils.get_total_norm(gradients)
         return norm.full_tensor() if self.sharded else norm
 
@@ -120,10 +114,10 @@ class World:
         dist.all_reduce(combined, dist.ReduceOp.MAX)
         return combined.masked_fill_(combined.isneginf(), torch.nan).numpy()
 
-    def place_model(self, model: Gemma3Model, device: torch.device, in_pairs: bool) -> None:
+    def place_model(self, model: Gemma3Model, device: torch.device) -> None:
         """Move the model to the device; if sharded, keep only this rank's shard of each block's weights.
 
-        Gradients of sharded weights are averaged over the ranks in the backward pass, or, `in_pairs`, added in pairs.
+        FSDP2 averages the gradients of sharded weights over the ranks in the backward pass.
         """
         if not self.sharded:
             model.to(device)
@@ -133,9 +127,7 @@ class World:
 
         mesh = init_device_mesh(device.type, (self.world_size,))
         for module in (*model.layers, model):
-            sharded: Any = fully_shard(module, mesh=mesh)
-            if in_pairs:
-                sharded.set_custom_reduce_scatter(AddInPairs())
+            fully_shard(module, mesh=mesh)
         for name in ("loss", "token_losses"):
             register_fsdp_forward_method(model, name)
 
@@ -164,26 +156,6 @@ class World:
         own = [p for group in optimizer.param_groups for p in group["params"]]
         shards = {i: {name: _shard(v, own[i]) for name, v in values.items()} for i, values in state["state"].items()}
         return {**state, "state": shards}
-
-
-class AddInPairs:
-    """The reduce-scatter of FSDP2 in one fixed order: each rank adds its shards of all ranks' gradients in pairs.
-
-    FSDP2 asks for their average in any order. This gives their undivided sum, with the bits of `World.add_in_pairs`.
-    """
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return memory for the whole gradients or for the shards of a block."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group, op, async_op: bool = False) -> None:
-        """Fill output_tensor (N,) with the sum of this rank's shards of every rank's input_tensor (world_size N,)."""
-        received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(received, input_tensor, group=group)
-        sums = list(received.chunk(group.size()))
-        while len(sums) > 1:
-            sums = [left.add_(right) for left, right in zip(sums[::2], sums[1::2], strict=True)]
-        output_tensor.copy_(sums[0])
 
 
 SINGLE_PROCESS = World()

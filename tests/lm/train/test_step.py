@@ -23,6 +23,7 @@ from lm.train.step import (
     is_finished,
     log_step,
     record_validation,
+    sum_gradients,
     update_weights,
     validation_loss,
     vocabulary_jitter,
@@ -150,6 +151,25 @@ def test_accumulation_gives_the_gradients_of_the_large_batch(micro_batches):
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
     assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
+
+
+def sum_in_halves(gradients):
+    """Return the sum of the sums of both halves."""
+    middle = len(gradients) // 2
+    if not middle:
+        return gradients[0]
+    return [a + b for a, b in zip(sum_in_halves(gradients[:middle]), sum_in_halves(gradients[middle:]), strict=True)]
+
+
+@pytest.mark.parametrize("num_units", [1, 2, 3, 5, 6, 8])
+def test_portable_gradients_are_summed_in_a_tree_of_halves(num_units):
+    """Which has the same bits however many ranks share its subtrees."""
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, num_units, seed=1).batch(0))
+    model, units, losses = new_state().model, list(zip(x.split(1), y.split(1), strict=True)), []
+    alone = [sum_gradients(model, [unit], [], None) for unit in units]
+    total = sum_gradients(model, units, losses, None)
+    assert all(map(torch.equal, total, sum_in_halves(alone))) and len(losses) == num_units
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_micro_batches_keep_to_documents_alike():
