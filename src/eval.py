@@ -30,7 +30,7 @@ from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_mar
 from lm.model.device import keep_freed_memory, pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_strides
-from lm.model.threads import FreeCores
+from lm.model.threads import ThreadTuner
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
@@ -89,7 +89,7 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
 
 
 def score(
-    model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: FreeCores
+    model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: ThreadTuner
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each stride every token's nats (N,) and its position (N,) in the window that scored it."""
     moved = " and ".join(f"{stride:,}" for stride in strides)
@@ -167,7 +167,7 @@ def main(argv: list[str]) -> None:
     model, record = load_trained(paths.models, device_of(read_json(paths.models / RECORD)))
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
-    stride, cores = max(1, round(params.stride_fraction * seq_len)), FreeCores()
+    stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner()
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, which give it more context, and in windows side by side: those fill

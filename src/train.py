@@ -7,6 +7,7 @@
 
 import argparse
 import dataclasses
+import functools
 import os
 import shlex
 import sys
@@ -22,7 +23,7 @@ from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams
-from lm.model.threads import FreeCores
+from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
@@ -41,9 +42,9 @@ from lm.train.world import World
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
 
-@dataclasses.dataclass
-class Run:
-    """One training run: what it reads, what computes it, and, once it has started, its state."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a run reads, after all checks: flags, parameters, token files, and the weights that it starts from."""
 
     paths: argparse.Namespace
     params: TrainParams
@@ -54,14 +55,28 @@ class Run:
     initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
     device: torch.device
-    world: World
-    folder: Path = dataclasses.field(init=False)  # .runs/<fingerprint>
-    cores: FreeCores = dataclasses.field(init=False)
-    dtype: torch.dtype = dataclasses.field(init=False)
-    plan: preflight.Plan = dataclasses.field(init=False)
-    windows: TokenWindows = dataclasses.field(init=False)
-    state: TrainingState = dataclasses.field(init=False)
-    saved: float = 0.0  # time.monotonic() of the last checkpoint
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
+        return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / self.fingerprint()
+
+    def fingerprint(self, without: tuple[str, ...] = ()) -> str:
+        """Return the fingerprint of the run, or of all runs that differ in nothing but the parameters `without`."""
+        token_files = [self.train.path, self.validation.path]
+        return run_fingerprint(self.params, self.config, self.initial_sha256, token_files, without)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Training:
+    """What computes a run: its state, which each step changes, and what stays the same."""
+
+    inputs: Inputs
+    plan: preflight.Plan
+    windows: TokenWindows
+    dtype: torch.dtype
+    threads: ThreadTuner
+    state: TrainingState
 
 
 @command
@@ -76,56 +91,62 @@ def main(argv: list[str]) -> None:
         return launcher.start(runtime.num_processes, [__file__, *argv])
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
-    with distributed.join(runtime.shard, runtime.timeout_s) as world, preflight.out_of_memory_in_words():
+    with distributed.join(runtime.shard, runtime.timeout_s) as world, preflight.explain_out_of_memory():
         # The other ranks wait until the main rank has its locks.
         if not world.is_main and not distributed.wait_for_main(world):
             return
-        run = read_run(paths, runtime, world)
+        inputs = read_inputs(paths, runtime, world)
         if not world.is_main:
-            return train(run)
+            return train(inputs, world)
         # One process at a time writes an output or a run folder.
         distributed.announce(world, "waits")
-        with output_lock(paths.models), output_lock(run.folder, wait=True):
+        folder = inputs.folder
+        with output_lock(paths.models), output_lock(folder, wait=True):
             distributed.announce(world, "holds")
-            checkpoints.prune_runs(run.folder.parent, run.folder, runtime.keep_fingerprints)
-            if not (run.folder / "done").exists():
-                extend(run)
-                train(run)
+            checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
+            if not (folder / "done").exists():
+                extend(inputs)
+                train(inputs, world)
             else:
                 print(
-                    f"this run is already finished: its results are copied from {run.folder}, nothing is trained; "
-                    f"to train it again: rm -r {shlex.quote(str(run.folder))} && dvc repro -f train"
+                    f"this run is already finished: its results are copied from {folder}, nothing is trained; "
+                    f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
                 )
-            publish(run.folder / "done", paths.models, paths.metrics, paths.plots)
+            publish(folder / "done", paths.models, paths.metrics, paths.plots)
 
 
-def train(run: Run) -> None:
+def train(inputs: Inputs, world: World) -> None:
     """Train to the end of the run and write its results to <folder>/done; raise Interrupted if asked to stop."""
-    params, world = run.params, run.world
+    params, runtime = inputs.params, inputs.runtime
 
     # Build the model, print the size and the time of the run, and resume from the newest intact checkpoint.
-    start(run)
-    resume(run)
-    state, rows = run.state, step.rows_of_rank(world, params)
-    batches = prefetch(run.windows, range(state.step, params.max_steps), run.device, rows)
-    peak_flops = machine.matmul_peak_flops(run.device, run.dtype) * world.world_size
-    run.saved = state.measured = time.monotonic()
+    training = build(inputs, world)
+    print_plan(training)
+    resume(training)
+
+    # Begin to read batches: a function of the seed and the step alone.
+    state, dtype, windows = training.state, training.dtype, training.windows
+    batches = prefetch(windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params))
+    peak_flops = machine.matmul_peak_flops(inputs.device, dtype) * world.world_size
+    state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
+    last_save = state.measured
     with (
         StopRequest(distributed.is_launched(world), world.is_main) as stop,
-        Progress(run.plan, state, params, peak_flops) as progress,
+        Progress(training.plan, state, params, peak_flops) as progress,
     ):
         # Validate the initial weights.
         if not state.history.validation:
-            validate(run, progress)
+            validate(training, progress)
         try:
             # A run that diverged does not continue.
             step.check_divergence(state, params)
             while not step.is_finished(state, params):
-                run.cores.adapt()
+                # Leave cores to other processes that are busy.
+                training.threads.adapt()
 
                 # Compute the gradients over all micro-batches and ranks, and clip them.
-                loss, grad_norm = step.compute_gradients(state, next(batches), params, run.dtype)
-                step.check_finite(loss, grad_norm, state, run.windows, params)
+                loss, grad_norm = step.compute_gradients(state, next(batches), params, dtype)
+                step.check_finite(loss, grad_norm, state, windows, params)
 
                 # Update the weights at the learning rate of this step.
                 lr = learning_rate(state.step, params)
@@ -137,29 +158,30 @@ def train(run: Run) -> None:
 
                 # Validate, and keep the weights if they are the best so far.
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
-                    validate(run, progress)
+                    validate(training, progress)
 
                 # Keep the state before the learning rate falls: a longer run continues from it.
-                if state.step == decay_begins(params) and run.runtime.keep_states:
-                    keep_stable_state(run)
+                if state.step == decay_begins(params) and runtime.keep_states:
+                    keep_stable_state(training)
 
                 # Save a checkpoint if one is due, or if any rank is asked to stop.
-                due = time.monotonic() - run.saved > run.runtime.checkpoint_every_s
+                due = time.monotonic() - last_save > runtime.checkpoint_every_s
                 stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
                 if stop_signal or due:
-                    save_checkpoint(run)
+                    save_checkpoint(training)
+                    last_save = state.measured
                 if stop_signal:
                     raise stop.interrupted(state.step, stop_signal)
         except DivergedError:
-            save_checkpoint(run)  # it holds the best weights
+            save_checkpoint(training)  # it holds the best weights
             raise
 
     # Finish: write the results, and delete the checkpoints.
-    finish(run)
+    finish(training)
 
 
-def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> Run:
-    """Read and check the parameters, then the data; find the folder of the run."""
+def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> Inputs:
+    """Read and check the parameters, then the data."""
     params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
     preflight.refuse_unequal_rows(params, world)
@@ -175,80 +197,74 @@ def read_run(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
     check_window_fits(validation, params.seq_len)
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
-    run = Run(paths, params, runtime, config, train, validation, initial, sha256, device, world)
-    run.folder = run_folder(run)
-    return run
+    return Inputs(paths, params, runtime, config, train, validation, initial, sha256, device)
 
 
-def run_folder(run: Run) -> Path:
-    """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
-    return Path(os.environ.get("DVC_ROOT", ".")) / ".runs" / fingerprint_of(run)
-
-
-def fingerprint_of(run: Run, without: tuple[str, ...] = ()) -> str:
-    """Return the fingerprint of the run, or of all runs that differ in nothing but the parameters `without`."""
-    token_files = [run.train.path, run.validation.path]
-    return run_fingerprint(run.params, run.config, run.initial_sha256, token_files, without)
-
-
-def extend(run: Run) -> None:
+def extend(inputs: Inputs) -> None:
     """Begin with the state that a run of another length had before its learning rate fell, if one was kept."""
-    length_free = fingerprint_of(run, without=("max_tokens",))
-    checkpoints.describe_run(run.folder, length_free, run.params.max_steps)
-    checkpoints.extend(run.folder, length_free, decay_begins(run.params))
+    length_free = inputs.fingerprint(without=("max_tokens",))
+    checkpoints.describe_run(inputs.folder, length_free, inputs.params.max_steps)
+    checkpoints.extend(inputs.folder, length_free, decay_begins(inputs.params))
 
 
-def start(run: Run) -> None:
-    """Build model, optimizers and batches; print the size of the run. Raise EnvironmentFailure if it does not fit."""
-    params, world = run.params, run.world
+def build(inputs: Inputs, world: World) -> Training:
+    """Build model, optimizers and batches; raise EnvironmentFailure if they do not fit into memory."""
+    params, device = inputs.params, inputs.device
+
+    # Refuse a run that does not fit before it takes memory.
     rows = params.batch_size // world.world_size
     micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
     num_shards = world.world_size if world.sharded else 1
-    run.plan = preflight.Plan(params, run.config, len(run.train.ids), micro_batch_tokens, num_shards)
+    plan = preflight.Plan(params, inputs.config, len(inputs.train.ids), micro_batch_tokens, num_shards)
     if world.is_main:
-        ranks = world.local_world_size if run.device.type == "cpu" else 1
-        preflight.refuse_too_large(run.plan, machine.available_memory_bytes(run.device) // ranks)
-    distributed.start_group(world, run.device)
+        ranks = world.local_world_size if device.type == "cpu" else 1
+        preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // ranks)
+    distributed.start_group(world, device)
+
     # Results in portable numerics have the same bits for any number of threads.
-    run.cores = FreeCores(params.numerics == "portable" and world.world_size == 1)
+    threads = ThreadTuner(params.numerics == "portable" and world.world_size == 1)
+
     # The main rank chooses the dtype for all; a run that continues keeps its own.
-    dtype, earlier = torch.float32, checkpoints.newest_dtype(run.folder)
+    dtype, earlier = torch.float32, checkpoints.newest_dtype(inputs.folder)
     if world.is_main and params.numerics == "fast":
-        dtype = machine.resolve_dtype(params.dtype, run.device, earlier)
-    run.dtype = torch.bfloat16 if world.all_reduce_max(int(dtype == torch.bfloat16))[0] else torch.float32
-    model = run.initial
+        dtype = machine.resolve_dtype(params.dtype, device, earlier)
+    dtype = torch.bfloat16 if world.all_reduce_max(int(dtype == torch.bfloat16))[0] else torch.float32
+
+    # Start from the given weights, or draw them from the seed.
+    model = inputs.initial
     if model is None:
-        model = Gemma3Model(run.config)
+        model = Gemma3Model(inputs.config)
         model.init_weights(torch.Generator().manual_seed(params.seed))
-    model.document_start_id = None if params.attend_across_documents else run.train.eot_id
+    model.document_start_id = None if params.attend_across_documents else inputs.train.eot_id
     if params.compile:
         model.compile()
-    world.place_model(model, run.device)
-    optimizers = build_optimizers(model, params, run.dtype, world)
-    run.state = TrainingState(model, optimizers, world)
-    run.windows = TokenWindows(run.train.ids, params.seq_len, params.batch_size, params.seed)
-    print_plan(run)
+    world.place_model(model, device)
+    state = TrainingState(model, build_optimizers(model, params, dtype, world), world)
+    windows = TokenWindows(inputs.train.ids, params.seq_len, params.batch_size, params.seed)
+    return Training(inputs, plan, windows, dtype, threads, state)
 
 
-def print_plan(run: Run) -> None:
+def print_plan(training: Training) -> None:
     """Measure a step and a validation on all ranks; print the size of the run, its time, and warnings."""
-    world, seconds = run.world, measure.step_seconds(run.state, run.windows, run.params, run.dtype)
-    validation_s = measure.validation_seconds(run.state, run.validation, run.params, run.dtype)
+    inputs, plan, state, dtype = training.inputs, training.plan, training.state, training.dtype
+    params, world = inputs.params, state.world
+    seconds = measure.step_seconds(state, training.windows, params, dtype)
+    validation_s = measure.validation_seconds(state, inputs.validation, params, dtype)
     if not world.is_main:
         return
-    print("\n".join(run.plan.lines(seconds, validation_s)), flush=True)
+    print("\n".join(plan.lines(seconds, validation_s)), flush=True)
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
-    messages = preflight.warnings(run.plan, run.params, run.config, run.plan.hours(seconds, validation_s))
-    if run.device.type == "cpu" and world.world_size == 1:
-        messages += run.cores.warnings()
+    messages = preflight.warnings(plan, params, inputs.config, plan.hours(seconds, validation_s))
+    if inputs.device.type == "cpu" and world.world_size == 1:
+        messages += training.threads.warnings()
     for message in messages:
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
-def resume(run: Run) -> None:
+def resume(training: Training) -> None:
     """Load the newest state of the run's folder, if there is one; record a segment if what computes has changed."""
-    state, world, folder = run.state, run.world, run.folder
+    inputs, state, world, folder = training.inputs, training.state, training.state.world, training.inputs.folder
     saved = checkpoints.load_newest_state(folder) if world.is_main else None
     (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
     if not world.is_main and newest >= 0:
@@ -261,64 +277,67 @@ def resume(run: Run) -> None:
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
-    state.begin_segment(machine.bits_depend_on(run.device, run.dtype, run.params.numerics, world.world_size))
+    numerics = inputs.params.numerics
+    state.begin_segment(machine.numerics_identity(inputs.device, training.dtype, numerics, world.world_size))
 
 
-def validate(run: Run, progress: Progress) -> None:
+def validate(training: Training, progress: Progress) -> None:
     """Score the validation windows, keep the best weights, and bring curves, metrics and display up to date."""
-    state = run.state
-    run.state.count_seconds("training")
-    step.record_validation(state, step.validation_loss(state, run.validation, run.params, run.dtype), run.params)
+    inputs, state, params = training.inputs, training.state, training.inputs.params
+    state.count_seconds("training")
+    step.record_validation(state, step.validation_loss(state, inputs.validation, params, training.dtype), params)
     state.history.digests.append(state.digest())
-    run.state.count_seconds("validation")
+    state.count_seconds("validation")
     state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
-    if run.world.is_main:
-        write_curves(run.paths.plots, state.history)
-        write_metrics(run.paths.metrics, state, run.plan)
-        write_timing(run.folder, state, machine.describe(run.device, run.dtype, run.world.world_size))
-    if state.step in checkpoints.steps_to_keep(run.params, run.runtime.keep_states):
+    if state.world.is_main:
+        write_curves(inputs.paths.plots, state.history)
+        write_metrics(inputs.paths.metrics, state, training.plan)
+        computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size)
+        write_timing(inputs.folder, state, computed_on)
+    if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_states):
         saved = state.as_dict()
-        if run.world.is_main:
-            checkpoints.keep_state(run.folder, state.step, saved)
+        if state.world.is_main:
+            checkpoints.keep_state(inputs.folder, state.step, saved)
     progress.show_validation()
-    run.state.count_seconds("saving")
+    state.count_seconds("saving")
 
 
-def keep_stable_state(run: Run) -> None:
+def keep_stable_state(training: Training) -> None:
     """Keep the state of this step for longer runs; all ranks call it together."""
-    saved, step = run.state.as_dict(), run.state.step
-    megabytes = checkpoints.keep_state(run.folder, step, saved, "stable") if run.world.is_main else None
+    state, folder = training.state, training.inputs.folder
+    saved = state.as_dict()
+    megabytes = checkpoints.keep_state(folder, state.step, saved, "stable") if state.world.is_main else None
     if megabytes:
-        print(f"kept the state of step {step} for longer runs: {megabytes:.1f} MB in {run.folder}", flush=True)
+        print(f"kept the state of step {state.step} for longer runs: {megabytes:.1f} MB in {folder}", flush=True)
 
 
-def save_checkpoint(run: Run) -> None:
+def save_checkpoint(training: Training) -> None:
     """Save the state of this step; return on every rank once it is on the disk."""
-    run.state.count_seconds("training")
-    saved = run.state.as_dict()
-    if run.world.is_main:
-        checkpoints.save_state(run.folder, run.state.step, saved)
-    run.world.all_reduce_max(0)  # wait for the main rank
-    run.state.count_seconds("saving")
-    run.saved = run.state.measured
+    state = training.state
+    state.count_seconds("training")
+    saved = state.as_dict()
+    if state.world.is_main:
+        checkpoints.save_state(training.inputs.folder, state.step, saved)
+    state.world.all_reduce_max(0)  # wait for the main rank
+    state.count_seconds("saving")
 
 
-def finish(run: Run) -> None:
+def finish(training: Training) -> None:
     """Write the results to <folder>/done, delete the checkpoints, and print the best validation loss."""
-    state, params = run.state, run.params
-    if not run.world.is_main:
+    inputs, state = training.inputs, training.state
+    if not state.world.is_main:
         state.weights()  # all ranks gather the weights together
         return
     provenance = {
-        "fingerprint": run.folder.name, "config": dataclasses.asdict(run.config),
-        "eot_id": run.train.eot_id, "tokenizer_sha256": run.train.meta["tokenizer"]["sha256"],
-        "data_sha256": {"train": run.train.meta["sha256"], "validation": run.validation.meta["sha256"]},
-        "init_sha256": run.initial_sha256,
+        "fingerprint": inputs.folder.name, "config": dataclasses.asdict(inputs.config),
+        "eot_id": inputs.train.eot_id, "tokenizer_sha256": inputs.train.meta["tokenizer"]["sha256"],
+        "data_sha256": {"train": inputs.train.meta["sha256"], "validation": inputs.validation.meta["sha256"]},
+        "init_sha256": inputs.initial_sha256,
     }  # fmt: skip
-    write_results(run.folder / "done", state, run.plan, params, provenance)
-    for state_file in run.folder.glob("*state-*"):
+    write_results(inputs.folder / "done", state, training.plan, inputs.params, provenance)
+    for state_file in inputs.folder.glob("*state-*"):
         state_file.unlink()
-    print_end(state, params)
+    print_end(state, inputs.params)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from lm.core.errors import ParamsError, command
 from lm.evaluate.generation import generate
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model
-from lm.model.threads import FreeCores
+from lm.model.threads import ThreadTuner
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer, well_formed
 from tools.common.arguments import tool_parser
@@ -119,7 +119,7 @@ def main(argv: list[str]) -> None:
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
-    cores = FreeCores(adapts=model.device.type == "cpu")
+    cores = ThreadTuner(adapts=model.device.type == "cpu")
     for number in range(args.num_samples):
         cores.adapt()
         print_sample(model, tokenizer, args.seed + number, args)

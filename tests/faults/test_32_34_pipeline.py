@@ -20,7 +20,7 @@ import yaml
 import eval as eval_stage
 from lm.core.errors import EnvironmentFailure
 from lm.tokens.tokenfile import write_tokens
-from lm.train.preflight import out_of_memory_in_words
+from lm.train.preflight import explain_out_of_memory
 from support.model_cases import build, write_bpe, write_trained
 from support.train_cases import clear, make_training, run_stage, wait_for
 from support.workspace import Workspace
@@ -70,7 +70,7 @@ def test_32_what_cannot_fit_is_refused_before_anything_is_computed(training):
 
 
 def test_32_an_array_that_cannot_be_had_is_told_in_the_same_words():
-    with pytest.raises(EnvironmentFailure, match=r"lower train\.micro_batch_tokens"), out_of_memory_in_words():
+    with pytest.raises(EnvironmentFailure, match=r"lower train\.micro_batch_tokens"), explain_out_of_memory():
         np.ones(1 << 50)
 
 

@@ -12,7 +12,7 @@ import torch
 import eval as eval_stage
 import train as train_stage
 from lm.evaluate.documents import mark_selection
-from lm.model.threads import FreeCores
+from lm.model.threads import ThreadTuner
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
@@ -144,12 +144,12 @@ def test_a_run_does_not_begin_with_what_does_not_fit(workspace, tmp_path, capsys
 def test_threads_follow_the_free_cores_where_their_number_changes_no_bit(workspace, monkeypatch, numerics, adapts):
     looks = []
 
-    class Cores(FreeCores):
+    class Cores(ThreadTuner):
         def adapt(self):
             looks.append(self.adapts)
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(train_stage, "FreeCores", Cores)
+    monkeypatch.setattr(train_stage, "ThreadTuner", Cores)
     workspace.change(**{"train.numerics": numerics, "train.dtype": "float32", "train.seed": 77})  # a run of its own
     assert train_stage.main(ARGUMENTS) == 0
     assert looks == [adapts] * 20, "before each step"
@@ -169,10 +169,10 @@ def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_p
     # Validation and evaluation use it.
     validation = open_tokens("validation.bin")
     selected = mark_selection(validation, record["eval_tokens"], 32)
-    ((within, _),) = eval_stage.score(model, validation, 32, [32], FreeCores())
+    ((within, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
     assert within[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
     model.document_start_id = None
-    ((across, _),) = eval_stage.score(model, validation, 32, [32], FreeCores())
+    ((across, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
     assert across[selected].mean() != pytest.approx(record["best"]["val_loss"], abs=1e-5)
 
     # A run that starts from the model has its own setting.

@@ -131,7 +131,7 @@ def hang_at(rank: int, step: int) -> None:
 def hang_before_training(holds_locks: int) -> None:
     """A sabotage: the main rank sleeps forever before it has its locks, or while it holds them."""
     if os.environ["RANK"] == "0":
-        owner, name = (train_stage.checkpoints, "prune_runs") if holds_locks else (train_stage, "read_run")
+        owner, name = (train_stage.checkpoints, "prune_runs") if holds_locks else (train_stage, "read_inputs")
         setattr(owner, name, lambda *arguments: time.sleep(3600))
 
 

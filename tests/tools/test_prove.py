@@ -42,7 +42,7 @@ def test_other_kernels_of_torch_are_refused(monkeypatch, capsys):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     assert cli.main([*GOLDEN, "--run", "short"]) == 5
     assert "ATEN_CPU_CAPABILITY" in capsys.readouterr().err
-    assert device.bits_depend_on(torch.device("cpu"), torch.float32, "portable")["numerics"] == "fast"
+    assert device.numerics_identity(torch.device("cpu"), torch.float32, "portable")["numerics"] == "fast"
 
 
 def test_a_processor_is_recorded_once(tmp_path):

@@ -121,9 +121,9 @@ def bfloat16_speedup(device: torch.device) -> float:
     return wide / narrow
 
 
-def bits_depend_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
+def numerics_identity(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
     """Return what decides the bits of a result besides parameters, code and data."""
-    if numerics == "portable" and not why_not_portable():
+    if numerics == "portable" and not portability_problem():
         return {"numerics": "portable", "torch": torch.__version__.split("+")[0]}
     return {"numerics": "fast", **describe(device, dtype, ranks)}
 
@@ -148,7 +148,7 @@ def device_name(device: torch.device) -> str:
     return torch.backends.mps.get_name() if device.type == "mps" else "cpu"
 
 
-def why_not_portable() -> str | None:
+def portability_problem() -> str | None:
     """Return why float32 results of this process may have bits of their own, or None if they have not."""
     if not products.is_available():
         return f"this {platform.machine()} processor is not an x86-64 one with AVX2"
@@ -160,11 +160,11 @@ def why_not_portable() -> str | None:
     return None
 
 
-def warn_of_own_bits(numerics: str) -> list[str]:
+def portability_warnings(numerics: str) -> list[str]:
     """Return warnings about portable numerics on this machine: bits of its own, or a GPU that has nothing to do."""
     if numerics != "portable":
         return []
-    reason, messages = why_not_portable(), []
+    reason, messages = portability_problem(), []
     if reason:
         messages.append(f"train.numerics is portable, but the bits of this run may be its own: {reason}")
     if accelerator() != "cpu":

@@ -14,7 +14,7 @@ LOOK_EVERY_S = 2.0
 FIRST_LOOK_S = 0.2
 
 
-class FreeCores:
+class ThreadTuner:
     """Keep the number of torch's threads at the number of cores that other processes leave free.
 
     It is for results whose bits do not depend on that number. A number that a person chose in OMP_NUM_THREADS stays.

@@ -1,4 +1,4 @@
-"""Batches on the computing device, copied one step ahead; `get_batch` draws random ones for loops of your own."""
+"""Batches on the computing device, copied one step ahead."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lm.model.accelerator import copy_to
-from lm.tokens.windows import TokenWindows, read_windows
+from lm.tokens.windows import TokenWindows
 
 
 def prefetch(
@@ -32,17 +32,3 @@ def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, T
         return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
     tensor = copy_to(torch.from_numpy(buffer), device)  # whole, because slices are not pinned
     return tensor[:, :-1], tensor[:, 1:]
-
-
-def get_batch(
-    data: np.ndarray, block_size: int, batch_size: int, device: torch.device | str, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Draw inputs and targets (B, T) int64 on `device`: T = block_size, y is x shifted by one.
-
-    data: (N,) ids of any integer dtype, also a memmap. Every window is equally likely. The generator is on the CPU.
-    Raises ValueError if N < T + 1.
-    """
-    if len(data) <= block_size:
-        raise ValueError(f"data has {len(data)} tokens, a window of {block_size} needs {block_size + 1}")
-    starts = torch.randint(len(data) - block_size, (batch_size,), generator=generator).numpy()
-    return to_device(read_windows(data, starts, block_size + 1), device)

@@ -5,7 +5,7 @@ import importlib
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section
-from lm.model.device import is_out_of_memory, warn_of_own_bits
+from lm.model.device import is_out_of_memory, portability_warnings
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.train.config import TrainParams
 from lm.train.optimizers import newton_schulz_flops
@@ -135,7 +135,7 @@ def refuse_too_large(plan: Plan, available_bytes: int) -> None:
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig, hours: float) -> list[str]:
     """Return warnings about valid but suspicious settings, bits of this machine's own, and a run of more than a day."""
-    messages, seq_len = warn_of_own_bits(params.numerics), params.seq_len
+    messages, seq_len = portability_warnings(params.numerics), params.seq_len
     if hours > 24:
         days = f"the whole run will take about {hours / 24:.1f} days on this machine"
         remedy = "for a shorter run lower train.max_tokens or choose a smaller model.name"
@@ -149,7 +149,7 @@ def warnings(plan: Plan, params: TrainParams, config: ModelConfig, hours: float)
 
 
 @contextlib.contextmanager
-def out_of_memory_in_words():
+def explain_out_of_memory():
     """Turn torch's failed allocations into an EnvironmentFailure that says what to lower."""
     try:
         yield

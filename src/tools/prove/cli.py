@@ -18,7 +18,7 @@ from tqdm import tqdm
 from lm.core.errors import EnvironmentFailure, IntegrityError, command
 from lm.core.files import read_json, write_json
 from lm.model import device as machine
-from lm.model.threads import FreeCores
+from lm.model.threads import ThreadTuner
 from tools.common.arguments import tool_parser
 from tools.prove.golden_run import RUNS, train
 
@@ -35,11 +35,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
     parser.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
     args = parser.parse_args(argv)
-    if reason := machine.why_not_portable():
+    if reason := machine.portability_problem():
         raise EnvironmentFailure(f"this machine has bits of its own: {reason}")
     if args.threads:
         torch.set_num_threads(args.threads)
-    cores = FreeCores(adapts=args.threads is None and args.record is None)  # a record names the threads
+    cores = ThreadTuner(adapts=args.threads is None and args.record is None)  # a record names the threads
     with tqdm(total=RUNS[args.run][1], unit="step", desc=args.run, disable=None, leave=False) as bar:
 
         def after_a_step(steps: int) -> None:

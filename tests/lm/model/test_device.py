@@ -15,9 +15,9 @@ from lm.model.device import (
     describe,
     is_out_of_memory,
     pick_device,
+    portability_warnings,
     refuse_emulation,
     resolve_dtype,
-    warn_of_own_bits,
 )
 
 CPU, MPS = torch.device("cpu"), torch.device("mps")
@@ -85,7 +85,7 @@ def test_an_apple_gpu_is_used_in_fast_numerics_only(apple):
     assert pick_device(numerics="portable") == pick_device(1, "portable") == CPU
     assert describe(MPS, torch.float32)["device"] == "Apple M9"
     assert collective_backend(MPS) == "gloo"
-    assert "set it to fast to use the GPU" in " ".join(warn_of_own_bits("portable"))
+    assert "set it to fast to use the GPU" in " ".join(portability_warnings("portable"))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

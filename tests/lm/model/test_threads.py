@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lm.model import threads
-from lm.model.threads import FreeCores
+from lm.model.threads import ThreadTuner
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +43,12 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(("foreign", "wanted"), [(0.0, 4), (0.4, 4), (0.6, 3), (1.0, 3), (2.7, 1), (9.0, 1)])
 def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted):
     machine.foreign = foreign
-    FreeCores()
+    ThreadTuner()
     assert torch.get_num_threads() == wanted
 
 
 def test_the_number_follows_the_others_but_is_looked_at_now_and_then(machine):
-    cores = FreeCores()
+    cores = ThreadTuner()
     for foreign, seconds, wanted in ((2.0, 1.0, 4), (2.0, 2.0, 2), (0.0, 1.0, 2), (0.0, 3.0, 4)):
         machine.foreign = foreign
         machine.pass_time(seconds)
@@ -61,16 +61,16 @@ def test_bits_that_depend_on_the_number_and_a_persons_own_number_stay(machine, m
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     machine.foreign = 2.0
-    cores = FreeCores(adapts)
+    cores = ThreadTuner(adapts)
     assert torch.get_num_threads() == 4
     (warning,) = cores.warnings()
     assert "other processes use 2.0 of 4 cores" in warning and "set OMP_NUM_THREADS=2" in warning
 
 
 def test_a_free_machine_is_no_reason_for_a_warning(machine):
-    assert FreeCores().warnings() == []
+    assert ThreadTuner().warnings() == []
     machine.foreign = 1.0
-    assert "this one takes 3 threads instead of 4" in FreeCores().warnings()[0]
+    assert "this one takes 3 threads instead of 4" in ThreadTuner().warnings()[0]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins a process to a core")
