@@ -80,7 +80,7 @@ def unigram_columns(texts: dict[int, str], pairs: list[Pair], tokenizer: Tokeniz
 def check_half_right(texts: list[str], are_stories: bool, tokenizer: Tokenizer, kinds: int) -> None:
     documents = dict(enumerate(texts))
     pairs = find_pairs(documents, are_stories, 500, seed=1)
-    found = summarize_pairs(unigram_columns(documents, pairs, tokenizer))["minimal_pairs"]
+    found = summarize_pairs(unigram_columns(documents, pairs, tokenizer))
     assert len(found) == kinds
     for figures in found.values():
         assert figures["accuracy"] == pytest.approx(0.5, abs=0.02)
@@ -162,14 +162,14 @@ def test_scores_are_the_losses_of_the_model_and_have_the_same_bits_in_any_batch(
 
 
 def test_the_table_has_a_row_for_each_pair_and_can_be_written(code, tokenizer):
-    model, validation, calls = build(tokenizer.vocab_size, max_seq_len=64), token_file(code, tokenizer), []
-    columns = score_pairs(model, validation, tokenizer, 64, 60, 1, lambda: calls.append(1))
+    model, validation = build(tokenizer.vocab_size, max_seq_len=64), token_file(code, tokenizer)
+    columns = score_pairs(model, validation, tokenizer, 64, 60, 1)
     table = pa.table(columns)
     assert table.column_names == ["kind", "document", "character", "right", "wrong", "right_nats", "wrong_nats"]
     rows = list(zip(*(table[name].to_pylist() for name in table.column_names[:5]), strict=True))
-    assert len(rows) == 120 and rows == sorted(rows) and calls
+    assert len(rows) == 120 and rows == sorted(rows)
     assert all(code[document][character:].startswith(right) for _, document, character, right, _ in rows)
-    assert set(summarize_pairs(columns)["minimal_pairs"]) == {BRACKET, IDENTIFIER}
+    assert set(summarize_pairs(columns)) == {BRACKET, IDENTIFIER}
 
 
 def columns_of(*credit: float, documents=None) -> dict[str, np.ndarray]:
@@ -182,15 +182,12 @@ def columns_of(*credit: float, documents=None) -> dict[str, np.ndarray]:
 
 
 def test_a_tie_counts_one_half():
-    found = summarize_pairs(columns_of(1, 0.5, 0.5, 0, 1))["minimal_pairs"]["a"]
+    found = summarize_pairs(columns_of(1, 0.5, 0.5, 0, 1))["a"]
     assert found["pairs"] == found["documents"] == 5 and found["accuracy"] == pytest.approx(0.6)
 
 
 def test_a_perfect_accuracy_has_an_interval_that_depends_on_the_documents():
-    few, many = (
-        summarize_pairs(columns_of(*[1] * 500, documents=np.arange(500) % count))["minimal_pairs"]["a"]
-        for count in (10, 250)
-    )
+    few, many = (summarize_pairs(columns_of(*[1] * 500, documents=np.arange(500) % count))["a"] for count in (10, 250))
     low = [each["accuracy_interval"][0] for each in (few, many)]
     assert few["accuracy"] == few["accuracy_interval"][1] == 1 and low[0] < 0.8 < low[1] < 1
     assert not math.isnan(low[0])
