@@ -8,10 +8,10 @@ import pytest
 import resolve
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
-from stages import change_params
 from support import ROOT
 from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
+from support.stages import change_params
 
 RUN = ["--definition", "data/source.json"]
 STORIES = {"kind": "stories", "seed": 1, "num_documents": 3, "num_validation_documents": 2}

@@ -169,13 +169,14 @@ def encode_exactly(chunk: Chunk, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def check_ids(ids: np.ndarray, chunk: Chunk, tokenizer: Tokenizer) -> None:
-    """Raise IntegrityError unless ids (N,) contain one eot_id per document of a chunk.
+    """Raise IntegrityError unless ids (N,) contain one eot_id per document of a chunk, the last one at their end.
 
     With a byte-level tokenizer, the ids must also stand for as many bytes as the texts have.
     """
     num_ends = np.count_nonzero(ids == tokenizer.eot_id)
     num_bytes = tokenizer.count_bytes(ids) if tokenizer.is_byte_level else chunk.utf8_bytes
-    if (num_ends, num_bytes) != (chunk.documents, chunk.utf8_bytes):
+    ends_open = len(ids) > 0 and ids[-1] != tokenizer.eot_id
+    if ends_open or (num_ends, num_bytes) != (chunk.documents, chunk.utf8_bytes):
         raise IntegrityError(
             f"tokenizer: {chunk.documents} documents of {chunk.utf8_bytes} bytes gave {num_ends} end-of-text ids "
             f"and {num_bytes} bytes; report the text from document {chunk.first_document} on"
