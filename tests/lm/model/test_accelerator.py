@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo  # its tables must hold torch's own functions, before a test replaces one
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
