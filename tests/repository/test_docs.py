@@ -6,8 +6,10 @@ the `run` blocks of such a page run in order under make test-slow, and those wit
 """
 
 import contextlib
+import functools
 import importlib
 import json
+import math
 import re
 import runpy
 import shlex
@@ -21,8 +23,10 @@ from test_architecture import MAY_IMPORT
 
 from lm.core import errors
 from lm.core.files import read_json
-from lm.core.params import read_section, read_yaml
+from lm.core.params import coerce, read_section, read_yaml
 from lm.model.gemma3 import ModelParams, count_parameters
+from lm.train.config import TrainParams
+from lm.train.preflight import Plan
 from support import ROOT
 from support.workspace import Workspace
 
@@ -229,6 +233,39 @@ def test_the_sizes_said_of_the_models_are_counted():
         vocab_size = int(number[0].replace(",", "")) if number else 50_257
         config = read_section(ROOT / "presets.yaml", f"models.{name}", ModelParams).config(vocab_size)
         assert f"{count_parameters(config)['total'] / 1e6:.1f}" == millions
+
+
+def size_of_recipe(command: str) -> list[str]:
+    """Return the cells of a recipe's row, from its command and the measured speed of the model of the nearest size."""
+    files = {name: read_yaml(ROOT / name) for name in ("params.yaml", "presets.yaml")}
+    for word in shlex.split(command.replace("\\\n", " ")):
+        name, is_setting, value = word.partition("=")
+        if is_setting:
+            file, _, name = name.rpartition(":")
+            *sections, last = name.split(".")
+            place = functools.reduce(dict.__getitem__, sections, files[file or "params.yaml"])
+            place[last] = yaml.safe_load(value)
+    params, presets = files.values()
+    train = coerce(params["train"], TrainParams, "train", command)
+    model = coerce(presets["models"][params["model"]["name"]], ModelParams, "model", command)
+    config = model.config(presets["tokenizers"][params["tokenizer"]["name"]].get("vocab_size", 50_257))
+    plan = Plan(train, config, train.max_tokens, train.micro_batch_tokens)
+    flops = plan.flops_per_step * plan.max_steps
+    measured = [each for each in read_json(RESULTS / "train_step.json")["questions"].values() if "tokens_per_s" in each]
+    nearest = min(measured, key=lambda each: abs(math.log(each["parameters"] / plan.num_parameters)))
+    hours = flops / nearest["tokens_per_s"]["ours"] / nearest["flop_per_token"] / 3600
+    return [
+        f"{plan.num_parameters / 1e6:.1f} M", f"{plan.max_tokens / 1e6:.0f} M", f"{flops:.1e}",
+        f"{plan.memory_bytes / 2**30:.0f} GiB", f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days",
+    ]  # fmt: skip
+
+
+def test_the_sizes_and_times_said_of_the_recipes_are_computed_from_their_commands():
+    section = text_of("docs/experiments.md").split("## Longer runs")[1]
+    a, b = re.findall(r"^(dvc exp run (?:.*\\\n)*.*)$", section.split("\n## ")[0], re.M)
+    c = b.replace("model.name=gpt2_size", "model.name=gemma3_270m").replace("seq_len=1024", "seq_len=512")
+    rows = {row[0]: row[1:] for row in cells_of("docs/experiments.md", "## Longer runs")}
+    assert rows == {"A": size_of_recipe(a), "B": size_of_recipe(b), "C": size_of_recipe(c)}
 
 
 def test_the_rooms_and_their_imports_are_those_of_the_rules():
