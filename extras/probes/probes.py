@@ -28,6 +28,7 @@ from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_json, write_text
 from lm.model.device import keep_freed_memory, pick_device
 from lm.model.score import score_tokens
+from lm.model.threads import ThreadTuner
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_tokenizer, open_tokens
@@ -78,7 +79,8 @@ def main(argv: list[str]) -> None:
     # Score every token again as eval does, which keeps the losses of documents only.
     seq_len, stride = evaluation["window_tokens"], evaluation["stride_tokens"]
     print(f"scoring {len(validation.ids):,} tokens, then minimal pairs", flush=True)
-    losses, _ = score_tokens(model, validation, seq_len, stride, max(1, BATCH_TOKENS // seq_len), torch.float32)
+    batch_size, threads = max(1, BATCH_TOKENS // seq_len), ThreadTuner()  # leave cores to other processes that are busy
+    losses, _ = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32, threads.adapt)
 
     # Score minimal pairs: two texts that differ in one word, which is right in only one of them.
     columns = score_pairs(model, validation, tokenizer, seq_len, args.pairs, args.seed)
