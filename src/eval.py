@@ -14,6 +14,7 @@ import math
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import lm.core.environment  # noqa: F401 - before torch
 
@@ -24,7 +25,7 @@ import torch
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
-from lm.core.params import needed, read_section
+from lm.core.params import Range, at_least, read_section
 from lm.evaluate.documents import loss_by_position, make_details, mark_selection, part_of_documents, sum_by_document
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import keep_freed_memory, pick_device
@@ -43,19 +44,12 @@ SCORE_BATCH_TOKENS = 8192
 class EvalParams:
     """The section `eval` of params.yaml."""
 
-    stride_fraction: float
-    num_samples: int
-    sample_tokens: int
-    temperature: float
-    top_k: int
-    seed: int
-
-    def __post_init__(self):
-        needed(0 < self.stride_fraction <= 1, "stride_fraction", self.stride_fraction, "above 0, at most 1")
-        for name in ("num_samples", "sample_tokens", "top_k"):
-            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        needed(self.temperature >= 0, "temperature", self.temperature, "0 or more")
-        needed(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to below 2^63")
+    stride_fraction: Annotated[float, Range(lambda value: 0 < value <= 1, "above 0, at most 1")]
+    num_samples: Annotated[int, at_least(1)]
+    sample_tokens: Annotated[int, at_least(1)]
+    temperature: Annotated[float, Range(lambda value: value >= 0, "0 or more")]
+    top_k: Annotated[int, at_least(1)]
+    seed: Annotated[int, Range(lambda value: 0 <= value < 2**63, "from 0 to below 2^63")]
 
 
 def read_params() -> EvalParams:

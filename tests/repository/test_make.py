@@ -48,7 +48,9 @@ def test_an_environment_without_pip_is_cleared_and_created(tmp_path, left, is_cr
 
 
 def test_make_help_explains_every_target():
-    done = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert [line.split()[0] for line in done.stdout.splitlines()] == phony.split() and len(phony.split()) <= 14
 

@@ -239,6 +239,13 @@ def test_what_would_fail_in_the_evaluation_is_refused_before_the_training(worksp
     assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+def test_all_wrong_values_of_train_and_eval_are_named_at_once(workspace, capsys):
+    workspace.change(**{"train.seed": -1, "train.beta1": 2.0, "eval.top_k": 0, "eval.temperature": -1.0})
+    assert train_stage.main(ARGUMENTS) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert [line.split()[2] for line in lines] == ["train.beta1", "train.seed", "eval.temperature", "eval.top_k"]
+
+
 def test_a_run_of_more_than_a_day_says_so_before_it_starts(workspace, capsys, monkeypatch):
     workspace.change(**{"train.seed": 4})
     monkeypatch.setattr(train_stage.measure, "step_seconds", lambda *a: 2 * 86400 / 20)

@@ -46,8 +46,24 @@ class TrainParams:
     eval_tokens: int
 
     def __post_init__(self):
-        for name in TOKEN_COUNTS:
-            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        # The range of each value, all that are wrong at once.
+        problems = []
+        for name, ok, requirement in (
+            *((name, getattr(self, name) >= 1, "at least 1") for name in TOKEN_COUNTS),
+            *((name, getattr(self, name) > 0, "above 0") for name in ("peak_lr", "grad_clip", "embedding_lr_factor")),
+            ("decay_share", 0 < self.decay_share <= 1, "above 0, at most 1"),
+            ("weight_decay", self.weight_decay >= 0, "0 or more"),
+            *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in BELOW_ONE),
+            ("seed", 0 <= self.seed < 2**63, "from 0 to below 2^63"),
+            *((name, getattr(self, name) is None or getattr(self, name) >= 1, "null or at least 1")
+              for name in ("sampled_vocab_size", "patience_evals")),
+            ("divergence_nats", self.divergence_nats is None or self.divergence_nats > 0, "null or above 0"),
+        ):  # fmt: skip
+            problems += [] if ok else [f"{name} is {getattr(self, name)}, needed: {requirement}"]
+        if problems:
+            raise ValueError("\n".join(problems))
+
+        # What must fit together: one wrong value can break several of these rules, so the first one is named.
         whole_run = f"fewer than the run's {self.max_tokens // self.batch_tokens} steps"
         for name, ok, requirement in (
             ("micro_batch_tokens", self.micro_batch_tokens % self.seq_len == 0,
@@ -55,18 +71,10 @@ class TrainParams:
             ("batch_tokens", self.batch_tokens % self.micro_batch_tokens == 0,
              f"a multiple of micro_batch_tokens {self.micro_batch_tokens}"),
             ("max_tokens", self.max_tokens >= self.batch_tokens, f"at least batch_tokens {self.batch_tokens}"),
-            *((name, getattr(self, name) > 0, "above 0") for name in ("peak_lr", "grad_clip", "embedding_lr_factor")),
             ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
             ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
-            ("decay_share", 0 < self.decay_share <= 1, "above 0, at most 1"),
-            ("weight_decay", self.weight_decay >= 0, "0 or more"),
-            *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in BELOW_ONE),
-            ("seed", 0 <= self.seed < 2**63, "from 0 to below 2^63"),
-            *((name, getattr(self, name) is None or getattr(self, name) >= 1, "null or at least 1")
-              for name in ("sampled_vocab_size", "patience_evals")),
             ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),
             ("compile", self.numerics == "fast" or not self.compile, "false, or numerics fast"),
-            ("divergence_nats", self.divergence_nats is None or self.divergence_nats > 0, "null or above 0"),
         ):  # fmt: skip
             needed(ok, name, getattr(self, name), requirement)
 

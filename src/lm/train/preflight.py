@@ -4,7 +4,7 @@ import contextlib
 import importlib
 
 from lm.core.errors import EnvironmentFailure, ParamsError
-from lm.core.params import read_section
+from lm.core.params import find_problems, read_section
 from lm.model.device import is_out_of_memory, portability_warnings
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.train.config import TrainParams
@@ -110,13 +110,20 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         raise ParamsError(f"{problem}; {remedy}")
 
 
-def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:
-    """Raise ParamsError if the model's context is too short, or evaluation would fail because of its own settings.
+def check_sections(file: str) -> None:
+    """Raise ParamsError with all that is wrong in the sections `train` and `eval`, before hours of training.
 
-    DVC may have skipped the stage resolve, which checks all sections. The class of this one is loaded by name: neither
-    the values nor the code of `eval` change a run, so that they are not dependencies of `train`.
+    DVC may have skipped the stage resolve, which checks all sections. The class of `eval` is loaded by name: neither
+    its values nor its code change a run, so that they are not dependencies of `train`.
     """
-    tokens = read_section(file, "eval", importlib.import_module("eval").EvalParams).sample_tokens
+    sections = {"train": TrainParams, "eval": importlib.import_module("eval").EvalParams}
+    if problems := find_problems(file, sections):
+        raise ParamsError("\n".join(problems))
+
+
+def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:
+    """Raise ParamsError if the model's context is too short for training or for the samples of the evaluation."""
+    tokens = read_section(file, "eval.sample_tokens", int)
     longest = f"models.{model_name}.max_seq_len {max_seq_len} of presets.yaml"
     for ok, name, value, requirement in (
         (seq_len <= max_seq_len, "train.seq_len", seq_len, f"at most {longest}"),
