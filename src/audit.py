@@ -136,8 +136,8 @@ def main(argv: list[str]) -> None:
 
     with output_lock(args.audit), atomic_folder(args.audit) as folder:
         # Compare the documents of both splits as text, then as tokens.
-        documents = [digest_texts(iter_documents(args.raw, dropped, tokens)) for tokens in (train, validation)]
-        duplicates = audit_duplicates(*documents, folder / "duplicates.parquet")
+        digests = [digest_texts(iter_documents(args.raw, dropped, tokens)) for tokens in (train, validation)]
+        duplicates = audit_duplicates(digests[0], digests[1], folder / "duplicates.parquet")
         utf8_bytes = [len(text.encode()) for text in iter_documents(args.raw, dropped, validation)]
         contamination = audit_contamination(train, validation, utf8_bytes, folder / "contamination.parquet")
 

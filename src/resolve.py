@@ -56,7 +56,7 @@ def check_parameters(source: str) -> None:
         "train": later("lm.train.config", "TrainParams"),
         "eval": later("eval", "EvalParams"),
     }
-    names = dict.fromkeys(("selection.name", "tokenizer.name", "model.name"), str)
+    names: dict[str, type] = dict.fromkeys(("selection.name", "tokenizer.name", "model.name"), str)
     problems = find_problems(PARAMS, names | sections)
     if not find_problems(PARAMS, names):
         selection, tokenizer, model = (read_yaml(PARAMS)[name.removesuffix(".name")]["name"] for name in names)

@@ -1,7 +1,6 @@
 """Score the requests of lm-eval's tasks with lm.model, and compare the log-likelihoods."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from lm.core.errors import IntegrityError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_tokens, score_windows
 from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import TokenFile
 from tools.common import paths
 from tools.common.hugging_face import read_pretrained
 
@@ -17,9 +17,14 @@ MAX_DIFFERENCE = 1e-4  # nats per token
 BATCH_TOKENS = 4096
 
 
+def tokens_of(tokenizer: Tokenizer, text: str) -> TokenFile:
+    """Return the ids of a text, without an end-of-text id, as a token file has them."""
+    return TokenFile(Path(), np.array(tokenizer.encode(text)), {"tokenizer": {"eot_id": tokenizer.eot_id}})
+
+
 def score_text(model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, text: str) -> np.ndarray:
     """Return the loss (N,) float32 in nats of each token of a text, in windows side by side."""
-    tokens = SimpleNamespace(ids=np.array(tokenizer.encode(text)), eot_id=tokenizer.eot_id)
+    tokens = tokens_of(tokenizer, text)
     return score_tokens(model, tokens, seq_len, seq_len, max(1, BATCH_TOKENS // seq_len), torch.float32)[0]
 
 
@@ -30,7 +35,7 @@ def score_continuation(
 
     As in lm-eval, the context ends before its trailing white space and has as many tokens as by itself.
     """
-    tokens = SimpleNamespace(ids=np.array(tokenizer.encode(context + continuation)), eot_id=tokenizer.eot_id)
+    tokens = tokens_of(tokenizer, context + continuation)
     num_context, num_tokens = len(tokenizer.encode(context.rstrip())), len(tokens.ids)
     seq_len = min(seq_len, num_tokens)
     losses = score_windows(model, tokens, np.array([num_tokens - seq_len]), seq_len, torch.float32)[0]

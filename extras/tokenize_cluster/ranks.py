@@ -206,7 +206,7 @@ def join_ranks(job: RankJob, out: Path) -> dict:
         for path, record in records:
             digest = hashlib.sha256()
             for _, block in blocks_of(map_ids(path, record)) if record["tokens"] else ():
-                digest.update(block)
+                digest.update(block.data)
                 yield block
             check_hash(path, digest.hexdigest(), record["sha256"], "remove it, and run the same command again")
 

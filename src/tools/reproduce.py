@@ -66,7 +66,7 @@ def main(argv: list[str]) -> None:
             run("dvc", "repro", "--no-run-cache", folder=clone)
             hashes.append(output_hashes(clone / LOCK))
         computed_on = read_json(clone / MODEL)["segments"]
-    outputs = compare(*hashes, committed)
+    outputs = compare(hashes[0], hashes[1], committed)
     made_with = {"python": sys.version.split()[0], "packages": {name: version(name) for name in PACKAGES}}
     write_json(args.out, {"commit": head, **made_with, "computed_on": computed_on, "outputs": outputs})
     for key, whose in (("same_in_both_runs", "two runs of it"), ("same_as_committed", "its runs and its dvc.lock")):

@@ -4,12 +4,21 @@ import pytest
 
 import eval as eval_stage
 from lm.core.errors import ParamsError
+from lm.core.params import coerce
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.01])
 def test_a_stride_outside_the_window_is_refused(fraction):
-    with pytest.raises(ValueError, match=f"stride_fraction is {fraction}, needed: above 0, at most 1"):
-        eval_stage.EvalParams(fraction, 1, 1, 1.0, 1, 1)
+    values = {
+        "stride_fraction": fraction,
+        "num_samples": 1,
+        "sample_tokens": 1,
+        "temperature": 1.0,
+        "top_k": 1,
+        "seed": 1,
+    }
+    with pytest.raises(ParamsError, match=f"stride_fraction is {fraction}, needed: above 0, at most 1"):
+        coerce(values, eval_stage.EvalParams, "eval", "params.yaml")
 
 
 def test_the_parameter_of_the_minimal_pairs_says_where_it_went(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -67,12 +67,12 @@ def _count(value, known: dict[int, int]) -> int:
     return known[id(value)]
 
 
-def read_section(path: Path | str, name: str, section_type: type[Section]) -> Section:
+def read_section(path: Path | str, name: str, section_type: type[Section] | types.UnionType) -> Section:
     """Return the section `name` (dots descend: "sources.stories.fetch") as `section_type`."""
     return _section_of(read_yaml(path), path, name, section_type)
 
 
-def find_problems(path: Path | str, sections: dict[str, typing.Any]) -> list[str]:
+def find_problems(path: Path | str, sections: Mapping[str, typing.Any]) -> list[str]:
     """Return a sentence for each value that is wrong in the sections of a file, given by name → type."""
     content, problems = read_yaml(path), []
     for name, section_type in sections.items():
@@ -83,7 +83,7 @@ def find_problems(path: Path | str, sections: dict[str, typing.Any]) -> list[str
     return problems
 
 
-def _section_of(value, path: Path | str, name: str, section_type: type[Section]) -> Section:
+def _section_of(value, path: Path | str, name: str, section_type: type[Section] | types.UnionType) -> Section:
     walked = []
     for key in name.split("."):
         walked.append(key)

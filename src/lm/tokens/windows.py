@@ -209,9 +209,10 @@ def mapped_for_windows(ids: np.ndarray) -> np.ndarray:
 
     Read-ahead helps a scan, and a file that stays in memory; for a larger file it would be most of a batch's time.
     """
-    is_file = isinstance(ids, np.memmap) and isinstance(ids.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM")
-    if not is_file or ids.nbytes <= psutil.virtual_memory().total // 2:
+    is_small = ids.nbytes <= psutil.virtual_memory().total // 2
+    if is_small or not (isinstance(ids, np.memmap) and isinstance(ids.base, mmap.mmap)):
         return ids
     again = np.memmap(str(ids.filename), ids.dtype, "r", ids.offset, ids.shape)
-    again.base.madvise(mmap.MADV_RANDOM)
+    if isinstance(again.base, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+        again.base.madvise(mmap.MADV_RANDOM)
     return again

@@ -11,6 +11,7 @@ imported too.
 import argparse
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
@@ -69,7 +70,7 @@ def export(args: argparse.Namespace, folder: Path) -> None:
 def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     """Return the parameters of the model. Raise IntegrityError if the model was trained with other ones."""
     params = read_yaml(args.params)
-    chosen = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
+    chosen: dict[str, Any] = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
     shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
     chosen |= {"train": params.get("train", {})} | selected_presets(params, read_yaml(args.presets))
     trained_with = record["config"] | record

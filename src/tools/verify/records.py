@@ -99,7 +99,9 @@ class Digests:
 def check_links(links: list[Link], digests: Digests) -> Iterator[Finding]:
     """Check the links whose record and origin exist; report a damaged record once."""
     records: dict[Path, dict] = {}
-    for path in dict.fromkeys(path for link in links for path in (link.record, link.origin_entry and link.origin)):
+    for path in dict.fromkeys(
+        path for link in links for path in (link.record, link.origin if link.origin_entry else None)
+    ):
         if path and path.exists():
             try:
                 records[path] = flatten(read_json(path))
