@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from support import ROOT
 from tools import reproduce
 
 
@@ -46,3 +47,10 @@ def test_an_output_that_differs_is_named(tmp_path, monkeypatch, capsys, committe
     assert re.search(f"{sentence}.*$", "".join(capsys.readouterr()).splitlines()[-1])
     outputs = json.loads((tmp_path / "repro.json").read_text())["outputs"]
     assert {path: entry["md5"] for path, entry in outputs.items()} == {path: first.get(path) for path in committed}
+
+
+def test_the_committed_evidence_is_that_of_the_committed_lock():
+    """After the results were made again: `make reproduce`, and commit metrics/repro.json."""
+    evidence = json.loads((ROOT / "metrics/repro.json").read_text())["outputs"]
+    assert {path: entry["md5"] for path, entry in evidence.items()} == reproduce.output_hashes(ROOT / "dvc.lock")
+    assert all(entry["same_in_both_runs"] and entry["same_as_committed"] for entry in evidence.values())
