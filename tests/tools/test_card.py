@@ -161,6 +161,7 @@ def test_a_commit_is_not_named_if_files_differ_from_it_or_its_metrics_are_of_ano
     ("url", "shown"),
     [
         ("https://github.com/o/n", "https://github.com/o/n"),
+        ("https://me:ghp_secret@github.com/o/n", "https://github.com/o/n"),
         ("https://a:b@c@github.com/o/n", None),
         ("git@github.com:o/n.git", "git@github.com:o/n.git"),
         ("/home/me/work", None),
