@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.core.files import sha256_file
+from lm.core.files import read_json, sha256_file
 from lm.core.params import read_yaml
 from support import ROOT
 from support.damage import command, edit, flip, flip_in_state, object_of, recording, writable, wrong
@@ -19,7 +19,7 @@ from support.workspace import Workspace
 from tools.common import paths
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
-from tools.verify.records import FILES, ORIGINS, Digests
+from tools.verify.records import LINKS, Digests
 
 TRAIN, SIDECAR = "data/processed_datasets/train.bin", "data/processed_datasets/train.json"
 MODEL, BEST = "data/models/model.json", "data/models/best_model_params.pt"
@@ -71,7 +71,7 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
     assert re.fullmatch(rf"{len(lines) - 1} checks, [\d,]+ bytes read, all ok", lines[-1])
     recorded = [out["path"] for stage in read_yaml("dvc.lock")["stages"].values() for out in stage["outs"]]
     assert len(recorded) > 15 and set(recorded) <= {line[7:] for line in lines}
-    assert {f"ok     {link.record} (from {link.origin})" for link in FILES + ORIGINS} <= set(lines)
+    assert {f"ok     {link.record} (from {link.file})" for link in LINKS} <= set(lines)
     assert before == {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path("data").rglob("*")}
     Path("data/raw/.manifest.json.7.tmp").touch()  # DVC does not see what .dvcignore names
     assert check()[0] == 0
@@ -115,7 +115,7 @@ def test_a_record_that_names_other_files_is_named_though_dvc_lock_fits(workspace
     manifest, tokens = sha256_file("data/raw/manifest.json"), sha256_file("data/processed_datasets/validation.bin")
     assert f"{SIDECAR} (from data/raw/manifest.json): source.manifest_sha256 is {'ab' * 32}, that of" in text
     assert f"data/raw/manifest.json is {manifest}; run `dvc repro -fs tokenize_train`" in text
-    assert f"data_sha256.validation is {'cd' * 32}, that of data/processed_datasets/validation.json is {tokens}" in text
+    assert f"data_sha256.validation is {'cd' * 32}, that of data/processed_datasets/validation.bin is {tokens}" in text
 
 
 @pytest.mark.parametrize(
@@ -286,6 +286,8 @@ def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_i
             "model.safetensors",
             "exported/model.safetensors, config.json (in model.json): exported/model.json: describes another",
         ),
+        ("generation_config.json", "exported/generation_config.json (from exported/tokenizer): is another one"),
+        ("README.md", "exported/README.md (from model.json): is about another model"),
         ("model.json", "exported/model.json (from data/models/model.json): records another model"),
     ],
 )
@@ -293,6 +295,8 @@ def test_a_changed_export_is_named(workspace, check, name, sentence):
     path = Path("exported") / name
     if name.endswith(("meta.json", "model.json")):
         edit(path, lambda value: value.update(seed=12))
+    elif name == "README.md":
+        path.write_text(path.read_text().replace(read_json(path.with_name("model.json"))["best"]["sha256"], "ab" * 32))
     else:
         flip(path)
     status, lines = check("exported")

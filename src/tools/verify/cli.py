@@ -27,7 +27,7 @@ from lm.core.errors import IntegrityError, ParamsError, UserError, command
 from lm.core.files import read_json, sha256_file
 from tools.common.arguments import tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
-from tools.verify.records import FILES, ORIGINS, Digests, Finding, Link, check_links
+from tools.verify.records import BEST, LINKS, Digests, Finding, Link, check_link
 
 
 def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
@@ -41,18 +41,19 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
         with Repo(".") as repo:
             outputs = Outputs(repo, digests)
             for done in sorted(Path(".runs").glob("*/done")):  # train publishes them instead of training again
-                best = Link(done / MODEL.relative_to("data"), "best.sha256", done / "models/best_model_params.pt")
-                for finding in check_links([best], digests):
-                    yield finding._replace(advice=f"run `rm -rf {done}`" if finding.fault else "")
+                best = Link(done / MODEL.relative_to("data"), "best.sha256", done / BEST.relative_to("data"))
+                yield from check_link(best, digests, f"run `rm -rf {done}`")
             yield from outputs.check_stages()
-            for finding in check_links(FILES + ORIGINS, digests):
-                yield finding._replace(advice=outputs.mend(finding.blamed)) if finding.fault else finding
+            # Of a damaged output only the damage is reported, not what no longer fits it.
+            for link in LINKS:
+                if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
+                    yield from check_link(link, digests, outputs.make_again(link.record))
             if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
                 from tools.verify.recompute import fault_of_model  # torch takes seconds to import
 
                 # DVC's run cache holds what others wrote: its record of these parameters may name any model.
                 fault = fault_of_model(read_json(MODEL))
-                yield Finding(f"{MODEL} (from {PARAMS})", fault, advice="run `dvc repro -fs train`" if fault else "")
+                yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
             if with_cache:
                 yield from outputs.check_cache()
     except DvcException as error:
@@ -61,47 +62,46 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
 
 
 def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
-    """Check the tokenizers and the weights of an exported folder, and compare it with the workspace's model."""
+    """Check every file of an exported folder, and compare its model with that of the workspace."""
     record, meta = folder / MODEL.name, folder / TOKENIZER.name / TOKENIZER_META.name
     if not record.exists():
         raise ParamsError(f"{folder}: has no {record.name}; name a folder that `python src export_hf` wrote")
-    model, vocabulary = read_json(record), read_json(meta)
-    links = [Link(meta, f"files.{name}", meta.with_name(name)) for name in vocabulary["files"]]
-    findings = list(check_links([*links, Link(record, "tokenizer_sha256", meta)], digests))
-    if not any(finding.fault for finding in findings):
-        findings += check_generation_files(folder, vocabulary["eot_id"])
-    findings.append(Finding(f"{folder}/model.safetensors, config.json (in {record.name})", fault_of_weights(record)))
+    model, advice = read_json(record), f"run `python src export_hf {shlex.quote(str(folder))}`"
+    links = [Link(meta, f"files.{name}", meta.with_name(name)) for name in read_json(meta)["files"]]
+    links.append(Link(record, "tokenizer_sha256", meta))
+    findings = [finding for link in links for finding in check_link(link, digests, advice)]
+    faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)
     if MODEL.exists():
         is_ours = model == {name: value for name, value in read_json(MODEL).items() if name != "last"}
-        findings.append(Finding(f"{record} (from {MODEL})", None if is_ours else "records another model"))
-    for finding in findings:
-        yield finding._replace(advice=f"run `python src export_hf {shlex.quote(str(folder))}`" if finding.fault else "")
+        faults[f"{record} (from {MODEL})"] = None if is_ours else "records another model"
+    yield from findings
+    yield from (Finding(subject, fault, advice if fault else "") for subject, fault in faults.items())
 
 
-def check_generation_files(folder: Path, eot_id: int) -> Iterator[Finding]:
-    """Check that the tokenizer which transformers opens is made from the one of the training."""
-    from lm.tokenizer.build import write_for_generation
-
-    with tempfile.TemporaryDirectory() as temporary:
-        write_for_generation(Path(temporary), folder / TOKENIZER.name, eot_id)
-        for path in sorted(Path(temporary).iterdir()):
-            exported = folder / path.name
-            is_same = exported.exists() and sha256_file(exported) == sha256_file(path)
-            yield Finding(f"{exported} (from {folder / TOKENIZER.name})", None if is_same else "is another one")
-
-
-def fault_of_weights(record: Path) -> str | None:
-    """Return a clause if config.json and the safetensors do not hold the model whose weights the record names."""
+def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
+    """Return {subject: fault or None} of an export's files: of its weights, and of what is written from them again."""
     from lm.model.weights import save_tensors
+    from lm.tokenizer.load import load_tokenizer
+    from tools.common.export import write_model
     from tools.common.hugging_face import own_record, read_pretrained  # torch and transformers take seconds to import
 
+    weights, card = f"{folder}/model.safetensors, config.json (in {MODEL.name})", folder / "README.md"
     try:
-        model = read_pretrained(record.parent)
+        model, tokenizer = read_pretrained(folder), load_tokenizer(folder / TOKENIZER.name)
         with tempfile.TemporaryDirectory() as temporary:
-            sha256 = save_tensors(Path(temporary) / "weights.pt", dict(model.state_dict()))
-        own_record(record, model, sha256)
+            own_record(folder / MODEL.name, model, save_tensors(Path(temporary, "w.pt"), dict(model.state_dict())))
     except UserError as error:
-        return str(error).split(";")[0]
+        return {weights: str(error).split(";")[0]}
+    names_weights = card.exists() and record["best"]["sha256"] in card.read_text(encoding="utf-8", errors="replace")
+    faults = {weights: None, f"{card} (from {MODEL.name})": None if names_weights else "is about another model"}
+    with tempfile.TemporaryDirectory() as temporary:
+        write_model(Path(temporary), model, record, tokenizer)
+        for path in sorted(path for path in Path(temporary).iterdir() if path.is_file() and path.name != MODEL.name):
+            exported = folder / path.name
+            is_same = exported.exists() and sha256_file(exported) == sha256_file(path)
+            origin = f"{exported} (from {folder / TOKENIZER.name})"
+            faults[origin] = None if is_same else "is another one"
+    return faults
 
 
 def show(finding: Finding) -> str:

@@ -67,14 +67,15 @@ class Outputs:
         if others:
             yield Finding("cache", advice=f"{len(others)} objects of other runs are not checked")
 
-    def mend(self, blamed: tuple[Path, ...]) -> str:
-        """Return advice for files that do not fit each other; the file that was made from the others is last."""
-        files = [f"{os.path.abspath(path)}/" for path in blamed]
-        outs = [out for file in files for name, out in self.outs.items() if file.startswith(f"{name}/")]
-        if wrong := [out for out in outs if out.fs_path in self.wrong]:
-            return self._restore(wrong[0])
-        stage = outs[-1].stage.addressing if outs else ""
-        return "run `dvc repro`" if stage in self.stale or not stage else f"run `dvc repro -fs {stage}`"
+    def holding(self, path: Path) -> str | None:
+        """Return the output that is or contains a file."""
+        return next((out for out in self.outs if f"{os.path.abspath(path)}/".startswith(f"{out}/")), None)
+
+    def make_again(self, path: Path) -> str:
+        """Return advice for a file that does not fit what it was made from."""
+        out = self.outs.get(self.holding(path) or "")
+        is_stale = out is None or out.stage.addressing in self.stale
+        return "run `dvc repro`" if is_stale else f"run `dvc repro -fs {out.stage.addressing}`"
 
     def _check_inputs(self, stage: Stage) -> Finding:
         """Report inputs that are not the recorded outputs of other stages; note what else changed since it ran."""

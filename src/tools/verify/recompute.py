@@ -1,7 +1,6 @@
 """Train one interval between two validations again and compare the digests of the states.
 
-The stage train itself does it: it continues a kept state in a folder of its own, or begins there, and is
-stopped after the next validation.
+The stage train itself does it, in a folder of its own, and is stopped after the next validation.
 """
 
 import csv
@@ -53,9 +52,8 @@ def recompute(start: int | None, seed: int) -> None:
     interval = choose(sorted(recorded), checkpoints.kept_states(Path(".runs", fingerprint)), start, seed)
     origin = f"the state {interval.record}" if interval.record else "the initial weights"
     chosen = f" (--seed {seed})" if start is None else ""
-    print(
-        f"recompute: steps {interval.start} to {interval.end} of run {fingerprint}, from {origin}{chosen}", flush=True
-    )
+    steps = f"steps {interval.start} to {interval.end}"
+    print(f"recompute: {steps} of run {fingerprint}, from {origin}{chosen}", flush=True)
     check_start(interval, recorded)
     with tempfile.TemporaryDirectory() as folder:
         again = train_again(interval, fingerprint, Path(folder), is_last=interval.end == max(recorded))
@@ -108,7 +106,12 @@ def train_again(interval: Interval, fingerprint: str, folder: Path, is_last: boo
     run.mkdir(parents=True)
     for kept in interval.record.parent.glob(f"{interval.record.stem}.*") if interval.record else ():
         checkpoints.record_of(run, interval.start).with_suffix(kept.suffix).symlink_to(kept.resolve())
-    stage = start_stage(folder)
+    flags = {"train": TRAIN, "validation": VALIDATION, "models": folder / MODEL.parent, "metrics": folder / METRICS}
+    flags["plots"] = curve.parent
+    command = [sys.executable, "src/train.py", *(f"--{name}={path}" for name, path in flags.items())]
+    environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
+    with open(folder / "errors", "w") as errors:
+        stage = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
     try:
         while stage.poll() is None and interval.end not in read_curve(curve):
             time.sleep(POLL_S)
@@ -119,21 +122,11 @@ def train_again(interval: Interval, fingerprint: str, folder: Path, is_last: boo
         stage.wait()
     again = read_curve(curve)
     if interval.end not in again:
-        *_, last = ["it ended without a word", *(folder / "errors").read_text().splitlines()]
+        *_, last = ["it ended without a message", *(folder / "errors").read_text().splitlines()]
         error = UserError(f"src/train.py failed: {last.removeprefix('error: ')}")
         error.exit_code = max(1, stage.returncode)
         raise error
     return again
-
-
-def start_stage(folder: Path) -> subprocess.Popen:
-    """Start the stage train, with its outputs, its runs and the file `errors` in `folder`."""
-    flags = {"--train": TRAIN, "--validation": VALIDATION}
-    flags |= {f"--{path.name}": folder / path for path in (MODEL.parent, METRICS, PLOTS)}
-    command = [sys.executable, "src/train.py", *(str(word) for flag in flags.items() for word in flag)]
-    environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
-    with open(folder / "errors", "w") as errors:
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
 
 
 def describe(row: dict[str, str] | None) -> str:

@@ -1,7 +1,4 @@
-"""Check that the JSON records of the pipeline fit the files that they describe and were made from.
-
-manifest.json → details.json (selection) → meta.json (tokenizer) → X.json → model.json → details.json (evaluation)
-"""
+"""Which record holds the SHA-256 of which file, and a reader that hashes each file once."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -15,45 +12,45 @@ from tools.common.parameters import flatten
 
 
 class Link(NamedTuple):
-    """An entry of a record, and the file whose SHA-256 it is, or the entry of another record that it repeats."""
+    """A dotted entry of a JSON record, and the file whose SHA-256, or the first digits of it, the entry is."""
 
     record: Path
-    entry: str  # dotted
-    origin: Path
-    origin_entry: str = ""
+    entry: str
+    file: Path
 
 
-SIDECARS = (paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR)
-# Records and the files beside them.
-FILES = [
-    Link(paths.SELECTION_DETAILS, "dropped_sha256", paths.SELECTION / "dropped.parquet"),
-    *(Link(sidecar, "sha256", sidecar.with_suffix(".bin")) for sidecar in SIDECARS),
-    *(Link(paths.MODEL, f"{name}.sha256", paths.MODELS / f"{name}_model_params.pt") for name in ("best", "last")),
-]
-# Records and the records that they were made from.
-ORIGINS = [
+DROPPED = paths.SELECTION / "dropped.parquet"
+BEST, LAST = (paths.MODELS / f"{name}_model_params.pt" for name in ("best", "last"))
+LINKS = [
     Link(paths.SELECTION_DETAILS, "manifest_sha256", paths.MANIFEST),
+    Link(paths.SELECTION_DETAILS, "dropped_sha256", DROPPED),
     Link(paths.TOKENIZER_META, "text.manifest_sha256", paths.MANIFEST),
-    Link(paths.TOKENIZER_META, "text.dropped_sha256", paths.SELECTION_DETAILS, "dropped_sha256"),
-    *(Link(sidecar, "source.manifest_sha256", paths.MANIFEST) for sidecar in SIDECARS),
+    Link(paths.TOKENIZER_META, "text.dropped_sha256", DROPPED),
     *(
-        Link(sidecar, "source.selection.dropped_sha256", paths.SELECTION_DETAILS, "dropped_sha256")
-        for sidecar in SIDECARS
+        Link(tokens.with_suffix(".json"), entry, file or tokens)
+        for tokens in (paths.TRAIN, paths.VALIDATION)
+        for entry, file in (
+            ("sha256", None),
+            ("source.manifest_sha256", paths.MANIFEST),
+            ("source.selection.dropped_sha256", DROPPED),
+            ("tokenizer.sha256", paths.TOKENIZER_META),
+        )
     ),
-    *(Link(sidecar, "tokenizer.sha256", paths.TOKENIZER_META) for sidecar in SIDECARS),
     Link(paths.MODEL, "tokenizer_sha256", paths.TOKENIZER_META),
-    *(Link(paths.MODEL, f"data_sha256.{sidecar.stem}", sidecar, "sha256") for sidecar in SIDECARS),
-    Link(paths.EVALUATION_DETAILS, "weights_sha256", paths.MODEL, "best.sha256"),  # the first digits
+    Link(paths.MODEL, "data_sha256.train", paths.TRAIN),
+    Link(paths.MODEL, "data_sha256.validation", paths.VALIDATION),
+    Link(paths.MODEL, "best.sha256", BEST),
+    Link(paths.MODEL, "last.sha256", LAST),
+    Link(paths.EVALUATION_DETAILS, "weights_sha256", BEST),
 ]
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
+    """The result of one check: `fault` says what is wrong, `advice` what to do. Advice without a fault is a note."""
 
     subject: str
-    fault: str | None = None  # a clause that says what is wrong
-    blamed: tuple[Path, ...] = ()  # files that can be at fault; the one that was made from the others is last
-    advice: str = ""  # a clause that says what to do; without a fault it is a note
+    fault: str | None = None
+    advice: str = ""
 
 
 class Digest(NamedTuple):
@@ -96,23 +93,18 @@ class Digests:
         return Digest(md5.hexdigest(), sha256.hexdigest())
 
 
-def check_links(links: list[Link], digests: Digests) -> Iterator[Finding]:
-    """Check the links whose record and origin exist; report a damaged record once."""
-    records: dict[Path, dict] = {}
-    for path in dict.fromkeys(
-        path for link in links for path in (link.record, link.origin if link.origin_entry else None)
-    ):
-        if path and path.exists():
-            try:
-                records[path] = flatten(read_json(path))
-            except (IntegrityError, OSError):
-                yield Finding(str(path), "cannot be read as a JSON object", (path,))
-    for record, entry, origin, origin_entry in links:
-        recorded = records.get(record, {}).get(entry)
-        is_missing = origin not in records if origin_entry else origin.suffix == ".json" and not origin.exists()
-        if recorded is None or is_missing:  # a downloaded vocabulary records no text
-            continue
-        sha256 = records[origin].get(origin_entry) if origin_entry else digests.of(origin).sha256
-        is_same = str(recorded) == str(sha256)[: len(str(recorded))]
-        fault = None if is_same else f"{entry} is {recorded}, that of {origin} is {sha256}"
-        yield Finding(f"{record} (from {origin})", fault, (origin, record))
+def check_link(link: Link, digests: Digests, advice: str) -> Iterator[Finding]:
+    """Check the file against the entry; yield nothing without the entry: a downloaded vocabulary records no text."""
+    subject = f"{link.record} (from {link.file})"
+    try:
+        recorded = flatten(read_json(link.record)).get(link.entry) if link.record.exists() else None
+    except (IntegrityError, OSError):
+        yield Finding(subject, "cannot be read as a JSON object", advice)
+        return
+    if recorded is None:
+        return
+    sha256 = digests.of(link.file).sha256
+    if sha256.startswith(str(recorded)):
+        yield Finding(subject)
+    else:
+        yield Finding(subject, f"{link.entry} is {recorded}, that of {link.file} is {sha256}", advice)
