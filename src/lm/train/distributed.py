@@ -1,4 +1,9 @@
-"""How the ranks of a run find each other, start their process group, and leave it together."""
+"""How the ranks of a run find each other, start their process group, and leave it together.
+
+The main rank takes the locks, not the process that started the ranks: torchrun and srun start them on several hosts
+without a parent of ours, and a parent that is killed would give up its lock while its ranks still write. So the other
+ranks wait until the main rank has the locks and says whether there is anything to train.
+"""
 
 import contextlib
 import os
