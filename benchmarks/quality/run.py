@@ -8,6 +8,8 @@ Without --folder, every stage but `plot` runs in a temporary folder with the par
 """
 
 import argparse
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -44,6 +46,13 @@ def describe(folder: Path) -> dict:
     }
 
 
+def generate(folder: Path, prompt: str, max_new_tokens: int) -> dict:
+    """Return a prompt and what `python src generate` prints for it."""
+    command = [sys.executable, "src", "generate", prompt, "--max_new_tokens", str(max_new_tokens)]
+    done = subprocess.run(command, cwd=folder, check=True, text=True, stdout=subprocess.PIPE)
+    return {"prompt": prompt, "text": done.stdout}
+
+
 def main() -> None:
     """Record the run that the command line names."""
     parser = argparse.ArgumentParser(description="Record a run of the pipeline.")
@@ -53,6 +62,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix=f"{args.name}-") as temporary:
         found = describe(args.folder or run_pipeline(Path(temporary), read_values(args.set)))
+    if args.folder:
+        found["generated"] = generate(args.folder, "#include <", max_new_tokens=30)
     write_json(RESULTS / f"{args.name}.json", found)
 
 

@@ -16,8 +16,9 @@ from support.workspace import Workspace
 
 BENCHMARKS, RESULTS, SRC = ROOT / "benchmarks", ROOT / "benchmarks" / "results", ROOT / "src"
 STAGES = yaml.safe_load((BENCHMARKS / "dvc.yaml").read_text())["stages"]
-STAGES |= {f"run@{name}": STAGES["run"]["do"] for name in STAGES["run"]["foreach"]}
-del STAGES["run"]
+for group in ("run", "experiment"):
+    STAGES |= {f"{group}@{name}": STAGES[group]["do"] for name in STAGES[group]["foreach"]}
+    del STAGES[group]
 SCRIPTS = sorted([*BENCHMARKS.glob("speed/*.py"), *BENCHMARKS.glob("quality/*.py"), BENCHMARKS / "pages.py"])
 PYTHONPATH = os.pathsep.join(str(path) for path in (SRC, BENCHMARKS, BENCHMARKS / "speed", BENCHMARKS / "quality"))
 
@@ -37,10 +38,10 @@ QUOTES = {
         "{torture/hostile_files[refused]:,} were refused and {torture/hostile_files[read]:,} were read",
         "{torture/hostile_files[lost]} did anything else",
     ],
-    "docs/troubleshooting.md": [
+    "docs/reproducibility.md": [
         "{torture/crash_states[states]:,} states of the disk",
         "{torture/failing_calls[faults]:,} faults | {torture/failing_calls[unnoticed]} stages gave the right bytes",
-        "{torture/failing_calls[refused]:,} ended in one sentence",
+        "{torture/failing_calls[refused]:,} ended with an error message",
         "{torture/signal_moments[moments]} moments | {torture/signal_moments[recorded whole]} stages were recorded",
         "{torture/concurrency[killed]} processes killed | {torture/concurrency[experiments]} recorded experiments",
         "{torture/long_life[steps]:,} steps | the same bytes",
@@ -51,8 +52,6 @@ QUOTES = {
         "{near_duplicates[planted][C files][1 % of the words changed][recall][0.85]:.0f/%} % of the copies with 1 %",
         "{near_duplicates[stages][1][cpu_seconds]:.0f} seconds and {near_duplicates[stages][1][peak_rss_gib]:.2f} GiB",
         "{near_duplicates[stages][1][utf8_bytes]:.1f/GB} GB of text in {near_duplicates[stages][1][documents]:,} doc",
-        "took {large_audit[measured][cpu_seconds]:.1f/min} minutes of a core",
-        "{large_audit[measured][peak_resident_bytes]:.0f/MB} MB of memory",
     ],
     "docs/distributed.md": [
         "a batch takes {large_corpus[batches][1 TB][batch_ms][median]:.1f} ms",
@@ -145,7 +144,11 @@ def test_the_last_recipe_is_that_of_the_parameters():
 
 
 def test_every_result_has_a_stage_or_a_row_of_a_settled_question():
-    outs = {next(iter(out)).replace("${key}", name[4:]) for name, stage in STAGES.items() for out in stage["outs"]}
+    outs = {
+        next(iter(out)).replace("${key}", name.partition("@")[2])
+        for name, stage in STAGES.items()
+        for out in stage["outs"]
+    }
     log = (BENCHMARKS / "LOG.md").read_text(encoding="utf-8")
     files = [path.relative_to(BENCHMARKS).as_posix() for path in RESULTS.iterdir()]
     assert [file for file in files if file not in outs and f"`{file}`" not in log] == []
