@@ -64,32 +64,19 @@ def sample() -> str:
     return "\n".join(["```text output", found["text"].rstrip(), "```"])
 
 
-def first_experiment() -> str:
-    """README: what `dvc metrics diff` and `python src compare` print; of the latter the verdict."""
-    if not (RESULTS / "first_experiment.json").exists():
+def experiment(name: str, with_metrics: bool = True) -> str:
+    """README: of what `dvc metrics diff` and `python src compare` print, the lines that say whether two runs differ."""
+    if not (RESULTS / f"{name}.json").exists():
         return ""
-    found = read("first_experiment")
-    difference = found["printed"]["dvc metrics diff"].rstrip()
-    where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, this"
-    taken = f"{where} took {found['seconds'] / 60:.1f} minutes and printed, shortened:"
-    return "\n".join([taken, "", "```text output", difference, "", *verdict(found), "```"])
-
-
-def second_experiment() -> str:
-    """README: how long it took, and the verdict."""
-    if not (RESULTS / "second_experiment.json").exists():
-        return ""
-    found = read("second_experiment")
-    taken = f"It took {found['seconds'] / 60:.1f} minutes, and the effect is clear:"
-    return "\n".join([taken, "", "```text output", *verdict(found), "```"])
-
-
-def verdict(found: dict) -> list[str]:
-    """Return the lines of `python src compare` that say whether two runs differ, and what could explain it."""
-    report = found["printed"]["python src compare main workspace"]
+    found = read(name)
+    metrics, report = found["printed"].values()
     heading, noise, said = report[report.index("\n## ") + 1 :].split("\n\n")[:3]
-    lines = [line for line in said.splitlines() if line.startswith("- Documents:") or "differs" in line]
-    return [heading, *(line for line in noise.splitlines()[:3] if not line.startswith("|-")), *lines]
+    noise = [line for line in noise.splitlines()[:3] if not line.startswith("|-")]
+    said = [line for line in said.splitlines() if line.startswith("- Documents:") or "differs" in line]
+    where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
+    taken = f"{where} took {found['seconds'] / 60:.1f} minutes. This is what the commands print, shortened:"
+    metrics = [metrics.rstrip(), ""] if with_metrics else []
+    return "\n".join([taken, "", "```text output", *metrics, heading, *noise, *said, "```"])
 
 
 def results() -> str:
@@ -309,9 +296,8 @@ def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
 
 
 FRAGMENTS: dict[str, Callable[[], str]] = {
-    "default-run": default_run, "sample": sample, "first-experiment": first_experiment,
-    "second-experiment": second_experiment, "results": results, "speed": speed,
-    "speeds": speeds, "step": step, "time-to-loss": time_curve, "records": records, "default-data": default_data,
+    "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
+    "second-experiment": lambda: experiment("second_experiment", False), "results": results, "speed": speed, "speeds": speeds, "step": step, "time-to-loss": time_curve, "records": records, "default-data": default_data,
     "default-evaluation": default_evaluation, "rounding": rounding, "processors": processors,
 }  # fmt: skip
 
