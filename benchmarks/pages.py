@@ -297,8 +297,10 @@ def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
 
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
-    "second-experiment": lambda: experiment("second_experiment", False), "results": results, "speed": speed, "speeds": speeds, "step": step, "time-to-loss": time_curve, "records": records, "default-data": default_data,
-    "default-evaluation": default_evaluation, "rounding": rounding, "processors": processors,
+    "second-experiment": lambda: experiment("second_experiment", with_metrics=False), "results": results,
+    "speed": speed, "speeds": speeds, "step": step, "time-to-loss": time_curve, "records": records,
+    "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding,
+    "processors": processors,
 }  # fmt: skip
 
 
