@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, command
-from lm.core.files import atomic_folder, output_lock, read_json, sha256_file, write_json
+from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, sha256_file, write_json
 from lm.text.documents import Dropped, iter_texts, parts_of, read_manifest
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
 from lm.text.selection import DETAILS, add_up, describe_selection, read_dropped
@@ -38,7 +38,6 @@ DUPLICATES = pa.schema([("split", pa.string()), ("document", pa.int64())] + [(ki
 CONTAMINATION = pa.schema(
     [("document", pa.int64()), ("tokens", pa.int64()), ("leaked_fraction", pa.float64()), ("utf8_bytes", pa.int64())]
 )
-PARQUET = {"compression": "none", "write_page_checksum": True}
 
 
 def iter_documents(raw: Path, dropped: Dropped, tokens: TokenFile) -> Iterator[str]:

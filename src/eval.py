@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import torch
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
-from lm.core.files import atomic_folder, output_lock, read_json, write_csv, write_json, write_text
+from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import Range, at_least, read_section
 from lm.evaluate.documents import loss_by_position, make_details, mark_selection, part_of_documents, sum_by_document
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
@@ -121,11 +121,6 @@ def describe(details: dict) -> str:
     return f"validation: {loss} (standard error {se:.4f} over {documents} documents)"
 
 
-def write_table(path: Path, columns: dict[str, np.ndarray]) -> None:
-    """Write columns of equal length as a parquet file."""
-    pq.write_table(pa.table(columns), path, compression="none", write_page_checksum=True)
-
-
 def parse_paths(argv: list[str]) -> argparse.Namespace:
     """Return the paths of the inputs and outputs."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -187,7 +182,7 @@ def main(argv: list[str]) -> None:
         details |= {"samples": summarize_samples(measures)}
 
         # Write everything.
-        write_table(evaluation / "document_losses.parquet", documents)
+        pq.write_table(pa.table(documents), evaluation / "document_losses.parquet", **PARQUET)
         write_text(evaluation / "samples.md", to_markdown(samples, measures, settings))
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)

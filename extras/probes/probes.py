@@ -25,7 +25,7 @@ from extras.probes.page import render
 from extras.probes.paired_accuracy import compare_pairs
 from extras.probes.phenomena import derive_stories, split_by_phenomenon
 from lm.core.errors import IntegrityError, ParamsError, command
-from lm.core.files import atomic_folder, output_lock, read_json, write_json, write_text
+from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_json, write_text
 from lm.model.device import keep_freed_memory, pick_device
 from lm.model.score import score_tokens
 from lm.model.threads import ThreadTuner
@@ -103,6 +103,6 @@ def main(argv: list[str]) -> None:
 
     with output_lock(args.out), atomic_folder(args.out) as folder:
         write_json(folder / "details.json", details)
-        pq.write_table(pairs, folder / PAIRS, compression="none", write_page_checksum=True)
+        pq.write_table(pairs, folder / PAIRS, **PARQUET)
         write_text(folder / "index.html", render(details, excerpts, args.against))
     print(f"{args.out / 'index.html'}: open it in a browser")

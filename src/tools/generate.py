@@ -5,7 +5,6 @@ python src generate "Once upon a time" --temperature 0.8 --seed 1 --num_samples 
 
 import argparse
 import itertools
-import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -21,24 +20,10 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.threads import ThreadTuner
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer, well_formed
-from tools.common.arguments import tool_parser
+from tools.common.arguments import count, finite, tool_parser
 from tools.common.paths import MODELS, TOKENIZER
 
 UNFINISHED = "\ufffd"  # decoded in place of a character whose bytes are incomplete
-
-
-def whole(text: str) -> int:
-    """Parse a count or a seed."""
-    if not 0 <= (number := int(text)) < 2**62:
-        raise argparse.ArgumentTypeError(f"is {text}, needed: a whole number from 0 on")
-    return number
-
-
-def finite(text: str) -> float:
-    """Parse a finite number."""
-    if not math.isfinite(number := float(text)):
-        raise argparse.ArgumentTypeError(f"is {text}, needed: a finite number")
-    return number
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -49,12 +34,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--models", type=Path, default=MODELS, help=f"folder of the model ({MODELS})")
     add("--tokenizer", type=Path, default=TOKENIZER, help=f"tokenizer folder ({TOKENIZER})")
     add("--temperature", type=finite, default=0.8, help="0: always the likeliest token (0.8)")
-    add("--top_k", type=whole, default=50, help="sample from the k likeliest tokens; 0: from all (50)")
+    add("--top_k", type=count, default=50, help="sample from the k likeliest tokens; 0: from all (50)")
     add("--top_p", type=finite, help="sample from the fewest tokens that reach this probability")
     add("--min_p", type=finite, help="drop tokens below min_p times the highest probability")
-    add("--seed", type=whole, default=1, help="seed of the first sample; each next one adds 1 (1)")
-    add("--num_samples", type=whole, default=1, help="number of continuations (1)")
-    add("--max_new_tokens", type=whole, default=256, help="tokens to generate at most (256)")
+    add("--seed", type=count, default=1, help="seed of the first sample; each next one adds 1 (1)")
+    add("--num_samples", type=count, default=1, help="number of continuations (1)")
+    add("--max_new_tokens", type=count, default=256, help="tokens to generate at most (256)")
     add("--no_cache", action="store_true", help="recompute the whole text for each token")
     return parser.parse_args(argv)
 

@@ -10,14 +10,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 from lm.core.errors import EnvironmentFailure, IntegrityError, command
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
-from tools.common.paths import LOCK, MODEL, PACKAGES
+from tools.common.environment import versions
+from tools.common.paths import LOCK, MODEL
 
 
 def run(*arguments: str | Path, folder: Path) -> str:
@@ -67,7 +67,8 @@ def main(argv: list[str]) -> None:
             hashes.append(output_hashes(clone / LOCK))
         computed_on = read_json(clone / MODEL)["segments"]
     outputs = compare(hashes[0], hashes[1], committed)
-    made_with = {"python": sys.version.split()[0], "packages": {name: version(name) for name in PACKAGES}}
+    packages = versions()
+    made_with = {"python": packages.pop("python"), "packages": packages}
     write_json(args.out, {"commit": head, **made_with, "computed_on": computed_on, "outputs": outputs})
     for key, whose in (("same_in_both_runs", "two runs of it"), ("same_as_committed", "its runs and its dvc.lock")):
         if different := [path for path, same in outputs.items() if not same[key]]:

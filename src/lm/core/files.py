@@ -19,6 +19,9 @@ import psutil
 from lm.core import parent
 from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError, Interrupted
 
+# Every parquet file is written so: equal tables have equal bytes, and damage is found when it is read.
+PARQUET = {"compression": "none", "write_page_checksum": True}
+
 
 @contextlib.contextmanager
 def atomic_write(path: Path | str) -> Iterator[BinaryIO]:

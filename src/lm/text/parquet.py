@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm.core.errors import DataError
-from lm.core.files import sha256_file
+from lm.core.files import PARQUET, sha256_file
 
 # Row groups are read whole, so these sizes bound memory; each group and batch costs some time.
 GROUP_CHARS, ROW_CHARS = 4_000_000, 100  # characters per group; each row counts ROW_CHARS more
@@ -28,8 +28,7 @@ def write_documents(
     schema = pa.schema(fields[:1] if surprisal_bits is None else fields)
     rows = zip(texts, repeat(None) if surprisal_bits is None else surprisal_bits, strict=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-    with pq.ParquetWriter(path, schema, write_page_checksum=True, **options) as writer:
+    with pq.ParquetWriter(path, schema, use_dictionary=False, write_statistics=False, **PARQUET) as writer:
         for group in _row_groups(rows):
             columns = list(zip(*group, strict=True))[: len(schema)]
             writer.write_table(pa.table([list(values) for values in columns], schema=schema))

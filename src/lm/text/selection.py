@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm.core.errors import MEND, IntegrityError
-from lm.core.files import check_types, read_json, sha256_file, sha256_json, write_json
+from lm.core.files import PARQUET, check_types, read_json, sha256_file, sha256_json, write_json
 from lm.text.documents import MANIFEST, Dropped, iter_rows, parts_of
 from lm.text.duplicates import digest
 from lm.text.rules import KEPT, RULES, Selection, first_broken_rules
@@ -165,7 +165,7 @@ def write_selection(folder: Path, raw: Path, marks: Marks | None, details: dict)
 
 def _write_dropped(path: Path, marks: Marks | None) -> None:
     """Write a row for each dropped document, split by split."""
-    with pq.ParquetWriter(path, SCHEMA, compression="none", write_page_checksum=True) as writer:
+    with pq.ParquetWriter(path, SCHEMA, **PARQUET) as writer:
         if marks is None:
             return
         for index in range(len(marks.sources)):

@@ -13,6 +13,20 @@ def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
                                    allow_abbrev=False)  # fmt: skip
 
 
+def count(text: str) -> int:
+    """Parse a count, a step or a seed."""
+    if not 0 <= (number := int(text)) < 2**62:
+        raise argparse.ArgumentTypeError(f"is {text}, needed: a whole number from 0 on")
+    return number
+
+
+def finite(text: str) -> float:
+    """Parse a finite number."""
+    if not math.isfinite(number := float(text)):
+        raise argparse.ArgumentTypeError(f"is {text}, needed: a finite number")
+    return number
+
+
 def add_resampling(parser: argparse.ArgumentParser, resamples: int, of: str) -> None:
     """Add --confidence, --resamples and --seed; `of` names what is resampled, `resamples` is the default."""
     parser.add_argument("--confidence", type=float, default=0.95, help="confidence of the intervals (0.95)")

@@ -1,4 +1,4 @@
-"""Paths of the pipeline's files as in dvc.yaml, and the packages that a result depends on."""
+"""Paths of the pipeline's files as in dvc.yaml."""
 
 from pathlib import Path
 
@@ -15,5 +15,3 @@ TRAIN_SIDECAR, VALIDATION_SIDECAR = TRAIN.with_suffix(".json"), VALIDATION.with_
 SELECTION_DETAILS, EVALUATION_DETAILS = (folder / "details.json" for folder in (SELECTION, EVALUATION))
 DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.md"
 DATA_METRICS, TRAIN_METRICS, EVAL_METRICS = (METRICS / f"{name}.json" for name in ("data", "train", "eval"))
-
-PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow", "matplotlib", "dvc")

@@ -3,7 +3,6 @@
 import argparse
 import math
 import re
-import subprocess
 from pathlib import Path
 
 import yaml
@@ -14,6 +13,7 @@ from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
 from lm.text.documents import parts_of
 from tools.common import paths
+from tools.common.environment import git
 from tools.common.tables import render, table
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
@@ -134,14 +134,6 @@ def committed(record: dict) -> dict[str, str | None]:
     if not (is_ours and git("status", "--porcelain", "--", *map(str, TRACKED)) == ""):
         return {"commit": None, "repository": None}
     return {"commit": git("rev-parse", "HEAD"), "repository": public_url(git("remote", "get-url", "origin") or "")}
-
-
-def git(*words: str) -> str | None:
-    """Return what a command of git prints, or None if it fails."""
-    try:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def public_url(url: str) -> str | None:

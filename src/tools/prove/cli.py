@@ -9,7 +9,6 @@ differ, the first operation that does is named: of the first step, or the steps 
 Exit status 4 if they differ.
 """
 
-import platform
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from lm.core.files import read_json, write_json
 from lm.model import device as machine
 from lm.model.threads import ThreadTuner
 from tools.common.arguments import tool_parser
+from tools.common.environment import processor
 from tools.prove.golden_run import RUNS, train
 
 GOLDEN = Path("metrics/golden_bits.json")
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
     args = parser.parse_args(argv)
     if reason := machine.portability_problem():
-        raise EnvironmentFailure(f"this machine has bits of its own: {reason}")
+        raise EnvironmentFailure(f"this machine cannot compute the committed bits: {reason}")
     if args.threads:
         torch.set_num_threads(args.threads)
     cores = ThreadTuner(adapts=args.threads is None and args.record is None)  # a record names the threads
@@ -75,18 +75,6 @@ def first_difference(found: dict, golden: dict) -> str | None:
             return f"the first step has the committed bits, and the weights part between steps {before} and {step}"
         before = step
     return None
-
-
-def processor() -> str:
-    """Return the name of the processor, with family and model where Linux tells them: "AMD EPYC" is several."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    name = found.get("model name", platform.machine())
-    numbers = [f"{word} {found[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in found]
-    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def add_processor(seen: list[dict], run: str, digest: str, how: str) -> list[dict]:

@@ -10,9 +10,6 @@ as during the next run, is left out, and a line says so.
 import base64
 import json
 import re
-import subprocess
-import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import jinja2
@@ -25,6 +22,7 @@ from lm.core.params import read_yaml
 from lm.tokens.tokenfile import TokenFile, entropy_per_token
 from tools.common import paths
 from tools.common.arguments import tool_parser
+from tools.common.environment import git, versions
 from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.timing import read_timing
 
@@ -72,9 +70,8 @@ def gather() -> dict:
         "parameters": parameters(params, presets),
         "hashes": hashes(model),
         "segments": model.get("segments", []),
-        "versions": [("commit", commit()), ("python", sys.version.split()[0]),
-                     *((name, version(name)) for name in paths.PACKAGES)],
-    }  # fmt: skip
+        "versions": [("commit", commit()), *versions().items()],
+    }
 
 
 def pictures(is_evaluated: bool) -> list[dict]:
@@ -129,12 +126,8 @@ def hashes(model: dict) -> list[tuple[str, str]]:
 
 def commit() -> str:
     """Return HEAD and the number of files that differ from it."""
-    try:
-        head, changes = (
-            subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-        )
-    except (OSError, subprocess.CalledProcessError):
+    head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    if head is None or changes is None:
         return "unknown: this folder is not in a git repository with a commit"
     num_files = len(changes.splitlines())
     return f"{head}, {f'{num_files} files differ' if num_files else 'clean'}"
