@@ -107,7 +107,7 @@ def test_scoring_with_different_context_is_reported(name):
 
 def test_few_and_dominating_documents_and_lengths_that_matter_are_reported():
     a, b = run("a"), run("b", shift=-0.05, params={"p": 1})
-    assert "Few documents carry these figures: all 40 weigh as much as " in text_of([a, b])
+    assert "Few documents: the 40 count like " in text_of([a, b])
     sizes = np.full(40, 1000)
     equal = [dataclasses.replace(r, utf8_bytes=sizes, selection_bytes=sizes // 4) for r in (a, b)]
     text = text_of(equal)
@@ -122,7 +122,7 @@ def test_few_and_dominating_documents_and_lengths_that_matter_are_reported():
 
 def test_the_figure_of_the_baseline_has_an_interval():
     text = text_of([run("a"), run("b", params={"p": 1})])
-    assert re.search(r"`a` itself has \d\.\d{3} bits per byte, 95 % interval \d\.\d{3} to \d\.\d{3}: wider", text)
+    assert re.search(r"`a` itself has \d\.\d{3} bits per byte, 95 % interval \d\.\d{3} to \d\.\d{3}\. That", text)
 
 
 # Text that selected no model.

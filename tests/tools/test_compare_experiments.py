@@ -117,7 +117,7 @@ def test_two_seeds_of_one_configuration_differ_by_noise(compare):
     status, output, _ = compare("base", "seed2")
     assert status == 0
     assert re.search(r"\| train\.seed +\| +1 \| +2 \|", output)
-    assert "this difference is noise of seed or machine" in output
+    assert "this difference comes from the seed or the machine" in output
 
 
 def test_a_run_and_its_copy_in_the_workspace_are_identical(compare):

@@ -15,6 +15,7 @@ import contextlib
 import csv
 import hashlib
 import io
+import math
 import re
 import tempfile
 from collections import Counter
@@ -28,17 +29,17 @@ from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
-from tools.common.arguments import add_resampling, check_resampling, tool_parser
+from tools.common.arguments import add_resampling, check_resampling, count, tool_parser
 from tools.common.excerpt import beginning
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.revisions import Revision, left_out, matching, refuse_other_text
 from tools.common.timing import read_timing
-from tools.compare.report import csv_rows, draw_comparisons, report
+from tools.compare.report import draw_comparisons, report
 from tools.compare.runs import Group, Run, compare_groups, group_by_seed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-NOT_CAUSES = {"stages": ("resolve", "fetch", "select", "audit", "plot"), "paths": ("data/models", "data/audit")}
+NOT_CAUSES = ("resolve", "fetch", "select", "audit", "plot"), ("data/models", "data/audit")  # stages, paths
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -48,7 +49,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "names", nargs="+", metavar="NAME", help="two or more experiments, patterns, git revisions, or workspace"
     )
     parser.add_argument("--out", type=Path, help="the Markdown file (comparisons/A-vs-B.md, which git ignores)")
-    parser.add_argument("--documents", type=int, default=10, help="documents that changed most to list (10)")
+    parser.add_argument("--documents", type=count, default=10, help="documents that changed most to list (10)")
     add_resampling(parser, 1999, "documents")
     args = parser.parse_args(argv)
     check_resampling(args)
@@ -56,8 +57,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args.names = matching(args.names)
     if len(args.names) < 2:
         raise ParamsError(f"{given}: needed: at least two different runs")
-    if args.documents < 0:
-        raise ParamsError(f"--documents is {args.documents}, needed: at least 0")
     more = f"-and-{len(args.names) - 2}-more" if len(args.names) > 2 else ""
     name = re.sub(r"[^\w.~-]+", "-", f"{args.names[0]}-vs-{args.names[1]}{more}")
     args.out = args.out or Path("comparisons", f"{name}.md")
@@ -75,14 +74,13 @@ def read_run(revision: Revision) -> Run:
         raise IntegrityError(
             f"{revision.name}: {DOCUMENT_LOSSES} holds losses that are not finite; run `dvc repro -f eval`"
         )
-    inputs = revision.hashes("deps", leave_out=NOT_CAUSES["stages"])
+    stages, paths = NOT_CAUSES
+    inputs = {path: md5 for path, md5 in revision.hashes("deps", leave_out=stages).items() if path not in paths}
     figures = [results["last"]["tokens_seen"], results["best"]["tokens_seen"], results["training"]["parameters"]]
     return Run(
         revision.name, np.arange(len(columns["nats"])), columns["nats"], columns["utf8_bytes"],
         columns.get("selection_nats"), columns.get("selection_bytes"), columns.get("part"),
-        preset_names_left_out(revision.params()),
-        {path: md5 for path, md5 in inputs.items() if path not in NOT_CAUSES["paths"]},
-        [*figures, read_timing(results).get("train_seconds")],
+        preset_names_left_out(revision.params()), inputs, [*figures, read_timing(results).get("train_seconds")],
         list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
     )  # fmt: skip
 
@@ -140,7 +138,9 @@ def main(argv: list[str]) -> None:
     lines = report(groups, comparisons, begins, args.documents, percent, totals)
     picture, table = args.out.with_suffix(".png"), args.out.with_suffix(".csv")
     draw_comparisons(picture, comparisons, percent)
-    write_csv(table, *csv_rows(groups))
+    names, sizes = ["document", "utf8_bytes", *(group.name for group in groups)], runs[0].utf8_bytes
+    columns = [runs[0].numbers, sizes, *(group.nats / math.log(2) / sizes for group in groups)]
+    write_csv(table, names, list(zip(*(column.tolist() for column in columns), strict=True)))
     write_text(args.out, "\n".join([*lines, f"![Difference of each document]({picture.name})", ""]))
     print("\n".join(lines))
     print(f"written: {args.out}, {picture.name}, {table.name}")

@@ -1,4 +1,4 @@
-"""The report of a comparison: Markdown, a picture, and the rows of its CSV file."""
+"""The report of a comparison as Markdown, and its picture."""
 
 import functools
 import itertools
@@ -6,17 +6,17 @@ import math
 from pathlib import Path
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
 from lm.plots import BLUE, GREY, ORANGE, figure_of, save_png
 from tools.common.statistics import bits_per_byte
 from tools.common.tables import render, table
-from tools.compare.runs import Comparison, Group, common_sources, same_until, what_differs
+from tools.compare.runs import SEED, Comparison, Group, common_sources, same_until, what_differs
 
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
 GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"]
-FIGURES = ["Δ bits per byte", "standard error", "{} interval", "p"]
+SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 FEW_DOCUMENTS = 30  # effective number below which the report warns
 CORRELATED = 0.3  # with the log of the length, from which the report warns
 ALL_MARKS, SMALLEST_MARK = 5000, 4  # areas in square points
@@ -32,21 +32,19 @@ def report(
     `begins`: position of a document → its first characters; `totals`: documents of each run by its name, if they were
     evaluated on different ones and those in common are compared.
     """
-    run_rows = [
-        [run.name, run.params["train.seed"], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
-         *("–" if value is None else f"{value:,.0f}" for value in run.figures)]
-        for group in groups for run in group.runs
-    ]  # fmt: skip
-    group_rows = [
-        [group.name, len(group.runs), f"{group.bits_per_byte.mean():.4f}",
-         f"± {group.bits_per_byte.std(ddof=1):.4f}" if len(group.runs) > 1 else "unknown"]
-        for group in groups
-    ]  # fmt: skip
+    run_rows = []
+    for run in (run for group in groups for run in group.runs):
+        figures = ("–" if value is None else f"{value:,.0f}" for value in run.figures)
+        run_rows.append([run.name, run.params[SEED], rate(run.nats, run.utf8_bytes), *figures])
+    group_rows = []
+    for group in groups:
+        deviation = f"± {group.bits_per_byte.std(ddof=1):.4f}" if len(group.runs) > 1 else "unknown"
+        group_rows.append([group.name, len(group.runs), f"{group.bits_per_byte.mean():.4f}", deviation])
     several, sizes = any(len(group.runs) > 1 for group in groups), comparisons[0].sizes
     return render(
         Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=percent, totals=totals,
         runs=table(RUN_COLUMNS, run_rows), groups=several and table(GROUP_COLUMNS, group_rows),
-        sections=(section(comparison, begins, num_listed, percent) for comparison in comparisons),
+        sections=[section(comparison, begins, num_listed, percent) for comparison in comparisons],
         num_documents=len(sizes), num_bytes=int(sizes.sum()), effective_documents=effective_documents(sizes),
         few_documents=FEW_DOCUMENTS, baseline=comparisons[0].baseline,
     )  # fmt: skip
@@ -55,42 +53,45 @@ def report(
 def section(comparison: Comparison, begins: dict[int, str], num_listed: int, percent: str) -> dict:
     """Return what the template shows of one comparison: tables as text, and the conditions of its sentences."""
     a, b, seeds, sizes = comparison.a, comparison.b, comparison.seeds, comparison.sizes
-    figures = [column.format(percent) for column in FIGURES]
-    noise = [[f"documents, all {len(sizes)}", *cells(comparison.documents)]]
+    figures = ["Δ bits per byte", "standard error", f"{percent} interval", "p"]
+    noise = {f"documents, all {len(sizes)}": comparison.documents}
     if comparison.unseen:
-        text = f"documents, the {100 * comparison.unseen_fraction:.0f} % of their text that selected no model"
-        noise.append([text, *cells(comparison.unseen)])
+        fraction = f"{100 * comparison.unseen_fraction:.0f} %"
+        noise[f"documents, the {fraction} of their text that selected no model"] = comparison.unseen
     if seeds.se is not None:
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
-        noise.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})", *cells(seeds)])
+        noise[f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})"] = seeds
     sources = [
-        [name, f"{own.sum():,}", *(f"{bits_per_byte(group.nats[own], sizes[own]):.4f}" for group in (a, b)),
+        [name, f"{own.sum():,}", *(rate(group.nats[own], sizes[own]) for group in (a, b)),
          *cells(comparison.sources[name])]
         for name, own in common_sources(a.runs + b.runs).items()
     ]  # fmt: skip
     documents = []
     for i in comparison.most_changed(num_listed):
         rates = [group.nats[i] / math.log(2) / sizes[i] for group in (a, b)]
-        documents.append([f"{a.runs[0].numbers[i]}: `{begins[int(i)]}`", f"{sizes[i]:,}",
-                          *(f"{rate:.4f}" for rate in rates), f"{rates[1] - rates[0]:+.4f}",
-                          f"{comparison.bits[i]:+,.0f}"])  # fmt: skip
+        numbers = (f"{rates[0]:.4f}", f"{rates[1]:.4f}", f"{rates[1] - rates[0]:+.4f}", f"{comparison.bits[i]:+,.0f}")
+        documents.append([f"{a.runs[0].numbers[i]}: `{begins[int(i)]}`", f"{sizes[i]:,}", *numbers])
     different = what_differs(a, b)
-    scored_by = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}
+    pairs = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
     return {
-        "noise": table(["noise from", *figures], noise),
+        "comparison": comparison,
+        "noise": table(["noise from", *figures], [[name, *cells(each)] for name, each in noise.items()]),
         "sources": sources and table(["source", "documents", a.name, b.name, *figures], sources),
         "different": different and table(["what differs", a.name, b.name], different),
-        "documents": table(["document that changed most", "bytes", a.name, b.name, FIGURES[0], "Δ bits"], documents),
-        "comparison": comparison,
-        "same_bits": [
-            (x.name, y.name, said) for x, y in itertools.product(a.runs, b.runs) if (said := same_until(x, y))
-        ],
+        "documents": table(["document that changed most", "bytes", a.name, b.name, figures[0], "Δ bits"], documents),
+        "same_bits": [pair for pair in pairs if pair[2]],
         "same_configuration": a.runs[0].configuration == b.runs[0].configuration,
         "single_runs": " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1),
-        "scoring": sorted({name for name, *_ in different} & scored_by),
+        "scoring": sorted({name for name, *_ in different} & SCORED_BY),
         "dominating": dominating(comparison),
+        "rate_of_a": rate(a.nats, sizes),
         "correlation": length_correlation(comparison),
     }
+
+
+def rate(nats: np.ndarray, sizes: np.ndarray) -> str:
+    """Return bits per byte as text."""
+    return f"{bits_per_byte(nats, sizes):.4f}"
 
 
 def cells(difference: Estimate) -> list[str]:
@@ -107,11 +108,9 @@ def dominating(comparison: Comparison) -> list[dict]:
     for position, fraction in dominating_documents(sizes).items():
         rest = np.arange(len(sizes)) != position
         if rest.any():
-            documents.append({
-                "number": comparison.a.runs[0].numbers[position], "fraction": fraction,
-                "all": bits_per_byte(nats, sizes), "without": bits_per_byte(nats[rest], sizes[rest]),
-                "difference": comparison.bits[rest].sum() / sizes[rest].sum(),
-            })  # fmt: skip
+            number, without = comparison.a.runs[0].numbers[position], rate(nats[rest], sizes[rest])
+            difference = comparison.bits[rest].sum() / sizes[rest].sum()
+            documents.append({"number": number, "fraction": fraction, "without": without, "difference": difference})
     return documents
 
 
@@ -125,16 +124,8 @@ def length_correlation(comparison: Comparison) -> float | None:
     return correlation if abs(correlation) > max(CORRELATED, 2 / math.sqrt(len(rates))) else None
 
 
-def csv_rows(groups: list[Group]) -> tuple[list[str], list[tuple]]:
-    """Return columns, and a row for each document: its number, bytes and bits per byte under each group."""
-    first = groups[0].runs[0]
-    columns = [first.numbers, first.utf8_bytes, *(group.nats / math.log(2) / first.utf8_bytes for group in groups)]
-    names = ["document", "utf8_bytes", *(group.name for group in groups)]
-    return names, list(zip(*(column.tolist() for column in columns), strict=True))
-
-
 def draw_comparisons(path: Path, comparisons: list[Comparison], percent: str) -> None:
-    """Draw each document's difference against its length; the band is the interval of the whole difference."""
+    """Draw each document's difference against its length, a panel for each comparison."""
     panels = [functools.partial(draw_panel, comparison=comparison, percent=percent) for comparison in comparisons]
     figure = figure_of(*panels, size=(7.5, 0.6 + 3.7 * len(panels)))
     figure.axes[-1].set_xlabel("document length in bytes (logarithmic); area of a mark: weight of the document")
@@ -146,7 +137,7 @@ def draw_panel(axes, comparison: Comparison, percent: str) -> None:
     a, b, whole, sizes = comparison.a, comparison.b, comparison.documents, comparison.sizes
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.axhline(0, color="black", linewidth=1.0)
     axes.axhline(whole.value, color=GREY, linestyle="--", linewidth=1.4)
