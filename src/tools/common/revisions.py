@@ -33,15 +33,14 @@ class Revision:
             self._files = DVCFileSystem(rev=None if name == WORKSPACE else name)
             self.stages: dict[str, dict] = yaml.safe_load(self._content(LOCK)[0])["stages"]
         except RevError:
-            if _all_names().count(name) > 1:
+            if experiment_names().count(name) > 1:
+                problem = "is the name of several experiments; name one by its hash, which `dvc exp list -A` shows"
+            else:
                 problem = (
-                    f"{name} is the name of several experiments; name one by its hash, which `dvc exp list -A` shows"
+                    "is neither an experiment nor a git revision; `dvc exp list -A` lists the experiments, "
+                    f"and {WORKSPACE} means the files in this folder"
                 )
-                raise ParamsError(problem) from None
-            raise ParamsError(
-                f"{name} is neither an experiment nor a git revision; `dvc exp list -A` lists the experiments, "
-                f"and {WORKSPACE} means the files in this folder"
-            ) from None
+            raise ParamsError(f"{name} {problem}") from None
         except (NotDvcRepoError, SCMError):
             raise ParamsError(NO_REPOSITORY) from None
 
@@ -99,13 +98,8 @@ class Revision:
         return {**model, "evaluation": self.read_json(EVALUATION_DETAILS)}
 
 
-def experiments() -> list[str]:
-    """Return the names of the repository's finished experiments, whichever commit they started from."""
-    return sorted(set(_all_names()))
-
-
-def _all_names() -> list[str]:
-    """Return the name of each finished experiment; experiments that started from different commits may share one."""
+def experiment_names() -> list[str]:
+    """Return the name of each finished experiment; those that started from different commits may share one."""
     try:
         with Repo() as repo:
             by_commit = repo.experiments.ls(all_commits=True)
@@ -119,7 +113,7 @@ def matching(patterns: list[str]) -> list[str]:
     names: list[str] = []
     for pattern in patterns:
         is_pattern = any(letter in pattern for letter in "*?[")
-        matched = fnmatch.filter(experiments(), pattern) if is_pattern else [pattern]
+        matched = fnmatch.filter(sorted(experiment_names()), pattern) if is_pattern else [pattern]
         if not matched:
             raise ParamsError(f"{pattern}: no finished experiment has such a name; `dvc exp list -A` lists them")
         names += matched
@@ -147,31 +141,24 @@ def refuse_other_text(first: Revision, other: Revision, of_selections: bool = Tr
 
 
 def _validation_text(revision: Revision, sidecar: dict) -> tuple:
-    """Return what decides the validation documents: hashes of files, text column, range of characters of each part."""
+    """Return what decides the validation documents: of each source, its files, text column and range of characters."""
     content = revision.read(MANIFEST)
     sha256, recorded = hashlib.sha256(content).hexdigest(), sidecar["source"]["manifest_sha256"]
     if sha256 != recorded:
-        raise IntegrityError(
-            f"{revision.name}: {MANIFEST} has the sha256 {sha256}, {VALIDATION_SIDECAR} says {recorded}; "
-            "run `dvc repro`"
-        )
-    manifest, chosen = json.loads(content), sidecar["slice"]
-    # A mixture's validation text is that of its parts in their order; their names do not matter.
-    parts = [(part, part["validation"]) for part in manifest["parts"].values()] if "parts" in manifest else []
-    text = [_text_of(part, part_slice) for part, part_slice in parts or [(manifest, chosen)]]
-    return text, chosen["start_char"], chosen["num_chars"]
+        problem = f"{MANIFEST} has the sha256 {sha256}, {VALIDATION_SIDECAR} says {recorded}; run `dvc repro`"
+        raise IntegrityError(f"{revision.name}: {problem}")
+    manifest, whole = json.loads(content), sidecar["slice"]
+    # A mixture's validation text is that of its sources in their order; their names do not matter.
+    sources = manifest["parts"].values() if "parts" in manifest else [manifest | {"validation": whole}]
+    text = []
+    for source in sources:
+        taken = source["validation"]
+        files = [entry["sha256"] for entry in source["splits"][taken["split"]]["files"]]
+        text.append((files, source["column"], taken["start_char"], taken["num_chars"]))
+    return text, whole["start_char"], whole["num_chars"]
 
 
 def left_out(revision: Revision) -> str:
     """Return the hash of the documents that a selection left out of the validation text."""
-    return (
-        revision.read_json(VALIDATION_SIDECAR)["source"]
-        .get("selection", {})
-        .get("validation_dropped_sha256", NOTHING_DROPPED)
-    )
-
-
-def _text_of(manifest: dict, part_slice: dict) -> tuple:
-    """Return what decides the documents of a slice of a source that is not a mixture."""
-    files = [entry["sha256"] for entry in manifest["splits"][part_slice["split"]]["files"]]
-    return files, manifest["column"], part_slice["start_char"], part_slice["num_chars"]
+    selection = revision.read_json(VALIDATION_SIDECAR)["source"].get("selection", {})
+    return selection.get("validation_dropped_sha256", NOTHING_DROPPED)

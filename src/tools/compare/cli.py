@@ -30,9 +30,9 @@ from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, count, tool_parser
-from tools.common.excerpt import beginning
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.common.preview import preview
 from tools.common.revisions import Revision, left_out, matching, refuse_other_text
 from tools.common.timing import read_timing
 from tools.compare.report import draw_comparisons, report
@@ -133,9 +133,9 @@ def main(argv: list[str]) -> None:
     listed = {int(i) for comparison in comparisons for i in comparison.most_changed(args.documents)}
     with open_validation(revisions[0]) as (tokens, tokenizer):
         spans = document_spans(tokens)[runs[0].numbers]
-        begins = {i: beginning(tokens, tokenizer, spans[i]) for i in listed}
+        previews = {i: preview(tokens, tokenizer, spans[i]) for i in listed}
     percent = f"{100 * args.confidence:g} %"
-    lines = report(groups, comparisons, begins, args.documents, percent, totals)
+    lines = report(groups, comparisons, previews, args.documents, percent, totals)
     picture, table = args.out.with_suffix(".png"), args.out.with_suffix(".csv")
     draw_comparisons(picture, comparisons, percent)
     names, sizes = ["document", "utf8_bytes", *(group.name for group in groups)], runs[0].utf8_bytes

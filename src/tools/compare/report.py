@@ -24,12 +24,12 @@ LABEL = {"fontsize": 9, "fontweight": "bold", "annotation_clip": False, "textcoo
 
 
 def report(
-    groups: list[Group], comparisons: list[Comparison], begins: dict[int, str], num_listed: int, percent: str,
+    groups: list[Group], comparisons: list[Comparison], previews: dict[int, str], num_listed: int, percent: str,
     totals: dict[str, int] | None = None,
 ) -> list[str]:  # fmt: skip
     """Return the lines of report.md.j2 filled in.
 
-    `begins`: position of a document → its first characters; `totals`: documents of each run by its name, if they were
+    `previews`: position of a document → its first characters; `totals`: documents of each run by its name, if they were
     evaluated on different ones and those in common are compared.
     """
     run_rows = []
@@ -44,13 +44,13 @@ def report(
     return render(
         Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=percent, totals=totals,
         runs=table(RUN_COLUMNS, run_rows), groups=several and table(GROUP_COLUMNS, group_rows),
-        sections=[section(comparison, begins, num_listed, percent) for comparison in comparisons],
+        sections=[section(comparison, previews, num_listed, percent) for comparison in comparisons],
         num_documents=len(sizes), num_bytes=int(sizes.sum()), effective_documents=effective_documents(sizes),
         few_documents=FEW_DOCUMENTS, baseline=comparisons[0].baseline,
     )  # fmt: skip
 
 
-def section(comparison: Comparison, begins: dict[int, str], num_listed: int, percent: str) -> dict:
+def section(comparison: Comparison, previews: dict[int, str], num_listed: int, percent: str) -> dict:
     """Return what the template shows of one comparison: tables as text, and the conditions of its sentences."""
     a, b, seeds, sizes = comparison.a, comparison.b, comparison.seeds, comparison.sizes
     figures = ["Δ bits per byte", "standard error", f"{percent} interval", "p"]
@@ -70,7 +70,7 @@ def section(comparison: Comparison, begins: dict[int, str], num_listed: int, per
     for i in comparison.most_changed(num_listed):
         rates = [group.nats[i] / math.log(2) / sizes[i] for group in (a, b)]
         numbers = (f"{rates[0]:.4f}", f"{rates[1]:.4f}", f"{rates[1] - rates[0]:+.4f}", f"{comparison.bits[i]:+,.0f}")
-        documents.append([f"{a.runs[0].numbers[i]}: `{begins[int(i)]}`", f"{sizes[i]:,}", *numbers])
+        documents.append([f"{a.runs[0].numbers[i]}: `{previews[int(i)]}`", f"{sizes[i]:,}", *numbers])
     different = what_differs(a, b)
     pairs = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
     return {

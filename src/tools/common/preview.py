@@ -8,7 +8,7 @@ from lm.tokens.tokenfile import TokenFile
 NUM_CHARS = 40
 
 
-def beginning(tokens: TokenFile, tokenizer: Tokenizer, span: np.ndarray) -> str:
+def preview(tokens: TokenFile, tokenizer: Tokenizer, span: np.ndarray) -> str:
     """Return the first characters of the document at token positions `span` (2,), safe inside Markdown code.
 
     The end-of-text id is left out, white space becomes single spaces, backticks become apostrophes.
