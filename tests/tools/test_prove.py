@@ -35,7 +35,7 @@ def test_weights_that_part_later_are_dated(threads, monkeypatch, capsys):
     rate = golden_run.learning_rate
     monkeypatch.setattr(golden_run, "learning_rate", lambda step, p: rate(step, p) * (1 + (step == 7) * 1e-6))
     assert cli.main([*GOLDEN, "--run", "short"]) == 4
-    assert "weights part between steps 5 and 10" in capsys.readouterr().err
+    assert "weights first differ between steps 5 and 10" in capsys.readouterr().err
 
 
 def test_other_kernels_of_torch_are_refused(monkeypatch, capsys):

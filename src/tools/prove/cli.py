@@ -5,8 +5,8 @@
     python src prove --record        # also add this processor to the committed list of those that were seen
 
 Portable numerics promise the same bits on every x86-64 processor with AVX2, for any number of threads. If the bits
-differ, the first operation that does is named: of the first step, or the steps between which the weights part.
-Exit status 4 if they differ.
+differ, the exit status is 4, and the message names the first operation of the first step that differs, or the steps
+between which the weights first differ.
 """
 
 from pathlib import Path
@@ -27,10 +27,10 @@ GOLDEN = Path("metrics/golden_bits.json")
 
 @command
 def main(argv: list[str]) -> None:
-    """Train the run and compare it, or write its digests; raise IntegrityError if they differ from the committed."""
+    """Train the run and compare it, or write its digests; raise IntegrityError if they differ from the committed ones."""
     parser = tool_parser("prove", __doc__)
     parser.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
-    parser.add_argument("--threads", type=int, help="threads (one for each core that other processes leave free)")
+    parser.add_argument("--threads", type=int, help="number of threads (the cores that other processes leave free)")
     parser.add_argument("--golden", type=Path, default=GOLDEN, help=f"committed digests ({GOLDEN})")
     parser.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
     parser.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
@@ -72,7 +72,7 @@ def first_difference(found: dict, golden: dict) -> str | None:
     steps, before = list(golden["weights"]), "1"
     for step in steps:
         if found["weights"].get(step) != golden["weights"][step]:
-            return f"the first step has the committed bits, and the weights part between steps {before} and {step}"
+            return f"the first step has the committed bits, the weights first differ between steps {before} and {step}"
         before = step
     return None
 

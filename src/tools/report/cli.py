@@ -1,4 +1,4 @@
-"""Write one page about the run in the workspace, finished or not: curves, metrics, samples, parameters, provenance.
+"""Write one page about the run in the workspace, finished or not: curves, samples, metrics, parameters, hashes.
 
     python src report
     python src report elsewhere/mine.html
