@@ -36,18 +36,6 @@ def output_hashes(lock: Path) -> dict[str, str]:
     return {out["path"]: out["md5"] for stage in read_yaml(lock)["stages"].values() for out in stage["outs"]}
 
 
-def compare(first: dict, second: dict, committed: dict) -> dict[str, dict]:
-    """Return for each output its MD5 in the first run, and whether the second run and dvc.lock have it too."""
-    return {
-        path: {
-            "md5": first.get(path),
-            "same_in_both_runs": first.get(path) == second.get(path),
-            "same_as_committed": first.get(path) == committed.get(path),
-        }
-        for path in sorted(first | second | committed)
-    }
-
-
 @command
 def main(argv: list[str]) -> None:
     """Run the pipeline twice, write the comparison, and raise IntegrityError if an output differs."""
@@ -66,7 +54,15 @@ def main(argv: list[str]) -> None:
             run("dvc", "repro", "--no-run-cache", folder=clone)
             hashes.append(output_hashes(clone / LOCK))
         computed_on = read_json(clone / MODEL)["segments"]
-    outputs = compare(hashes[0], hashes[1], committed)
+    first, second = hashes
+    outputs = {
+        path: {
+            "md5": first.get(path),
+            "same_in_both_runs": first.get(path) == second.get(path),
+            "same_as_committed": first.get(path) == committed.get(path),
+        }
+        for path in sorted(first | second | committed)
+    }
     packages = versions()
     made_with = {"python": packages.pop("python"), "packages": packages}
     write_json(args.out, {"commit": head, **made_with, "computed_on": computed_on, "outputs": outputs})

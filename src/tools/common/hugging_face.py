@@ -29,8 +29,6 @@ FIXED = (
     "hidden_activation", "attention_bias", "final_logit_softcapping", "attn_logit_softcapping",
     "use_bidirectional_attention", "tie_word_embeddings", "layer_types", "rope_parameters", "query_pre_attn_scalar",
 )  # fmt: skip
-
-
 # What a config.json says of the shape, also under the names before transformers 5.
 READ = {*NAMES.values(), *FIXED, "rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern"}
 MAX_LAYERS = 10_000
