@@ -27,7 +27,7 @@ GOLDEN = Path("metrics/golden_bits.json")
 
 @command
 def main(argv: list[str]) -> None:
-    """Train the run and compare it, or write its digests; raise IntegrityError if they differ from the committed ones."""
+    """Train the run and compare or write its digests; raise IntegrityError if they differ from the committed ones."""
     parser = tool_parser("prove", __doc__)
     parser.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
     parser.add_argument("--threads", type=int, help="number of threads (the cores that other processes leave free)")
