@@ -23,22 +23,14 @@ def loss_by_frequency(losses: np.ndarray, ids: np.ndarray, train_counts: np.ndar
     number of tokens in N, the mean loss of these, and their fraction of the total loss.
     """
     decade_of = np.searchsorted(DECADES, train_counts, side="right")  # (V,)
-    num_tokens, nats = np.zeros(len(DECADES) + 1, np.int64), np.zeros(len(DECADES) + 1)
-    for start, block in blocks_of(ids):
-        decade = decade_of[block]
-        num_tokens += np.bincount(decade, minlength=len(nats))
-        nats += np.bincount(decade, losses[start : start + len(block)], len(nats))
+    decades = decade_of[ids]
+    num_tokens, nats = np.bincount(decades), np.bincount(decades, losses)
     return [
-        {
-            "count_from": int(DECADES[i - 1]) if i else 0,
-            "count_to": int(DECADES[i] - 1),
-            "entries": int(np.count_nonzero(decade_of == i)),
-            "tokens": int(num_tokens[i]),
-            "nats_per_token": float(nats[i] / num_tokens[i]),
-            "loss_fraction": float(nats[i] / nats.sum()),
-        }
+        {"count_from": int(DECADES[i - 1]) if i else 0, "count_to": int(DECADES[i] - 1),
+         "entries": int(np.count_nonzero(decade_of == i)), "tokens": int(num_tokens[i]),
+         "nats_per_token": float(nats[i] / num_tokens[i]), "loss_fraction": float(nats[i] / nats.sum())}
         for i in np.flatnonzero(num_tokens)
-    ]
+    ]  # fmt: skip
 
 
 def loss_by_length(documents: dict[str, np.ndarray]) -> list[dict]:

@@ -4,43 +4,40 @@ import numpy as np
 import torch
 
 from lm.model.gemma3 import Gemma3Model
-from lm.model.kernels import SOFTMAX_ROWS, linear
+from lm.model.kernels import linear
 from lm.model.score import inputs_and_targets
 from lm.tokens.tokenfile import TokenFile
 
 SAMPLE_TOKENS = 65_536
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 512
 NUM_BINS = 15  # of equal width (Guo et al. 2017)
 
 
 def calibrate(model: Gemma3Model, tokens: TokenFile, seq_len: int) -> dict:
     """Return `summarize_calibration` of at most SAMPLE_TOKENS tokens, in windows spread evenly over the file."""
-    starts, per_batch = spread_windows(len(tokens.ids), seq_len), max(1, BATCH_TOKENS // seq_len)
-    batches = [starts[first : first + per_batch] for first in range(0, len(starts), per_batch)]
-    predicted = [predict(model, tokens, batch, seq_len) for batch in batches]
+    num_windows = len(tokens.ids) // seq_len
+    count = min(num_windows, max(1, SAMPLE_TOKENS // seq_len))
+    starts = (2 * np.arange(count) + 1) * num_windows // (2 * count) * seq_len
+    batches = np.array_split(starts, -(-count * seq_len // BATCH_TOKENS))
+    predicted = [predict(model, tokens, batch, seq_len) for batch in batches if len(batch)]
     return summarize_calibration(*map(np.concatenate, zip(*predicted, strict=True)))
-
-
-def spread_windows(num_tokens: int, seq_len: int, num_sampled: int = SAMPLE_TOKENS) -> np.ndarray:
-    """Return where windows side by side begin, at even distances, of `num_sampled` tokens in all: (W,) int64."""
-    num_windows = num_tokens // seq_len
-    count = min(num_windows, max(1, num_sampled // seq_len))
-    return (2 * np.arange(count) + 1) * num_windows // (2 * count) * seq_len
 
 
 @torch.inference_mode()
 def predict(model: Gemma3Model, tokens: TokenFile, starts: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability float32 of the most likely token, and if it is the right one: (B·T,) twice.
 
-    The windows of T = seq_len tokens begin at `starts` (B,). A token that is as likely as the right one is right.
+    The windows of T = seq_len tokens begin at `starts` (B,).
     """
     x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
-    probabilities, is_right = [], []
-    for h, targets in zip(model.hidden(x).flatten(0, 1).split(512), y.reshape(-1, 1).split(512), strict=True):
-        logits = linear(h, model.embed_tokens.weight).float()  # (512, V)
-        is_right.append(logits.gather(1, targets)[:, 0] == logits.amax(1))
-        probabilities += [rows.softmax(1).amax(1) for rows in logits.split(SOFTMAX_ROWS)]
-    return torch.cat(probabilities).cpu().numpy(), torch.cat(is_right).cpu().numpy()
+    parts = []
+    for h, targets in zip(
+        model.hidden(x).flatten(0, 1).split(BATCH_TOKENS), y.flatten().split(BATCH_TOKENS), strict=True
+    ):
+        probability, token = linear(h, model.embed_tokens.weight).float().softmax(-1).max(-1)
+        parts.append((probability, token == targets))
+    probabilities, is_right = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
+    return probabilities, is_right
 
 
 def summarize_calibration(probabilities: np.ndarray, is_right: np.ndarray) -> dict:
@@ -50,19 +47,13 @@ def summarize_calibration(probabilities: np.ndarray, is_right: np.ndarray) -> di
     that two models have the same bins; those without a prediction are left out.
     """
     number = np.minimum((probabilities.astype(np.float64) * NUM_BINS).astype(int), NUM_BINS - 1)
-    counts, sums, right = (
-        np.bincount(number, weights, NUM_BINS) for weights in (np.ones(len(number)), probabilities, is_right)
-    )
+    weights = (np.ones(len(number)), probabilities, is_right)
+    counts, sums, right = (np.bincount(number, each, NUM_BINS) for each in weights)
     bins = [
-        {
-            "from": i / NUM_BINS,
-            "to": (i + 1) / NUM_BINS,
-            "tokens": int(counts[i]),
-            "probability": float(sums[i] / counts[i]),
-            "accuracy": float(right[i] / counts[i]),
-        }
+        {"from": i / NUM_BINS, "to": (i + 1) / NUM_BINS, "tokens": int(counts[i]),
+         "probability": float(sums[i] / counts[i]), "accuracy": float(right[i] / counts[i])}
         for i in np.flatnonzero(counts).tolist()
-    ]
+    ]  # fmt: skip
     return {
         "tokens": len(probabilities),
         "accuracy": float(right.sum() / counts.sum()),

@@ -30,18 +30,12 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 DECLARED = re.compile(
     r"(?<![\w.])([A-Za-z_]\w*)(?:<[^<>;(){}]*>)?(?:[*&]+ | [*&]+| +)([A-Za-z_]\w*)(?=[=;,)\[{]| [={])"
 )
-KEYWORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """and auto bool break case catch char class const constexpr continue co_return default delete do double else
-        enum explicit export extern false final float for friend goto if inline int long mutable namespace new noexcept
-        not nullptr operator or override private protected public register return short signed sizeof static struct
-        switch template this throw true try typedef typename union unsigned using virtual void volatile while""",
-    )
-)
-TYPES = frozenset(
-    ("auto", "bool", "char", "const", "double", "float", "int", "long", "short", "signed", "unsigned", "void")
-)
+TYPES = frozenset(re.findall(r"\w+", "auto bool char const double float int long short signed unsigned void"))
+OTHER_KEYWORDS = """and break case catch class constexpr continue co_return default delete do else enum explicit export
+    extern false final for friend goto if inline mutable namespace new noexcept not nullptr operator or override private
+    protected public register return sizeof static struct switch template this throw true try typedef typename union
+    using virtual volatile while"""
+KEYWORDS = TYPES.union(re.findall(r"\w+", OTHER_KEYWORDS))
 
 
 def code_places(document: int, text: str) -> list[Place]:

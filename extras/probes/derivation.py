@@ -32,51 +32,36 @@ class Derivation(NamedTuple):
 
 def derive(text: str) -> Derivation:
     """Return the derivation of a story, with probabilities summed over all plots; DataError if no plot writes it."""
-    followed = [follow(plot, text) for plot in plots()]
-    complete = [number for number, (_, spans) in enumerate(followed) if spans is not None]
-    if not complete:
+    bits_of_plots, all_spans = zip(*(follow(plot, text) for plot in plots()), strict=True)
+    bits = np.array(bits_of_plots)  # (plots, n + 1), inf where a plot cannot begin so
+    number = next((number for number, spans in enumerate(all_spans) if spans), None)  # a text has one derivation
+    if number is None:
         raise DataError(f"not a story of the grammar: {text[:60]!r}…")
-    bits = np.array([of_plot for of_plot, _ in followed])  # (plots, n + 1), inf where a plot cannot begin so
     surprisal = math.log2(len(bits)) - np.log2(np.exp2(-bits).sum(0))
-    (number,) = complete  # a text has one derivation
-    spans = followed[number][1]
-    assert spans is not None
-    return Derivation(spans, np.append(surprisal, math.log2(len(bits)) + bits[number, -1]), np.isfinite(bits).sum(0))
+    whole = math.log2(len(bits)) + bits[number, -1]
+    return Derivation(all_spans[number], np.append(surprisal, whole), np.isfinite(bits).sum(0))
 
 
-def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Span] | None]:
-    """Return -log2 P(first i characters | plot), (n + 1,) float64, and the spans if the plot writes the whole text.
+def follow(plot: Plot, text: str) -> tuple[np.ndarray, list[Span]]:
+    """Return -log2 P(first i characters | plot), (n + 1,) float64, and the spans; [] if the plot does not write it all.
 
     A plot chooses the options of a slot with equal probability, so that P is, for each slot, the fraction of its
     options that the text so far allows. No option begins with another, so a field ends where one of them is complete.
     """
-    bits, position, known = np.full(len(text) + 1, np.inf), 0, 0.0
+    bits, spans, position = np.full(len(text) + 1, np.inf), [], 0
     bits[0] = 0.0
-    options: list[Sequence[int]] = [range(count) for count in plot.num_options]
-    spans: list[Span] = []
+    allowed: list[Sequence[int]] = [range(count) for count in plot.num_options]
     for literal, field in zip(plot.literals, [*plot.fields, None], strict=True):
-        shared = _shared_length(literal, text[position : position + len(literal)])
-        bits[position : position + shared + 1] = known
-        if shared < len(literal):
-            return bits, None
-        spans.append(Span(position, position + shared, None))
-        position += shared
-        if field is None:
-            break
-        matching, length = list(options[field.slot]), 0
-        num_before = len(matching)
-        while length < len(field.words[matching[0]]):
-            length += 1
-            matching = [i for i in matching if text[position : position + length] == field.words[i][:length]]
-            if not matching:
-                return bits, None
-            bits[position + length] = known + math.log2(num_before / len(matching))
-        spans.append(Span(position, position + length, field))
-        position, known = position + length, float(bits[position + length])
-        options[field.slot] = matching
-    return bits, spans if position == len(text) else None
-
-
-def _shared_length(a: str, b: str) -> int:
-    """Return the length of the longest common prefix of two texts; b is not the longer one."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(b))
+        for words, writer in (((literal,), None), *([(field.words, field)] if field else [])):
+            options, start = allowed[writer.slot] if writer else [0], position
+            before, known = len(options), bits[start]
+            while position - start < len(words[options[0]]):
+                position += 1
+                options = [i for i in options if text.startswith(words[i][: position - start], start)]
+                if not options:
+                    return bits, []
+                bits[position] = known + math.log2(before / len(options))
+            spans.append(Span(start, position, writer))
+            if writer:
+                allowed[writer.slot] = options
+    return bits, spans if position == len(text) else []

@@ -1,12 +1,11 @@
 """Choose what to read of the validation text: the tokens that the model got most wrong, and typical documents.
 
 The regret of a token is its loss; on generated stories, whose grammar is known, it is the loss minus the surprisal of
-the token in the grammar (extras.probes.phenomena), so that what nobody can know does not count. Nats are rounded.
+the token in the grammar (extras.probes.phenomena), so that what nobody can know does not count.
 """
 
 import codecs
-import math
-from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,80 +23,80 @@ DOCUMENT_TOKENS = 300  # of a typical document, at most
 NUM_ALTERNATIVES = 3
 
 
-def make_excerpts(
-    model: Gemma3Model, losses: np.ndarray, surprisal_nats: np.ndarray | None, validation: TokenFile,
-    tokenizer: Tokenizer, seq_len: int, stride: int,
-) -> dict:  # fmt: skip
-    """Return `places` of the largest regret and typical `documents`, with the text and the nats of each token.
+class Excerpt(NamedTuple):
+    """Tokens of a document: the text of each, its loss and regret in nats; the one at `marked` is meant, -1: none."""
 
-    `losses` (N,) were scored in windows of `seq_len` tokens moved by `stride`; `surprisal_nats` (N,) is None if it is
-    unknown.
-    """
-    ids, spans = validation.ids, validation.spans
-    regret = losses if surprisal_nats is None else losses - surprisal_nats
+    title: str
+    texts: list[str]
+    loss_nats: np.ndarray
+    regret_nats: np.ndarray
+    marked: int = -1
 
-    def describe(first: int, last: int) -> dict:
-        """Return the texts and the nats of the tokens first … last - 1."""
-        columns = {"loss_nats": losses} | ({} if surprisal_nats is None else {"regret_nats": regret})
-        rounded = {name: [round(float(n), 3) + 0.0 for n in nats[first:last]] for name, nats in columns.items()}
-        return {"texts": token_texts(ids[first:last], tokenizer)} | rounded  # + 0.0: no -0.0
 
-    places, documents = [], []
-    for document, token in largest_regrets(regret, ids, spans):
+def largest_regrets(
+    model: Gemma3Model, losses: np.ndarray, regrets: np.ndarray, validation: TokenFile, tokenizer: Tokenizer,
+    seq_len: int, stride: int,
+) -> list[Excerpt]:  # fmt: skip
+    """Return the excerpts around the largest regrets (N,); the losses (N,) are of windows moved by `stride`."""
+    excerpts = []
+    for document, token in choose_places(regrets, validation.ids, validation.spans):
+        start, end = validation.spans[document].tolist()
+        first, last = max(start, token - BEFORE), min(end, token + AFTER + 1)
+        window = window_that_scores(token, len(validation.ids), seq_len, stride)
+        rank, likely = alternatives(model, validation, tokenizer, window, token - window)
+        place = f"token {token - start + 1:,} of {end - start:,} of document {document}, rank {rank:,}"
+        expected = ", ".join(f"{text!r} {100 * probability:.2g} %" for text, probability in likely)
+        texts = token_texts(validation.ids[first:last], tokenizer)
+        title = f"{texts[token - first]!r}: {regrets[token]:.2f} nats, {place}; expected: {expected}"
+        excerpts.append(Excerpt(title, texts, losses[first:last], regrets[first:last], token - first))
+    return excerpts
+
+
+def typical_documents(
+    losses: np.ndarray, regrets: np.ndarray, validation: TokenFile, tokenizer: Tokenizer
+) -> list[Excerpt]:
+    """Return the beginnings of the documents at QUANTILES of the nats per token."""
+    spans, excerpts = validation.spans, []
+    order = np.argsort(sum_by_span(losses, spans) / (spans[:, 1] - spans[:, 0]), kind="stable")
+    for quantile in QUANTILES:
+        document = int(order[round(quantile * (len(order) - 1))])
         start, end = spans[document].tolist()
-        first = max(start, token - BEFORE)
-        window = window_that_scores(token, len(ids), seq_len, stride)
-        places.append(
-            {"document": document, "token": token - start, "document_tokens": end - start, "marked": token - first}
-            | alternatives(model, validation, tokenizer, window, token - window)
-            | describe(first, min(end, token + AFTER + 1))
-        )
-    for document, quantile in typical_documents(losses, spans).items():
-        start, end = spans[document].tolist()
-        shown = {"quantile": quantile, "document": document, "document_tokens": end - start}
-        documents.append(shown | describe(start, min(end, start + DOCUMENT_TOKENS)))
-    return {"has_regret": surprisal_nats is not None, "places": places, "documents": documents}
+        own = slice(start, min(end, start + DOCUMENT_TOKENS))
+        title = f"document {document}: {quantile:.0%} of the documents have a lower loss per token"
+        excerpts.append(Excerpt(title, token_texts(validation.ids[own], tokenizer), losses[own], regrets[own]))
+    return excerpts
 
 
-def largest_regrets(regret: np.ndarray, ids: np.ndarray, spans: np.ndarray) -> list[tuple[int, int]]:
+def choose_places(regrets: np.ndarray, ids: np.ndarray, spans: np.ndarray) -> list[tuple[int, int]]:
     """Return (document, token of the file) of the NUM_PLACES largest regrets (N,), largest first.
 
-    Each id of the vocabulary has one place at most. A document has one place, or more if there are few documents; their
-    excerpts do not overlap.
+    Each id of the vocabulary has one place at most, and excerpts do not overlap.
     """
-    places, used, taken = [], set(), defaultdict(list)  # taken: document → tokens
-    for token in np.argsort(-regret[: spans[-1, 1]], kind="stable").tolist():
-        document, token_id = int(np.searchsorted(spans[:, 1], token, side="right")), int(ids[token])
-        is_full = len(taken[document]) == math.ceil(NUM_PLACES / len(spans))
-        if token_id in used or is_full or any(abs(token - other) <= BEFORE + AFTER for other in taken[document]):
+    places, used = [], set()
+    for token in np.argsort(-regrets[: spans[-1, 1]], kind="stable").tolist():
+        if ids[token] in used or any(abs(token - other) <= BEFORE + AFTER for _, other in places):
             continue
-        places.append((document, token))
-        used.add(token_id)
-        taken[document].append(token)
+        places.append((int(np.searchsorted(spans[:, 1], token, side="right")), token))
+        used.add(ids[token])
         if len(places) == NUM_PLACES:
             break
     return places
 
 
-def typical_documents(losses: np.ndarray, spans: np.ndarray) -> dict[int, float]:
-    """Return document → quantile: the documents at QUANTILES of the nats per token."""
-    order = np.argsort(sum_by_span(losses, spans) / (spans[:, 1] - spans[:, 0]), kind="stable")
-    return {int(order[round(quantile * (len(order) - 1))]): quantile for quantile in QUANTILES}
-
-
 @torch.inference_mode()
-def alternatives(model: Gemma3Model, validation: TokenFile, tokenizer: Tokenizer, window: int, position: int) -> dict:
-    """Return the rank of the token at a position of the window that begins at token `window`, and the likeliest ones.
+def alternatives(
+    model: Gemma3Model, validation: TokenFile, tokenizer: Tokenizer, window: int, position: int
+) -> tuple[int, list[tuple[str, float]]]:
+    """Return the rank of the token at a position of the window that begins at token `window`; 1 is the most likely.
 
-    A rank of 1 is the most likely token. Probabilities are rounded.
+    Also return the texts and probabilities of the likeliest ones.
     """
     x, y = inputs_and_targets(validation, np.array([window]), position + 1, model.device)
-    logits = linear(model.hidden(x)[0, -1:], model.embed_tokens.weight)[0].float()
-    likeliest = logits.sort(descending=True, stable=True).indices[:NUM_ALTERNATIVES].tolist()
-    p = logits.softmax(0)
-    texts = [_token_text(tokenizer, token).decode("utf-8", "backslashreplace") for token in likeliest]
-    found = [{"text": text, "probability": round(p[i].item(), 5)} for i, text in zip(likeliest, texts, strict=True)]
-    return {"rank": 1 + int((logits > logits[y[0, -1]]).sum()), "alternatives": found}
+    p = linear(model.hidden(x)[0, -1:], model.embed_tokens.weight)[0].float().softmax(0)
+    likeliest = p.sort(descending=True, stable=True).indices[:NUM_ALTERNATIVES].tolist()
+    texts = [_token_bytes(tokenizer, token).decode("utf-8", "backslashreplace") for token in likeliest]
+    rank = 1 + int((p > p[y[0, -1]]).sum())
+    return rank, list(zip(texts, p[likeliest].tolist(), strict=True))
 
 
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
@@ -107,10 +106,10 @@ def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     at the beginning, is U+FFFD.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    return [decoder.decode(_token_text(tokenizer, int(token)), i == len(ids) - 1) for i, token in enumerate(ids)]
+    return [decoder.decode(_token_bytes(tokenizer, int(token)), i == len(ids) - 1) for i, token in enumerate(ids)]
 
 
-def _token_text(tokenizer: Tokenizer, token: int) -> bytes:
+def _token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
     """Return the bytes of a token, the name of a special one."""
     text = tokenizer.token_texts.get(token)
     return tokenizer.decode_bytes([token]) if text is None else text

@@ -6,16 +6,18 @@ model that expects it gives little probability to `)` alone. Tokens after that, 
 """
 
 import itertools
+import math
 import re
 from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 
 from extras.probes import code_pairs, story_pairs
-from extras.probes.pair_choice import Pair, Place, choose_pairs, credit_of
+from extras.probes.pair_choice import Pair, Place, choose_pairs
 from lm.core.errors import DataError
 from lm.evaluate.intervals import proportion_interval
 from lm.model.gemma3 import Gemma3Model
@@ -60,24 +62,57 @@ def score_pairs(
 
 
 def summarize_pairs(columns: dict[str, np.ndarray]) -> dict[str, dict]:
-    """Return kind → pairs, documents, accuracy and its interval.
-
-    A tie counts one half. The interval is for other documents, None for fewer than four.
-    """
-    credit = credit_of(columns["right_nats"], columns["wrong_nats"])
-    summary = {}
+    """Return kind → pairs, documents, accuracy and its interval for other documents, None for fewer than four."""
+    credit, summary = credit_of(columns["right_nats"], columns["wrong_nats"]), {}
     for kind in dict.fromkeys(columns["kind"].tolist()):
         own = columns["kind"] == kind
         _, row = np.unique(columns["document"][own], return_inverse=True)
         right, pairs = np.bincount(row, credit[own]), np.bincount(row)
-        interval = proportion_interval(right, pairs)
-        summary[kind] = {
-            "pairs": int(own.sum()),
-            "documents": len(pairs),
-            "accuracy": float(right.sum() / pairs.sum()),
-            "accuracy_interval": interval and list(interval),  # 95 %
-        }
+        interval = proportion_interval(right, pairs)  # 95 %
+        figures = {"pairs": int(own.sum()), "documents": len(pairs), "accuracy": float(right.sum() / pairs.sum())}
+        summary[kind] = figures | {"accuracy_interval": interval and list(interval)}
     return summary
+
+
+def compare_pairs(a: pa.Table, b: pa.Table) -> dict[str, dict]:
+    """Return kind → accuracies of two models on the pairs that both have scored, and McNemar's test.
+
+    `only_a` counts the places where A has more pairs right, `only_b` those where B has. A tie is half a pair.
+    """
+    credits_a, credits_b, by_kind = _credits(a), _credits(b), defaultdict(list)
+    for pair in sorted(credits_a.keys() & credits_b.keys()):
+        by_kind[pair.kind].append(pair)
+    compared = {}
+    for kind, pairs in by_kind.items():
+        of_a, of_b = (np.array([credit[pair] for pair in pairs]) for credit in (credits_a, credits_b))
+        _, place = np.unique([(pair.document, pair.character) for pair in pairs], axis=0, return_inverse=True)
+        difference = np.bincount(place, of_b - of_a)
+        only_a, only_b = int((difference < 0).sum()), int((difference > 0).sum())
+        accuracies = {"accuracy_a": float(of_a.mean()), "accuracy_b": float(of_b.mean())}
+        figures = {"pairs": len(pairs), **accuracies, "only_a": only_a, "only_b": only_b}
+        compared[kind] = figures | {"p_value": mcnemar(only_a, only_b)}
+    return compared
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test: a fair coin falls so unevenly, or more so.
+
+    Source: the binomial test of the discordant pairs (Fagerland, Lydersen and Laake 2013).
+    """
+    tosses = only_a + only_b
+    tail = sum(math.comb(tosses, heads) for heads in range(min(only_a, only_b) + 1))
+    return min(1.0, 2 * tail / 2**tosses)
+
+
+def credit_of(right_nats: np.ndarray, wrong_nats: np.ndarray) -> np.ndarray:
+    """Return 1 where the right word is more likely, 1/2 for a tie, else 0: (P,) float64."""
+    return (1 + np.sign(wrong_nats - right_nats)) / 2
+
+
+def _credits(table: pa.Table) -> dict[Pair, float]:
+    """Return pair → credit."""
+    pairs = map(Pair, *(table[name].to_pylist() for name in Pair._fields))
+    return dict(zip(pairs, credit_of(*(table[f"{word}_nats"].to_numpy() for word in ("right", "wrong"))), strict=True))
 
 
 def read_documents(validation: TokenFile, tokenizer: Tokenizer, seed: int) -> dict[int, str]:

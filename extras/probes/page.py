@@ -1,75 +1,87 @@
-"""Write the page of the probes: tables, and excerpts in which each token has the colour of its loss."""
+"""Write the page of the probes: tables, and excerpts in which a token is the darker, the larger its regret."""
 
 import math
-from bisect import bisect_right
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
-import jinja2
+from extras.probes.excerpts import Excerpt
+from tools.common.tables import table
 
-LEVEL_BITS = (1, 2, 4, 8, 12)  # where the next stronger colour begins
-SIGNS = {"\n": "↵", "\t": "→", " ": "·"}
-CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in SIGNS}  # which HTML cannot hold
-NO_TEXT = "▫"  # a part of a character, whose last token has it
+DARKEST_BITS = 12
+SIGNS = {"\n": "↵\n", "\t": "→\t", " ": "·", "": "▫"}  # of a token of white space; a part of a character has no text
+CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}  # which HTML cannot hold
+HEAD = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Probes</title><style>
+:root { color-scheme: light dark; }
+body { max-width: 60rem; margin: 0 auto; padding: 1rem; font: 16px/1.5 system-ui, sans-serif; }
+pre { overflow-x: auto; font-size: 0.85rem; }
+.text { white-space: pre-wrap; line-height: 1.7; tab-size: 4; }
+.marked { outline: 2px solid; }
+</style></head><body>
+"""
 
 
-def render(details: dict, excerpts: dict, against: Path | None) -> str:
+def render(details: dict, excerpts: dict[str, list[Excerpt]], against: Path | None) -> str:
     """Return the page, one file without scripts; `against` is the folder of the model that is compared."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+    calibration = details["calibration"]
+    tables = (
+        ("Loss on the stories by phenomenon", "Tokens, and bits per story. The excess is the loss minus the surprisal "
+         "in the grammar, which no model can avoid.", details["phenomena"]),
+        ("Minimal pairs", "Two texts that differ in one word, which is right in only one of them. Chance gives 0.5. "
+         "The 95 % interval is for other documents.", details["minimal_pairs"]),
+        ("Minimal pairs of two models", f"A is {against}, B is this model, on the pairs that both have; p is that of "
+         "McNemar's exact test.", details["against"]),
+        ("Loss by occurrences of the token in training", "", details["by_frequency"]),
+        ("Loss by tokens of the document", "", details["by_length"]),
+        ("Calibration", f"The most likely token has a mean probability of {calibration['mean_probability']:.1%} and is "
+         f"right in {calibration['accuracy']:.1%} of {calibration['tokens']:,} places. The expected calibration error "
+         f"is {calibration['expected_calibration_error']:.1%}.", calibration["bins"]),
     )  # fmt: skip
-    environment.filters |= {"cell": cell, "chance": chance, "label": label}
-    levels = [f"from {low} bits" for low in (0, *LEVEL_BITS)]
-    text = "".join(text for each in excerpts["places"] + excerpts["documents"] for text in each["texts"])
-    return environment.get_template("page.html.j2").render(
-        details, excerpts=excerpts, tokens_of=tokens_of, rows=rows_of, levels=levels, against_folder=against,
-        is_aligned="  " in text or "\t" in text,  # text laid out by spaces needs letters of equal width
-    )  # fmt: skip
+    parts = [HEAD, f"<h1>Probes of the weights {details['weights_sha256']}</h1>\n"]
+    for title, note, entry in tables:
+        if entry:
+            parts.append(f"<h2>{title}</h2><p>{escape(note)}</p>\n<pre>{escape(text_table(entry))}</pre>\n")
+    parts.append(
+        "<p>In the excerpts, a token is the darker, the larger its regret, up to 12 bits. The regret is the loss; on "
+        "stories it is the loss minus the surprisal in the grammar.</p>\n"
+    )
+    for title, chosen in excerpts.items():
+        parts += [f"<h2>{title}</h2>\n", *map(text_of, chosen)]
+    return "".join([*parts, "</body></html>\n"])
 
 
-def rows_of(entry: dict[str, dict] | list[dict]) -> list[list]:
-    """Return the rows of a table of an entry of the details: the figures of each name, or of each row."""
-    if isinstance(entry, dict):
-        return [[name, *figures.values()] for name, figures in entry.items()]
-    return [[*row.values()] for row in entry]
+def text_table(entry: dict[str, dict] | list[dict]) -> str:
+    """Return a table of the figures of each name, or of each row."""
+    rows = [{"": name} | figures for name, figures in entry.items()] if isinstance(entry, dict) else entry
+    return "\n".join(table([name.replace("_", " ") for name in rows[0]], [[*map(cell, row.values())] for row in rows]))
 
 
-def tokens_of(excerpt: dict) -> list[dict]:
-    """Return for each token of an excerpt its text, the number of its colour (0: the weakest), and a line about it.
-
-    The colour is that of the regret, which is the loss where the text's own surprisal is unknown.
-    """
-    losses = excerpt["loss_nats"]
-    return [
-        {"text": show(text), "level": bisect_right(LEVEL_BITS, regret / math.log(2)), "regret": regret,
-         "line": f"loss {loss:.2f} nats, probability {chance(math.exp(-loss))}"
-                 + (f", regret {regret:.2f} nats" if "regret_nats" in excerpt else "")}
-        for text, loss, regret in zip(excerpt["texts"], losses, excerpt.get("regret_nats", losses), strict=True)
-    ]  # fmt: skip
+def text_of(excerpt: Excerpt) -> str:
+    """Return an excerpt; each token has a background for its regret, and its figures in a tip."""
+    spans = []
+    columns = zip(excerpt.texts, excerpt.loss_nats, excerpt.regret_nats, strict=True)
+    for i, (text, loss, regret) in enumerate(columns):
+        opacity = 0.8 * min(1, max(0, regret / math.log(2) / DARKEST_BITS))
+        mark = ' class="marked"' if i == excerpt.marked else ""
+        tip = f"loss {loss:.2f} nats, regret {regret:.2f}, probability {math.exp(-loss):.2g}"
+        spans.append(
+            f'<span{mark} style="background: rgb(230 98 15 / {opacity:.2f})" title="{tip}">{show(text)}</span>'
+        )
+    return f'<h3>{escape(excerpt.title)}</h3>\n<div class="text">{"".join(spans)}</div>\n'
 
 
 def show(text: str) -> str:
-    """Return a token's text with signs for what cannot be seen: white space alone, control characters, no text."""
+    """Return a token's text as HTML, with signs for what cannot be seen: white space alone, control characters."""
     if not text.strip():
-        text = "".join(SIGNS.get(each, each) + (each if each in "\n\t" else "") for each in text) or NO_TEXT
-    return text.translate(CONTROLS)
+        text = "".join(SIGNS.get(each, each) for each in text or [""])
+    return escape(text.translate(CONTROLS))
 
 
-def label(text: str) -> str:
-    """Return a token's text on one line, with a sign for each white space."""
-    return "".join(SIGNS.get(each, each) for each in text).translate(CONTROLS) or NO_TEXT
-
-
-def chance(probability: float) -> str:
-    """Return a probability in percent, or as 1 in … where it is below 1 %."""
-    if probability >= 0.01:
-        return f"{100 * probability:.{0 if 0.1 <= probability < 0.99 else 1}f}\N{NO-BREAK SPACE}%"
-    return f"1 in {float(f'{1 / probability:.2g}'):,.0f}" if probability else "about 0"
-
-
-def cell(value) -> str:
+def cell(value: object) -> str:
     """Return a table cell: few digits of a number, both ends of an interval."""
-    if isinstance(value, list):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return " to ".join(map(cell, value))
     if isinstance(value, float):
         return f"{value:.2g}" if 0 < abs(value) < 0.001 else f"{value:,.3f}"

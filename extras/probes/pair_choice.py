@@ -6,6 +6,7 @@ pairs. Places depend on characters only, so that runs with different tokenizers 
 """
 
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -52,33 +53,29 @@ def choose_pairs(places: list[Place], num_pairs: int, rng: np.random.Generator) 
     pairs: set[Pair] = set()
     exchanges = (each for _ in range(MAX_USES) for each in _exchanges(_take_turns(places, rng), pairs))
     for a, b in itertools.islice(exchanges, num_pairs // 2):
-        pairs |= {_pair(a, b.word), _pair(b, a.word)}
+        pairs |= {_pair(a, b), _pair(b, a)}
     return sorted(pairs) if len(pairs) >= LEAST_PAIRS else []
 
 
-def credit_of(right_nats: np.ndarray, wrong_nats: np.ndarray) -> np.ndarray:
-    """Return 1 where the right word is more likely, 1/2 for a tie, else 0: (P,) float64."""
-    return (1 + np.sign(wrong_nats - right_nats)) / 2
-
-
-def _pair(place: Place, wrong: str) -> Pair:
-    """Return the pair of a place and a wrong word."""
-    return Pair(place.kind, place.document, place.character, place.word, wrong)
+def _pair(place: Place, other: Place) -> Pair:
+    return Pair(place.kind, place.document, place.character, place.word, other.word)
 
 
 def _take_turns(places: list[Place], rng: np.random.Generator) -> list[Place]:
     """Return the places in random order, but one of each document before the second one of any document."""
-    turns: dict[int, Iterator[int]] = {}
-    shuffled = [places[i] for i in rng.permutation(len(places))]
-    numbered = [(next(turns.setdefault(place.document, itertools.count())), place) for place in shuffled]
+    turns: Counter[int] = Counter()
+    numbered = []
+    for place in (places[i] for i in rng.permutation(len(places))):
+        numbered.append((turns[place.document], place))
+        turns[place.document] += 1
     return [place for _, place in sorted(numbered, key=lambda each: each[0])]
 
 
 def _exchanges(places: list[Place], pairs: set[Pair]) -> Iterator[tuple[Place, Place]]:
     """Yield two places at a time that can exchange their words and have not done so in `pairs`; each place once."""
-    waiting: dict[tuple, dict[str, list[Place]]] = {}  # group → word → places
+    waiting: dict[tuple, dict[str, list[Place]]] = defaultdict(dict)  # group → word → places
     for place in places:
-        by_word = waiting.setdefault(place.group, {})
+        by_word = waiting[place.group]
         partner = next((word for word, others in by_word.items() if _can_exchange(place, others[-1], pairs)), None)
         if partner is None:
             by_word.setdefault(place.word, []).append(place)
@@ -92,4 +89,4 @@ def _can_exchange(a: Place, b: Place, pairs: set[Pair]) -> bool:
     """Return True if the word of each place is wrong at the other one; words that begin alike might both be right."""
     if a.word.startswith(b.word) or b.word.startswith(a.word) or a.word in b.refused or b.word in a.refused:
         return False
-    return _pair(a, b.word) not in pairs and _pair(b, a.word) not in pairs
+    return _pair(a, b) not in pairs and _pair(b, a) not in pairs

@@ -1,11 +1,8 @@
 """Split the loss on generated stories over what a story consists of: names, pronouns, repeated objects, …
 
-The grammar (lm.text.sources.stories) gives the probability of every prefix of a story. The surprisal of a token is the
-rise of -log2 P from the prefix before it to the prefix with it. The excess is the model's loss minus this surprisal; it
-is summed over the tokens of each phenomenon.
-
-Only the sum over a story is exact. The end of a token also says something about the next characters, for which the next
-token then pays less, so that the excess of a phenomenon may be slightly negative.
+The grammar gives the probability of every prefix of a story. The surprisal of a token is the rise of -log2 P from the
+prefix before it to the prefix with it; the excess is the model's loss minus this surprisal (README.md says what it
+means).
 """
 
 import math
@@ -47,24 +44,11 @@ def derive_stories(validation: TokenFile, tokenizer: Tokenizer) -> Stories | Non
     if validation.meta["surprisal_bits"] is None:
         return None
     try:
-        derived = [derive_tokens(validation.ids[start:end], tokenizer) for start, end in validation.spans]
+        derived = [_derive_tokens(validation.ids[start:end], tokenizer) for start, end in validation.spans]
     except DataError as error:
         print(f"the surprisal of the tokens is unknown: {error}", flush=True)
         return None
     return Stories(*(np.concatenate(column) for column in zip(*derived, strict=True)))
-
-
-def derive_tokens(ids: np.ndarray, tokenizer: Tokenizer) -> Stories:
-    """Return what the grammar knows of ids (T,), a story and the end of the text.
-
-    Raises DataError if it is not a story of the grammar, or its tokens have other bytes than its text.
-    """
-    text = tokenizer.decode(ids[:-1])
-    derivation = derive(text)
-    ends = np.append(_ends(text, tokenizer.bytes_of(ids[:-1])), len(text) + 1)
-    begins, kinds = np.append(0, ends[:-1]), _kinds(text, derivation)
-    bits = derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]
-    return Stories(bits * math.log(2), np.array([_phenomenon(text, begin, kinds) for begin in begins]))
 
 
 def split_by_phenomenon(losses: np.ndarray, stories: Stories, spans: np.ndarray) -> dict[str, dict[str, float]]:
@@ -89,13 +73,22 @@ def split_by_phenomenon(losses: np.ndarray, stories: Stories, spans: np.ndarray)
     return {name: {key: float(values[i]) for key, values in columns.items()} for i, name in enumerate(PHENOMENA)}
 
 
-def _ends(text: str, token_bytes: np.ndarray) -> np.ndarray:
-    """Return the number of whole characters (T,) up to the end of each token, given the tokens' bytes (T,)."""
+def _derive_tokens(ids: np.ndarray, tokenizer: Tokenizer) -> Stories:
+    """Return what the grammar knows of ids (T,), a story and the end of the text.
+
+    Raises DataError if it is not a story of the grammar, or its tokens have other bytes than its text.
+    """
+    text = tokenizer.decode(ids[:-1])
+    derivation = derive(text)
+    # Count the whole characters up to the end of each token.
     character_ends = np.cumsum([len(character.encode()) for character in text])
-    token_ends = np.cumsum(token_bytes, dtype=np.int64)
+    token_ends = np.cumsum(tokenizer.bytes_of(ids[:-1]), dtype=np.int64)
     if token_ends[-1] != character_ends[-1]:
         raise DataError(f"its tokens have {token_ends[-1]} bytes, its text has {character_ends[-1]}: {text[:60]!r}…")
-    return np.searchsorted(character_ends, token_ends, side="right")
+    ends = np.append(np.searchsorted(character_ends, token_ends, side="right"), len(text) + 1)
+    begins, kinds = np.append(0, ends[:-1]), _kinds(text, derivation)
+    bits = derivation.surprisal_bits[ends] - derivation.surprisal_bits[begins]
+    return Stories(bits * math.log(2), np.array([_phenomenon(text, begin, kinds) for begin in begins]))
 
 
 def _kinds(text: str, derivation: Derivation) -> np.ndarray:
@@ -123,10 +116,7 @@ def _kind_of_field(field: Field) -> str:
 
 
 def _phenomenon(text: str, begin: int, kinds: np.ndarray) -> int:
-    """Return the index of the phenomenon of the token that begins at character `begin`.
-
-    It is that of its first character, or of the next one if the first is a space.
-    """
+    """Return the phenomenon of the token that begins at a character: that of it, or of the next one after a space."""
     if 0 < begin < len(text) and text[begin - 1 : begin + 1].isalpha():
         return INDEX_OF["inside a word"]
     return int(kinds[min(begin + (text[begin : begin + 1] == " "), len(text))])

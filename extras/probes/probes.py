@@ -19,16 +19,14 @@ import torch
 
 from extras.probes.breakdown import count_ids, loss_by_frequency, loss_by_length
 from extras.probes.calibration import calibrate
-from extras.probes.excerpts import make_excerpts
-from extras.probes.minimal_pairs import score_pairs, summarize_pairs
+from extras.probes.excerpts import largest_regrets, typical_documents
+from extras.probes.minimal_pairs import compare_pairs, score_pairs, summarize_pairs
 from extras.probes.page import render
-from extras.probes.paired_accuracy import compare_pairs
 from extras.probes.phenomena import derive_stories, split_by_phenomenon
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_json, write_text
-from lm.model.device import keep_freed_memory, pick_device
+from lm.model.device import pick_device
 from lm.model.score import score_tokens
-from lm.model.threads import ThreadTuner
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_tokenizer, open_tokens
@@ -60,8 +58,6 @@ def main(argv: list[str]) -> None:
     """Write the figures and the page."""
     args = parse(argv)
 
-    keep_freed_memory()
-
     # Open the model, its text and its evaluation, and check that they belong together.
     train, validation, tokenizer = open_tokens(TRAIN), open_tokens(VALIDATION), load_tokenizer(TOKENIZER)
     for tokens in (train, validation):
@@ -76,30 +72,30 @@ def main(argv: list[str]) -> None:
     if documents["tokens"].sum() != len(validation.ids):
         raise IntegrityError(f"{DOCUMENT_LOSSES}: has other documents than {VALIDATION}; run `dvc repro eval`")
 
-    # Score every token again as eval does, which keeps the losses of documents only.
+    # Score every token again as eval does, which keeps the losses of documents only; then minimal pairs.
     seq_len, stride = evaluation["window_tokens"], evaluation["stride_tokens"]
     print(f"scoring {len(validation.ids):,} tokens, then minimal pairs", flush=True)
-    batch_size, threads = max(1, BATCH_TOKENS // seq_len), ThreadTuner()  # leave cores to other processes that are busy
-    losses, _ = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32, threads.adapt)
-
-    # Score minimal pairs: two texts that differ in one word, which is right in only one of them.
+    batch_size = max(1, BATCH_TOKENS // seq_len)
+    losses, _ = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32)
     columns = score_pairs(model, validation, tokenizer, seq_len, args.pairs, args.seed)
     pairs = pa.table(columns)
-    against = compare_pairs(pq.read_table(args.against / PAIRS), pairs) if args.against else {}
 
-    # Break the loss down, on generated stories also by what their grammar knows; measure calibration; choose excerpts.
+    # Break the loss down, on generated stories also by what their grammar knows; measure calibration.
     stories = derive_stories(validation, tokenizer)
+    regrets = losses - stories.surprisal_nats if stories else losses
     details = {
         "weights_sha256": record["best"]["sha256"][:WEIGHTS_DIGITS],
+        "phenomena": split_by_phenomenon(losses, stories, validation.spans) if stories else {},
+        "minimal_pairs": summarize_pairs(columns),
+        "against": compare_pairs(pq.read_table(args.against / PAIRS), pairs) if args.against else {},
         "by_frequency": loss_by_frequency(losses, validation.ids, count_ids(train)),
         "by_length": loss_by_length(documents),
         "calibration": calibrate(model, validation, seq_len),
-        "against": {kind: found._asdict() for kind, found in against.items()},
-        "minimal_pairs": summarize_pairs(columns),
-        "phenomena": split_by_phenomenon(losses, stories, validation.spans) if stories else {},
     }
-    surprisal_nats = stories.surprisal_nats if stories else None
-    excerpts = make_excerpts(model, losses, surprisal_nats, validation, tokenizer, seq_len, stride)
+    excerpts = {
+        "Largest regrets": largest_regrets(model, losses, regrets, validation, tokenizer, seq_len, stride),
+        "Typical documents": typical_documents(losses, regrets, validation, tokenizer),
+    }
 
     with output_lock(args.out), atomic_folder(args.out) as folder:
         write_json(folder / "details.json", details)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from extras.probes.calibration import calibrate, predict, spread_windows, summarize_calibration
+from extras.probes import calibration
+from extras.probes.calibration import calibrate, predict, summarize_calibration
 from lm.tokens.tokenfile import TokenFile
 from support.model_cases import build
 
@@ -26,12 +27,14 @@ def test_predictions_are_those_of_the_models_logits():
     assert calibrate(model, tokens, SEQ_LEN)["tokens"] == 640
 
 
-@pytest.mark.parametrize(("num_tokens", "num_sampled", "count"), [(640, 160, 10), (641, 10_000, 40), (17, 1, 1)])
-def test_windows_are_spread_evenly_over_the_file(num_tokens, num_sampled, count):
-    starts = spread_windows(num_tokens, SEQ_LEN, num_sampled)
-    assert len(starts) == count == len(set(starts)) and (starts % SEQ_LEN == 0).all()
-    assert starts[0] >= 0 and starts[-1] + SEQ_LEN <= num_tokens
-    assert len(starts) == 1 or np.ptp(np.diff(starts)) <= SEQ_LEN
+def test_a_sample_is_spread_evenly_over_the_file(monkeypatch):
+    starts = []
+    monkeypatch.setattr(calibration, "SAMPLE_TOKENS", 160)
+    fake = lambda model, tokens, batch, seq_len: (starts.extend(batch), (np.ones(1), np.ones(1)))[1]  # noqa: E731
+    monkeypatch.setattr(calibration, "predict", fake)
+    calibrate(None, TokenFile(Path(), np.zeros(641, np.uint16), {}), SEQ_LEN)
+    assert len(starts) == 10 and set(np.diff(starts)) == {64}
+    assert starts[0] >= 0 and starts[-1] + SEQ_LEN <= 641
 
 
 def test_the_calibration_error_weighs_each_bin_by_its_predictions():

@@ -11,8 +11,8 @@ from extras.probes.excerpts import (
     AFTER,
     BEFORE,
     alternatives,
+    choose_places,
     largest_regrets,
-    make_excerpts,
     token_texts,
     typical_documents,
 )
@@ -47,36 +47,29 @@ def scored(tokenizer, stories):
     return model, score_tokens(model, stories, SEQ_LEN, STRIDE, 16, torch.float32)[0]
 
 
-def test_the_largest_regrets_are_found_one_for_each_document_and_id(stories):
-    regret = np.random.default_rng(1).gamma(1.0, 4.0, len(stories.ids))
-    places = largest_regrets(regret, stories.ids, stories.spans)
-    found = [regret[token] for _, token in places]
-    assert found == sorted(found, reverse=True) and found[0] == regret.max()
-    assert len({document for document, _ in places}) == len({int(stories.ids[token]) for _, token in places}) == 20
+def test_the_largest_regrets_are_found_one_for_each_id_and_do_not_overlap(stories):
+    regrets = np.random.default_rng(1).gamma(1.0, 4.0, len(stories.ids))
+    places = choose_places(regrets, stories.ids, stories.spans)
+    found, tokens = [regrets[token] for _, token in places], sorted(token for _, token in places)
+    assert found == sorted(found, reverse=True) and found[0] == regrets.max()
+    assert len({int(stories.ids[token]) for token in tokens}) == 20 and min(np.diff(tokens)) > BEFORE + AFTER
     assert all(stories.spans[document, 0] <= token < stories.spans[document, 1] for document, token in places)
 
 
-def test_a_few_documents_have_several_places_that_do_not_overlap():
-    regret, ids = np.random.default_rng(1).random(5000), np.arange(5000)
-    places = largest_regrets(regret, ids, np.array([[0, 4000], [4000, 5000]]))
-    tokens = sorted(token for document, token in places if document == 0)
-    assert len(tokens) == 10 and min(np.diff(tokens)) > BEFORE + AFTER and len(places) > 15
-
-
-def test_excerpts_are_the_text_around_the_place_with_the_losses(tokenizer, stories, scored):
-    (model, losses), ids = scored, stories.ids
-    found = make_excerpts(model, losses, losses / 2, stories, tokenizer, SEQ_LEN, STRIDE)
-    assert found["has_regret"] and len(found["places"]) == 20 and len(found["documents"]) == 3
-    for place in found["places"]:
-        start, end = stories.spans[place["document"]].tolist()
-        token, marked = start + place["token"], place["marked"]
+def test_excerpts_are_the_text_around_the_place_with_its_figures(tokenizer, stories, scored):
+    (model, losses), regrets = scored, scored[1] / 2
+    excerpts = largest_regrets(model, losses, regrets, stories, tokenizer, SEQ_LEN, STRIDE)
+    places = choose_places(regrets, stories.ids, stories.spans)
+    for excerpt, (document, token) in zip(excerpts, places, strict=True):
+        start, end = stories.spans[document].tolist()
         first, last = max(start, token - BEFORE), min(end, token + AFTER + 1)
-        assert "".join(place["texts"]) == tokenizer.decode(ids[first:last]) and marked == token - first
-        assert place["loss_nats"] == [round(float(nats), 3) for nats in losses[first:last]]
-        assert place["regret_nats"][marked] == pytest.approx(place["loss_nats"][marked] / 2, abs=0.001)
-    assert "".join(found["documents"][0]["texts"]) == TEXTS[found["documents"][0]["document"]] + "<|endoftext|>"
-    other = make_excerpts(model, losses, None, stories, tokenizer, SEQ_LEN, STRIDE)
-    assert not other["has_regret"] and "regret_nats" not in other["places"][0]
+        assert "".join(excerpt.texts) == tokenizer.decode(stories.ids[first:last]) and excerpt.marked == token - first
+        assert np.array_equal(excerpt.loss_nats, losses[first:last])
+        assert excerpt.regret_nats[excerpt.marked] == regrets[token]
+        assert (
+            f"{regrets[token]:.2f} nats, token {token - start + 1} of {end - start} of document {document}, rank"
+            in (excerpt.title)
+        )
 
 
 def test_alternatives_are_of_the_window_that_scored_the_token(tokenizer, stories, scored):
@@ -84,12 +77,12 @@ def test_alternatives_are_of_the_window_that_scored_the_token(tokenizer, stories
     (model, losses), num_likely = scored, 0
     for token in range(0, 2000, 29):
         window = window_that_scores(token, len(stories.ids), SEQ_LEN, STRIDE)
-        found = alternatives(model, stories, tokenizer, window, token - window)
-        p = [each["probability"] for each in found["alternatives"]]
+        rank, likely = alternatives(model, stories, tokenizer, window, token - window)
+        p = [probability for _, probability in likely]
         assert p == sorted(p, reverse=True) and len(p) == 3
-        if found["rank"] <= 3:
+        if rank <= 3:
             num_likely += 1
-            assert p[found["rank"] - 1] == pytest.approx(math.exp(-losses[token]), abs=1e-5)
+            assert p[rank - 1] == pytest.approx(math.exp(-losses[token]), abs=1e-5)
     assert num_likely
 
 
@@ -104,7 +97,9 @@ def test_a_character_of_several_tokens_belongs_to_its_last_one(tokenizer):
     )
 
 
-def test_typical_documents_are_quantiles_of_the_loss_per_token():
-    spans = np.stack([np.arange(0, 110, 10), np.arange(10, 120, 10)], 1)
+def test_typical_documents_are_quantiles_of_the_loss_per_token(tokenizer):
     losses = np.repeat([5, 3, 9, 1, 0, 7, 2, 10, 4, 8, 6], 10).astype(np.float32)
-    assert typical_documents(losses, spans) == {3: 0.1, 0: 0.5, 2: 0.9}
+    ids = np.tile(np.array([*range(1, 10), tokenizer.eot_id], np.uint16), 11)
+    tokens = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": tokenizer.eot_id}})
+    titles = [excerpt.title for excerpt in typical_documents(losses, losses, tokens, tokenizer)]
+    assert [title.split(" of ")[0] for title in titles] == ["document 3: 10%", "document 0: 50%", "document 2: 90%"]

@@ -1,6 +1,5 @@
 """Scores of minimal pairs: equal characters are compared, a model without context is right in half of the pairs."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,10 @@ from extras.probes.code_pairs import BRACKET, IDENTIFIER
 from extras.probes.minimal_pairs import (
     CONTEXT_CHARS,
     EncodedPair,
+    compare_pairs,
     encode_pair,
     find_pairs,
+    mcnemar,
     score_encoded,
     score_pairs,
     summarize_pairs,
@@ -172,22 +173,43 @@ def test_the_table_has_a_row_for_each_pair_and_can_be_written(code, tokenizer):
     assert set(summarize_pairs(columns)) == {BRACKET, IDENTIFIER}
 
 
-def columns_of(*credit: float, documents=None) -> dict[str, np.ndarray]:
-    """Return a table of one kind whose pairs are right (1), wrong (0) or a tie (0.5)."""
-    number = len(credit)
-    documents = np.arange(number) if documents is None else np.array(documents)
-    wrong = np.array([{1: 3.0, 0.5: 2.0, 0: 1.0}[each] for each in credit])
-    nats = {"right_nats": np.full(number, 2.0), "wrong_nats": wrong}
-    return {"kind": np.array(["a"] * number), "document": documents} | nats
+NATS = {"right": 3.0, "tie": 2.0, "wrong": 1.0}  # of the wrong word; the right one has 2
 
 
-def test_a_tie_counts_one_half():
-    found = summarize_pairs(columns_of(1, 0.5, 0.5, 0, 1))["a"]
+def table(*outcomes: str, first_document=0, num_documents=10**6, wrong="she") -> pa.Table:
+    """Return the table of a model: one place in each document, right, tie or wrong."""
+    return pa.Table.from_pylist([
+        {"kind": "pronoun", "document": (first_document + number) % num_documents, "character": number, "right": "he",
+         "wrong": wrong, "right_nats": 2.0, "wrong_nats": NATS[outcome]}
+        for number, outcome in enumerate(outcomes)
+    ])  # fmt: skip
+
+
+def summary(*outcomes: str, **options) -> dict:
+    found = table(*outcomes, **options)
+    return summarize_pairs({name: np.array(found[name].to_pylist()) for name in found.column_names})["pronoun"]
+
+
+def test_a_tie_counts_one_half_and_the_interval_depends_on_the_documents():
+    found = summary("right", "tie", "tie", "wrong", "right")
     assert found["pairs"] == found["documents"] == 5 and found["accuracy"] == pytest.approx(0.6)
+    few, many = (summary(*["right"] * 500, num_documents=count) for count in (10, 250))
+    assert few["accuracy"] == few["accuracy_interval"][1] == 1
+    assert few["accuracy_interval"][0] < 0.8 < many["accuracy_interval"][0] < 1
 
 
-def test_a_perfect_accuracy_has_an_interval_that_depends_on_the_documents():
-    few, many = (summarize_pairs(columns_of(*[1] * 500, documents=np.arange(500) % count))["a"] for count in (10, 250))
-    low = [each["accuracy_interval"][0] for each in (few, many)]
-    assert few["accuracy"] == few["accuracy_interval"][1] == 1 and low[0] < 0.8 < low[1] < 1
-    assert not math.isnan(low[0])
+@pytest.mark.parametrize(("only_a", "only_b", "p_value"), [
+    (0, 0, 1.0), (5, 5, 1.0), (0, 5, 2 / 32), (5, 0, 2 / 32), (3, 7, 352 / 1024),
+])  # fmt: skip
+def test_the_p_value_is_that_of_a_fair_coin(only_a, only_b, p_value):
+    assert mcnemar(only_a, only_b) == pytest.approx(p_value, rel=1e-6)
+
+
+def test_two_models_are_compared_on_the_pairs_that_both_have():
+    a = table(*["right"] * 10, *["wrong"] * 8)
+    b = table(*["right"] * 9, "wrong", *["right"] * 6, "tie", "wrong")
+    figures = compare_pairs(a, b)["pronoun"]
+    assert list(figures.values()) == [18, 10 / 18, 15.5 / 18, 1, 7, pytest.approx(2 * (1 + 8) / 2**8)]
+    assert compare_pairs(a, table("right", wrong="it")) == {}
+    a, b = (pa.concat_tables([table(x), table(x, wrong="it")]) for x in ("wrong", "right"))
+    assert compare_pairs(a, b)["pronoun"]["only_b"] == 1, "two pairs of one place are one trial"

@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 
-from extras.probes.pair_choice import LEAST_PAIRS, MAX_USES, Place, choose_pairs, credit_of, neighbours
+from extras.probes.pair_choice import LEAST_PAIRS, MAX_USES, Place, choose_pairs, neighbours
 
 LETTERS = "abcdefgh"
 
@@ -37,12 +37,9 @@ def test_documents_take_turns_and_places_are_used_again_only_if_they_are_too_few
     long = [Place("kind", 0, i, LETTERS[i % 7], ()) for i in range(500)]
     others = [Place("kind", i, 0, LETTERS[i % 7], ()) for i in range(1, 101)]
     assert max(collections.Counter(pair.document for pair in choose(long + others, 90)).values()) == 1
+    assert max(collections.Counter(pair.character for pair in choose(places(60), 60)).values()) == 1
     few = choose(places(40), 60)
     assert len(few) == len(set(few)) == 60
     assert 1 < max(collections.Counter(pair.character for pair in few).values()) <= MAX_USES
     assert choose(places(), LEAST_PAIRS - 1) == [], "a kind with few pairs is left out"
-
-
-def test_a_tie_counts_one_half_and_neighbours_are_the_characters_around_a_word():
-    assert credit_of(np.array([1.0, 2.0, 2.0]), np.array([2.0, 2.0, 1.0])).tolist() == [1, 0.5, 0]
     assert neighbours("(a)", 1, 2) == ("(", ")") and neighbours("a", 0, 1) == ("", "")
