@@ -1,12 +1,11 @@
 """The report of a scaling law as Markdown, and the same numbers as JSON."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from extras.scaling.law import Fit, Frontier, Interval, Runs, interval, loss, named, on_frontier
-from tools.common.tables import render, table
+from tools.common.tables import table
 
 SYMBOLS = {"E": "E, bits per byte", "A": "A", "alpha": "α", "B": "B", "beta": "β"}
 NO_FLOOR = 0.05  # an E below this fraction of the least loss cannot be told from none
@@ -23,7 +22,7 @@ class Wanted(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """Everything that is reported; entropy and standard error are in bits per byte."""
+    """Everything that is reported; the entropy is in bits per byte."""
 
     runs: Runs
     fit: Fit
@@ -32,14 +31,8 @@ class Scaling(NamedTuple):
     held_back: dict[int, Interval]  # run → its prediction from smaller runs
     wanted: list[Wanted]
     entropy: float | None  # of the text, where it is known
-    standard_error: float | None  # of the largest run's loss over documents, None for a single one
     varies: list[str]  # names of the parameters in which the runs differ
     confidence: float
-
-    @property
-    def percent(self) -> str:
-        """Return the confidence of the intervals in percent."""
-        return f"{100 * self.confidence:g} %"
 
     @property
     def fitted(self) -> np.ndarray:
@@ -54,39 +47,89 @@ class Scaling(NamedTuple):
 
 
 def report(scaling: Scaling) -> list[str]:
-    """Return the lines of the report, report.md.j2 filled in."""
-    runs, fitted, best = scaling.runs, scaling.fitted, on_frontier(scaling.runs)
-    intervals, (k, gamma), losses = scaling.parameter_intervals(), scaling.work, scaling.runs.bits_per_byte
-    errors, held_back, percent = 100 * np.abs(fitted / losses - 1), scaling.held_back, f"{scaling.percent} interval"
+    """Return the lines of the report."""
+    runs, losses, fitted, best = scaling.runs, scaling.runs.bits_per_byte, scaling.fitted, on_frontier(scaling.runs)
+    percent, frontier = f"{100 * scaling.confidence:g} % interval", scaling.frontier
     run_rows = [
         [runs.names[i], f"{runs.parameters[i]:,.0f}", f"{runs.tokens[i]:,.0f}", f"{runs.flops[i]:.3g}",
          f"{losses[i]:.4f}", f"{fitted[i]:.4f}", error(float(fitted[i]), float(losses[i])), "yes" if best[i] else ""]
         for i in np.lexsort((runs.tokens, runs.parameters))
     ]  # fmt: skip
-    law_rows = [[SYMBOLS[name], f"{one.value:.4g}", between(one, ".4g")] for name, one in intervals.items()]
-    held_rows = [
-        [runs.names[i], f"{losses[i]:.4f}", f"{one.value:.4f}", between(one), error(one.value, float(losses[i]))]
-        for i, one in held_back.items()
-    ]
-    wanted_rows = [
+    lines = [
+        f"# Scaling law of {len(runs.names)} runs", "",
+        *table(["run", "parameters", "tokens", "FLOP", "bits per byte", "law", "error", "frontier"], run_rows),
+        *describe_law(scaling, percent),
+        "## The largest runs, predicted from the others", "",
+    ]  # fmt: skip
+    if held := scaling.held_back:
+        held_rows = [
+            [runs.names[i], f"{losses[i]:.4f}", f"{one.value:.4f}", between(one), error(one.value, float(losses[i]))]
+            for i, one in held.items()
+        ]
+        num_inside = sum(bool(one.low <= losses[i] <= one.high) for i, one in held.items())
+        factor = runs.flops.max() / np.delete(runs.flops, list(held)).max()
+        lines += table(["run", "bits per byte", "predicted", percent, "error"], held_rows)
+        lines += [f"{num_inside} of {len(held)} are inside their intervals, at {factor:.2g} times the others' compute."]
+    else:
+        lines += ["There are too few runs to hold any back, so predictions beyond them are unchecked."]
+    lines += ["", "## The frontier", ""]
+    if frontier:
+        lines += [
+            f"{best.sum()} runs have the least loss for their compute: L = {frontier.a:.4g} · C^-{frontier.b:.4f}, "
+            f"standard error {100 * frontier.spread:.2g} %. A power law has no floor, so it is too optimistic far out."
+        ]
+    else:
+        lines += ["One run has the least loss for its compute: too few for a power law."]
+    if scaling.wanted:
+        lines += ["", "## Predicted", "", *describe_predictions(scaling, percent)]
+    lines += [
+        "", "N: all parameters, the tied embedding once. D: tokens seen by the best model, repeated ones again. C: its "
+        "training FLOP. The fit minimizes the Huber loss of log L, δ = 0.001 (Hoffmann et al. 2022, approach 3). "
+        "Intervals: bootstrap of residuals, widened by Student's t; a prediction's includes the scatter of one run.",
+    ]  # fmt: skip
+    if scaling.varies:
+        lines += ["", f"Parameters that differ between these runs: `{'`, `'.join(scaling.varies)}`."]
+    return [*lines, ""]
+
+
+def describe_law(scaling: Scaling, percent: str) -> list[str]:
+    """Return the lines about the parameters of the law; they say if it contradicts the entropy of the text."""
+    intervals, (k, gamma), entropy = scaling.parameter_intervals(), scaling.work, scaling.entropy
+    floor, alpha, beta = intervals["E"], intervals["alpha"].value, intervals["beta"].value
+    errors = 100 * np.abs(scaling.fitted / scaling.runs.bits_per_byte - 1)
+    rows = [[SYMBOLS[name], f"{one.value:.4g}", between(one, ".4g")] for name, one in intervals.items()]
+    grows = (
+        f"parameters grow as C^{beta / (alpha + gamma * beta):.2f} and tokens as C^{alpha / (alpha + gamma * beta):.2f}"
+    )
+    lines = [
+        "## L(N, D) = E + A / N^α + B / D^β", "", *table(["parameter", "value", percent], rows),
+        f"- Error of the fit: {np.median(errors):.2g} % in the median, {errors.max():.2g} % at most.",
+        f"- For the least loss at compute C, {grows} (here C = {k:.3g} N^{gamma:.3f} D).",
+    ]  # fmt: skip
+    if floor.low < NO_FLOOR * scaling.runs.bits_per_byte.min():
+        lines += ["- The losses are too far above a floor to measure E; it may be close to zero."]
+    if entropy is not None:
+        side = "inside" if floor.low <= entropy <= floor.high else "outside"
+        lines += [f"- The entropy of the text is {entropy:.4f} bits per byte, {side} the interval of E."]
+        lowest = min([floor.value, *(one.law.value for one in scaling.wanted)])
+        if lowest < entropy:
+            impossible = f"down to {lowest:.4f} bits per byte, less than the entropy of {entropy:.4f}"
+            lines += [f"- **The law is wrong far out:** it predicts {impossible}, which no model can reach."]
+    return [*lines, ""]
+
+
+def describe_predictions(scaling: Scaling, percent: str) -> list[str]:
+    """Return the lines about the runs that were asked for."""
+    rows = [
         [f"{one.parameters:,.0f}", f"{one.tokens:,.0f}", f"{one.flops:.3g}", f"{one.law.value:.4f}", between(one.law),
          "too few runs" if one.frontier is None else f"{one.frontier.value:.4f} ({between(one.frontier)})"]
         for one in scaling.wanted
     ]  # fmt: skip
-    wanted_header = ["parameters", "tokens", "FLOP", "bits per byte", percent, "frontier's power law"]
-    return render(
-        Path(__file__).with_suffix(".md.j2"), scaling=scaling, k=k, gamma=gamma, alpha=intervals["alpha"].value,
-        beta=intervals["beta"].value, floor=intervals["E"], least_visible_floor=NO_FLOOR * losses.min(),
-        runs=table(["run", "parameters", "tokens", "FLOP", "bits per byte", "law", "error", "frontier"], run_rows),
-        parameters=table(["parameter", "value", percent], law_rows),
-        median_error=np.median(errors), largest_error=errors.max(), num_best=int(best.sum()),
-        held_back=table(["run", "bits per byte", "predicted", percent, "error"], held_rows),
-        num_inside=sum(bool(one.low <= losses[i] <= one.high) for i, one in held_back.items()),
-        held_back_factor=runs.flops.max() / np.delete(runs.flops, list(held_back)).max(),
-        predicted=table(wanted_header, wanted_rows),
-        predicted_factor=max((one.flops for one in scaling.wanted), default=0) / runs.flops.max(),
-        tokenizers_differ=any(name.startswith("tokenizer") for name in scaling.varies),
-    )  # fmt: skip
+    lines = table(["parameters", "tokens", "FLOP", "bits per byte", percent, "frontier's power law"], rows)
+    factor = max(one.flops for one in scaling.wanted) / scaling.runs.flops.max()
+    if factor > 10:
+        lines += [f"At {factor:.0f} times the largest run's compute, the intervals hold only if the law does."]
+    return lines
 
 
 def error(predicted: float, measured: float) -> str:
@@ -118,6 +161,5 @@ def as_json(scaling: Scaling) -> dict:
         "frontier": frontier and {"a": frontier.a, "b": frontier.b, "spread": frontier.spread},
         "predicted": predicted,
         "entropy_bits_per_byte": scaling.entropy,
-        "standard_error_bits_per_byte": scaling.standard_error,
         "parameters_that_differ": scaling.varies,
     }  # fmt: skip

@@ -34,7 +34,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("names", nargs="*", metavar="NAME", help="experiments or 'pattern-*' (all experiments)")
     add("--predict", nargs=2, type=float, action="append", default=[], metavar=("N", "D"),
         help="predict a run of N parameters and D tokens; repeatable")  # fmt: skip
-    add("--predict_flops", "--predict-flops", type=float, action="append", default=[], metavar="C",
+    add("--predict_flops", type=float, action="append", default=[], metavar="C",
         help="predict the best run of C FLOP of training compute; repeatable")  # fmt: skip
     add("--out", type=Path, default=Path("comparisons/scaling"), help="output path without .md, .json, .png")
     add_resampling(parser, 499, "residuals")
@@ -80,10 +80,9 @@ def analyse(revisions: list[Revision], args: argparse.Namespace) -> Scaling:
     ]  # fmt: skip
     held_back = law.predict_held_back(runs, args.resamples, args.confidence, args.seed)
     entropy = results[0].get("entropy", {}).get("floor_bits_per_byte")
-    standard_error = results[int(np.argmax(runs.flops))].get("bits_per_byte_se")
     params = [preset_names_left_out(revision.params()) for revision in revisions]
     varies = [name for name in sorted(set().union(*params)) if len({str(p.get(name)) for p in params}) > 1]
-    return Scaling(runs, fit, work, frontier, held_back, wanted, entropy, standard_error, varies, args.confidence)
+    return Scaling(runs, fit, work, frontier, held_back, wanted, entropy, varies, args.confidence)
 
 
 @command
