@@ -254,17 +254,6 @@ def step() -> str:
     return table(head, rows)
 
 
-def time_curve() -> str:
-    """docs/benchmarks.md: bits per byte after each budget, over the seeds."""
-    found, rows = read("time_to_loss"), []
-    for budget in sorted({*found["budgets_s"], found["reference_s"]}):
-        ours = [p["bits_per_byte"] for run in found["runs"] for p in run["curves"]["ours"] if p["budget_s"] == budget]
-        theirs = [run["curves"]["reference"][-1]["bits_per_byte"] for run in found["runs"]]
-        rows.append((f"{budget:.0f}", spread(ours), spread(theirs if budget == found["reference_s"] else [])))
-    head = "seconds of training | ours, bits per byte | nanoGPT's recipe for a CPU"
-    return f"Smallest and largest of {len(found['runs'])} seeds:\n\n{table(head, rows)}"
-
-
 def spread(values: list[float]) -> str:
     """Return the smallest and the largest value: `1.662 to 1.674`."""
     return f"{min(values):.3f} to {max(values):.3f}" if values else "–"
@@ -298,7 +287,7 @@ def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
     "second-experiment": lambda: experiment("second_experiment", with_metrics=False), "results": results,
-    "speed": speed, "speeds": speeds, "step": step, "time-to-loss": time_curve, "records": records,
+    "speed": speed, "speeds": speeds, "step": step, "records": records,
     "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding,
     "processors": processors,
 }  # fmt: skip

@@ -68,8 +68,6 @@ QUOTES = {
         "{stories[evaluation][entropy][excess_fraction]:.0f/%} %, more",
     ],
     "docs/benchmarks.md": [
-        "take {batches[shapes][32x512][microseconds_per_batch][ours][median]:.0f} µs here and "
-        "{batches[shapes][32x512][microseconds_per_batch][seed dataset, 0 workers][median]:.0f} µs from a `Dataset`",
         "A process needs {tokenizing[memory_of_ours][0][peak_mb_of_a_process]} to "
         "{tokenizing[memory_of_ours][1][peak_mb_of_a_process]} MB",
         "within {train_step[questions][memory][runs][0][peak_rss_gib]:.1f} GiB; with",
