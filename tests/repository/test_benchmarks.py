@@ -138,6 +138,18 @@ def test_the_last_recipe_is_that_of_the_parameters():
         assert section == value, name
 
 
+@pytest.mark.slow
+def test_readme_shows_what_its_commands_print(tmp_path, finished):
+    workspace = Workspace(tmp_path / "workspace", finished)
+    workspace.commit()
+    script = ["python", "benchmarks/quality/experiment.py", "first_experiment", "train.max_tokens=5120"]
+    workspace.run(*script, PYTHONPATH="src:benchmarks")
+    code = "import pages; print(pages.experiment('first_experiment'))"
+    shown = workspace.run("python", "-c", code, PYTHONPATH="src:benchmarks").stdout
+    assert "metrics/eval.json   bits_per_byte" in shown and "## workspace − main: " in shown
+    assert "- Documents: " in shown and "| documents, all" in shown
+
+
 # The pipeline of the results.
 
 
