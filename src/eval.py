@@ -25,7 +25,7 @@ import torch
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
-from lm.core.params import Range, at_least, read_section
+from lm.core.params import FRACTION, SEED, Range, at_least, read_section
 from lm.evaluate.documents import loss_by_position, make_details, mark_selection, part_of_documents, sum_by_document
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import keep_freed_memory, pick_device
@@ -44,12 +44,12 @@ SCORE_BATCH_TOKENS = 8192
 class EvalParams:
     """The section `eval` of params.yaml."""
 
-    stride_fraction: Annotated[float, Range(lambda value: 0 < value <= 1, "above 0, at most 1")]
+    stride_fraction: Annotated[float, FRACTION]
     num_samples: Annotated[int, at_least(1)]
     sample_tokens: Annotated[int, at_least(1)]
     temperature: Annotated[float, Range(lambda value: value >= 0, "0 or more")]
     top_k: Annotated[int, at_least(1)]
-    seed: Annotated[int, Range(lambda value: 0 <= value < 2**63, "from 0 to below 2^63")]
+    seed: Annotated[int, SEED]
 
 
 def read_params() -> EvalParams:

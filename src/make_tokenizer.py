@@ -7,13 +7,13 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import lm.core.environment  # noqa: F401 - before transformers loads torch
 
 from lm.core.errors import command
 from lm.core.files import atomic_folder, output_lock, sha256_file
-from lm.core.params import needed, read_section
+from lm.core.params import Range, read_section
 from lm.text.documents import MANIFEST, iter_texts
 from lm.text.selection import describe_selection, read_dropped
 from lm.text.slices import AnySlice
@@ -22,6 +22,9 @@ from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken
 from lm.tokenizer.load import MAX_TOKEN_ID
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
+VOCAB_SIZES = Range(
+    lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +32,8 @@ class BpeParams:
     """Byte-level BPE trained on the training slice; vocab_size includes the end-of-text token."""
 
     kind: Literal["bpe"]
-    vocab_size: int
+    vocab_size: Annotated[int, VOCAB_SIZES]
     pretokenizer: Literal["gpt2", "cl100k", "o200k"]
-
-    def __post_init__(self):
-        fits = 257 <= self.vocab_size <= MAX_TOKEN_ID + 1
-        needed(fits, "vocab_size", self.vocab_size, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}")
 
 
 @dataclasses.dataclass(frozen=True)

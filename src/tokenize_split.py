@@ -15,13 +15,13 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import command
 from lm.core.files import output_lock
-from lm.core.params import needed, read_section
+from lm.core.params import at_least, read_section
 from lm.text.documents import (
     Dropped,
     check_files,
@@ -46,13 +46,8 @@ PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 class TokenizeRuntime:
     """Number of processes if gigatoken is not used (null: one per core), and characters per chunk."""
 
-    num_processes: int | None
-    chunk_chars: int
-
-    def __post_init__(self):
-        is_positive = self.num_processes is None or self.num_processes >= 1
-        needed(is_positive, "num_processes", self.num_processes, "at least 1, or null")
-        needed(self.chunk_chars >= 1, "chunk_chars", self.chunk_chars, "at least 1")
+    num_processes: Annotated[int | None, at_least(1, ", or null")]
+    chunk_chars: Annotated[int, at_least(1)]
 
 
 class Inputs(NamedTuple):

@@ -37,6 +37,15 @@ def at_least(least: float, also: str = "") -> Range:
     return Range(lambda value: value >= least, f"at least {least}{also}")
 
 
+def above(limit: float, also: str = "") -> Range:
+    """Return the range above `limit`; `also` ends the requirement."""
+    return Range(lambda value: value > limit, f"above {limit}{also}")
+
+
+FRACTION = Range(lambda value: 0 < value <= 1, "above 0, at most 1")
+SEED = Range(lambda value: 0 <= value < 2**63, "from 0 to below 2^63")
+
+
 def read_yaml(path: Path | str) -> dict:
     """Read a YAML mapping. Raise ParamsError, with the file and the line, if that fails."""
     try:

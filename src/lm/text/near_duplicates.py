@@ -7,12 +7,13 @@ whole, so that it only equals itself. All hashes are fixed, so the clusters are 
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 from rensa import RMinHash
 from tqdm import tqdm
 
-from lm.core.params import needed
+from lm.core.params import FRACTION, Range
 from lm.text.duplicates import digest
 
 RECALL = 0.98  # probability that two documents whose similarity is the threshold are compared at all
@@ -25,20 +26,18 @@ _FACTOR = 0x9E3779B97F4A7C15  # odd, so that multiplying modulo 2⁶⁴ loses no
 _INVERSE = pow(_FACTOR, -1, 1 << 64)
 _FIRST_SINGLE = 0xE3  # first byte in UTF-8 of the characters from U+3000 on
 
+NgramWords = Annotated[int, Range(lambda value: 1 <= value <= MAX_NGRAM_WORDS, f"1 to {MAX_NGRAM_WORDS}")]
+# Hashes per document, 4 bytes each; the estimate's standard error is 0.5 / √ of it at most.
+NumPermutations = Annotated[int, Range(lambda value: 16 <= value <= MAX_PERMUTATIONS, f"16 to {MAX_PERMUTATIONS}")]
+
 
 @dataclasses.dataclass(frozen=True)
 class NearDuplicates:
     """Which documents are near-duplicates: those whose sets of word n-grams have at least this Jaccard similarity."""
 
-    threshold: float
-    ngram_words: int
-    num_permutations: int  # hashes per document, 4 bytes each; the estimate's standard error is 0.5 / √ of it at most
-
-    def __post_init__(self):
-        needed(0 < self.threshold <= 1, "threshold", self.threshold, "above 0, at most 1")
-        needed(1 <= self.ngram_words <= MAX_NGRAM_WORDS, "ngram_words", self.ngram_words, f"1 to {MAX_NGRAM_WORDS}")
-        is_valid = 16 <= self.num_permutations <= MAX_PERMUTATIONS
-        needed(is_valid, "num_permutations", self.num_permutations, f"16 to {MAX_PERMUTATIONS}")
+    threshold: Annotated[float, FRACTION]
+    ngram_words: NgramWords
+    num_permutations: NumPermutations
 
 
 class Clusters:

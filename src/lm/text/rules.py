@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.core.params import Range, at_least, needed
-from lm.text.near_duplicates import NearDuplicates
+from lm.core.params import FRACTION, Range, at_least, needed
+from lm.text.near_duplicates import NearDuplicates, NgramWords, NumPermutations
 
 Limit = Annotated[int | None, at_least(1, ", or null for off")]
 Fraction = Annotated[float | None, Range(lambda value: 0 <= value <= 1, "from 0 to 1, or null for off")]
@@ -24,12 +24,9 @@ Fraction = Annotated[float | None, Range(lambda value: 0 <= value <= 1, "from 0 
 class NearDuplicateRule:
     """Parameters of lm.text.near_duplicates; a threshold of None switches the rule off."""
 
-    threshold: float | None
-    ngram_words: int
-    num_permutations: int
-
-    def __post_init__(self):
-        self.search(1.0 if self.threshold is None else self.threshold)  # raises ValueError for a value out of range
+    threshold: Annotated[float | None, FRACTION]
+    ngram_words: NgramWords
+    num_permutations: NumPermutations
 
     def search(self, threshold: float) -> NearDuplicates:
         """Return the parameters of a search from this threshold on."""

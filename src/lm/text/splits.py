@@ -8,10 +8,11 @@ The split is the same on every machine and for all file names.
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 
-from lm.core.params import needed
+from lm.core.params import Range
 from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
 
 MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
@@ -24,14 +25,11 @@ DIGEST_BYTES = 32
 class SplitParams:
     """Which part of the text is for validation, and how much of a cluster may occur in other clusters."""
 
-    validation_fraction: float  # of the characters
-    max_shared_fraction: float  # of a cluster's n-grams
+    # of the characters
+    validation_fraction: Annotated[float, Range(lambda value: 0 < value < 1, "between 0 and 1")]
+    # of a cluster's n-grams
+    max_shared_fraction: Annotated[float, Range(lambda value: 0 <= value <= 1, "0 to 1")]
     near_duplicates: NearDuplicates
-
-    def __post_init__(self):
-        fraction, shared = self.validation_fraction, self.max_shared_fraction
-        needed(0 < fraction < 1, "validation_fraction", fraction, "between 0 and 1")
-        needed(0 <= shared <= 1, "max_shared_fraction", shared, "0 to 1")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """The sections `train` of params.yaml and of runtime.yaml: fields, ranges, and derived numbers of steps."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
-from lm.core.params import needed
+from lm.core.params import FRACTION, SEED, Range, above, at_least, needed
 
-TOKEN_COUNTS = (
-    "seq_len", "batch_tokens", "micro_batch_tokens", "log_every_tokens", "eval_every_tokens", "eval_tokens",
-)  # fmt: skip
-BELOW_ONE = ("beta1", "beta2")
+Count = Annotated[int, at_least(1)]
+CountOrNull = Annotated[int | None, at_least(1, ", or null")]
+Positive = Annotated[float, above(0)]
+Beta = Annotated[float, Range(lambda value: 0 <= value < 1, "from 0 to below 1")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,52 +17,35 @@ class TrainParams:
 
     GONE = ("average_decay",)  # of the weights: it was not better at the end of a run (benchmarks/LOG.md)
 
-    seq_len: int
+    seq_len: Count
     attend_across_documents: bool
-    batch_tokens: int
-    micro_batch_tokens: int
+    batch_tokens: Count
+    micro_batch_tokens: Count
     max_tokens: int
     optimizer: Literal["muon", "adamw"]
-    peak_lr: float
+    peak_lr: Positive
     min_lr: float
-    embedding_lr_factor: float
+    embedding_lr_factor: Positive
     warmup_steps: int
     schedule: Literal["cosine", "stable_decay"]
-    decay_share: float
-    weight_decay: float
-    beta1: float
-    beta2: float
-    grad_clip: float
-    sampled_vocab_size: int | None
+    decay_share: Annotated[float, FRACTION]
+    weight_decay: Annotated[float, at_least(0)]
+    beta1: Beta
+    beta2: Beta
+    grad_clip: Positive
+    sampled_vocab_size: CountOrNull
     numerics: Literal["portable", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
-    seed: int
+    seed: Annotated[int, SEED]
     init_from: str
-    patience_evals: int | None
-    divergence_nats: float | None
-    log_every_tokens: int
-    eval_every_tokens: int
-    eval_tokens: int
+    patience_evals: CountOrNull
+    divergence_nats: Annotated[float | None, above(0, ", or null")]
+    log_every_tokens: Count
+    eval_every_tokens: Count
+    eval_tokens: Count
 
     def __post_init__(self):
-        # The range of each value, all that are wrong at once.
-        problems = []
-        for name, ok, requirement in (
-            *((name, getattr(self, name) >= 1, "at least 1") for name in TOKEN_COUNTS),
-            *((name, getattr(self, name) > 0, "above 0") for name in ("peak_lr", "grad_clip", "embedding_lr_factor")),
-            ("decay_share", 0 < self.decay_share <= 1, "above 0, at most 1"),
-            ("weight_decay", self.weight_decay >= 0, "0 or more"),
-            *((name, 0 <= getattr(self, name) < 1, "from 0 to below 1") for name in BELOW_ONE),
-            ("seed", 0 <= self.seed < 2**63, "from 0 to below 2^63"),
-            *((name, getattr(self, name) is None or getattr(self, name) >= 1, "null or at least 1")
-              for name in ("sampled_vocab_size", "patience_evals")),
-            ("divergence_nats", self.divergence_nats is None or self.divergence_nats > 0, "null or above 0"),
-        ):  # fmt: skip
-            problems += [] if ok else [f"{name} is {getattr(self, name)}, needed: {requirement}"]
-        if problems:
-            raise ValueError("\n".join(problems))
-
         # What must fit together: one wrong value can break several of these rules, so the first one is named.
         whole_run = f"fewer than the run's {self.max_tokens // self.batch_tokens} steps"
         for name, ok, requirement in (
@@ -105,13 +88,8 @@ class TrainRuntime:
 
     checkpoint_every_s: float
     keep_fingerprints: int
-    keep_states: int
+    keep_states: Annotated[int, at_least(0)]
     keep_freed_memory: bool
-    num_processes: int
+    num_processes: Count
     shard: bool
-    timeout_s: float
-
-    def __post_init__(self):
-        needed(self.keep_states >= 0, "keep_states", self.keep_states, "0 or more")
-        needed(self.num_processes >= 1, "num_processes", self.num_processes, "at least 1")
-        needed(self.timeout_s > 0, "timeout_s", self.timeout_s, "above 0")
+    timeout_s: Positive

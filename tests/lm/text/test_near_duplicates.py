@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from rensa import RMinHash
 
+from lm.core.errors import ParamsError
+from lm.core.params import coerce
 from lm.text.near_duplicates import NearDuplicates, _rows_of_band, _signatures, find_clusters, ngram_hashes
 
 PARAMS = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=128)
@@ -121,5 +123,6 @@ def test_a_long_document_is_hashed_block_by_block():
     ],
 )
 def test_values_outside_their_range_are_refused(values, problem):
-    with pytest.raises(ValueError, match=problem):
-        NearDuplicates(*values)
+    section = dict(zip(("threshold", "ngram_words", "num_permutations"), values, strict=True))
+    with pytest.raises(ParamsError, match=problem):
+        coerce(section, NearDuplicates, "near_duplicates", "presets.yaml")

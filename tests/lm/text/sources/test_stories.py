@@ -8,7 +8,8 @@ import re
 import pyarrow.parquet as pq
 import pytest
 
-from lm.core.errors import DataError
+from lm.core.errors import DataError, ParamsError
+from lm.core.params import coerce
 from lm.text.sources.stories import grammar as stories
 from lm.text.sources.stories.grammar import (
     Plot,
@@ -234,5 +235,5 @@ def test_fetch_writes_two_disjoint_splits_and_the_entropy(tmp_path):
 )
 def test_ranges_are_checked(changed, message):
     good = {"kind": "stories", "seed": 0, "num_documents": 1, "num_validation_documents": 1}
-    with pytest.raises(ValueError, match=message):
-        StoriesFetch(**good | changed)
+    with pytest.raises(ParamsError, match=message):
+        coerce(good | changed, StoriesFetch, "fetch", "presets.yaml")

@@ -24,11 +24,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from tqdm import tqdm
 
-from lm.core.params import needed
+from lm.core.params import Range, at_least
 from lm.text.parquet import describe_split, write_documents
 
 FIELD = re.compile(r"\{(?:(\w+) )?(\w+)\}")
@@ -45,14 +45,9 @@ class StoriesFetch:
     """The seed of the corpus and the number of stories in each split; validation continues after train."""
 
     kind: Literal["stories"]
-    seed: int
-    num_documents: int
-    num_validation_documents: int
-
-    def __post_init__(self):
-        needed(0 <= self.seed <= MASK_64, "seed", self.seed, "0 to 2**64 - 1")
-        for name in ("num_documents", "num_validation_documents"):
-            needed(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+    seed: Annotated[int, Range(lambda value: 0 <= value <= MASK_64, "0 to 2**64 - 1")]
+    num_documents: Annotated[int, at_least(1)]
+    num_validation_documents: Annotated[int, at_least(1)]
 
 
 class Story(NamedTuple):
