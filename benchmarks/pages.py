@@ -13,9 +13,11 @@ import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
+import reference
 from harness import RESULTS, ROOT, ratios, summary
 from lm.core.files import write_text
 
+ESCAPED = "\\|"
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
 
@@ -27,7 +29,7 @@ def read(name: str) -> dict:
 def table(head: str, rows: list[tuple]) -> str:
     """Return a Markdown table; `head` has its columns, divided by `|`."""
     lines = [f"| {head} |", f"|{'---|' * (head.count('|') + 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+    return "\n".join([*lines, *(f"| {' | '.join(str(cell).replace('|', ESCAPED) for cell in row)} |" for row in rows)])
 
 
 def machine(name: str) -> str:
@@ -284,12 +286,26 @@ def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+# Reference.
+
+
+def parameters() -> str:
+    """docs/reference.md: the parameters of each file."""
+    head = "parameter | type | value | meaning"
+    return "\n\n".join(f"## {file}\n\n{table(head, reference.parameters(file))}" for file in reference.FILES)
+
+
+def commands() -> str:
+    """docs/reference.md: the commands."""
+    return table("command | does | arguments", reference.commands())
+
+
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
     "second-experiment": lambda: experiment("second_experiment", with_metrics=False), "results": results,
     "speed": speed, "speeds": speeds, "step": step, "records": records,
     "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding,
-    "processors": processors,
+    "processors": processors, "parameters": parameters, "commands": commands,
 }  # fmt: skip
 
 

@@ -121,8 +121,16 @@ def open_current(path: Path, raw: Path, selection: Path) -> TokenFile:
 def main(argv: list[str]) -> None:
     """Audit the slices of --raw that --train and --validation were made from."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    for name in ("raw", "selection", "tokenizer", "train", "validation", "audit", "metrics"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name, text in {
+        "raw": "folder of the text and its manifest",
+        "selection": "folder of the documents to leave out",
+        "tokenizer": "folder of the tokenizer",
+        "train": "token file for training",
+        "validation": "token file for validation",
+        "audit": "folder to write",
+        "metrics": "folder for data.json",
+    }.items():
+        parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     args = parser.parse_args(argv)
 
     # Check that the text, the tokenizer and both token files belong together.

@@ -124,8 +124,17 @@ def describe(details: dict) -> str:
 def parse_paths(argv: list[str]) -> argparse.Namespace:
     """Return the paths of the inputs and outputs."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    for name in ("models", "train", "validation", "tokenizer", "audit", "evaluation", "metrics", "plots"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name, text in {
+        "models": "folder that train wrote",
+        "train": "token file for training",
+        "validation": "token file for validation",
+        "tokenizer": "folder of the tokenizer",
+        "audit": "folder that audit wrote",
+        "evaluation": "folder to write",
+        "metrics": "folder for eval.json",
+        "plots": "folder for loss_by_position.csv",
+    }.items():
+        parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     return parser.parse_args(argv)
 
 

@@ -26,8 +26,10 @@ from lm.tokens.tokenfile import TokenFile, entropy_per_token, sidecar_path
 def main(argv: list[str]) -> None:
     """Draw the pictures of a run into the folder of its curves."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    for name in ("validation", "evaluation", "plots"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    add = functools.partial(parser.add_argument, type=Path, required=True)
+    add("--validation", help="sidecar of the validation tokens, X.json")
+    add("--evaluation", help="folder that eval wrote")
+    add("--plots", help="folder of the curves, in which the pictures are drawn")
     args = parser.parse_args(argv)
     draw, folder = functools.partial, args.plots
 

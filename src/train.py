@@ -83,8 +83,14 @@ class Training:
 def main(argv: list[str]) -> None:
     """Train as the flags say, or publish the results of a run that is already done."""
     parser = argparse.ArgumentParser("train.py", description="Train a model on token files.", allow_abbrev=False)
-    for name in ("train", "validation", "models", "metrics", "plots"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name, text in {
+        "train": "token file for training",
+        "validation": "token file for validation",
+        "models": "folder to write",
+        "metrics": "folder for train.json",
+        "plots": "folder for training.csv and validation.csv",
+    }.items():
+        parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     paths, runtime = parser.parse_args(argv), read_section(RUNTIME, "train", TrainRuntime)
     # Start the ranks of this machine, each with the same flags, unless this process is a rank.
     if runtime.num_processes > 1 and distributed.ranks_from_environment() is None:

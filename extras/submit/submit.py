@@ -44,8 +44,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     to.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of sbatch")
     commands.add_parser("work", parents=[common, working], help="run experiments here; `to` starts this on the hosts")
     commands.add_parser("status", parents=[common], help="fetch finished experiments and show all")
-    commands.add_parser("logs", parents=[common], help="print the end of a log").add_argument("names", nargs=1)
-    commands.add_parser("cancel", parents=[common], help="end experiments").add_argument("names", nargs="+")
+    logs = commands.add_parser("logs", parents=[common], help="print the end of a log")
+    logs.add_argument("names", nargs=1, metavar="NAME", help="an experiment")
+    cancel = commands.add_parser("cancel", parents=[common], help="end experiments")
+    cancel.add_argument("names", nargs="+", metavar="NAME", help="experiments")
     args = parser.parse_args(argv)
     check_times(args)
     return args

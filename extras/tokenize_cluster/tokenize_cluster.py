@@ -39,12 +39,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("split", choices=tuple(STAGES), help="which slice of the selected source")
     add("--ranks", type=int, required=True, help="number of ranks; more than one per parquet file is useless")
     add("--workers", type=int, help="ranks at a time (local: one per core; else no limit)")
-    add("--executor", choices=("local", "slurm", "ray"), default="local")
+    add("--executor", choices=("local", "slurm", "ray"), default="local", help="datatrove's executor (local)")
     add("--option", action="append", default=[], metavar="NAME=VALUE",
         help="for datatrove's executor: time=1:00:00, mem_per_cpu_gb=4, sbatch_args.account=mine, …")  # fmt: skip
-    add("--raw", type=Path, default="data/raw")
-    add("--selection", type=Path, default="data/selection")
-    add("--tokenizer", type=Path, default="data/tokenizer")
+    add("--raw", type=Path, default="data/raw", help="folder of the text (data/raw)")
+    add("--selection", type=Path, default="data/selection", help="documents to leave out (data/selection)")
+    add("--tokenizer", type=Path, default="data/tokenizer", help="folder of the tokenizer (data/tokenizer)")
     add("--folder", type=Path, help="folder for the ranks' files and logs (ranks/SPLIT)")
     add("--out", type=Path, help="token file to write (data/processed_datasets/SPLIT.bin)")
     args = parser.parse_args(argv)

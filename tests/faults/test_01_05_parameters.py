@@ -139,7 +139,7 @@ def test_02_03_a_decimal_point_an_unknown_and_a_missing_key_are_refused_in_any_s
 @pytest.mark.parametrize("stage", ["resolve", "make_tokenizer", "tokenize_train", "tokenize_val", "train", "eval"])
 def test_03_a_duplicate_key_is_refused(workspace, ends_with_2, stage):
     path = workspace.folder / "params.yaml"
-    path.write_text(path.read_text().replace("  top_k: 50\n", "  top_k: 50\n  top_k: 60\n"))
+    path.write_text(path.read_text().replace("  top_k: 50", "  top_k: 60\n  top_k: 50"))
     ends_with_2(stage, "params.yaml: line ", 'found duplicate key "top_k"; keep one of them')
 
 

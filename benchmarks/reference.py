@@ -1,0 +1,153 @@
+"""Describe every parameter and every command: the tables of docs/reference.md, which pages.py writes.
+
+Types and ranges come from the typed sections, meanings from the comments beside the values in the YAML files, and
+arguments from the parsers. A parameter without a comment and an argument without a help text are refused.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import json
+import re
+import runpy
+import sys
+import typing
+from collections.abc import Iterator
+from unittest import mock
+
+from eval import EvalParams
+from harness import ROOT
+from lm.core.params import read_yaml
+from lm.model.gemma3 import ModelParams
+from lm.text.rules import Selection
+from lm.text.slices import MixedSlice
+from lm.text.sources.local import LocalPath
+from lm.train.config import TrainParams, TrainRuntime
+from make_tokenizer import TokenizerParams
+from resolve import AnyFetch
+from tokenize_split import TokenizeRuntime
+
+WORDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
+SOURCE = {"fetch": AnyFetch, "train": MixedSlice, "prompts": tuple[str, ...]}  # validation is like train
+FILES: dict[str, dict[str, typing.Any]] = {  # name → type; NAME is that of a preset
+    "params.yaml": {
+        "data": {"source": str}, "selection": {"name": str}, "tokenizer": {"name": str, "path": str},
+        "model": {"name": str}, "local": LocalPath, "train": TrainParams, "eval": EvalParams,
+    },
+    "presets.yaml": {
+        "sources": {"NAME": SOURCE}, "selections": {"NAME": Selection}, "tokenizers": {"NAME": TokenizerParams},
+        "models": {"NAME": ModelParams},
+    },
+    "runtime.yaml": {"tokenize": TokenizeRuntime, "train": TrainRuntime},
+}  # fmt: skip
+
+
+def parameters(file: str) -> list[tuple[str, str, str, str]]:
+    """Return for each parameter of a file its name, its type, its value or that of each preset, and its meaning."""
+    comments, rows = comments_of(file), {}
+    for name, path, kind, wanted, value in leaves(read_yaml(ROOT / file), FILES[file]):
+        row = rows.setdefault(name, {"type": in_words(wanted), "kinds": {}, "values": [], "meanings": []})
+        row["kinds"] |= {kind: None} if kind else {}
+        row["values"].append(show(value))
+        row["meanings"] += [comments[path]] if path in comments else []
+    if unknown := [name for name, row in rows.items() if not row["meanings"]]:
+        sys.exit(f"error: {file}: {', '.join(unknown)}: without a comment, needed: one that says what it means")
+    for name, row in rows.items():  # of all models, but of sources each value once: too many have the same
+        is_long = len(set(row["values"])) == 1 or not name.startswith("models")
+        row["values"] = " / ".join(dict.fromkeys(row["values"]) if is_long else row["values"])
+        row["name"] = f"`{name}`" + (f" ({', '.join(row['kinds'])})" if row["kinds"] else "")
+    return [(row["name"], row["type"], row["values"], row["meanings"][0]) for row in rows.values()]
+
+
+def comments_of(file: str) -> dict[str, str]:
+    """Return the comment beside each key of a YAML file, by the key's path."""
+    walked, comments = [], {}
+    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+        if match := re.match(r"((?:  )*)([\w-]+):(?:.*?\s# (.*))?", line):
+            walked[len(match[1]) // 2 :] = [match[2]]
+            if match[3]:
+                comments[".".join(walked)] = match[3]
+    return comments
+
+
+def leaves(value, wanted, name="", path="", kind="") -> Iterator[tuple[str, str, str, typing.Any, typing.Any]]:
+    """Yield name (NAME for that of a preset), path, kind, type and value of each parameter below `value`."""
+    sections = [each for each in (wanted, *typing.get_args(wanted)) if dataclasses.is_dataclass(each)]
+    is_section = isinstance(value, dict) and (sections or isinstance(wanted, dict))
+    if not is_section or type(None) in typing.get_args(wanted):
+        yield name, path, kind, wanted, value
+    if not is_section:
+        return
+    if isinstance(wanted, dict):
+        types = wanted
+    else:
+        every = [typing.get_type_hints(section, include_extras=True) for section in sections]
+        kind = value.get("kind", kind)
+        types = next(each for each in every if "kind" not in each or kind in typing.get_args(each["kind"]))
+    for key, below in value.items():
+        own = key if key in types else "NAME"
+        if own in types and key != "kind":
+            yield from leaves(below, types[own], f"{name}.{own}".strip("."), f"{path}.{key}".strip("."), kind)
+
+
+def in_words(wanted) -> str:
+    """Return a type and its range: `integer, at least 1`."""
+    origin, members = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is typing.Annotated:
+        words, requirement = in_words(members[0]), members[1].requirement
+        return f"{words.removesuffix(' or null') if 'null' in requirement else words}, {requirement}"
+    if origin is typing.Literal:
+        return ", ".join(f"`{each}`" for each in members)
+    if type(None) in members:
+        return f"{in_words(members[0])} or null"
+    return f"list of {in_words(members[0])}s" if origin is tuple else WORDS.get(wanted, "mapping")
+
+
+def show(value) -> str:
+    """Return a value as YAML writes it, with at most 20 characters; a list or a mapping is not shown."""
+    text = json.dumps(value, ensure_ascii=False).strip('"')
+    return "…" if isinstance(value, list | dict) else f"`{text if len(text) <= 20 else text[:12] + '…'}`"
+
+
+def commands() -> list[tuple[str, str, str]]:
+    """Return for each command what to type, what it does, and its arguments."""
+    sys.path.append(str(ROOT))  # for `import extras.…`
+    rows = []
+    for command, path in sorted(runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"].items()):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("src.")
+        found = arguments(parser_of(module)).items()
+        lines = [f"{', '.join(owners)} {name}: {text}".strip() for (name, text), owners in found]
+        rows.append((f"`python src {command}`", sys.modules[module].__doc__.partition("\n")[0], "<br>".join(lines)))
+    return rows
+
+
+def parser_of(module: str) -> argparse.ArgumentParser:
+    """Return the parser that the `main` of a module builds."""
+    main, parsers = importlib.import_module(module).main, []
+
+    def stop(parser, *_):
+        parsers.append(parser)
+        raise SystemExit
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), contextlib.suppress(SystemExit):
+        main([])
+    return parsers[0]
+
+
+def arguments(parser: argparse.ArgumentParser) -> dict[tuple[str, str], list[str]]:
+    """Return (name and values of an argument, what it is for) → the subcommands that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, own in action.choices.items():
+                for argument in arguments(own):
+                    found.setdefault(argument, []).append(name)
+        elif not isinstance(action, argparse._HelpAction):
+            if not action.help:
+                sys.exit(f"error: {parser.prog}: {action.dest} has no help text")
+            name = max(action.option_strings, key=len, default=action.metavar or action.dest)
+            choices = f" {'|'.join(action.choices)}" if action.choices else ""
+            needed = " (needed)" if action.option_strings and action.required else ""
+            found[f"`{name}{choices}`{needed}", parser._get_formatter()._expand_help(action)] = []
+    return found
