@@ -330,5 +330,14 @@ def test_each_kind_of_machine_has_three_commands_that_parse(tmp_path):
 # Words
 
 
+def test_the_words_that_people_search_for_are_found():
+    words = (
+        "ablation, bitwise, checkpoint, deterministic, early stopping, fine-tune, gradient accumulation, inference, "
+        "mixed precision, overfitting, resume, sampled softmax"
+    )
+    text = " ".join("".join(text_of(name_of(page)) for page in PAGES if page.parent.name == "docs").lower().split())
+    assert [word for word in words.split(", ") if word not in text] == []
+
+
 def test_the_readme_is_short():
     assert len(text_of("README.md").splitlines()) <= MAX_README_LINES
