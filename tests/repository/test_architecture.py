@@ -10,7 +10,7 @@ import pytest
 
 from lm.core.params import read_yaml
 from support import ROOT
-from support.imports import import_graph, imported_names
+from support.imports import closure, import_graph, imported_names
 
 SRC = ROOT / "src"
 BUDGETS = read_yaml(ROOT / "tests" / "repository" / "budgets.yaml")
@@ -51,16 +51,6 @@ def arrows(of: str) -> list[tuple[str, str, str]]:
 def stages() -> list[Path]:
     """Return the scripts in src itself; `__main__.py` and the packages are not stages."""
     return [path for path in FILES if path.parent == SRC and not path.name.startswith("__")]
-
-
-def closure(paths: list[Path]) -> set[Path]:
-    """Return the files and all that they import, directly or not."""
-    reached, pending = set(paths), list(paths)
-    while pending:
-        new = GRAPH[pending.pop()] - reached
-        reached |= new
-        pending += new
-    return reached
 
 
 # Imports.
@@ -113,7 +103,7 @@ def test_entry_points_that_can_load_torch_first_import_its_settings():
     heavy = {"torch", "transformers"}
     roots = {path: [names[0].partition(".")[0] for names in imported_names(path, SRC)] for path in FILES}
     loads_torch = {path for path, names in roots.items() if heavy & {*names}}
-    entries = [path for path in stages() if closure([path]) & loads_torch]
+    entries = [path for path in stages() if closure(GRAPH, [path]) & loads_torch]
     assert {"train.py", "eval.py"} <= {path.name for path in entries}
     for path in [SRC / "__main__.py", *entries]:
         names = [names[0] for names in imported_names(path, SRC)]
@@ -122,7 +112,7 @@ def test_entry_points_that_can_load_torch_first_import_its_settings():
 
 
 def test_the_library_holds_only_what_a_stage_needs():
-    needed = closure(stages())
+    needed = closure(GRAPH, stages())
     library = [path for path in FILES if name_of(path).startswith("lm/") and path.name != "__init__.py"]
     assert [name_of(path) for path in library if path not in needed] == []
 

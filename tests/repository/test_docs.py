@@ -14,14 +14,10 @@ import re
 import runpy
 import shlex
 import subprocess
-import sys
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
-from test_architecture import MAY_IMPORT
 
-from lm.core import errors
 from lm.core.files import read_json
 from lm.core.params import coerce, read_section, read_yaml
 from lm.model.gemma3 import ModelParams, count_parameters
@@ -42,7 +38,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 TOOLS = runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"]
 OTHERS = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "faults" / "README.md"]
 TOLERANCE = 0.01  # bits per byte, as docs/reproducibility.md says of fast numerics
-MAX_README_LINES = 200
 
 
 def name_of(page) -> str:
@@ -167,11 +162,6 @@ def test_fast_numerics_stay_within_the_tolerance():
     assert f"±{TOLERANCE} bits per byte" in text_of("docs/reproducibility.md")
 
 
-def test_the_page_of_metrics_lists_the_metrics():
-    listed = [row[1].strip("`") for row in cells_of("docs/metrics.md", "# Metrics")]
-    assert listed == [name for name in read_json(RESULTS / "default.json")["metrics"] if name != "train_seconds"]
-
-
 def test_at_most_ten_metrics_are_committed():
     """`dvc metrics diff` must fit a terminal."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
@@ -211,21 +201,6 @@ def test_paths_targets_and_parameters_exist():
         assert (ROOT / path).exists() or "NAME" in path or path in text_of("dvc.yaml"), path
     for section, name in re.findall(r"`(data|tokenizer|model|local|train|eval)\.(\w+)(?=[`:=])", text):
         assert name in (*sections[section], "bin", "json"), name
-
-
-def test_the_stages_are_those_of_the_pipeline():
-    named = [row[0].strip("`") for row in cells_of("README.md", "## Pipeline")]
-    assert named == list(read_yaml(ROOT / "dvc.yaml")["stages"])
-
-
-def test_the_sources_and_tokenizers_are_those_of_the_presets():
-    presets = read_yaml(ROOT / "presets.yaml")
-    for heading, section in (
-        ("## Sources", "sources"),
-        ("## Selection", "selections"),
-        ("## Tokenizers", "tokenizers"),
-    ):
-        assert [row[0].strip("`") for row in cells_of("docs/data.md", heading)] == list(presets[section])
 
 
 def test_the_sizes_said_of_the_models_are_counted():
@@ -271,60 +246,11 @@ def test_the_sizes_and_times_said_of_the_recipes_are_computed_from_their_command
     assert rows == {"A": size_of_recipe(a), "B": size_of_recipe(b), "C": size_of_recipe(c)}
 
 
-def test_the_packages_and_their_imports_are_those_of_the_rules():
-    rows = cells_of("docs/architecture.md", "## Packages")
-    allowed = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
-    assert allowed == {room: set(others) for room, others in MAY_IMPORT.items() if room in allowed}
-    assert set(allowed) == {path.parent.name for path in (ROOT / "src" / "lm").glob("*/__init__.py")}
-
-
 def test_names_for_other_code_can_be_imported():
     section = text_of("docs/architecture.md").split("These names are stable")[1].split("\n## ")[0]
     for names, module in re.findall(r"^\| (`.*`) \| `([\w.]+)` \|$", section, re.M):
         for name in re.findall(r"`(\w+)`", names):
             assert hasattr(importlib.import_module(module), name), name
-
-
-def test_every_tool_is_explained():
-    listed = subprocess.run([sys.executable, "src", "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for tool in re.findall(r"^(\w+)  ", listed.stdout, re.M):
-        assert f"src {tool}" in text or f"make {tool}" in text, tool
-
-
-def test_exit_codes_are_those_of_the_errors():
-    for codes, _, name in cells_of("docs/troubleshooting.md", "## Exit codes"):
-        error = getattr(errors, name.strip("`"))
-        if error is not errors.Interrupted:
-            assert [error.exit_code] == [int(code) for code in codes.split(",")]
-
-
-def test_quoted_messages_are_those_of_the_code():
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    code = re.sub(r'"\s*f?"', "", code)  # sentences go over several lines
-    for message, *_ in cells_of("docs/troubleshooting.md", "## Messages"):
-        quoted = re.fullmatch(r"`(?:error|warning): (.*)`", message)
-        for piece in quoted[1].split("…") if quoted else []:
-            assert piece.strip(" :,;") in code, piece
-
-
-def test_the_tables_have_the_columns_that_the_page_names(workspace):
-    rows = re.findall(r"^\| `(\w+)\.parquet` \| for each validation (.*) \|$", text_of("docs/files.md"), re.M)
-    assert len(rows) == 2
-    for name, columns in rows:
-        (path,) = (workspace.folder / "data").glob(f"*/{name}.parquet")
-        assert pq.read_schema(path).names == re.findall(r"`(\w+)`", columns)
-
-
-def test_each_kind_of_machine_has_three_commands_that_parse(tmp_path):
-    rows = cells_of("docs/distributed.md", "# Several GPUs, several hosts, large corpora")
-    commands = {row[0]: [re.search(r"`(.+?)`", cell)[1] for cell in row[1:]] for row in rows}
-    assert len(commands) == 5 and {len(each) for each in commands.values()} == {3}
-    for command in [command for each in commands.values() for command in each]:
-        subprocess.run(["bash", "-n"], input=command, text=True, check=True)
-    (tmp_path / "runtime.yaml").write_text(text_of("runtime.yaml"))
-    subprocess.run(["bash", "-c", commands["eight GPUs in one machine"][0]], cwd=tmp_path, check=True)
-    assert read_yaml(tmp_path / "runtime.yaml")["train"]["num_processes"] == 8
 
 
 # Words
@@ -337,7 +263,3 @@ def test_the_words_that_people_search_for_are_found():
     )
     text = " ".join("".join(text_of(name_of(page)) for page in PAGES if page.parent.name == "docs").lower().split())
     assert [word for word in words.split(", ") if word not in text] == []
-
-
-def test_the_readme_is_short():
-    assert len(text_of("README.md").splitlines()) <= MAX_README_LINES

@@ -1,15 +1,14 @@
 """The commands that the pages give for DVC, run on a small pipeline of one stage as they are written."""
 
-import json
 import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
 from support import ROOT
+from support.train_cases import wait_for
 from support.workspace import Workspace
 
 PRESET = "  mine: {kind: bpe, vocab_size: 300, pretokenizer: gpt2}\n"
@@ -22,18 +21,16 @@ while seed == 9:
 pathlib.Path("plots/training.csv").write_text(f"step\\n{seed}\\n")
 pathlib.Path("data/models").write_text(f"weights of {seed}")
 """
-PIPELINE = {
-    "stages": {
-        "train": {
-            "cmd": "python work.py",
-            "params": ["seed"],
-            "deps": ["work.py"],
-            "outs": ["data/models"],
-            "metrics": [{"metrics/train.json": {"cache": False}}],
-            "plots": [{"plots/training.csv": {"cache": False}}],
-        }
-    }
-}
+PIPELINE = """
+stages:
+  train:
+    cmd: python work.py
+    params: [seed]
+    deps: [work.py]
+    outs: [data/models]
+    metrics: [metrics/train.json: {cache: false}]
+    plots: [plots/training.csv: {cache: false}]
+"""
 
 
 def commands_of(page: str, pattern: str) -> list[str]:
@@ -51,7 +48,7 @@ def workspace(tmp_path) -> Workspace:
     workspace.environment = {**os.environ, "PATH": path}
     for folder in ("data", "metrics", "plots"):
         (workspace.folder / folder).mkdir(parents=True)
-    files = {"work.py": STAGE, "dvc.yaml": json.dumps(PIPELINE), "params.yaml": "seed: 1\n"}
+    files = {"work.py": STAGE, "dvc.yaml": PIPELINE, "params.yaml": "seed: 1\n"}
     for name, content in {**files, "presets.yaml": "tokenizers:\n"}.items():
         (workspace.folder / name).write_text(content)
     workspace.run("git", "init", "-q", "-b", "main")
@@ -71,10 +68,8 @@ def follow(workspace: Workspace, commands: list[str]) -> None:
 
 
 def check_that_only_the_preset_is_left(workspace: Workspace) -> None:
-    assert workspace.run("git", "status", "--porcelain", "--branch").stdout.splitlines() == [
-        "## main",
-        " M presets.yaml",
-    ]
+    status = workspace.run("git", "status", "--porcelain", "--branch").stdout
+    assert status.splitlines() == ["## main", " M presets.yaml"]
     assert PRESET in (workspace.folder / "presets.yaml").read_text()
     assert (workspace.folder / "data" / "models").read_text() == "weights of 1"
     assert "up to date" in workspace.run("dvc", "status").stdout
@@ -83,10 +78,8 @@ def check_that_only_the_preset_is_left(workspace: Workspace) -> None:
 def test_the_files_come_back_after_an_experiment_was_killed(workspace):
     command = ["dvc", "exp", "run", "-S", "seed=9", "-n", "killed"]
     process = subprocess.Popen(command, cwd=workspace.folder, env=workspace.environment, start_new_session=True)
-    metrics, end = workspace.folder / "metrics" / "train.json", time.monotonic() + 120
-    while not (metrics.exists() and "9" in metrics.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    metrics = workspace.folder / "metrics" / "train.json"
+    wait_for(lambda: metrics.exists() and "9" in metrics.read_text(), 120)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert "## HEAD (no branch)" in workspace.run("git", "status", "--porcelain", "--branch").stdout
@@ -103,29 +96,3 @@ def test_going_back_keeps_presets_and_gc_keeps_experiments(workspace):
     (gc,) = re.findall(r"`(dvc gc [^`]+)`", (ROOT / "docs" / "troubleshooting.md").read_text())
     follow(workspace, [f"{gc} --force", "dvc exp apply two"])
     assert (workspace.folder / "data" / "models").read_text() == "weights of 2"
-
-
-def test_an_experiment_reaches_a_colleague(workspace, tmp_path):
-    workspace.run("git", "restore", ".")
-    workspace.run("git", "init", "-q", "--bare", str(tmp_path / "git"))
-    workspace.run("git", "remote", "add", "origin", str(tmp_path / "git"))
-    workspace.run("dvc", "remote", "add", "-q", "--default", "there", str(tmp_path / "dvc"))
-    workspace.commit()
-    workspace.run("git", "push", "-q", "origin", "main")
-    workspace.run("dvc", "exp", "run", "-q", "-S", "seed=4", "-n", "lr-4")
-    push, *pull = commands_of("docs/team.md", "dvc exp push")
-    follow(workspace, [push])
-    workspace.run("git", "clone", "-q", "-b", "main", str(tmp_path / "git"), str(tmp_path / "clone"))
-    workspace.folder = tmp_path / "clone"
-    follow(workspace, pull)
-    assert (tmp_path / "clone" / "data" / "models").read_text() == "weights of 4"
-
-
-@pytest.mark.slow
-def test_a_table_of_experiments_with_other_sources_fits_160_columns(finished, tmp_path):
-    workspace = Workspace(tmp_path, finished)
-    workspace.run("dvc", "exp", "run", "--queue", "-S", "data.source=local", "-n", "own")
-    (short,) = re.findall(r"^(dvc exp show .*--drop \S+)", (ROOT / "docs" / "experiments.md").read_text(), re.M)
-    lines = workspace.run("bash", "-c", f"{short} --no-pager", COLUMNS="160").stdout.splitlines()
-    assert max(map(len, lines)) <= 160
-    assert any("own" in line and "local" in line for line in lines)

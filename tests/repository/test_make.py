@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,17 +52,3 @@ def test_make_help_explains_every_target():
     )
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert [line.split()[0] for line in done.stdout.splitlines()] == phony.split() and len(phony.split()) <= 14
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("left", ["nothing", "an environment without pip", "half a folder"])
-def test_an_interrupted_environment_is_created_again(tmp_path, left):
-    write_project(tmp_path)
-    if left == "an environment without pip":
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=tmp_path, check=True)
-    elif left == "half a folder":
-        (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    command = ["make", ".venv/ready", f"PYTHON={sys.executable}"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert Path(tmp_path, ".venv/ready").exists()
-    subprocess.run([".venv/bin/python", "-m", "pip", "--version"], cwd=tmp_path, check=True, capture_output=True)

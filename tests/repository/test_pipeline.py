@@ -9,7 +9,7 @@ import pytest
 
 from lm.core.params import read_yaml
 from support import ROOT
-from support.imports import import_graph, imported_names
+from support.imports import closure, import_graph, imported_names
 
 SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
@@ -22,15 +22,6 @@ NOT_READ = {"tokenize_train": {("presets.yaml", "sources.*.validation")}}
 
 def script_of(stage: str) -> Path:
     return ROOT / STAGES[stage]["cmd"].split()[1]
-
-
-def import_closure(path: Path) -> set[Path]:
-    closure, pending = {path}, [path]
-    while pending:
-        for file in GRAPH[pending.pop()] - closure:
-            closure.add(file)
-            pending.append(file)
-    return closure
 
 
 def dependency_of(module: Path) -> str:
@@ -72,7 +63,7 @@ def outputs(stage: str) -> list[str]:
 @pytest.mark.parametrize("stage", STAGES)
 def test_code_dependencies_are_the_rooms_of_the_import_closure(stage):
     listed = [dep for dep in STAGES[stage]["deps"] if dep.startswith("src/")]
-    assert listed == sorted({dependency_of(path) for path in import_closure(script_of(stage))})
+    assert listed == sorted({dependency_of(path) for path in closure(GRAPH, [script_of(stage)])})
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -91,7 +82,7 @@ DECIDE_NOTHING = {"httpx2", "huggingface_hub", "matplotlib", "psutil", "requests
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_depends_on_the_packages_that_decide_its_bytes(stage):
-    modules = import_closure(script_of(stage))
+    modules = closure(GRAPH, [script_of(stage)])
     names = {name[-1].split(".")[0] for path in modules for name in imported_names(path, SRC)}
     packages = names - set(sys.stdlib_module_names) - {path.stem for path in SRC.iterdir()}
     decisive = re.findall(r"^([\w-]+)==", (ROOT / "requirements/bits.txt").read_text(), re.M)
@@ -108,13 +99,6 @@ def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
     assert [path for path in paths if not any(name == path or name.startswith(path + "/") for name in known)] == []
 
 
-def test_every_path_of_a_command_follows_a_flag():
-    for stage in STAGES.values():
-        _, _, *words = stage["cmd"].split()
-        assert all(word.startswith("--") for word in words[::2]), words
-        assert not any(word.startswith("--") for word in words[1::2]), words
-
-
 def test_no_output_switches_the_run_cache_off():
     """DVC stores no run of a stage with an uncached output that is neither a metric nor a plot."""
     for stage in STAGES.values():
@@ -127,22 +111,6 @@ def test_plots_draw_the_loss_of_a_validation_and_not_its_digest():
     assert (curve["x"], curve["y"]) == ("tokens", "val_loss")
 
 
-def test_no_string_parameter_reaches_a_shell():
-    assert not [stage for stage in STAGES if "${" in STAGES[stage]["cmd"]]
-
-
-def test_the_model_is_an_artifact_of_an_output():
-    artifacts = PIPELINE["artifacts"].values()
-    assert {artifact["path"] for artifact in artifacts} <= {name for stage in STAGES for name in outputs(stage)}
-    assert all(artifact["type"] and artifact["desc"] and artifact["labels"] for artifact in artifacts)
-
-
-def test_no_module_shadows_another():
-    installed = {"datasets", "tokenizers", "transformers", "torch", "numpy", "tiktoken", "dvc", "yaml", "evaluate"}
-    for path in SRC.iterdir():
-        assert path.stem not in sys.stdlib_module_names | installed
-
-
 def test_the_library_reads_no_parameter_files():
     for path in (SRC / "lm").rglob("*.py"):
         code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
@@ -151,5 +119,5 @@ def test_the_library_reads_no_parameter_files():
 
 @pytest.mark.parametrize("stage", ["resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "audit"])
 def test_data_stages_never_import_torch_or_matplotlib(stage):
-    for path in import_closure(script_of(stage)):
+    for path in closure(GRAPH, [script_of(stage)]):
         assert not re.search(r"^\s*(import|from) (torch|matplotlib)\b", path.read_text(), re.M), path

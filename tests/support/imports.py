@@ -1,6 +1,7 @@
 """Read from the syntax trees of a folder which of its files import which."""
 
 import ast
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -28,3 +29,13 @@ def import_graph(folder: Path) -> dict[Path, set[Path]]:
         candidates = imported_names(path, folder)
         graph[path] = {next((modules[name] for name in each if name in modules), path) for each in candidates} - {path}
     return graph
+
+
+def closure(graph: dict[Path, set[Path]], paths: Iterable[Path]) -> set[Path]:
+    """Return the files and all that they import, directly or not."""
+    reached, pending = set(paths), list(paths)
+    while pending:
+        new = graph[pending.pop()] - reached
+        reached |= new
+        pending += new
+    return reached
