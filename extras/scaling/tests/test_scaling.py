@@ -153,7 +153,7 @@ def command(monkeypatch, capsys, tmp_path):
     records = {name: record(i, runs) for i, name in enumerate(runs.names)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scaling, "Revision", records.__getitem__)
-    monkeypatch.setattr(revisions, "experiments", lambda: list(records))
+    monkeypatch.setattr(revisions, "experiment_names", lambda: list(records))
 
     def run_it(*arguments: str):
         return scaling.main(["--resamples", "99", *arguments]), *capsys.readouterr()
