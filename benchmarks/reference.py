@@ -16,10 +16,10 @@ import typing
 from collections.abc import Iterator
 from unittest import mock
 
-from eval import EvalParams
 from harness import ROOT
 from lm.core.params import read_yaml
-from lm.model.gemma3 import ModelParams
+from lm.evaluate.config import EvalParams
+from lm.model.config import ModelParams
 from lm.text.rules import Selection
 from lm.text.slices import MixedSlice
 from lm.text.sources.local import LocalPath

@@ -9,12 +9,10 @@ Every token of the validation file is scored once, in float32, in windows of the
 """
 
 import argparse
-import dataclasses
 import math
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
 
 import lm.core.environment  # noqa: F401 - before torch
 
@@ -25,7 +23,8 @@ import torch
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
-from lm.core.params import FRACTION, SEED, Range, at_least, read_section
+from lm.core.params import read_section
+from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import loss_by_position, make_details, mark_selection, part_of_documents, sum_by_document
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import keep_freed_memory, pick_device
@@ -38,18 +37,6 @@ from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, chec
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
 SCORE_BATCH_TOKENS = 8192
-
-
-@dataclasses.dataclass(frozen=True)
-class EvalParams:
-    """The section `eval` of params.yaml."""
-
-    stride_fraction: Annotated[float, FRACTION]
-    num_samples: Annotated[int, at_least(1)]
-    sample_tokens: Annotated[int, at_least(1)]
-    temperature: Annotated[float, Range(lambda value: value >= 0, "0 or more")]
-    top_k: Annotated[int, at_least(1)]
-    seed: Annotated[int, SEED]
 
 
 def read_params() -> EvalParams:

@@ -54,7 +54,7 @@ def check_parameters(source: str) -> None:
     sections = {
         "local": LocalPath,
         "train": later("lm.train.config", "TrainParams"),
-        "eval": later("eval", "EvalParams"),
+        "eval": later("lm.evaluate.config", "EvalParams"),
     }
     names: dict[str, type] = dict.fromkeys(("selection.name", "tokenizer.name", "model.name"), str)
     problems = find_problems(PARAMS, names | sections)
@@ -65,7 +65,7 @@ def check_parameters(source: str) -> None:
             f"sources.{source}.validation": Slice,
             f"sources.{source}.prompts": tuple[str, ...], f"selections.{selection}": Selection,
             f"tokenizers.{tokenizer}": later("make_tokenizer", "TokenizerParams"),
-            f"models.{model}": later("lm.model.gemma3", "ModelParams"),
+            f"models.{model}": later("lm.model.config", "ModelParams"),
         })  # fmt: skip
     runtime = {
         "tokenize": later("tokenize_split", "TokenizeRuntime"),

@@ -22,7 +22,8 @@ from lm.core.errors import DivergedError, IntegrityError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
-from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams
+from lm.model.config import ModelConfig, ModelParams
+from lm.model.gemma3 import Gemma3Model
 from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_window_fits, open_tokens

@@ -30,7 +30,8 @@ from harness import RESULTS, busy_share, hardware, interleave, read_values, vers
 from lm.core.files import read_json
 from lm.core.params import read_section
 from lm.model import device as machine
-from lm.model.gemma3 import Gemma3Model, ModelParams
+from lm.model.config import ModelParams
+from lm.model.gemma3 import Gemma3Model
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device

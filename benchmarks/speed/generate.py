@@ -15,7 +15,8 @@ import torch
 from harness import ROOT, busy_share, interleave, versions, write_results
 from lm.core.params import read_section
 from lm.evaluate.generation import generate
-from lm.model.gemma3 import Gemma3Model, ModelParams, count_parameters
+from lm.model.config import ModelParams
+from lm.model.gemma3 import Gemma3Model, count_parameters
 
 
 def main() -> None:

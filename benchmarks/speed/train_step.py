@@ -46,7 +46,8 @@ from harness import (
 )
 from lm.core.params import read_section
 from lm.model import device as machine
-from lm.model.gemma3 import Gemma3Model, ModelConfig, ModelParams, count_parameters, flops_per_token
+from lm.model.config import ModelConfig, ModelParams
+from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.tokens.tokenfile import write_tokens
 from tools.common.hugging_face import hugging_face_config, to_hugging_face
 

@@ -20,7 +20,8 @@ import yaml
 
 from lm.core.files import read_json
 from lm.core.params import coerce, read_section, read_yaml
-from lm.model.gemma3 import ModelParams, count_parameters
+from lm.model.config import ModelParams
+from lm.model.gemma3 import count_parameters
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from support import ROOT

@@ -1,6 +1,9 @@
 """The stage resolve: the definition of a source and of a mixture's parts, and the mixtures that it refuses."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,12 @@ def test_a_plain_source_is_its_only_part(write):
     assert resolve.main(RUN) == 0
     expected = {"source": "a", "kind": "stories", "parts": {"a": {"fetch": STORIES}}}
     assert read_json("data/source.json") == expected
+
+
+def test_torch_is_not_imported(write):
+    write(source="a")
+    code = f"import sys, resolve; sys.exit(resolve.main({RUN}) or 'torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
 
 
 def test_a_mixture_has_the_definitions_and_slices_of_its_parts_in_order_and_no_weights(write):

@@ -8,7 +8,7 @@ import torch
 
 from lm.core.errors import DataError
 from lm.core.params import read_yaml
-from lm.model.gemma3 import ModelParams
+from lm.model.config import ModelParams
 from support import ROOT
 from support.model_cases import build
 from tools.common.hugging_face import read_config, read_pretrained, write_pretrained

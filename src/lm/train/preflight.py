@@ -116,7 +116,7 @@ def check_sections(file: str) -> None:
     DVC may have skipped the stage resolve, which checks all sections. The class of `eval` is loaded by name: neither
     its values nor its code change a run, so that they are not dependencies of `train`.
     """
-    sections = {"train": TrainParams, "eval": importlib.import_module("eval").EvalParams}
+    sections = {"train": TrainParams, "eval": importlib.import_module("lm.evaluate.config").EvalParams}
     if problems := find_problems(file, sections):
         raise ParamsError("\n".join(problems))
 

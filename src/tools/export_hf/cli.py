@@ -16,7 +16,8 @@ from typing import Any
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
-from lm.model.gemma3 import Gemma3Model, ModelParams
+from lm.model.config import ModelParams
+from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
 from lm.tokenizer.build import write_from_folder
 from lm.tokenizer.load import Tokenizer, load_tokenizer

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json
 from lm.core.params import read_section, read_yaml
-from lm.model.gemma3 import ModelParams
+from lm.model.config import ModelParams
 from lm.model.weights import check_sha256, load_initial
 from lm.tokens.tokenfile import sidecar_path
 from lm.train import checkpoints

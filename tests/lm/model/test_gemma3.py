@@ -9,13 +9,8 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.model import products
-from lm.model.gemma3 import (
-    Gemma3Model,
-    ModelConfig,
-    ModelParams,
-    count_parameters,
-    flops_per_token,
-)
+from lm.model.config import ModelConfig, ModelParams
+from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.model.kernels import attend, visible
 from tools.common.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 
