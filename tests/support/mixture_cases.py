@@ -1,4 +1,4 @@
-"""A data/raw that holds a mixture, as fetch leaves it."""
+"""A data/raw that holds a source or a mixture, as fetch leaves it."""
 
 from pathlib import Path
 
@@ -10,6 +10,17 @@ from lm.text.parts import describe_part
 WHOLE = {"start_char": 0, "num_chars": None}
 
 
+def write_source(raw: Path, source: str = "s", per_file: int = 1000, **splits: list[str | None]) -> dict:
+    """Write the documents of each split, `per_file` in each file, as a plain source; return its manifest."""
+    for split, texts in splits.items():
+        for number, start in enumerate(range(0, len(texts), per_file)):
+            write_documents(raw / split / f"{number:04d}.parquet", texts[start : start + per_file])
+    described = {split: describe_split(raw, split, "text") for split in splits}
+    manifest = {"format_version": 1, "source": source, "kind": "local", "column": "text", "splits": described}
+    write_json(raw / "manifest.json", manifest)
+    return manifest
+
+
 def write_mixture(raw: Path, parts: dict[str, dict[str, list[str]]], per_file: int = 1000, **slices) -> dict:
     """Write the documents of each part's splits, `per_file` in each file; return the manifest of the mixture.
 
@@ -17,12 +28,8 @@ def write_mixture(raw: Path, parts: dict[str, dict[str, list[str]]], per_file: i
     """
     manifests = {}
     for name, splits in parts.items():
-        for split, texts in splits.items():
-            for number, start in enumerate(range(0, len(texts), per_file)):
-                path = raw / name / split / f"{number:04d}.parquet"
-                write_documents(path, texts[start : start + per_file])
-        described = {split: describe_split(raw / name, split, "text") for split in splits}
-        manifest = {"format_version": 1, "source": name, "kind": "local", "column": "text", "splits": described}
+        manifest = write_source(raw / name, name, per_file, **splits)
+        (raw / name / "manifest.json").unlink()
         whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
         manifests[name] = describe_part(manifest, name) | whole | slices.get(name, {})
     write_json(raw / "manifest.json", {"format_version": 1, "source": "mix", "kind": "mixture", "parts": manifests})

@@ -17,9 +17,9 @@ import select_documents
 import tokenize_split
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
-from lm.text.parquet import describe_split, write_documents
 from lm.tokenizer.build import write_byte_level
 from support import ROOT
+from support.mixture_cases import write_source
 from support.refusal import files_below
 
 BYTES = {bytes([byte]): byte for byte in range(256)}
@@ -46,9 +46,7 @@ def make_project() -> None:
 
 def write_raw(texts) -> None:
     """Write data/raw as fetch leaves it, with one split `text`."""
-    write_documents(Path("raw/text/0000.parquet"), texts)
-    splits = {"text": describe_split(Path("raw"), "text", "text")}
-    write_json("raw/manifest.json", {"source": "mine", "column": "text", "splits": splits})
+    write_source(Path("raw"), "mine", text=texts)
 
 
 def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:

@@ -23,7 +23,7 @@ print(torch.backends.cpu.get_cpu_capability(), features["X86_V4"], features["AVX
     ("stage", "own", "found"),
     [("train", {}, "AVX2 False False"), ("eval", {"ATEN_CPU_CAPABILITY": "default"}, "DEFAULT False False")],
 )
-def test_torch_and_numpy_are_loaded_with_these_settings_or_a_persons_own(stage, own, found):
+def test_torch_and_numpy_get_these_settings(stage, own, found):
     others = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     command = [sys.executable, "-c", PROGRAM.format(stage=stage)]
     environment = {**others, **own, "PYTHONPATH": str(ROOT / "src")}

@@ -33,7 +33,7 @@ def failing(error):
         (OSError(28, "No space left on device", "x.bin"), 5, "error: x.bin: No space left on device"),
     ],
 )
-def test_each_error_has_an_exit_code_and_prints_one_line(capsys, error, code, sentence):
+def test_each_error_has_an_exit_code(capsys, error, code, sentence):
     main = failing(error)
     assert main([]) == code
     err = capsys.readouterr().err

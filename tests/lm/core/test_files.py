@@ -1,7 +1,6 @@
 """Files are complete or absent, synced before they are renamed, and have one writer."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import threading
 import pytest
 
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import atomic_folder, atomic_write, output_lock, read_json, write_csv, write_json, write_text
+from lm.core.files import atomic_folder, atomic_write, output_lock, read_json, write_json, write_text
 from support import ROOT
 
 
@@ -33,7 +32,7 @@ def calls(monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
-def test_content_is_synced_before_the_rename_and_the_folder_after(tmp_path, calls):
+def test_content_is_synced_before_the_rename(tmp_path, calls):
     path = tmp_path / "x.bin"
     write_text(path, "content")
     assert [kind for kind, _ in calls] == ["fsync", "replace", "fsync"]
@@ -41,19 +40,16 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(tmp_path, call
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
-def test_everything_in_a_folder_is_synced_before_the_rename(tmp_path, calls):
+def test_a_folder_is_synced_before_the_rename(tmp_path, calls):
+    with output_lock(tmp_path / "a" / "b" / "x"):
+        assert calls == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "a"))], "the parents of new folders"
+    calls.clear()
     with atomic_folder(tmp_path / "out") as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "file").write_text("content")
     kinds = [kind for kind, _ in calls]
     synced = {os.path.relpath(path, folder) for _, path in calls[: kinds.index("replace")]}
     assert synced == {".", "inner", "inner/file"} and calls[-1] == ("fsync", str(tmp_path))
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
-def test_new_folders_are_synced_in_their_parents(tmp_path, calls):
-    with output_lock(tmp_path / "a" / "b" / "x"):
-        assert calls == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "a"))]
 
 
 @pytest.mark.parametrize("before", [None, "old"])
@@ -82,7 +78,7 @@ def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path, monkeypatch):
+def test_a_failed_rename_leaves_the_old_folder(tmp_path, monkeypatch):
     with atomic_folder(tmp_path / "out") as folder:
         (folder / "old").touch()
     replace = os.replace
@@ -99,7 +95,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path, monkey
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_hard_link_into_a_cache_is_replaced_and_never_written(tmp_path):
+def test_a_hard_link_is_never_written_through(tmp_path):
     cached = tmp_path / "cached"
     cached.write_text("cached")
     cached.chmod(0o444)
@@ -108,36 +104,23 @@ def test_a_hard_link_into_a_cache_is_replaced_and_never_written(tmp_path):
     assert cached.read_text() == "cached" and (tmp_path / "x").read_text() == "new"
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_json_is_strict(tmp_path, value):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "x.json", {"loss": value})
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(("content", "sentence"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "holds a list")])
-def test_a_broken_json_file_is_named(tmp_path, content, sentence):
+def test_a_broken_json_file_is_named_with_a_remedy(tmp_path, content, sentence):
     path = tmp_path / "x.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(IntegrityError, match=rf"x\.json: {sentence}"):
-        read_json(path)
-
-
-@pytest.mark.parametrize("content", [None, "{"])
-def test_the_advice_about_a_file_of_the_user_is_the_callers(tmp_path, content):
-    path = tmp_path / "x.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(IntegrityError, match="; run `dvc repro"):
+    with pytest.raises(IntegrityError, match=rf"x\.json: {sentence}.*; run `dvc repro"):
         read_json(path)
     with pytest.raises(IntegrityError, match=r"; name another folder$"):
         read_json(path, "name another folder")
 
 
-def test_floats_keep_eight_digits(tmp_path):
-    write_csv(tmp_path / "x.csv", ["step", "loss"], [[1, 1 / 3], [2, 2.0]])
-    assert (tmp_path / "x.csv").read_text() == "step,loss\n1,0.33333333\n2,2\n"
+def test_json_is_strict(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", {"loss": float("nan")})
+    assert not list(tmp_path.iterdir())
+    write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
+    assert (tmp_path / "x.json").read_bytes() == '{\n  "b": 1,\n  "a": "ü"\n}\n'.encode()
 
 
 HOLD = """
@@ -174,9 +157,3 @@ def test_a_waiting_process_gets_the_free_lock(tmp_path, holder, capsys):
     with output_lock(tmp_path / "out", wait=True):
         assert holder.wait(30) == 0
     assert f"waiting for process {holder.pid}" in capsys.readouterr().err
-
-
-def test_equal_values_give_equal_bytes(tmp_path):
-    write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
-    assert (tmp_path / "x.json").read_bytes() == '{\n  "b": 1,\n  "a": "ü"\n}\n'.encode()
-    assert json.loads((tmp_path / "x.json").read_bytes()) == {"b": 1, "a": "ü"}

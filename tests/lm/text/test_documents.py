@@ -1,14 +1,22 @@
 """Slices select whole documents by their first character; files are checked against the manifest."""
 
+import itertools
+import tempfile
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lm.core.errors import DataError, IntegrityError, ParamsError
+from lm.core.errors import DataError, NoDocument, ParamsError
 from lm.core.files import write_json
 from lm.text.documents import iter_chunks, iter_texts, read_manifest
 from lm.text.parquet import describe_split, write_documents
 from lm.text.slices import Slice, refuse_overlap
+from support.mixture_cases import write_source
+from support.properties import check_examples
 
 TEXTS = ["abc", "dé", "", "\N{GRINNING FACE}xyz", "q" * 10]
 
@@ -27,7 +35,7 @@ def texts_of(raw, *part):
     return [text for batch in iter_texts(raw, Slice("text", *part)) for text in batch]
 
 
-def test_the_manifest_counts_characters_bytes_and_dropped_rows(tmp_path):
+def test_the_manifest_counts_text_and_dropped_rows(tmp_path):
     path = tmp_path / "text" / "0000.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"text": pa.array(["é", None, "", "ab"])}), path)
@@ -36,7 +44,7 @@ def test_the_manifest_counts_characters_bytes_and_dropped_rows(tmp_path):
     assert entry["dropped_rows"] == {"null": 1, "empty": 1}
 
 
-def test_a_document_belongs_to_the_slice_that_holds_its_first_character(tmp_path):
+def test_a_document_belongs_to_one_slice(tmp_path):
     raw = make_raw(tmp_path)
     assert texts_of(raw, 0, None) == [text for text in TEXTS if text]
     assert texts_of(raw, 0, 3) == ["abc"]
@@ -45,19 +53,7 @@ def test_a_document_belongs_to_the_slice_that_holds_its_first_character(tmp_path
     assert texts_of(raw, 4, None) == ["\N{GRINNING FACE}xyz", "q" * 10]
 
 
-@pytest.mark.parametrize("cut", range(1, 19))
-def test_two_adjacent_slices_have_every_document_once(tmp_path, cut):
-    raw = make_raw(tmp_path)
-    parts = []
-    for part in ((0, cut), (cut, None)):
-        try:
-            parts += texts_of(raw, *part)
-        except DataError as error:  # the last document begins before the cut
-            assert cut > 9 and "no document" in str(error)
-    assert parts == [text for text in TEXTS if text]
-
-
-def test_a_slice_beyond_the_split_is_refused_with_the_length(tmp_path):
+def test_a_slice_beyond_the_split_is_refused(tmp_path):
     raw = make_raw(tmp_path)
     with pytest.raises(DataError, match="start_char is 19, but split 'text' has 19 characters"):
         texts_of(raw, 19, None)
@@ -65,24 +61,6 @@ def test_a_slice_beyond_the_split_is_refused_with_the_length(tmp_path):
         texts_of(raw, 5, 20)
     with pytest.raises(DataError, match="no split 'train'; its splits are text"):
         next(iter_texts(raw, Slice("train", 0, None)))
-
-
-def test_only_overlapping_slices_are_refused():
-    refuse_overlap(Slice("a", 0, 10), Slice("a", 10, None), "p")
-    refuse_overlap(Slice("a", 0, None), Slice("b", 0, None), "p")
-    for train, validation in (((0, 11), (10, None)), ((0, None), (10, 5)), ((5, 5), (0, 6))):
-        with pytest.raises(ParamsError, match="share characters"):
-            refuse_overlap(Slice("a", *train), Slice("a", *validation), "p")
-
-
-def test_a_changed_file_is_detected_before_a_document_is_read(tmp_path):
-    raw = make_raw(tmp_path)
-    path = raw / "text" / "0001.parquet"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(IntegrityError, match=r"0001\.parquet: sha256 is"):
-        read_manifest(raw)
 
 
 def test_known_surprisal_is_summed_over_the_slice(tmp_path):
@@ -94,3 +72,65 @@ def test_known_surprisal_is_summed_over_the_slice(tmp_path):
     assert sum(bits(raw, Slice("text", 0, None))) == 15.0
     assert sum(bits(raw, Slice("text", 0, 4))) == 3.0
     assert set(bits(make_raw(tmp_path / "plain"), Slice("text", 0, None))) == {None}
+
+
+# Properties.
+
+
+DRAWN_TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_size=1, max_size=12).filter(any)
+
+
+def texts_between(raw: Path, start: int, num_chars: int | None) -> list[str]:
+    """Return the documents of a slice; an empty list if no document begins in it."""
+    try:
+        return [text for batch in iter_texts(raw, Slice("text", start, num_chars)) for text in batch]
+    except NoDocument:
+        return []
+
+
+@check_examples
+@given(texts=DRAWN_TEXTS, per_file=st.integers(1, 5), data=st.data())
+def test_adjacent_slices_hold_each_document_once(texts, per_file, data):
+    characters = sum(map(len, texts))
+    cuts = sorted(data.draw(st.sets(st.integers(1, characters), max_size=3)) - {characters})
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder)
+        manifest = write_source(raw, per_file=per_file, text=texts)
+        assert manifest["splits"]["text"]["characters"] == characters
+        borders = [0, *cuts]
+        lengths = [after - before for before, after in itertools.pairwise(borders)]
+        slices = [texts_between(raw, start, n) for start, n in zip(borders, [*lengths, None], strict=True)]
+    assert list(itertools.chain(*slices)) == [text for text in texts if text]
+
+
+@check_examples
+@given(texts=DRAWN_TEXTS, per_file=st.integers(1, 5), chunk_chars=st.integers(1, 40))
+def test_chunks_keep_order_and_whole_documents(texts, per_file, chunk_chars):
+    kept = [text for text in texts if text]
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = write_source(Path(folder), per_file=per_file, text=texts)
+        chunks = list(iter_chunks(Path(folder), manifest, Slice("text", 0, None), chunk_chars))
+    assert list(itertools.chain(*(chunk.texts.to_pylist() for chunk in chunks))) == kept
+    first = 0
+    for chunk in chunks:
+        documents = chunk.texts.to_pylist()
+        assert documents and chunk.first_document == first
+        assert chunk.characters == sum(map(len, documents))
+        assert chunk.utf8_bytes == sum(len(text.encode()) for text in documents)
+        assert chunk.characters - len(documents[-1]) < chunk_chars, "its last document begins in its range"
+        first += len(documents)
+
+
+@check_examples
+@given(
+    starts=st.tuples(st.integers(0, 50), st.integers(0, 50)), lengths=st.tuples(*[st.none() | st.integers(1, 50)] * 2)
+)
+def test_only_overlapping_slices_are_refused(starts, lengths):
+    train, validation = (Slice("text", start, n) for start, n in zip(starts, lengths, strict=True))
+    ranges = [set(range(start, 200 if n is None else start + n)) for start, n in zip(starts, lengths, strict=True)]
+    if ranges[0] & ranges[1]:
+        with pytest.raises(ParamsError, match=r"share characters|overlap"):
+            refuse_overlap(train, validation, "sources.s")
+    else:
+        refuse_overlap(train, validation, "sources.s")
+    refuse_overlap(train, Slice("other", starts[1], lengths[1]), "sources.s")

@@ -1,12 +1,21 @@
 """A mixture is read as one stream: which documents, in which order, with which counts, and what is refused."""
 
+import itertools
+import tempfile
+from pathlib import Path
+from unittest import mock
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lm.core.errors import DataError, IntegrityError, NoDocument, ParamsError
-from lm.text.documents import files_of, iter_chunks, iter_rows, iter_texts, parts_of, read_manifest
+from lm.core.errors import NoDocument, ParamsError
+from lm.text import mixture, parquet
+from lm.text.documents import iter_chunks, iter_rows, iter_texts, parts_of, read_manifest
 from lm.text.slices import MixedSlice, Slice, slice_from
 from support.mixture_cases import mixed, write_mixture
+from support.properties import check_examples
 
 A = [f"a{i:02d}" for i in range(20)]  # 60 bytes
 B = [f"bbbb{i:02d}" for i in range(5)]  # 30 bytes
@@ -29,39 +38,13 @@ def train(**weights):
     return slice_from(mixed({"a": 0, "b": 0, "c": 0} | weights))
 
 
-def test_documents_alternate_by_bytes_and_equal_keys_are_in_the_order_of_the_parts(raw):
-    # 90 bytes in all, half of each: 45 bytes of a, and 30 of b, which begins again.
-    expected, given = [], {"a": 0, "b": 0}
-    while min(given.values()) < 45:
-        name = min(given, key=lambda name: (given[name] / 0.5, name))
-        texts = A if name == "a" else B
-        text = texts[given[name] // len(texts[0]) % len(texts)]
-        expected.append(text)
-        given[name] += len(text)
-    assert texts_of(raw, train(a=1, b=1)) == expected
-    assert expected[:6] == ["a00", "bbbb00", "a01", "a02", "bbbb01", "a03"]
-    assert expected.count("bbbb00") == 2 and expected.count("bbbb03") == 1
-
-
-def test_a_part_with_weight_0_gives_nothing_and_does_not_lengthen_the_stream(raw):
-    assert texts_of(raw, train(b=3)) == B
-    assert {text[0] for text in texts_of(raw, train(a=1, b=1))} == {"a", "b"}
-
-
-def test_a_tiny_part_is_repeated_whole_as_often_as_its_weight_asks(raw):
-    texts = texts_of(raw, train(a=1, c=1))  # 62 bytes: 31 of each
-    assert texts.count("cc") == 16
-    (chunk,) = iter_chunks(raw, read_manifest(raw), train(a=1, c=1), 10**6)
-    assert chunk.parts["c"] == (16, 32, 2) and chunk.parts["a"] == (11, 33, 60)
-
-
-def test_validation_is_each_part_once_one_after_the_other(raw):
+def test_validation_is_each_source_once(raw):
     assert texts_of(raw, VALIDATION) == A[::-1] + B[::-1] + C
     (chunk,) = iter_chunks(raw, read_manifest(raw), VALIDATION, 10**6)
     assert list(chunk.parts) == ["a", "b", "c"] and chunk.parts["b"] == (5, 30, 30)
 
 
-def test_the_slices_of_the_parts_are_ranges_of_their_characters(tmp_path):
+def test_each_source_has_its_own_slices(tmp_path):
     slices = {"train": {"split": "train", "start_char": 30, "num_chars": None}}
     slices["validation"] = {"split": "train", "start_char": 0, "num_chars": 30}
     write_mixture(tmp_path, {"a": {"train": A}, "b": {"train": B, "validation": B}}, a=slices)
@@ -80,7 +63,7 @@ def test_a_slice_of_the_mixture_is_a_range_of_the_stream(raw, part_slice):
         assert texts_of(raw, slice_from(range_of)) == wanted
 
 
-def test_dropped_documents_are_left_out_and_their_bytes_do_not_count(raw):
+def test_dropped_documents_do_not_count(raw):
     dropped = {("a", "train"): np.arange(10), ("b", "validation"): np.array([0, 4]), ("c", "train"): np.array([0])}
     assert texts_of(raw, train(a=1), dropped) == A[10:]
     assert texts_of(raw, VALIDATION, dropped) == A[::-1] + B[::-1][1:4] + C
@@ -88,7 +71,7 @@ def test_dropped_documents_are_left_out_and_their_bytes_do_not_count(raw):
     assert chunk.parts["a"] == (10, 30, 30) and chunk.parts["b"] == (5, 30, 30)
 
 
-def test_dropped_numbers_count_documents_with_text_over_all_files_before_the_slice(tmp_path):
+def test_dropped_numbers_count_over_all_files(tmp_path):
     texts = ["", "aa", None, "bb", "", "cc", "dd", "ee"]
     manifest = write_mixture(tmp_path, {"a": {"train": texts, "validation": ["x"]}}, per_file=3)
     part, dropped = parts_of(manifest)["a"], {("a", "train"): np.array([1, 3])}
@@ -104,17 +87,6 @@ def test_a_part_without_a_document_is_refused(raw):
     with pytest.raises(NoDocument, match=sentence):
         texts_of(raw, train(a=1, b=1), dropped)
     assert texts_of(raw, train(a=1), dropped) == A
-
-
-def test_a_part_whose_slice_is_outside_its_text_is_refused(tmp_path):
-    for start, sentence in (
-        (60, "sources.a: start_char is 60, but split"),
-        (58, "no document of split 'train' begins"),
-    ):
-        slices = {"train": {"split": "train", "start_char": start, "num_chars": None}}
-        write_mixture(tmp_path, {"a": {"train": A, "validation": A}}, a=slices)
-        with pytest.raises(DataError, match=sentence):
-            texts_of(tmp_path, slice_from(mixed({"a": 1})))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +107,58 @@ def test_a_slice_that_does_not_fit_the_mixture_is_refused(raw, part_slice, sente
         texts_of(raw, part_slice)
 
 
-def test_a_changed_file_of_a_part_is_detected(raw):
-    assert len(files_of(read_manifest(raw))) == 6
-    (raw / "b/train/0000.parquet").write_bytes(b"damaged")
-    with pytest.raises(IntegrityError, match=r"b/train/0000\.parquet: sha256 is"):
-        read_manifest(raw)
+# Properties.
+
+
+TEXTS = st.lists(st.text(st.sampled_from("aé漢\N{GRINNING FACE}"), max_size=12), min_size=1, max_size=15).filter(any)
+PARTS = st.lists(st.tuples(TEXTS, st.sampled_from([0, 0.1, 0.5, 1, 2.7, 10])), min_size=1, max_size=4).filter(
+    lambda parts: any(weight for _, weight in parts)
+)
+
+
+def expected_stream(parts: list[tuple[list[str], float]]) -> list[tuple[int, str]]:
+    """Return (part, document) in the order of the definition, one document at a time."""
+    parts = [([text for text in texts if text], weight) for texts, weight in parts]
+    sum_of_weights = sum(weight for _, weight in parts if weight)
+    total = sum(len(text.encode()) for texts, weight in parts if weight for text in texts)
+    keyed = []
+    for number, (texts, weight) in enumerate(parts):
+        position, count = 0, itertools.count()
+        for text in itertools.cycle(texts) if weight else ():
+            key = position / (weight / sum_of_weights)
+            if key >= total:
+                break
+            keyed.append((key, number, next(count), text))
+            position += len(text.encode())
+    return [(number, text) for _, number, _, text in sorted(keyed)]
+
+
+def read_stream(parts, chunk_chars: int, per_file: int) -> list[tuple[str, dict]]:
+    """Return the documents of the mixed stream, and the totals of the parts."""
+    names = [f"p{number}" for number in range(len(parts))]
+    with tempfile.TemporaryDirectory() as folder:
+        texts = {name: {"train": texts, "validation": ["v"]} for name, (texts, _) in zip(names, parts, strict=True)}
+        manifest = write_mixture(Path(folder), texts, per_file)
+        weights = {name: weight for name, (_, weight) in zip(names, parts, strict=True)}
+        chunks = list(iter_chunks(Path(folder), manifest, slice_from(mixed(weights)), chunk_chars))
+    totals = {name: [0, 0] for name in names}
+    for chunk in chunks:
+        for name, count in chunk.parts.items():
+            totals[name] = [totals[name][0] + count.documents, totals[name][1] + count.utf8_bytes]
+    return [text for chunk in chunks for text in chunk.texts.to_pylist()], totals
+
+
+@check_examples
+@given(
+    parts=PARTS, chunk_chars=st.integers(1, 60), per_file=st.integers(1, 6), rows=st.integers(1, 5),
+    batch_bytes=st.integers(1, 200), group_chars=st.integers(1, 2000),
+)  # fmt: skip
+def test_the_stream_is_the_definition_for_any_batches(parts, chunk_chars, per_file, rows, batch_bytes, group_chars):
+    expected = expected_stream(parts)
+    sizes = {"BATCH_BYTES": batch_bytes, "MAX_BATCH_ROWS": rows}
+    with mock.patch.multiple(mixture, **sizes), mock.patch.multiple(parquet, **sizes, GROUP_CHARS=group_chars):
+        texts, totals = read_stream(parts, chunk_chars, per_file)
+    assert texts == [text for _, text in expected]
+    for number, counted in enumerate(totals.values()):
+        own = [len(text.encode()) for part, text in expected if part == number]
+        assert counted == [len(own), sum(own)]

@@ -75,7 +75,7 @@ def fetched(folder) -> dict[str, bytes]:
     return {name: content for name, content in files_below(folder).items() if name != "manifest.json"}
 
 
-def test_a_branch_is_resolved_and_files_arrive_in_the_listed_order(hub, tmp_path):
+def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
     first, second = parquet_bytes(text=["b", None, ""]), parquet_bytes(text=["aé", "c"])
     hub.add("datasets", "o/n", B, {"data/z.parquet": parquet_bytes(text=["old"])})
     hub.add("datasets", "o/n", A, {"data/z.parquet": first, "more/a.parquet": second, "val.parquet": second})
@@ -103,17 +103,6 @@ def test_a_branch_is_resolved_and_files_arrive_in_the_listed_order(hub, tmp_path
     }
 
 
-def test_a_dead_hub_gives_one_sentence(hub, tmp_path):
-    hub.__exit__()
-    sections = {"1": hub_fetch(), "2": hub_fetch(revision="main")}
-    for answer in run(
-        hub, tmp_path / "hf", *(["fetch", section, f"{tmp_path}/{i}"] for i, section in sections.items())
-    ):
-        assert answer["exit"] == 5
-        assert answer["error"].startswith("o/n ") and hub.url in answer["error"]
-    assert fetched(tmp_path / "1") == fetched(tmp_path / "2") == {}
-
-
 @pytest.mark.parametrize("path", ["data/x.parquet", "tokenizer.json"])  # known by SHA-256, by git's SHA-1
 def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
     hub.add("datasets", "o/n", A, {path: STORIES})
@@ -126,20 +115,6 @@ def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
         assert answer["exit"] == 4
         assert f"o/n: {path}" in answer["error"] and f"needed: {digest}" in answer["error"]
     assert right["exit"] == 0 and Path(right["value"]).read_bytes() == STORIES
-
-
-def test_a_missing_revision_file_or_repository_is_named(hub, tmp_path):
-    hub.add("datasets", "o/n", A, {"data/x.parquet": STORIES, "code.parquet": parquet_bytes(content=["a"])})
-    expected = [
-        (hub_fetch(revision="v9"), 5, "has no revision 'v9'"),
-        (hub_fetch(revision=B), 5, f"commit {B}: the revision does not exist"),
-        (hub_fetch(files={"train": ["data/y.parquet"]}), 5, "has no data/y.parquet"),
-        (hub_fetch(repo="o/other"), 5, "o/other is not a dataset repository"),
-        (hub_fetch(files={"train": ["code.parquet"]}), 3, "content"),
-    ]
-    steps = [["fetch", section, f"{tmp_path}/{i}"] for i, (section, _, _) in enumerate(expected)]
-    for answer, (_, exit_code, name) in zip(run(hub, tmp_path / "hf", *steps), expected, strict=True):
-        assert answer["exit"] == exit_code and name in answer["error"], answer
 
 
 def test_parameters_are_checked_before_any_call():
@@ -165,7 +140,7 @@ def json_lines(word) -> bytes:
     return b"".join(json.dumps({"body": f"{word} {i}", "n": i}).encode() + b"\n" for i in range(20))
 
 
-def test_a_dataset_of_json_lines_becomes_parquet_of_its_commit(hub, tmp_path):
+def test_a_dataset_of_json_lines_becomes_parquet(hub, tmp_path):
     hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old"), "README.md": b"---\nlicense: mit\n---\n"})
     (answer,) = run(hub, tmp_path / "hf", ["fetch", set_fetch(revision="main"), f"{tmp_path}/1"])
     train, validation = (pq.read_table(tmp_path / "1" / split) for split in ("train", "validation"))
@@ -190,6 +165,7 @@ def test_each_fault_of_a_dataset_gives_one_sentence(hub, tmp_path):
     hub.add("datasets", "o/code", A, {"code.py": b"raise SystemExit", "train.jsonl": json_lines("a")})
     hub.corrupt("w/train.jsonl")
     expected = [
+        ({"repo": "o/other"}, 5, "o/other is not a dataset repository"),
         ({"column": "text"}, 3, "body, n"),
         ({"column": "n"}, 3, "int64"),
         ({"splits": {}}, 2, "fetch.splits"),
