@@ -2,9 +2,7 @@
 
 import functools
 import importlib.metadata
-import os
 import re
-import subprocess
 import sys
 import types
 
@@ -13,18 +11,11 @@ import pyarrow as pa
 import pytest
 
 from lm.tokenizer import engine as engine_module
-from lm.tokenizer.engine import (
-    COMPARED,
-    END,
-    SCHEMES,
-    EngineDifference,
-    open_engine,
-)
+from lm.tokenizer.engine import COMPARED, END, SCHEMES, EngineDifference, open_engine
 from lm.tokenizer.load import load_tokenizer, well_formed
 from lm.tokenizer.pretokenize import PATTERNS
 from support import ROOT
-from support.fuzz import LONG_RUNS, characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
-from support.memory import MEASURE
+from support.fuzz import characters_that_differ, chunk_of, scalars, seeded_strings, strings_that_differ
 from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
 
 ONLY_EXACT, ANY_NEW = (SCHEMES[PATTERNS[name]][1] for name in ("gpt2", "o200k"))
@@ -64,24 +55,18 @@ def test_the_compared_versions_are_the_installed_ones():
     assert all(f"{name}=={version}" in required for name, version in COMPARED.items())
 
 
-@pytest.mark.parametrize(("name", "end"), [("bpe", 0x110000), ("cl100k", 0x20000), ("o200k", 0x20000)])
-def test_only_characters_of_the_rule_differ(tokenizers, name, end):
+@pytest.mark.parametrize("name", ["bpe", "o200k"])
+def test_only_characters_of_the_rule_differ(tokenizers, name):
     """Encode characters in several contexts, many at a time because tiktoken is slow; later planes are much alike."""
     tokenizer = tokenizers(name)
     engine = open_engine(tokenizer)
-    kept = [c for c in scalars() if ord(c) < end and not re.match(engine.only_exact, c)]
+    kept = [c for c in scalars() if ord(c) < 0x20000 and not re.match(engine.only_exact, c)]
     texts = [
         "".join(f"{c}'S {c}1A{c}a{c}!{c}  {c}\n" for c in kept[start : start + 4096])
         for start in range(0, len(kept), 4096)
     ]
     expected, _ = tokenizer.encode_documents(texts)
     assert np.array_equal(engine.encode_fast(pa.array(texts)), expected)
-
-
-def test_every_character_of_the_rule_differs(bpe, monkeypatch):
-    monkeypatch.setattr("support.fuzz.scalars", lambda: NEW)
-    assert characters_that_differ(open_engine(bpe), bpe, ["{0}'s"]) == set(NEW)
-    assert len(NEW) == 4657 and NEW[0] == "\u088f"
 
 
 def test_every_mark_of_the_rule_of_o200k_differs(tokenizers, monkeypatch):
@@ -94,13 +79,8 @@ def test_every_mark_of_the_rule_of_o200k_differs(tokenizers, monkeypatch):
 
 def test_a_sample_of_the_fuzz_shows_no_difference(tokenizer):
     engine = open_engine(tokenizer)
-    count, found = strings_that_differ(engine, tokenizer, [*seeded_strings(6000, seed=5), *TEXTS[:6000]])
-    assert count > 11_000 and found == []
-
-
-def test_long_runs_are_encoded_as_tiktoken_does(bpe):
-    engine = open_engine(bpe)
-    assert strings_that_differ(engine, bpe, [text[:300_000] for text in LONG_RUNS]) == (len(LONG_RUNS), [])
+    count, found = strings_that_differ(engine, tokenizer, [*seeded_strings(2000, seed=5), *TEXTS[:2000]])
+    assert count > 3600 and found == []
 
 
 def test_a_million_spaces_are_encoded_as_tiktoken_does(tokenizer):
@@ -126,28 +106,10 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
         for first in range(0, 1000, 90):
             documents = chunk([f"document {first + i}" for i in range(90)], first)
             engine.compare_sample(documents, engine.encode(documents))
+    with pytest.raises(EngineDifference, match="document 400 has other ids than tiktoken gives"):
+        engine.compare_sample(chunk(["the theory"], 400), engine.encode(chunk(["the Theory"], 400)))
     assert wanted == [f"document {number}" for number in [*range(32), 400, 800]]
     assert engine.compared_documents == 34
-
-
-def backend_that(change):
-    """Return a gigatoken whose rows are changed."""
-    import gigatoken
-
-    class Backend:
-        def __init__(self, real):
-            self.real = real
-
-        def encode_batch_padded(self, *args, **options):
-            rows, lengths = self.real.encode_batch_padded(*args, **options)
-            return change(rows), lengths
-
-    class Tokenizer:
-        @staticmethod
-        def from_tiktoken(*args, **options):
-            return Backend(gigatoken.Tokenizer.from_tiktoken(*args, **options))
-
-    return types.SimpleNamespace(BytesSource=gigatoken.BytesSource, Tokenizer=Tokenizer)
 
 
 class Panic(BaseException):
@@ -156,32 +118,6 @@ class Panic(BaseException):
 
 def panic(*args, **options):
     raise Panic("range end index 5")
-
-
-def spelled_out(rows):
-    """Return the same bytes in other tokens: the first word letter by letter."""
-    assert rows[0, 0] > 256, "the text begins with a token of several bytes"
-    return np.concatenate([[spelled_out.letters], rows[:, 1:]], axis=1).astype(np.uint32)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (panic, "Panic: range end index 5"),
-        (lambda rows: rows[:, :-1], "gave 1 end-of-text ids"),
-        (lambda rows: rows[:, 1:], "2 documents of 18 bytes gave 2 end-of-text ids and"),
-        (lambda rows: rows + 60_000, "outside the vocabulary"),
-        (spelled_out, "document 400 has other ids than tiktoken gives"),
-    ],
-)
-def test_ids_that_are_not_tiktokens_are_noticed(bpe, monkeypatch, change, message):
-    spelled_out.letters = [bpe.ranks[bytes([byte])] for byte in b"the"]
-    engine = open_engine(bpe)
-    monkeypatch.setattr(engine, "_gigatoken", backend_that(change))
-    engine._renew()
-    documents = chunk(["the theory", "is that."], first_document=400)
-    with pytest.raises(EngineDifference, match=message):
-        engine.compare_sample(documents, engine.encode(documents))
 
 
 def test_an_unusable_gigatoken_gives_a_one_line_warning(bpe, monkeypatch, capsys):
@@ -208,26 +144,3 @@ def test_a_grown_gigatoken_is_replaced(bpe, monkeypatch):
         assert [engine.encode(chunk(texts)).tolist() for _ in range(3)] == [expected] * 3
         made.append(engine._backend)
     assert made[0] is not made[1]
-
-
-ENDLESS_NEW_WORDS = """
-import sys
-import numpy as np, pyarrow as pa
-from lm.tokenizer.engine import open_engine
-from lm.tokenizer.load import load_tokenizer
-
-engine, rng = open_engine(load_tokenizer(sys.argv[1])), np.random.default_rng(0)
-for _ in range(150):
-    letters = rng.integers(97, 123, 1_000_000, dtype=np.uint8)
-    letters[rng.integers(0, len(letters), len(letters) // 8)] = 32
-    engine.encode_fast(pa.array([letters.tobytes().decode()]))
-"""
-
-
-@pytest.mark.slow
-def test_endless_new_words_use_bounded_memory(bpe):
-    """Without renewal gigatoken would remember up to 9 times the size of this text."""
-    command = [sys.executable, "-c", MEASURE, sys.executable, "-c", ENDLESS_NEW_WORDS, str(bpe.folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert 100e6 < int(done.stdout) * (1 if sys.platform == "darwin" else 1024) < 400e6

@@ -13,7 +13,7 @@ import tiktoken
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import load_tokenizer, well_formed
+from lm.tokenizer.load import load_tokenizer
 from support.tokenizer_cases import (
     GEMMA_LIKE_SIZE,
     SPECIAL,
@@ -61,16 +61,16 @@ def gemma_tokenizer(gemma_folder):
 def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
     reference, tokenizer = tiktoken.get_encoding("gpt2"), load_tokenizer(gpt2_folder)
-    assert [tokenizer.encode(text) for text in TEXTS] == [reference.encode_ordinary(text) for text in TEXTS]
+    assert [tokenizer.encode(text) for text in TEXTS[:8000]] == reference.encode_ordinary_batch(TEXTS[:8000])
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (reference.n_vocab, reference.eot_token)
 
 
-def test_auto_tokenizer_opens_the_folder_with_the_same_ids(byte_level_folder):
+def test_auto_tokenizer_gives_the_same_ids(byte_level_folder):
     tokenizer, texts = load_tokenizer(byte_level_folder), TEXTS[:2000] + SPECIAL
     assert auto_ids(byte_level_folder, texts) == [tokenizer.encode(text) for text in texts]
 
 
-def test_documents_are_encoded_separately_and_end_with_eot(byte_level_folder):
+def test_each_document_ends_with_eot(byte_level_folder):
     tokenizer = load_tokenizer(byte_level_folder)
     texts = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
     ids, lengths = tokenizer.encode_documents(texts)
@@ -83,10 +83,6 @@ def test_documents_are_encoded_separately_and_end_with_eot(byte_level_folder):
     assert tokenizer.token_bytes[tokenizer.eot_id] == 0 and tokenizer.is_byte_level
     assert tokenizer.bytes_of(ids).dtype == np.uint8
     assert tokenizer.bytes_of(ids).tolist() == tokenizer.token_bytes[ids].tolist()
-
-
-def test_surrogates_are_joined_or_replaced():
-    assert well_formed("a\ud800b\udfff\ud83d\ude00\ud800") == "a\ufffdb\ufffd\U0001f600\ufffd"
 
 
 def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path):
@@ -116,7 +112,7 @@ def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
     assert copy.sha256 == hashlib.sha256((bpe_folder / "meta.json").read_bytes()).hexdigest()
 
 
-def test_a_gemma_like_tokenizer_gives_the_ids_of_auto_tokenizer(gemma_source, gemma_folder, gemma_tokenizer):
+def test_a_gemma_like_tokenizer_gives_the_same_ids(gemma_source, gemma_folder, gemma_tokenizer):
     tokenizer, texts = gemma_tokenizer, TEXTS[:3000] + SPECIAL
     expected = auto_ids(gemma_source, texts, split_special_tokens=True)
     assert [tokenizer.encode(text) for text in texts] == expected

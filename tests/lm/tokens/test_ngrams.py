@@ -28,9 +28,8 @@ def shared_tokens(ids, others, n):
     return found
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("n", [1, 3, 5])
-@pytest.mark.parametrize(("known", "block_tokens"), [(1 << 24, 7), (3, 2), (64, 7), (299, 1 << 20), (1 << 24, 1 << 20)])
+@pytest.mark.parametrize(("seed", "n"), [(0, 1), (1, 3), (2, 5)])
+@pytest.mark.parametrize(("known", "block_tokens"), [(3, 2), (64, 7), (1 << 24, 7), (299, 1 << 20)])
 def test_shared_tokens_are_those_of_a_plain_search(monkeypatch, seed, n, known, block_tokens):
     monkeypatch.setattr(ngrams, "KNOWN_NGRAMS", known)
     monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", block_tokens)
@@ -42,8 +41,8 @@ def test_shared_tokens_are_those_of_a_plain_search(monkeypatch, seed, n, known, 
     assert 0 < shared.sum() < len(ids)
 
 
-@pytest.mark.parametrize("known", [5, 64, 1 << 24])
-def test_the_shared_tokens_of_documents_are_counted_without_their_end(monkeypatch, known):
+@pytest.mark.parametrize("known", [5, 1 << 24])
+def test_shared_tokens_are_counted_by_document(monkeypatch, known):
     monkeypatch.setattr(ngrams, "KNOWN_NGRAMS", known)
     rng = np.random.default_rng(3)
     ids, others = (rng.integers(0, EOT + 1, size).astype(np.uint16) for size in (300, 400))
@@ -58,13 +57,6 @@ def test_the_shared_tokens_of_documents_are_counted_without_their_end(monkeypatc
     assert 0 < shared.sum() < tokens.sum()
 
 
-@pytest.mark.parametrize("ids", [[], [1, 2], [EOT] * 20, [1, 2, EOT, 3]])
-def test_a_stream_without_ngrams_shares_nothing(ids):
-    ids = np.array(ids, np.uint16)
-    assert not shared_tokens(ids, np.arange(100, dtype=np.uint16), 5).any()
-    assert not shared_tokens(np.arange(100, dtype=np.uint16), ids, 5).any()
-
-
 def plain_copies(sample, others, n):
     """Compute the definition, one run of ids at a time."""
     text = others.tolist()
@@ -74,7 +66,7 @@ def plain_copies(sample, others, n):
     return max((len(run) for run in runs if has(run)), default=0), float(np.mean(new))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 5])
 @pytest.mark.parametrize("block_tokens", [7, 1 << 22])
 def test_copies_are_those_of_a_plain_search(monkeypatch, seed, block_tokens):
     monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", block_tokens)
@@ -85,7 +77,3 @@ def test_copies_are_those_of_a_plain_search(monkeypatch, seed, block_tokens):
     for (longest, new), ids in zip(measured, (sample, sample[:20]), strict=True):
         assert (longest, new) == pytest.approx(plain_copies(ids, others, 4))
     assert measured[0][0] >= 4 * seed and short == (0, None)
-
-
-def test_a_sample_shorter_than_an_ngram_has_no_copies():
-    assert ngrams.copies([np.arange(3)], np.arange(100), 4) == [(0, None)]

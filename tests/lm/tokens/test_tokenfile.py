@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from lm.core.errors import IntegrityError
-from lm.tokens.tokenfile import (
-    check_tokenizer,
-    document_spans,
-    open_tokens,
-    write_tokens,
-)
+from lm.tokens.tokenfile import check_tokenizer, document_spans, open_tokens, write_tokens
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 100, "eot_id": 99, "sha256": "ab" * 32}
 

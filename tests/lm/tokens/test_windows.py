@@ -1,7 +1,6 @@
 """Batches depend on seed and step alone, draw without replacement and reach every window."""
 
 import hashlib
-import pickle
 import re
 import sys
 from pathlib import Path
@@ -10,22 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lm.core.errors import DataError
 from lm.tokens.windows import TokenWindows, hash_of, permute, read_windows, selection_starts
 from lm.train.batches import prefetch, to_device
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1023, 1025])
-def test_a_permutation_reaches_every_index_once(size):
-    for key in range(3):
-        assert sorted(permute(np.arange(size), size, key)) == list(range(size))
-
-
-def test_permutations_depend_on_the_key_and_look_random():
-    first, second = (permute(np.arange(1000), 1000, key) for key in (1, 2))
-    assert (first == second).sum() < 10
-    assert abs(np.corrcoef(np.arange(1000), first)[0, 1]) < 0.1
+from support.properties import check_examples
 
 
 def test_neighbours_part():
@@ -39,43 +29,15 @@ def test_hashes_are_the_same_on_every_machine():
     assert permute(np.arange(5), 5, 42).tolist() == [1, 0, 4, 2, 3]
 
 
-def test_more_windows_than_32_bits_can_count_have_an_order_too():
-    size, index = 2**33 + 5, np.array([0, 1, 2**32, 2**33 + 4])
-    moved = permute(index, size, 1)
-    assert len(set(moved.tolist())) == 4 and moved.min() >= 0 and moved.max() < size
-    largest = permute(np.arange(2**31 - 1000, 2**31 - 1), 2**31 - 1, 7)
-    assert len(np.unique(largest)) == 999 and largest.max() < 2**31 - 1
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_an_epoch_takes_each_window_once_and_targets_are_shifted_by_one(batch_size):
-    windows = TokenWindows(np.arange(1000, dtype=np.uint16), 16, batch_size, seed=3)
-    per_epoch = windows.windows_per_epoch(0)
-    starts = np.concatenate([windows.starts(step) for step in range(-(-per_epoch // batch_size))])[:per_epoch]
-    assert len(set(starts)) == per_epoch
-    assert np.all(np.diff(np.sort(starts)) == 16)
-    x, y = windows.batch(5)
-    assert x.shape == y.shape == (batch_size, 16)
+def test_targets_are_the_inputs_shifted_by_one():
+    x, y = TokenWindows(np.arange(1000, dtype=np.uint16), 16, 3, seed=3).batch(5)
+    assert x.shape == y.shape == (3, 16)
     assert x.dtype == y.dtype == np.int64
     assert np.array_equal(y, x + 1)
 
 
-def test_batch_size_does_not_change_the_order_of_windows():
-    small = TokenWindows(np.arange(500), 8, 2, seed=1)
-    large = TokenWindows(np.arange(500), 8, 8, seed=1)
-    joined = np.concatenate([small.starts(step) for step in range(200)])
-    assert np.array_equal(joined, np.concatenate([large.starts(step) for step in range(50)]))
-
-
-def test_a_step_needs_no_history():
-    walked, jumped = (TokenWindows(np.arange(300), 8, 4, seed=9) for _ in range(2))
-    all_starts = [walked.starts(step) for step in range(100)]
-    assert np.array_equal(jumped.starts(99), all_starts[99])
-    assert np.array_equal(jumped.starts(3), all_starts[3])
-
-
-@pytest.mark.parametrize("length", [9, 10, 15, 16, 17, 24, 25])
-def test_every_position_that_can_be_a_target_is_reached_over_epochs(length):
+@pytest.mark.parametrize("length", [9, 16, 17, 25])
+def test_every_position_is_a_target_in_some_epoch(length):
     reached = set()
     for seed in range(4):
         windows = TokenWindows(np.arange(length), 8, 2, seed)
@@ -84,7 +46,7 @@ def test_every_position_that_can_be_a_target_is_reached_over_epochs(length):
     assert reached == set(range(1, length))
 
 
-def test_a_file_of_one_window_is_enough_and_a_shorter_one_is_refused():
+def test_a_file_of_one_window_is_enough():
     x, y = TokenWindows(np.arange(9), 8, 2, seed=0).batch(0)
     assert x.tolist() == [list(range(8))] * 2
     assert y.tolist() == [list(range(1, 9))] * 2
@@ -119,22 +81,6 @@ def test_windows_are_read_from_any_array_of_integers(ids):
         read_windows(ids, np.array([17]), 4)
 
 
-def test_changing_a_batch_does_not_change_the_next():
-    windows = TokenWindows(np.arange(100), 8, 4, seed=1)
-    x, y = windows.batch(3)
-    before = x.copy()
-    y[:] = 0
-    assert np.array_equal(windows.batch(3)[0], before)
-    assert np.array_equal(windows.buffer(3)[:, :-1], before)
-
-
-def test_a_pickle_contains_the_ids_and_not_every_window():
-    windows = TokenWindows(np.arange(10_000, dtype=np.uint16), 512, 4, seed=1)
-    pickled = pickle.dumps(windows)
-    assert len(pickled) < 21_000
-    assert np.array_equal(pickle.loads(pickled).buffer(7), windows.buffer(7))
-
-
 def test_prefetch_reads_one_step_ahead(monkeypatch):
     windows, read = TokenWindows(np.arange(500), 8, 4, seed=1), []
     buffer = windows.buffer
@@ -161,20 +107,6 @@ def spans_of(lengths):
     return np.column_stack([ends - lengths, ends])
 
 
-@pytest.mark.parametrize(("num_tokens", "num_selected", "seq_len"), [(174_983, 32_768, 128), (10_000, 999, 7)])
-def test_selected_windows_are_spread_evenly_over_the_file(num_tokens, num_selected, seq_len):
-    starts = selection_starts(num_tokens, num_selected, seq_len, spans_of([num_tokens]))
-    assert starts.dtype == np.int64 and len(starts) == num_selected // seq_len
-    assert np.all(starts % seq_len == 0) and starts[0] >= 0 and starts[-1] + seq_len <= num_tokens
-    distances = np.diff(starts) // seq_len
-    assert distances.min() >= 1 and distances.max() - distances.min() <= 1
-    # Any tenth of the file holds a tenth of the windows, up to one window at each end.
-    tenths = np.histogram(starts + seq_len / 2, 10, (0, num_tokens))[0]
-    assert np.all(np.abs(tenths - len(starts) / 10) <= 2)
-    # The first and the last window are about half a distance away from the ends.
-    assert abs(starts[0] - (num_tokens - seq_len - starts[-1])) <= 2 * seq_len
-
-
 @pytest.mark.parametrize(
     ("num_tokens", "num_selected", "expected"),
     [
@@ -198,17 +130,12 @@ def fractions_of(lengths, num_selected, seq_len):
     return np.bincount(held.ravel(), minlength=len(lengths)) / held.size
 
 
-def test_no_document_holds_more_than_a_few_per_cent_of_the_selection_tokens():
+def test_no_document_holds_many_selection_tokens():
     lengths = np.random.default_rng(1).permutation([26_000, 16_000, 9_000, *[1_300] * 93])  # 15 % in one document
     fractions = fractions_of(lengths, 32_768, 128)
     assert fractions.max() < 0.035 and fractions[lengths > 1_300].min() > 0.025
     # The others keep their proportions, up to a window.
     assert np.abs(fractions[lengths == 1_300] - fractions[lengths == 1_300].mean()).max() < 1.5 * 128 / 32_768
-
-
-def test_documents_of_a_few_per_cent_hold_what_they_hold_in_the_file():
-    lengths = np.random.default_rng(1).integers(500, 3_000, 100)
-    assert np.abs(fractions_of(lengths, 32_768, 128) - lengths / lengths.sum()).max() < 1.5 * 128 / 32_768
 
 
 @pytest.mark.parametrize(
@@ -219,7 +146,7 @@ def test_documents_of_a_few_per_cent_hold_what_they_hold_in_the_file():
         ([90_000, *[100] * 99], 64_000, 0.86),  # the others have too few tokens: all of them are taken
     ],
 )
-def test_a_file_without_enough_documents_has_the_least_limit_that_it_can_keep(lengths, num_selected, most):
+def test_few_documents_have_a_higher_limit(lengths, num_selected, most):
     assert most - 0.02 < fractions_of(lengths, num_selected, 100).max() <= most
 
 
@@ -230,9 +157,7 @@ def test_tokens_after_the_last_document_count_as_a_document():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")
 @pytest.mark.parametrize(("memory_bytes", "is_larger"), [(1 << 40, False), (1000, True)])
-def test_windows_of_files_larger_than_memory_are_mapped_without_read_ahead(
-    tmp_path, monkeypatch, memory_bytes, is_larger
-):
+def test_files_larger_than_memory_are_read_at_random(tmp_path, monkeypatch, memory_bytes, is_larger):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory_bytes))
     path = tmp_path / "x.bin"
     np.arange(1000, dtype=np.uint16).tofile(path)
@@ -241,3 +166,71 @@ def test_windows_of_files_larger_than_memory_are_mapped_without_read_ahead(
     advised = ["rr" in re.search(r"VmFlags:(.*)", m)[1].split() for m in maps if str(path) in m]
     assert any(advised) == is_larger
     assert np.array_equal(windows.ids, np.arange(1000))
+
+
+# Properties.
+
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+@check_examples
+@given(size=st.integers(1, 5000), key=KEYS)
+def test_a_permutation_is_a_bijection(size, key):
+    assert np.array_equal(np.sort(permute(np.arange(size), size, key)), np.arange(size))
+
+
+@check_examples
+@given(size=st.integers(1, 2**40), key=KEYS, data=st.data())
+def test_a_permutation_of_any_size_is_one_to_one(size, key, data):
+    index = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True)))
+    sent = permute(index, size, key)
+    assert sent.min() >= 0 and sent.max() < size and len(set(sent.tolist())) == len(index)
+
+
+@check_examples
+@given(
+    num_tokens=st.integers(2, 600), seq_len=st.integers(1, 40), batch_size=st.integers(1, 7),
+    seed=st.integers(0, 2**63 - 1),
+)  # fmt: skip
+def test_two_epochs_take_every_window_once_each(num_tokens, seq_len, batch_size, seed):
+    seq_len = min(seq_len, num_tokens - 1)
+    windows = TokenWindows(np.arange(num_tokens, dtype=np.uint32), seq_len, batch_size, seed)
+    sizes = [windows.windows_per_epoch(epoch) for epoch in (0, 1)]
+    steps = -(-sum(sizes) // batch_size)
+    starts = np.concatenate([windows.starts(step) for step in range(steps)])
+    for epoch_starts in (starts[: sizes[0]], starts[sizes[0] : sum(sizes)]):
+        in_order = np.sort(epoch_starts)
+        assert np.all(np.diff(in_order) == seq_len)
+        assert 0 <= in_order[0] < seq_len and in_order[-1] + seq_len < num_tokens
+        assert in_order[-1] + 2 * seq_len >= num_tokens, "no window is left out at the end"
+
+
+@check_examples
+@given(num_tokens=st.integers(1, 100_000), num_selected=st.integers(1, 100_000), seq_len=st.integers(1, 600))
+def test_selected_windows_are_evenly_spread(num_tokens, num_selected, seq_len):
+    starts = selection_starts(num_tokens, num_selected, seq_len, np.array([[0, num_tokens]]))
+    num_windows = max(1, num_tokens // seq_len)
+    assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
+    assert np.all(starts % seq_len == 0)
+    numbers = starts // seq_len
+    assert numbers[0] >= 0 and numbers[-1] < num_windows
+    gaps = np.diff(numbers)
+    assert len(gaps) == 0 or (gaps.min() >= 1 and gaps.max() - gaps.min() <= 1)
+    # As much of the stream is before the first window as after the last one, up to one gap.
+    assert abs(numbers[0] - (num_windows - 1 - numbers[-1])) <= num_windows / len(starts)
+
+
+@check_examples
+@given(
+    lengths=st.lists(st.one_of(st.integers(1, 50), st.integers(1, 5_000)), min_size=1, max_size=60),
+    num_selected=st.integers(1, 20_000),
+    seq_len=st.integers(1, 100),
+)
+def test_selected_windows_are_different_ones(lengths, num_selected, seq_len):
+    ends = np.cumsum(lengths)
+    starts = selection_starts(int(ends[-1]), num_selected, seq_len, np.column_stack([ends - lengths, ends]))
+    num_windows = max(1, ends[-1] // seq_len)
+    assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
+    assert np.all(starts % seq_len == 0) and np.all(np.diff(starts) > 0)
+    assert starts[0] >= 0 and starts[-1] < num_windows * seq_len
