@@ -53,15 +53,26 @@ def write_gemma_like(folder: Path, source: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def build(vocab_size: int, seed: int = 0, **changes) -> Gemma3Model:
-    """Untrained, but what it says next depends strongly on the whole text."""
-    model, generator = Gemma3Model(ModelConfig(**SHAPE | changes, vocab_size=vocab_size)), torch.Generator()
-    model.init_weights(generator.manual_seed(seed))
+def random_model(config: ModelConfig, seed: int = 0) -> Gemma3Model:
+    """Return a model whose norms are random too, so that a test fails if one of them is left out."""
+    model, generator = Gemma3Model(config), torch.Generator().manual_seed(seed)
+    model.init_weights(generator)
     for weight in model.parameters():
         if weight.ndim == 1:
             weight.data.normal_(0, 0.3, generator=generator)
+    return model
+
+
+def build(vocab_size: int, seed: int = 0, **changes) -> Gemma3Model:
+    """Return an untrained model whose next id depends strongly on the whole text."""
+    model = random_model(ModelConfig(**SHAPE | changes, vocab_size=vocab_size), seed)
     model.norm.weight.data.fill_(7)
     return model
+
+
+def assert_close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
+    """Raise AssertionError unless equal within `tolerance` of the largest entry, or of 1 if that is smaller."""
+    assert (found - wanted).abs().max() <= tolerance * max(1.0, wanted.abs().max())
 
 
 def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dict:

@@ -1,7 +1,6 @@
 """Intervals over documents contain the true value, p-values are small as often as they should be."""
 
 import csv
-import math
 
 import numpy as np
 import pytest
@@ -31,13 +30,13 @@ def committed_pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("documents", [24, 96])
 @pytest.mark.parametrize("population", ["committed pairs", "lognormal"])
-def test_coverage_where_the_difference_depends_on_the_length(documents, population):
+def test_coverage_where_length_matters(documents, population):
     """Differences fall with the length of a document, as in the committed pairs (correlation -0.56)."""
     sizes, a, b = committed_pairs()
     logs = np.log(sizes)
     slope, start = np.polyfit(logs, b - a, 1)
     rng, p_values = np.random.default_rng(documents), []
-    for _ in range(600):
+    for _ in range(400):
         if population == "committed pairs":
             chosen, truth = rng.integers(96, size=documents), (b - a) @ sizes / sizes.sum()
             size, rate = sizes[chosen], (b - a)[chosen]
@@ -52,7 +51,7 @@ def test_coverage_where_the_difference_depends_on_the_length(documents, populati
     assert 0.12 <= np.mean(p_values <= 0.25) <= 0.3
 
 
-def test_without_a_difference_p_is_uniform_or_slightly_too_large():
+def test_without_a_difference_p_is_uniform():
     """Intervals that hold where the difference depends on the length are slightly wide where it does not."""
     rng = np.random.default_rng(4)
     found = [difference(corpus(rng, 96, 0.0), rng, resamples=299) for _ in range(400)]
@@ -62,28 +61,7 @@ def test_without_a_difference_p_is_uniform_or_slightly_too_large():
         assert level - 0.12 <= np.mean(p_values <= level) <= level + 0.05
 
 
-def test_interval_of_a_true_difference_contains_it():
-    rng = np.random.default_rng(5)
-    found = [difference(corpus(rng, 96, -0.08), rng, resamples=299) for _ in range(200)]
-    assert 0.91 <= np.mean([f.low <= -0.08 <= f.high for f in found]) <= 0.995
-    assert np.mean([f.p_value < 0.05 for f in found]) > 0.7
-
-
-def test_a_single_figure_is_covered_more_often_than_by_standard_errors():
-    sizes, a, _ = committed_pairs()
-    logs, rng, held = np.log(sizes), np.random.default_rng(6), []
-    slope, start = np.polyfit(logs, a, 1)
-    truth = start + slope * (logs.mean() + logs.var())
-    for _ in range(300):
-        log_size = rng.normal(logs.mean(), logs.std(), 96)
-        rate, size = start + slope * log_size + rng.choice(a - start - slope * logs, 96), np.exp(log_size)
-        found = ratio_interval(rate * size, size, rng, resamples=299)
-        held.append(found.low <= truth <= found.high)
-    assert np.mean(held) >= 0.91
-
-
-@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
-@pytest.mark.parametrize("shift", [0.0, 0.02, 0.03, 0.04, 0.08])
+@pytest.mark.parametrize(("shift", "confidence"), [(0.0, 0.5), (0.03, 0.95), (0.08, 0.99)])
 def test_p_and_interval_agree(shift, confidence):
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -92,14 +70,7 @@ def test_p_and_interval_agree(shift, confidence):
         assert found.low < found.value < found.high
 
 
-def test_equal_lengths_give_the_ordinary_standard_error_and_t():
-    rates = np.random.default_rng(0).normal(3, 1, 20)
-    z, se, df = studentized(rates * 100, np.full(20, 100.0), 3.0)
-    assert se == pytest.approx(rates.std(ddof=1) / math.sqrt(20)) and df == pytest.approx(19)
-    assert z == pytest.approx((rates.mean() - 3) / se, rel=0.05)
-
-
-def test_degrees_of_freedom_equal_those_of_the_whole_covariance():
+def test_degrees_of_freedom_are_those_of_the_covariance():
     sizes = np.random.default_rng(1).lognormal(7, 1.3, 12)
     weights = sizes / sizes.sum()
     centre = np.eye(12) - np.outer(sizes, np.ones(12)) / sizes.sum()
@@ -108,13 +79,6 @@ def test_degrees_of_freedom_equal_those_of_the_whole_covariance():
     scaled = covariance * np.outer(scale, scale)
     expected = np.trace(scaled) ** 2 / np.square(scaled).sum()
     assert studentized(sizes, sizes, 0.0)[2] == pytest.approx(expected)
-
-
-def test_same_seed_gives_the_same_result():
-    data = corpus(np.random.default_rng(6), 50, 0.02)
-    first = difference(data, np.random.default_rng(1), resamples=999)
-    assert first == difference(data, np.random.default_rng(1), resamples=999)
-    assert first != difference(data, np.random.default_rng(2), resamples=999)
 
 
 def test_too_few_documents_give_no_interval():
@@ -126,12 +90,10 @@ def test_too_few_documents_give_no_interval():
             few = difference(corpus(rng, count), rng, resamples=199)
             assert few.se > 0 and few.low is few.high is few.p_value is None
         equal = ratio_interval(np.full(9, 5.0), np.full(9, 10), rng)
+        zero = ratio_interval(np.zeros(20), np.full(20, 7), rng)
     assert equal.value == 0.5 and equal.low is None
-
-
-def test_equal_losses_give_zero_with_p_one():
-    found = ratio_interval(np.zeros(20), np.full(20, 7), np.random.default_rng(0))
-    assert (found.value, found.low, found.high, found.p_value) == (0, 0, 0, 1)
+    assert (zero.value, zero.low, zero.high, zero.p_value) == (0, 0, 0, 1)
+    assert proportion_interval(np.array([1.0, 2.0, 3.0, 0.0]), np.array([2, 2, 3, 0])) is None
 
 
 def test_documents_without_text_are_left_out():
@@ -150,7 +112,7 @@ def test_effective_number_and_dominating_documents():
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.98])
 @pytest.mark.parametrize("concentration", [3.0, 1e6])
-def test_the_interval_of_a_proportion_holds_the_truth_in_95_percent_of_samples(p, concentration):
+def test_coverage_of_a_proportion(p, concentration):
     """Documents differ in size, and, for a low concentration, in how often a trial succeeds."""
     rng, held = np.random.default_rng(1), 0
     sizes = np.maximum(1, rng.lognormal(1, 0.8, 97).astype(int))
@@ -171,7 +133,3 @@ def test_without_a_failure_each_document_is_one_trial():
     low, high = proportion_interval(np.full(97, 5.0), np.full(97, 5))
     assert high == 1 and low == pytest.approx(97 / (97 + 1.984984**2), abs=1e-4)  # t for 96 degrees of freedom
     assert proportion_interval(np.zeros(97), np.full(97, 5)) == pytest.approx((0, 1 - low))
-
-
-def test_fewer_than_four_documents_have_no_interval_of_a_proportion():
-    assert proportion_interval(np.array([1.0, 2.0, 3.0, 0.0]), np.array([2, 2, 3, 0])) is None

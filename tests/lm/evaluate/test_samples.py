@@ -12,7 +12,7 @@ def sample(ids, ended=True):
     return Sample("Once", "Once upon a time", np.array(ids, np.int64), ended)
 
 
-def test_copies_and_repetitions_are_measured_sample_by_sample():
+def test_copies_and_repetitions_are_measured():
     copied, new, twice = sample(range(50, 70)), sample(range(900, 850, -1), ended=False), sample([5, 3, 1, 9] * 5)
     measures = measure([copied, new, twice], TRAIN)
     assert [entry["longest_copy_tokens"] for entry in measures] == [20, 0, 0]

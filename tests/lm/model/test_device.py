@@ -45,12 +45,11 @@ def test_the_limit_of_a_container_counts_if_it_is_lower(tmp_path, limit, expecte
     [
         ("avx512_bf16", 2.4, torch.bfloat16),  # AMD EPYC
         ("avx512_bf16", 0.7, torch.float32),  # Intel Xeon with AMX turned off
-        ("avx512_bf16", 1.1, torch.float32),  # too close to be stable
-        ("sve_bf16", 1.3, torch.bfloat16),
+        ("sve_bf16", 1.1, torch.float32),  # too close to be stable
         ("avx2", None, torch.float32),
     ],
 )
-def test_auto_is_bfloat16_where_its_products_are_measured_to_be_faster(monkeypatch, capsys, has, speedup, auto):
+def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, has, speedup, auto):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {has: True})
     monkeypatch.setattr(device, "bfloat16_speedup", lambda device: speedup)
     assert resolve_dtype("auto", CPU) == auto
@@ -86,12 +85,8 @@ def test_an_apple_gpu_is_used_in_fast_numerics_only(apple):
     assert describe(MPS, torch.float32)["device"] == "Apple M9"
     assert collective_backend(MPS) == "gloo"
     assert "set it to fast to use the GPU" in " ".join(portability_warnings("portable"))
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_several_ranks_on_an_apple_gpu_are_refused(apple, rank):
     with pytest.raises(EnvironmentFailure, match=r"takes one process.*set train\.num_processes to 1"):
-        pick_device(rank)
+        pick_device(1)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +96,6 @@ def test_several_ranks_on_an_apple_gpu_are_refused(apple, rank):
         (RuntimeError("Invalid buffer size: 19.45 GB"), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
-        (MemoryError(), True),
         (RuntimeError("shapes do not fit"), False),
     ],
 )

@@ -8,10 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from lm.core.params import read_yaml
 from lm.model import products
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.model.kernels import attend, visible
+from support import ROOT
+from support.model_cases import assert_close
+from support.model_cases import random_model as build
 from tools.common.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 
 TINY = ModelConfig(
@@ -19,25 +23,11 @@ TINY = ModelConfig(
     rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
     vocab_size=61,
 )  # fmt: skip
-GEMMA3_270M = ModelParams(
-    n_layer=18, n_head=4, n_kv_head=1, head_dim=256, d_model=640, d_ff=2048, sliding_window=512,
-    full_attention_every=6, rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=256,
-    norm_eps=1e-6, max_seq_len=32_768,
-)  # fmt: skip
+GEMMA3_270M = ModelParams(**read_yaml(ROOT / "presets.yaml")["models"]["gemma3_270m"])
 SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "sliding_window": 11, "query_scale": 24}
 SMALL_270M = dataclasses.replace(GEMMA3_270M, **SMALLER, norm_eps=1e-3, max_seq_len=128).config(vocab_size=301)
 CONFIGS = pytest.mark.parametrize("config", [TINY, SMALL_270M], ids=["tiny", "small_270m"])
 AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
-
-
-def build(config: ModelConfig, seed: int = 0) -> Gemma3Model:
-    """Return a model whose norms are random too, so that a test fails if one of them is left out."""
-    model, generator = Gemma3Model(config), torch.Generator().manual_seed(seed)
-    model.init_weights(generator)
-    for weight in model.parameters():
-        if weight.ndim == 1:
-            weight.data.normal_(0, 0.3, generator=generator)
-    return model
 
 
 def draw_ids(config: ModelConfig, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -50,15 +40,10 @@ def gradients(model, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
-def assert_close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5):
-    """Equal within `tolerance` of the largest entry, or of 1 if that is smaller."""
-    assert (found - wanted).abs().max() <= tolerance * max(1.0, wanted.abs().max())
-
-
-def published(config: ModelConfig, model: Gemma3Model, attention: str = "eager"):
+def published(config: ModelConfig, model: Gemma3Model):
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-    theirs = Gemma3ForCausalLM(Gemma3TextConfig(**hugging_face_config(config), attn_implementation=attention))
+    theirs = Gemma3ForCausalLM(Gemma3TextConfig(**hugging_face_config(config), attn_implementation="eager"))
     missing, unexpected = theirs.load_state_dict(to_hugging_face(model.state_dict()), strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])
     theirs.tie_weights()
@@ -66,10 +51,9 @@ def published(config: ModelConfig, model: Gemma3Model, attention: str = "eager")
 
 
 @CONFIGS
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_logits_and_gradients_are_those_of_transformers(config, attention):
+def test_logits_and_gradients_are_those_of_transformers(config):
     model, ids, targets = build(config), draw_ids(config, 2, 40), draw_ids(config, 2, 40, seed=1)
-    theirs = published(config, model, attention)
+    theirs = published(config, model)
     logits = theirs(ids).logits
     assert_close(model(ids), logits)
     wanted = gradients(theirs, F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
@@ -80,7 +64,7 @@ def test_logits_and_gradients_are_those_of_transformers(config, attention):
         assert wanted[name].abs().max() > 1e-4, name
 
 
-def test_embedding_scale_is_rounded_to_the_weights_dtype_as_published():
+def test_embedding_scale_is_rounded_as_published():
     model, ids = build(SMALL_270M).bfloat16(), draw_ids(SMALL_270M, 1, 30)
     seen = []
     model.layers[0].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
@@ -88,33 +72,19 @@ def test_embedding_scale_is_rounded_to_the_weights_dtype_as_published():
     assert torch.equal(seen[0], published(SMALL_270M, model).bfloat16().model.embed_tokens(ids))
 
 
-@CONFIGS
-def test_weights_convert_both_ways(config):
-    state = build(config).state_dict()
-    there_and_back = from_hugging_face(to_hugging_face(state))
-    assert list(there_and_back) == list(state)
-    assert all(torch.equal(there_and_back[name], state[name]) for name in state)
-    from_theirs = from_hugging_face(published(config, build(config, seed=1)).state_dict())
-    wanted = build(config, seed=1).state_dict()
-    assert from_theirs.keys() == wanted.keys()
-    assert all(torch.equal(from_theirs[name], wanted[name]) for name in wanted)
-
-
-def test_published_weights_become_float32_and_an_untied_head_is_refused():
+def test_weights_convert_both_ways():
+    wanted = build(TINY).state_dict()
+    for theirs in (to_hugging_face(wanted), published(TINY, build(TINY)).state_dict()):
+        found = from_hugging_face(theirs)
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert list(from_hugging_face(to_hugging_face(wanted))) == list(wanted), "in the order of the model"
     state = to_hugging_face(build(TINY).bfloat16().state_dict())
     head = state["model.embed_tokens.weight"]
     converted = from_hugging_face({**state, "lm_head.weight": head})
     assert {weight.dtype for weight in converted.values()} == {torch.float32} and len(converted) == len(state)
     with pytest.raises(ValueError, match="tied"):
         from_hugging_face({**state, "lm_head.weight": head + 1})
-
-
-def test_state_is_float32_in_model_order_without_the_tied_head():
-    state = Gemma3Model(TINY).state_dict()
-    names = list(state)
-    assert names[0] == "embed_tokens.weight" and names[-1] == "norm.weight"
-    assert not any("head" in name for name in names)
-    assert {weight.dtype for weight in state.values()} == {torch.float32}
 
 
 @AUTOCAST
@@ -151,19 +121,12 @@ def test_attention_is_its_definition(window, autocast):
 
 @CONFIGS
 def test_parameters_are_counted(config):
+    assert count_parameters(GEMMA3_270M.config(vocab_size=262_144))["total"] == 268_098_176, "as published"
     counts, found = count_parameters(config), dict.fromkeys(("embedding", "attention", "mlp", "norms"), 0)
     for name, weight in Gemma3Model(config).named_parameters():
         part = "norms" if "norm" in name else "mlp" if "mlp" in name else "attention" if "attn" in name else "embedding"
         found[part] += weight.numel()
     assert counts == found | {"total": sum(found.values())}
-
-
-def test_gemma3_270m_has_its_published_size():
-    config = GEMMA3_270M.config(vocab_size=262_144)
-    with torch.device("meta"):
-        model = Gemma3Model(config)
-    assert sum(weight.numel() for weight in model.parameters()) == 268_098_176
-    assert count_parameters(config)["total"] == 268_098_176
 
 
 @CONFIGS
@@ -201,30 +164,14 @@ def test_initial_weights_depend_only_on_the_generator():
         model.init_weights(torch.Generator().manual_seed(seed))
     first, same, other = (model.layers[0].mlp.gate_proj.weight for model in models)
     assert torch.equal(first, same) and not torch.equal(first, other)
-    for norm in (
-        models[0].layers[2].post_attention_layernorm,
-        models[0].layers[2].post_feedforward_layernorm,
-    ):
+    for norm in (models[0].layers[2].post_attention_layernorm, models[0].layers[2].post_feedforward_layernorm):
         assert torch.allclose(1 + norm.weight, torch.tensor(8**-0.5))
     assert models[0].norm.weight.count_nonzero() == 0
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_one_batch_is_overfitted():
-    model = Gemma3Model(TINY)
-    model.init_weights(torch.Generator().manual_seed(0))
-    ids = draw_ids(TINY, 4, 25)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = model.loss(ids[:, :-1], ids[:, 1:])
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.1
-
-
 @AUTOCAST
-@pytest.mark.parametrize("rows", [1, 7, 512])
+@pytest.mark.parametrize("rows", [1, 7])
 def test_chunked_loss_is_the_cross_entropy(rows, autocast):
     model, ids, targets = build(TINY), draw_ids(TINY, 3, 20), draw_ids(TINY, 3, 20, seed=1)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -240,14 +187,7 @@ def test_chunked_loss_is_the_cross_entropy(rows, autocast):
         assert (found[name] - grads[name]).abs().max() <= (2e-2 if autocast else 1e-5) * largest, name
 
 
-def test_the_last_targets_have_the_same_losses_as_among_all():
-    model, ids, targets = build(TINY), draw_ids(TINY, 3, 20), draw_ids(TINY, 3, 20, seed=1)
-    each = model.token_losses(ids, targets, logits_chunk=7)
-    for count in (1, 13, 20):
-        assert torch.equal(model.token_losses(ids, targets[:, -count:]), each[:, -count:])
-
-
-def test_autocast_keeps_gradients_in_float32_and_near_the_float32_ones():
+def test_gradients_under_autocast_are_float32():
     model, ids, targets = build(SMALL_270M), draw_ids(SMALL_270M, 4, 40), draw_ids(SMALL_270M, 4, 40, seed=1)
     wanted = gradients(model, model.loss(ids, targets))
     with torch.autocast("cpu", torch.bfloat16):
@@ -284,8 +224,6 @@ def test_text_longer_than_the_model_is_refused():
         ("d_model", 50, r"d_model is 50, needed: a multiple of n_head \(4\)"),
         ("head_dim", 15, "head_dim is 15, needed: an even number"),
         ("sliding_window", 0, "sliding_window is 0, needed: above 0"),
-        ("norm_eps", 0.0, "norm_eps is 0.0, needed: above 0"),
-        ("vocab_size", 0, "vocab_size is 0, needed: above 0"),
     ],
 )
 def test_invalid_shapes_are_refused(field, value, sentence):

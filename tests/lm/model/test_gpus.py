@@ -33,7 +33,7 @@ def test_each_process_takes_a_gpu_of_its_own_until_it_ends(tmp_path):
         process.communicate()
 
 
-def test_the_device_of_a_single_process_is_the_gpu_that_it_took(monkeypatch):
+def test_a_single_process_uses_the_gpu_that_it_took(monkeypatch):
     current = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -12,8 +12,7 @@ from lm.model.kernels import attend, gated_gelu, linear
 from lm.model.products import BLOCK, add_products, defined_product, product
 
 pytestmark = pytest.mark.skipif(not products.is_available(), reason="needs an x86-64 processor with AVX2")
-SHAPES = [(1, 5, 1), (1, 192, 300), (3, 700, 1), (1, 700, 9), (2, 3, 2), (64, 1100, 33), (17, 512, 1), (33, 1, 2),
-          (128, 48, 128), (5, 513, 7), (40, 1024, 24)]  # fmt: skip
+SHAPES = [(1, 5, 1), (3, 700, 1), (1, 700, 9), (64, 1100, 33), (33, 1, 2), (5, 513, 7)]
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -29,7 +28,7 @@ def layouts(x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_product_has_the_bits_of_its_definition_in_every_layout(shape, threads):
+def test_a_product_has_the_bits_of_its_definition(shape, threads):
     M, K, N = shape
     a, b = draw(M, K), draw(K, N, seed=1)
     wanted, before = defined_product(a.numpy(), b.numpy()), torch.get_num_threads()

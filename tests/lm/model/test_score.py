@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.model.score import (
-    score_strides,
-    score_tokens,
-    score_windows,
-    window_that_scores,
-    windows_to_score,
-)
+from lm.model.score import score_strides, score_tokens, score_windows, window_that_scores, windows_to_score
 from lm.tokens.tokenfile import TokenFile
 
 
@@ -51,7 +45,7 @@ def stream(count):
 
 
 @pytest.mark.parametrize("stride", [1, 3, 4])
-def test_each_token_is_predicted_from_the_one_before_it_and_the_first_from_end_of_text(stride):
+def test_each_token_is_predicted_from_the_one_before(stride):
     losses, positions = score_tokens(CountingModel(), stream(12), 4, stride, 2, torch.float32)
     pairs = zip(range(1, 12), [99, *range(1, 11)], strict=True)
     assert losses.tolist() == [1000 * target + given for target, given in pairs]
@@ -74,9 +68,7 @@ class PositionModel(CountingModel):
 @pytest.mark.parametrize(
     ("strides", "num_windows", "num_targets"), [([4, 8], 10, 61), ([8, 8], 6, 48), ([3, 8], 15, 75)]
 )
-def test_a_window_that_several_strides_need_is_scored_once_and_tokens_that_none_needs_are_context_only(
-    strides, num_windows, num_targets
-):
+def test_windows_that_strides_share_are_scored_once(strides, num_windows, num_targets):
     model = PositionModel()
     scored = score_strides(model, stream(42), 8, strides, 3, torch.float32)
     assert (model.num_windows, model.num_targets) == (num_windows, num_targets)
@@ -87,7 +79,7 @@ def test_a_window_that_several_strides_need_is_scored_once_and_tokens_that_none_
             assert ours.tolist() == alone.tolist()
 
 
-def test_chosen_windows_are_scored_as_among_windows_side_by_side():
+def test_chosen_windows_are_scored_as_among_all():
     side_by_side, _ = score_tokens(CountingModel(), stream(41), 4, 4, 2, torch.float32)
     starts = np.array([0, 8, 12, 24, 36])
     losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32)

@@ -40,14 +40,15 @@ def machine(monkeypatch):
     return machine
 
 
-@pytest.mark.parametrize(("foreign", "wanted"), [(0.0, 4), (0.4, 4), (0.6, 3), (1.0, 3), (2.7, 1), (9.0, 1)])
+@pytest.mark.parametrize(("foreign", "wanted"), [(0.4, 4), (0.6, 3), (9.0, 1)])
 def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted):
     machine.foreign = foreign
-    ThreadTuner()
+    cores = ThreadTuner()
     assert torch.get_num_threads() == wanted
+    assert len(cores.warnings()) == (wanted < 4)
 
 
-def test_the_number_follows_the_others_but_is_looked_at_now_and_then(machine):
+def test_the_number_of_threads_follows_the_others(machine):
     cores = ThreadTuner()
     for foreign, seconds, wanted in ((2.0, 1.0, 4), (2.0, 2.0, 2), (0.0, 1.0, 2), (0.0, 3.0, 4)):
         machine.foreign = foreign
@@ -57,7 +58,7 @@ def test_the_number_follows_the_others_but_is_looked_at_now_and_then(machine):
 
 
 @pytest.mark.parametrize(("adapts", "environment"), [(False, {}), (True, {"OMP_NUM_THREADS": "4"})])
-def test_bits_that_depend_on_the_number_and_a_persons_own_number_stay(machine, monkeypatch, adapts, environment):
+def test_a_fixed_number_of_threads_stays(machine, monkeypatch, adapts, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     machine.foreign = 2.0
@@ -65,12 +66,6 @@ def test_bits_that_depend_on_the_number_and_a_persons_own_number_stay(machine, m
     assert torch.get_num_threads() == 4
     (warning,) = cores.warnings()
     assert "other processes use 2.0 of 4 cores" in warning and "set OMP_NUM_THREADS=2" in warning
-
-
-def test_a_free_machine_is_no_reason_for_a_warning(machine):
-    assert ThreadTuner().warnings() == []
-    machine.foreign = 1.0
-    assert "this one takes 3 threads instead of 4" in ThreadTuner().warnings()[0]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins a process to a core")
@@ -87,13 +82,3 @@ def test_the_time_of_a_real_process_counts(monkeypatch):
         counted = threads._foreign_cpu_seconds() - before
         other.kill()
     assert counted > 0.8 * (its.user + its.system) > 0
-
-
-def test_neither_own_time_nor_that_of_processes_that_give_way_counts(monkeypatch):
-    times = psutil.cpu_times()._replace(user=70.0, system=20.0, nice=1000.0)
-    own = psutil.Process().cpu_times()._replace(user=60.0, system=10.0)
-    monkeypatch.setattr(threads, "_usable_cores", lambda: [0])
-    monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: [times])
-    monkeypatch.setattr(threads.psutil.Process, "cpu_times", lambda process: own)
-    monkeypatch.setattr(threads.os, "nice", lambda increment: 0)
-    assert threads._foreign_cpu_seconds() == 20.0
