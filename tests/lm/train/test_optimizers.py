@@ -9,7 +9,7 @@ from lm.core.params import read_yaml
 from lm.model import products
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.config import TrainParams
-from lm.train.optimizers import Muon, build_optimizers, orthogonalize
+from lm.train.optimizers import Muon, build_optimizers
 from lm.train.preflight import muon_flops
 from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
@@ -26,17 +26,7 @@ def rates(schedule, max_steps=100, warmup_steps=10, decay_share=0.4):
     return [learning_rate(step, TrainParams(**params)) for step in range(max_steps)]
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "stable_decay"])
-def test_warm_up_then_down_to_the_minimum(schedule):
-    values = rates(schedule)
-    assert values[0] == pytest.approx(0.1)
-    assert values[9] == pytest.approx(1.0)
-    assert values[9:] == sorted(values[9:], reverse=True)
-    assert 0.1 < values[-1] < 0.13
-    assert max(values) == 1.0
-
-
-def test_stable_decay_stays_at_the_peak_until_its_last_share():
+def test_stable_decay_stays_at_the_peak():
     values = rates("stable_decay")
     assert values[10:61] == [1.0] * 51
     assert values[80] == pytest.approx(0.1 + 0.9 * 0.5)
@@ -51,7 +41,7 @@ class Tiny(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_each_parameter_is_in_one_group_with_its_factor_and_decay(optimizer):
+def test_each_parameter_is_in_one_group(optimizer):
     model = Tiny()
     optimizers = build_optimizers(model, optimizer_params(optimizer, embedding_lr_factor=3.0), torch.float32)
     update_weights(TrainingState(model, optimizers), 0.5)
@@ -61,19 +51,6 @@ def test_each_parameter_is_in_one_group_with_its_factor_and_decay(optimizer):
     assert found[id(model.embed.weight)] == (1.5, 0.0)
     assert found[id(model.matrix.weight)] == (0.5, 0.1)
     assert found[id(model.norm.weight)] == (0.5, 0.0)
-
-
-def test_muon_and_adamw_take_steps_of_one_size():
-    sizes = {}
-    for name in ("muon", "adamw"):
-        torch.manual_seed(0)
-        matrix = nn.Linear(64, 32, bias=False)
-        before = matrix.weight.detach().clone()
-        optimizers = build_optimizers(matrix, optimizer_params(name, weight_decay=0.0), torch.float32)
-        matrix.weight.grad = torch.randn(32, 64)
-        update_weights(TrainingState(matrix, optimizers), 0.01)
-        sizes[name] = (matrix.weight - before).square().mean().sqrt().item()
-    assert 0.1 < sizes["muon"] / sizes["adamw"] < 1.0
 
 
 def test_muon_agrees_with_torchs_own():
@@ -93,12 +70,6 @@ def test_muon_agrees_with_torchs_own():
             optimizer.step()
     for p, q in zip(ours, theirs, strict=True):
         assert torch.allclose(p, q, atol=2e-3)
-
-
-def test_orthogonalizing_brings_singular_values_near_one():
-    x = torch.randn(3, 16, 40, generator=torch.Generator().manual_seed(0))
-    values = torch.linalg.svdvals(orthogonalize(x, torch.float32))
-    assert values.min() > 0.6 and values.max() < 1.3
 
 
 def test_the_work_of_muon_is_that_of_its_products(monkeypatch):

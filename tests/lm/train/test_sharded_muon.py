@@ -67,14 +67,9 @@ def compare_updates(world, dtype):
 
 
 @pytest.mark.parametrize(
-    ("count", "dtype"),
-    [
-        (2, torch.float32),
-        *(pytest.param(count, torch.float32, marks=pytest.mark.slow) for count in (1, 3, 4)),
-        pytest.param(2, torch.bfloat16, marks=pytest.mark.slow),
-    ],
+    ("count", "dtype"), [(2, torch.float32), pytest.param(3, torch.bfloat16, marks=pytest.mark.slow)]
 )
-def test_ranks_divide_the_work_and_have_the_bits_of_unsharded_muon(tmp_path, count, dtype):
+def test_sharded_muon_has_the_bits_of_unsharded_muon(tmp_path, count, dtype):
     assert run_together(count, compare_updates, tmp_path / "store", dtype) == [0] * count
 
 
@@ -101,14 +96,16 @@ def test_a_step_holds_a_few_matrices_and_not_all(tmp_path):
     assert run_together(2, measure_memory, tmp_path / "store", [(256, 4096)] * 40) == [0, 0]
 
 
-def test_the_estimate_of_memory_has_the_matrix_that_a_rank_orthogonalizes():
+def test_the_estimate_of_memory_counts_shards():
     config = ModelConfig(**MICRO_MODEL, vocab_size=50)
+    whole, part = (estimate_memory_bytes(10**9, config, 128, 64, shards) for shards in (1, 8))
+    assert whole / 8 <= part < whole / 7
     adamw, muon = (estimate_memory_bytes(10**6, config, 128, 64, 2, muon=muon) for muon in (False, True))
     largest = config.d_model * max(config.d_ff, config.n_head * config.head_dim)
     assert muon - adamw == MUON_COPIES * 4 * largest
 
 
-@pytest.mark.parametrize(("num_rows", "world_size"), [(0, 2), (1, 4), (5, 4), (8, 4), (9, 4), (13, 3), (64, 1)])
-def test_shards_have_the_rows_that_torch_gives_them(num_rows, world_size):
+@pytest.mark.parametrize(("num_rows", "world_size"), [(0, 2), (1, 4), (9, 4), (13, 3)])
+def test_shards_have_the_rows_of_torch(num_rows, world_size):
     rows = [len(chunk) for chunk in torch.empty(num_rows, 2).chunk(world_size)] if num_rows else []
     assert shard_rows(num_rows, world_size) == rows + [0] * (world_size - len(rows))

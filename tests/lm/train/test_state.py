@@ -34,29 +34,19 @@ def flip_last_bit(tensor, position):
 def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
     saved = state_after_a_step(optimizer).as_dict()
     tensors = dict(named_tensors(saved))
+    kept = (values for each in saved["optimizers"] for values in each["state"].values())
+    every = [*saved["model"].values(), *(tensor for values in kept for tensor in values.values())]
+    assert {id(tensor) for tensor in tensors.values()} == {id(tensor) for tensor in every}
     before, rng = digest_of(tensors.items()), np.random.default_rng(5)
     assert len(before) == DIGEST_DIGITS
     found = set()
     for name, tensor in tensors.items():  # the first number, the last, and some between
-        for position in {0, tensor.numel() - 1, *rng.integers(tensor.numel(), size=8).tolist()}:
+        for position in {0, tensor.numel() - 1, *rng.integers(tensor.numel(), size=2).tolist()}:
             flip_last_bit(tensor, position)
             found.add(digest_of(tensors.items()))
             flip_last_bit(tensor, position)
             assert before not in found, (name, position)
-    assert len(found) > 300 and digest_of(tensors.items()) == before
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_every_weight_and_every_tensor_of_an_optimizer_counts(optimizer):
-    state = state_after_a_step(optimizer)
-    saved = state.as_dict()
-    kept = [tensor for each in saved["optimizers"] for values in each["state"].values() for tensor in values.values()]
-    tensors = [tensor for _, tensor in named_tensors(saved)]
-    assert {id(tensor) for tensor in tensors} == {id(tensor) for tensor in [*saved["model"].values(), *kept]}
-    for tensor in tensors:
-        before = state.digest()
-        flip_last_bit(tensor, tensor.numel() // 2)
-        assert state.digest() != before
+    assert len(found) > 60 and digest_of(tensors.items()) == before
 
 
 def test_names_shapes_dtypes_and_the_order_count():
@@ -66,22 +56,6 @@ def test_names_shapes_dtypes_and_the_order_count():
         [("a", a.view(torch.int32)), ("b", b)], [("a", a)], [],
     ]  # fmt: skip
     assert len({digest_of(variant) for variant in variants}) == len(variants)
-
-
-def test_the_layout_in_memory_does_not_count():
-    matrix = torch.arange(6.0).view(2, 3)
-    assert digest_of([("x", matrix.T.contiguous().T)]) == digest_of([("x", matrix)])
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_a_restored_state_has_the_same_digest(tmp_path, optimizer):
-    state = state_after_a_step(optimizer)
-    torch.save(state.as_dict(), tmp_path / "state.pt")
-    model = Gemma3Model(state.model.config)
-    restored = TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
-    assert restored.digest() != state.digest()
-    restored.restore(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert restored.digest() == state.digest()
 
 
 def test_only_the_main_rank_reads_whole_weights():

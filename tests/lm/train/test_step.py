@@ -1,7 +1,6 @@
 """Training steps: repeatable, resumable bit for bit, the same for any micro-batch, stopped by non-finite values."""
 
 import dataclasses
-import itertools
 import json
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.tokens.windows import TokenWindows, selection_starts
+from lm.tokens.windows import TokenWindows
 from lm.train.batches import prefetch
 from lm.train.measure import step_seconds, validation_seconds
 from lm.train.optimizers import build_optimizers
@@ -101,15 +100,7 @@ def same(first, second):
     return all(torch.equal(a, b) for a, b in weights) and first.history == second.history
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_the_same_seed_gives_the_same_bits_and_the_loss_falls(optimizer):
-    first, second = (run(new_state(optimizer), Params(max_steps=60)) for _ in range(2))
-    assert same(first, second)
-    losses = [row[3] for row in first.history.train]
-    assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
-
-
-def test_each_step_samples_other_entries_of_the_vocabulary_and_the_loss_falls():
+def test_each_step_samples_other_entries_and_the_loss_falls():
     params = Params(sampled_vocab_size=20, max_steps=60)
     first, second, third = (vocabulary_jitter(step, params) for step in (0, 1, 0))
     assert first.shape == (20,) and torch.equal(first, third) and not torch.equal(first, second)
@@ -118,12 +109,13 @@ def test_each_step_samples_other_entries_of_the_vocabulary_and_the_loss_falls():
     state, full = run(new_state(), params), run(new_state(), Params(max_steps=60))
     assert not same(state, full)
     losses = [row[3] for row in state.history.train]
-    assert losses[-1] < losses[0] - 0.5 and losses[-1] == pytest.approx(full.history.train[-1][3], abs=0.1)
+    assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
+    assert losses[-1] == pytest.approx(full.history.train[-1][3], abs=0.1)
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-@pytest.mark.parametrize("stop", [1, 2, 5, 11])
-def test_an_interrupted_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, optimizer, stop):
+@pytest.mark.parametrize("stop", [1, 5])
+def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimizer, stop):
     undisturbed = run(new_state(optimizer))
     stopped = run(new_state(optimizer), until=stop)
     torch.save(stopped.as_dict(), tmp_path / "state.pt")
@@ -133,7 +125,7 @@ def test_an_interrupted_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, o
     assert same(run(resumed), undisturbed)
 
 
-def test_a_resumed_run_draws_the_numbers_that_the_undisturbed_one_would_have():
+def test_a_resumed_run_draws_the_same_numbers():
     state = new_state()
     saved, expected = state.as_dict(), torch.rand(3)
     torch.manual_seed(99)
@@ -141,11 +133,10 @@ def test_a_resumed_run_draws_the_numbers_that_the_undisturbed_one_would_have():
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("micro_batches", [2, 4, 8])
-def test_accumulation_gives_the_gradients_of_the_large_batch(micro_batches):
+def test_micro_batches_give_the_gradients_of_the_batch():
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
     results = []
-    for parts in (1, micro_batches):
+    for parts in (1, 4):
         model = new_state().model
         loss = accumulate_gradients(model, x, y, parts, torch.float32)
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
@@ -161,7 +152,7 @@ def sum_in_halves(gradients):
     return [a + b for a, b in zip(sum_in_halves(gradients[:middle]), sum_in_halves(gradients[middle:]), strict=True)]
 
 
-@pytest.mark.parametrize("num_units", [1, 2, 3, 5, 6, 8])
+@pytest.mark.parametrize("num_units", [1, 6, 8])
 def test_portable_gradients_are_summed_in_a_tree_of_halves(num_units):
     """Which has the same bits however many ranks share its subtrees."""
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, num_units, seed=1).batch(0))
@@ -170,38 +161,6 @@ def test_portable_gradients_are_summed_in_a_tree_of_halves(num_units):
     total = sum_gradients(model, units, losses, None)
     assert all(map(torch.equal, total, sum_in_halves(alone))) and len(losses) == num_units
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_micro_batches_keep_to_documents_alike():
-    batch = tuple(map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0)))
-    across, whole, parts = (new_state() for _ in range(3))
-    for state in (whole, parts):
-        state.model.document_start_id = 49
-    results = [
-        (compute_gradients(state, batch, params, torch.float32), [p.grad for p in state.model.parameters()])
-        for state, params in ((whole, Params()), (parts, Params(micro_batch_tokens=32)), (across, Params()))
-    ]
-    (loss, grads), (loss_of_parts, grads_of_parts), (loss_across, _) = results
-    assert loss_of_parts == pytest.approx(loss, abs=1e-6)
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(grads, grads_of_parts, strict=True))
-    assert loss_across != pytest.approx(loss, abs=1e-6)
-
-
-def test_validation_keeps_to_documents():
-    """The windows that select the best model have the losses of their documents alone."""
-    state, params, alone = new_state(), Params(eval_tokens=400), []
-    for start in selection_starts(len(IDS), params.eval_tokens, 16, Tokens().spans):
-        window = torch.from_numpy(IDS[start - 1 : start + 16].astype(np.int64))[None]
-        cuts = [0, *(i for i in range(1, 16) if window[0, i] == 5), 16]
-        alone += [
-            state.model.token_losses(window[:, a:b], window[:, a + 1 : b + 1]) for a, b in itertools.pairwise(cuts)
-        ]
-    assert len(alone) > 25
-    across = validation_loss(state, Tokens(eot_id=5), params, torch.float32)
-    state.model.document_start_id = 5
-    within = validation_loss(state, Tokens(eot_id=5), params, torch.float32)
-    assert within == pytest.approx(torch.cat(alone, 1).mean().item(), abs=1e-5)
-    assert within != pytest.approx(across, abs=1e-5)
 
 
 def test_a_row_of_the_curve_averages_its_interval():
@@ -229,7 +188,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
         validate(state, float("nan"))
 
 
-def test_a_rise_of_the_loss_ends_the_run_where_it_is_asked_to():
+def test_a_rise_of_the_loss_ends_the_run():
     wild = Params(peak_lr=3.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
     losses = [row[3] for row in run(new_state(), wild).history.train]
     first = next(i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5)
@@ -237,7 +196,7 @@ def test_a_rise_of_the_loss_ends_the_run_where_it_is_asked_to():
         run(new_state(), dataclasses.replace(wild, divergence_nats=0.5))
 
 
-def test_patience_ends_the_run_also_when_it_was_stopped_at_its_end(tmp_path):
+def test_patience_ends_the_run(tmp_path):
     state, params = new_state(), Params(patience_evals=2)
     validate(state, 2.0)
     for loss in (1.5, 1.6, 1.5):  # equal is not better
@@ -250,7 +209,7 @@ def test_patience_ends_the_run_also_when_it_was_stopped_at_its_end(tmp_path):
     assert run(resumed, Params()).step == 12
 
 
-def test_the_best_weights_are_kept_apart_from_those_that_follow():
+def test_the_best_weights_are_kept():
     state = new_state()
     validate(state, 2.0)
     best = {name: value.clone() for name, value in state.best_weights.items()}
@@ -272,7 +231,7 @@ def everything(state):
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_measuring_a_step_and_a_validation_leaves_no_trace(optimizer):
+def test_measuring_leaves_no_trace(optimizer):
     measured, untouched = new_state(optimizer), new_state(optimizer)
     for state in (measured, untouched):  # with a rate of 0, as at the start of a run, most bits would stay anyway
         for group in (group for each in state.optimizers for group in each.param_groups):
@@ -299,25 +258,15 @@ class EchoModel:
         return targets.float()
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_all_ranks_validate_equally_many_batches_and_together_all_windows(world_size, monkeypatch):
-    tokens, states = Tokens(np.arange(1600).astype(np.uint16)), []
-    gathered = []
+def test_ranks_share_the_validation_windows(monkeypatch):
+    tokens, states, gathered = Tokens(np.arange(1600).astype(np.uint16)), [], []
     monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
-    for rank in range(world_size):
-        states.append(TrainingState(EchoModel(), [], World(rank, world_size)))
+    for rank in range(3):
+        states.append(TrainingState(EchoModel(), [], World(rank, 3)))
         validation_loss(states[-1], tokens, Params(eval_tokens=20 * 16), torch.float32)  # 20 windows, 8 at a time
     assert len({state.model.batches for state in states}) == 1
     validation_loss(TrainingState(EchoModel(), []), tokens, Params(eval_tokens=20 * 16), torch.float32)
     assert np.array_equal(np.nanmax(gathered[:-1], axis=0), gathered[-1])
-
-
-def test_the_validation_windows_are_spread_over_the_whole_file():
-    tokens = Tokens(np.arange(1600).astype(np.uint16))
-    state = TrainingState(EchoModel(), [])
-    # 100 windows of 16 tokens; 4 windows begin at 12, 37, 62 and 87 windows.
-    expected = np.mean([np.arange(16 * k, 16 * k + 16) for k in (12, 37, 62, 87)])
-    assert validation_loss(state, tokens, Params(eval_tokens=64), torch.float32) == expected
 
 
 def test_losses_are_the_golden_ones():
