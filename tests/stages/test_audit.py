@@ -17,7 +17,7 @@ def tokens_of(ids):
     return SimpleNamespace(ids=np.array(ids, np.uint16), eot_id=0, meta={"sha256": "ab" * 32})
 
 
-def test_contamination_is_counted_per_document_without_its_end(tmp_path):
+def test_contamination_is_counted_by_document(tmp_path):
     train = tokens_of([*range(1, 40), 0])
     half = [*range(1, 14), *range(113, 100, -1)]
     validation = tokens_of([*range(5, 25), 0, *range(100, 150), 0, *half, 0, 0])
@@ -46,7 +46,7 @@ def project(tmp_path, monkeypatch):
     return make
 
 
-def test_the_bytes_of_each_validation_document_are_those_of_its_text(project):
+def test_the_bytes_of_a_document_are_those_of_its_text(project):
     texts = ["naïve é", "漢字 \N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}"]
     project(["plain"], texts)
     run_audit()

@@ -4,21 +4,17 @@ from pathlib import Path
 
 import pytest
 
-import tokenize_split
 from lm.core.files import read_json
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import WHOLE, mixed, write_mixture
-from support.refusal import refused
 from support.tokenize_cases import (
     build_tokenizer,
     expected_ids,
     make_project,
-    outputs,
     run_audit,
     tokenize,
     write_params,
-    write_runtime,
 )
 
 LONG = [f"a long document, number {number}, {number * 7919} " * 5 for number in range(40)]
@@ -36,19 +32,7 @@ def project(tmp_path, monkeypatch):
     write_params(mixed(WEIGHTS), VALIDATION)
 
 
-@pytest.mark.parametrize("with_engine", [True, False])
-def test_bytes_and_sidecar_are_equal_for_any_number_of_processes_and_chunks(project, monkeypatch, with_engine):
-    if not with_engine:
-        monkeypatch.setattr(tokenize_split, "open_engine", lambda tokenizer: None)
-    made = set()
-    for num_processes, chunk_chars in ((1, 10**6), (2, 300), (3, 17)):
-        write_runtime(num_processes, chunk_chars)
-        assert tokenize() == 0
-        made.add((Path("out/train.bin").read_bytes(), Path("out/train.json").read_text()))
-    assert len(made) == 1
-
-
-def test_the_sidecars_record_the_parts_in_the_order_of_the_stream(project, capsys):
+def test_the_sidecars_record_the_sources(project, capsys):
     assert tokenize("train") == tokenize("validation") == 0
     assert "short: 371 documents, 39.2% of the bytes, 12.34 passes\n" in capsys.readouterr().out
     sidecar, total = read_json("out/train.json"), sum(map(len, LONG + SHORT))
@@ -82,19 +66,3 @@ def test_the_audit_reads_the_stream_of_the_token_files(project):
     assert card["train"]["documents"] == sum(part["documents"] for part in documents.values())
     assert card["duplicates"]["train"]["exact_within"] == documents["short"]["documents"] - len(SHORT)
     assert card["dropped_rows"]["short"]["train"] == {"null": 0, "empty": 0}
-
-
-@pytest.mark.parametrize(
-    ("weights", "code", "sentence"),
-    [
-        ({"long": 1}, 2, "sources.mix.train.weights has no weight of the part 'short'"),
-        ({"long": 1, "short": -1}, 2, "presets.yaml: sources.mine.train.weights.short is -1.0, needed: at least 0"),
-        ({"long": 0, "short": 0}, 2, "sources.mine.train.weights is {'long': 0.0, 'short': 0.0}, needed: at least one"),
-        (None, 2, "sources.mix.train.weights is missing, and sources.mix is a mixture; give each part a weight"),
-    ],
-)
-@pytest.mark.parametrize("run", [tokenize, build_tokenizer])
-def test_weights_that_do_not_fit_leave_no_file(project, capsys, weights, code, sentence, run):
-    write_params(mixed(weights) if weights else {"split": "train", **WHOLE}, VALIDATION)
-    refused(run(), capsys.readouterr().err, code, sentence)
-    assert outputs() == []

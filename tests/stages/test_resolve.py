@@ -54,7 +54,7 @@ def test_torch_is_not_imported(write):
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
 
 
-def test_a_mixture_has_the_definitions_and_slices_of_its_parts_in_order_and_no_weights(write):
+def test_a_mixture_has_the_definitions_of_its_sources(write):
     for weights in ({"a": 1, "b": 1}, {"a": 0.7, "b": 0}):
         write(mixture(["b", "a"], **weights), other={"fetch": STORIES})
         assert resolve.main(RUN) == 0
@@ -79,7 +79,7 @@ WRONG = {
 }
 
 
-def test_all_wrong_parameters_of_all_stages_are_named_at_once(write, capsys):
+def test_all_wrong_parameters_are_named_at_once(write, capsys):
     write(source="a")
     for file, changes in WRONG.items():
         change_params(Path(), {name: value for name, (value, _) in changes.items()}, file)

@@ -11,6 +11,7 @@ import torch
 
 import eval as eval_stage
 import train as train_stage
+from lm.core.errors import ParamsError
 from lm.evaluate.documents import mark_selection
 from lm.model.threads import ThreadTuner
 from lm.model.weights import load_trained
@@ -46,11 +47,12 @@ def test_files_of_different_tokenizers_are_refused(workspace, capsys):
     assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_parameter_of_the_past_is_said_to_be_gone(workspace, capsys):
-    params = Path("params.yaml")
-    params.write_text(params.read_text().replace("\ntrain:\n", "\ntrain:\n  average_decay: 0.0\n"))
+def test_parameters_of_the_past_are_said_to_be_gone(workspace, capsys):
+    workspace.change(**{"train.average_decay": 0.0, "eval.num_pairs": 500})
     assert train_stage.main(ARGUMENTS) == 2
     assert "train.average_decay is gone; delete the line" in capsys.readouterr().err
+    with pytest.raises(ParamsError, match="num_pairs is now the option --pairs of `python src probes`"):
+        eval_stage.read_params()
 
 
 def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
@@ -60,31 +62,17 @@ def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
         assert "required: --train" in capsys.readouterr().err
 
 
-def test_without_a_terminal_each_validation_prints_a_line(workspace, capsys):
-    assert train_stage.main(ARGUMENTS) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-    assert [line.split(",")[0] for line in lines] == ["step 0 of 20", "step 10 of 20", "step 20 of 20"]
-    number = r"[\d.,]+"
-    assert re.fullmatch(
-        rf"step 10 of 20, 5,120 tokens, training loss {number}, validation loss {number}, {number} tokens/s, "
-        rf"{number} min left",
-        lines[1],
-    )
-
-
-def test_a_training_loss_is_shown_once(workspace, capsys):
-    workspace.change(**{"train.log_every_tokens": 15 * 512, "train.eval_every_tokens": 5 * 512})
-    assert train_stage.main(ARGUMENTS) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-    assert [line.split()[1] for line in lines if "training loss" in line] == ["15"]
-
-
 def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     workspace.change(**{"models.micro.sliding_window": 64})
     assert train_stage.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()
     for word in ("parameters", "steps", "epochs", "work", "memory", "time"):
         assert word in out
+    lines = [line for line in out.splitlines() if line.startswith("step ")]
+    assert [line.split(",")[0] for line in lines] == ["step 0 of 20", "step 10 of 20", "step 20 of 20"]
+    number = r"[\d.,]+"
+    losses = f"training loss {number}, validation loss {number}"
+    assert re.fullmatch(f"step 10 of 20, 5,120 tokens, {losses}, {number} tokens/s, {number} min left", lines[1])
     assert "sliding attention is never active" in err
     record = json.loads(Path("data/models/model.json").read_text())
     assert record["tokenizer_sha256"] == TOKENIZER["sha256"]
@@ -105,43 +93,8 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert re.search(r"work .* \d+% of it in Muon\n", out)
 
 
-def begin_with(folder, edit=None):
-    """A finished run's models in a folder of their own, its record edited."""
-    assert train_stage.main(ARGUMENTS) == 0
-    shutil.copytree("data/models", folder, dirs_exist_ok=True)
-    record = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps({**record, **(edit or {})}))
-    return record["best"]["sha256"]
-
-
-def test_a_run_begins_with_the_weights_of_another(workspace, tmp_path, capsys):
-    sha256 = begin_with(tmp_path / "start")
-    before = Path("plots/validation.csv").read_text().splitlines()
-    workspace.change(**{"train.init_from": str(tmp_path / "start")})
-    assert train_stage.main(ARGUMENTS) == 0
-    after = Path("plots/validation.csv").read_text().splitlines()
-    best = min(float(row.split(",")[2]) for row in before[1:])
-    assert float(after[1].split(",")[2]) == pytest.approx(best, abs=1e-6) and best < float(before[1].split(",")[2])
-    assert json.loads(Path("data/models/model.json").read_text())["init_sha256"] == sha256
-
-
-@pytest.mark.parametrize(
-    ("edit", "changes", "sentence"),
-    [
-        ({"tokenizer_sha256": "cd" * 32}, {}, "; set tokenizer.name to folder and tokenizer.path to "),
-        ({}, {"models.micro.d_ff": 48}, "d_ff is 32, not 48; choose the preset of that model as model.name"),
-        ({"best": {"sha256": "00" * 32}}, {}, "its record says 0000"),
-    ],
-)
-def test_a_run_does_not_begin_with_what_does_not_fit(workspace, tmp_path, capsys, edit, changes, sentence):
-    begin_with(tmp_path / "start", edit)
-    workspace.change(**{"train.init_from": str(tmp_path / "start"), **changes})
-    assert train_stage.main(ARGUMENTS) == 4
-    assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
-
-
 @pytest.mark.parametrize(("numerics", "adapts"), [("portable", True), ("fast", False)])
-def test_threads_follow_the_free_cores_where_their_number_changes_no_bit(workspace, monkeypatch, numerics, adapts):
+def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts):
     looks = []
 
     class Cores(ThreadTuner):
@@ -158,7 +111,7 @@ def test_threads_follow_the_free_cores_where_their_number_changes_no_bit(workspa
     assert looks[20:] == [True], "after each batch"
 
 
-def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_path, capsys):
+def test_a_model_keeps_to_documents_and_is_trained_on(workspace, tmp_path, capsys):
     for name, count in (("train.bin", 3000), ("validation.bin", 700)):
         write_ids(name, count, TOKENIZER | {"eot_id": 5})
     workspace.change(**{"train.attend_across_documents": False})
@@ -181,7 +134,8 @@ def test_a_run_that_keeps_to_documents_leaves_a_model_that_does(workspace, tmp_p
     assert train_stage.main(ARGUMENTS) == 0
     first = Path("plots/validation.csv").read_text().splitlines()[1]
     assert float(first.split(",")[2]) == pytest.approx(across[selected].mean(), abs=1e-5)
-    assert json.loads(Path("data/models/model.json").read_text())["attend_across_documents"] is True
+    again = json.loads(Path("data/models/model.json").read_text())
+    assert again["attend_across_documents"] is True and again["init_sha256"] == record["best"]["sha256"]
 
 
 def test_patience_stops_the_run_early(workspace, capsys):
@@ -194,7 +148,7 @@ def test_patience_stops_the_run_early(workspace, capsys):
     assert training["epochs"] == steps * 512 / train_tokens, "those of the run, not of the plan"
 
 
-def test_a_finished_run_is_published_without_training_and_says_how_to_train_again(workspace, capsys):
+def test_a_finished_run_is_published_without_training(workspace, capsys):
     assert train_stage.main(ARGUMENTS) == 0
     before = Path("data/models/best_model_params.pt").read_bytes()
     shutil.rmtree("data/models")
@@ -211,39 +165,28 @@ def test_a_finished_run_is_published_without_training_and_says_how_to_train_agai
 
 def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monkeypatch):
     validation_loss, save_state = train_stage.step.validation_loss, train_stage.checkpoints.save_state
-    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(0.5) or validation_loss(*a))
+    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(0.2) or validation_loss(*a))
     digest = train_stage.TrainingState.digest
-    monkeypatch.setattr(train_stage.TrainingState, "digest", lambda state: time.sleep(0.5) or digest(state))
-    monkeypatch.setattr(train_stage.checkpoints, "save_state", lambda *a: time.sleep(0.2) or save_state(*a))
+    monkeypatch.setattr(train_stage.TrainingState, "digest", lambda state: time.sleep(0.2) or digest(state))
+    monkeypatch.setattr(train_stage.checkpoints, "save_state", lambda *a: time.sleep(0.05) or save_state(*a))
     workspace.change(**{"train.seed": 3})
+    begin = time.monotonic()
     with restored("runtime.yaml"):
         set_runtime(checkpoint_every_s=0)
         assert train_stage.main(ARGUMENTS) == 0
+    wall_s = time.monotonic() - begin
     run = json.loads(Path("data/models/model.json").read_text())["fingerprint"]
     timing = json.loads(Path(".runs", run, "timing.json").read_text())
     training, validation, saving = (timing[f"{kind}seconds"][-1] for kind in ("", "validation_", "saving_"))
-    assert training == timing["train_seconds"] and validation > 3 > training and saving > 0.2 * 18
+    assert training == timing["train_seconds"] and validation > 6 * 0.2 and saving > 18 * 0.05
+    assert 0 < training < wall_s - validation - saving
     assert re.search(r"\nminutes +[\d.]+ training, [\d.]+ validation, [\d.]+ saving\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"eval.stride_fraction": 1.5}, "eval.stride_fraction is 1.5, needed: above 0, at most 1"),
-        ({"eval.sample_tokens": 1024}, "eval.sample_tokens is 1024, needed: 1 or more, below models."),
-    ],
-)
-def test_what_would_fail_in_the_evaluation_is_refused_before_the_training(workspace, capsys, changes, sentence):
-    workspace.change(**changes)
+def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, capsys):
+    workspace.change(**{"eval.sample_tokens": 1024})
     assert train_stage.main(ARGUMENTS) == 2
-    assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-def test_all_wrong_values_of_train_and_eval_are_named_at_once(workspace, capsys):
-    workspace.change(**{"train.seed": -1, "train.beta1": 2.0, "eval.top_k": 0, "eval.temperature": -1.0})
-    assert train_stage.main(ARGUMENTS) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert [line.split()[2] for line in lines] == ["train.beta1", "train.seed", "eval.temperature", "eval.top_k"]
+    assert "eval.sample_tokens is 1024, needed: 1 or more, below models." in capsys.readouterr().err
 
 
 def test_a_run_of_more_than_a_day_says_so_before_it_starts(workspace, capsys, monkeypatch):
