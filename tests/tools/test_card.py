@@ -82,7 +82,7 @@ def test_the_code_of_the_card_runs(exported, card, monkeypatch, capsys):
     assert names["prompt"]["input_ids"].tolist() == [[exported.tokenizer.eot_id]] and len(capsys.readouterr().out) > 1
 
 
-def test_a_figure_that_the_records_do_not_hold_is_left_out(exported):
+def test_missing_figures_are_left_out(exported):
     evaluation = {name: EVALUATION[name] for name in ("documents", "bits_per_byte")} | {"bits_per_byte_se": None}
     card = render(exported, evaluation, {})
     assert f"**1.2346 bits per byte** on the validation text of `{SOURCE}`." in card
@@ -90,7 +90,7 @@ def test_a_figure_that_the_records_do_not_hold_is_left_out(exported):
         assert word not in card
 
 
-def test_a_card_speaks_of_entropy_parts_and_documents(exported):
+def test_a_card_has_entropy_sources_and_documents(exported):
     parts = {"stories": {"documents": 3, "bits_per_byte": 0.5, "bits_per_byte_se": 0.01}}
     evaluation = EVALUATION | {"entropy": {"floor_bits_per_byte": 0.164}, "parts": parts}
     card = render(exported, evaluation, attend_across_documents=False)
@@ -99,7 +99,7 @@ def test_a_card_speaks_of_entropy_parts_and_documents(exported):
     assert "must hold one document" not in render(exported)
 
 
-def test_the_origin_has_a_licence_and_a_commit_but_never_a_path(exported):
+def test_the_origin_of_the_text_is_no_path(exported):
     parts = {
         "web": {"kind": "hub", "repo": "o/n", "commit": "c" * 40},
         "own": {"kind": "local", "path": "/home/me/diary"},
@@ -111,7 +111,7 @@ def test_the_origin_has_a_licence_and_a_commit_but_never_a_path(exported):
     assert head["datasets"] == ["o/n"] and head["license"] == "mit" and "diary" not in card
 
 
-def test_only_portable_numerics_promise_the_bytes_everywhere(exported):
+def test_only_portable_numerics_promise_bytes(exported):
     portable, fast = {"from_step": 0, "numerics": "portable"}, {"from_step": 9, "numerics": "fast", "device": "cpu"}
     assert "on every x86-64 processor" in render(exported, segments=[portable])
     card = render(exported, segments=[portable, fast])
@@ -141,14 +141,14 @@ def card_of(run) -> str:
     return (run.folder / "export" / "README.md").read_text()
 
 
-def test_the_card_names_the_commit_and_the_digest_to_expect(committed):
+def test_the_card_names_the_commit_and_the_digest(committed):
     card = card_of(committed)
     assert f"git clone https://example.com/o/n.git model && cd model\ngit checkout {committed.head}\n" in card
     assert f"must print `{committed.record['best']['sha256']}`" in card and "ghp_secret" not in card
 
 
 @pytest.mark.parametrize("path", ["params.yaml", "src/new.py", "metrics/train.json"])
-def test_a_commit_is_not_named_if_files_differ_from_it_or_its_metrics_are_of_another_model(committed, path):
+def test_a_commit_of_other_files_is_not_named(committed, path):
     Path(path).write_text(
         '{"val_loss": 9.0}' if path.startswith("metrics") else Path("params.yaml").read_text() + "# x\n"
     )

@@ -10,14 +10,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from lm.core.errors import DataError
-from lm.evaluate.generation import generate
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support.export_cases import call, write_export
 from support.model_cases import CPU, TEXTS, build, write_bpe, write_gemma_like
-from tools.common.hugging_face import hugging_face_config, read_pretrained, to_hugging_face
+from tools.common.hugging_face import hugging_face_config, to_hugging_face
 from tools.generate import main as generate_main
 from tools.generate import parse as parse_generate
 
@@ -67,19 +65,6 @@ def test_transformers_tokenizes_and_decodes_the_same(exported):
     assert auto.bos_token_id == auto.eos_token_id == auto.pad_token_id == exported.tokenizer.eot_id
 
 
-def test_a_pipeline_continues_a_batch_of_prompts_as_we_do(exported):
-    from transformers import pipeline
-
-    prompts, wanted, eot_id = ["The", "One day, é漢 was"], [], exported.tokenizer.eot_id
-    for prompt in prompts:
-        ids = [eot_id, *exported.tokenizer.encode(prompt)]
-        settings = {"generator": torch.Generator(), "temperature": 0, "eot_id": eot_id}
-        wanted.append(prompt + exported.tokenizer.decode(generate(exported.model, ids, 30, **settings)))
-    continue_texts = pipeline("text-generation", model=str(exported.path), device="cpu")
-    texts = continue_texts(prompts, batch_size=2, max_new_tokens=30, do_sample=False)
-    assert [text["generated_text"] for (text,) in texts] == [text.removesuffix("<|endoftext|>") for text in wanted]
-
-
 def test_generation_has_our_defaults(exported, theirs):
     eot_id, ours, settings = exported.tokenizer.eot_id, parse_generate([]), theirs.generation_config
     assert settings.do_sample and (settings.temperature, settings.top_k) == (ours.temperature, ours.top_k)
@@ -88,7 +73,7 @@ def test_generation_has_our_defaults(exported, theirs):
     assert (theirs.config.bos_token_id, theirs.config.eos_token_id) == (eot_id, eot_id)
 
 
-def test_an_export_is_deterministic_and_replaces_an_earlier_one(exported):
+def test_an_export_is_deterministic(exported):
     before = contents(exported.path)
     (exported.path / "README.md").write_text("old")
     assert call(exported.path, *exported.options) == 0
@@ -96,7 +81,7 @@ def test_an_export_is_deterministic_and_replaces_an_earlier_one(exported):
     assert len({path.stat().st_mode for path in exported.path.rglob("*") if path.is_file()}) == 1
 
 
-@pytest.mark.parametrize("names", [["config.json", "model.safetensors"], ["model.json", "notes.txt"], ["a"]])
+@pytest.mark.parametrize("names", [["config.json", "model.safetensors"], ["a"]])
 def test_other_folders_are_not_overwritten(exported, tmp_path, capsys, names):
     for name in names:
         (tmp_path / name).write_text("mine")
@@ -123,7 +108,7 @@ def test_a_round_trip_restores_the_same_files(exported, tmp_path):
     assert model.config == exported.model.config
 
 
-def test_another_tokenizer_than_that_of_the_record_is_refused(exported, tmp_path, capsys):
+def test_another_tokenizer_is_refused(exported, tmp_path, capsys):
     hf = shutil.copytree(exported.path, tmp_path / "hf")
     shutil.rmtree(hf / "tokenizer")
     write_bpe(hf / "tokenizer", seed=4)
@@ -138,7 +123,7 @@ def test_an_import_never_overwrites(exported, tmp_path, capsys):
     assert contents(tmp_path / "models") == before and "name another folder" in capsys.readouterr().err
 
 
-def test_weights_that_changed_since_the_export_are_refused(exported, tmp_path, capsys):
+def test_changed_weights_are_refused(exported, tmp_path, capsys):
     shutil.copytree(exported.path, tmp_path / "hf")
     content = bytearray((tmp_path / "hf" / "model.safetensors").read_bytes())
     content[-3] ^= 1
@@ -151,7 +136,7 @@ def test_weights_that_changed_since_the_export_are_refused(exported, tmp_path, c
     assert load_trained(tmp_path / "models", CPU)[1]["best"]["val_loss"] is None
 
 
-def test_a_model_that_transformers_saved_again_is_imported(exported, theirs, tmp_path):
+def test_a_model_saved_by_transformers_is_imported(exported, theirs, tmp_path):
     """Fine-tuning leaves padding and truncation in tokenizer.json."""
     from transformers import AutoTokenizer
 
@@ -231,7 +216,7 @@ def test_a_folder_that_cannot_be_imported_is_refused(foreign, tmp_path, capsys, 
     assert re.search(f"^error: .*{sentence}", capsys.readouterr().err, re.MULTILINE)
 
 
-def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(foreign, tmp_path, capsys):
+def test_a_vocabulary_that_is_too_small_is_refused(foreign, tmp_path, capsys):
     shutil.copytree(foreign.hf, tmp_path / "hf")
     for path in (tmp_path / "hf").glob("model*"):
         path.unlink()
@@ -242,11 +227,3 @@ def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(foreign, tmp_path, c
     assert call("--from", tmp_path / "hf", tmp_path / "models") == 3
     wanted = foreign.tokenizer.vocab_size
     assert f"vocab_size is {wanted - 1}, needed: at least the tokenizer's {wanted}" in capsys.readouterr().err
-
-
-def test_untied_embeddings_are_refused(foreign, tmp_path):
-    shutil.copytree(foreign.hf, tmp_path / "hf")
-    head = {"lm_head.weight": torch.ones_like(foreign.theirs.model.embed_tokens.weight)}
-    safetensors.torch.save_file(head, tmp_path / "hf" / "head.safetensors")
-    with pytest.raises(DataError, match="tied"):
-        read_pretrained(tmp_path / "hf")

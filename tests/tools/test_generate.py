@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -63,13 +62,6 @@ def test_best_weights_load_as_a_plain_state_dict(trained, monkeypatch):
 # Loading.
 
 
-def test_a_trained_model_is_loaded_with_its_record(trained):
-    model, record = load_trained(trained.folder / "models", CPU)
-    assert record == trained.record and model.config == trained.model.config
-    for name, weight in trained.model.state_dict().items():
-        assert torch.equal(model.state_dict()[name], weight), name
-
-
 def edited(trained, folder: Path, edit) -> Path:
     """A copy of the models whose record went through `edit`."""
     for name in ("best_model_params.pt", "model.json"):
@@ -84,10 +76,7 @@ def edited(trained, folder: Path, edit) -> Path:
     ("edit", "sentence"),
     [
         (lambda r: r["config"].update(d_ff=80), r"does not fit model.json: .*size mismatch for layers.0.mlp"),
-        (lambda r: r["config"].update(n_layer=5), r"does not fit model.json: .*Missing key.*layers.4"),
         (lambda r: r["config"].update(n_head="4"), r"model.json: config.n_head is '4', not an integer"),
-        (lambda r: r["config"].update(head_dim=15), r"model.json: config.head_dim is 15, needed: an even number"),
-        (lambda r: r["config"].pop("sliding_window"), r"model.json: .*sliding_window"),
         (lambda r: r.pop("best"), r"model.json: best is missing"),
         (lambda r: r["best"].update(sha256="0" * 64), r"sha256 is [0-9a-f]{64}, its record says 0{64}"),
     ],
@@ -106,16 +95,8 @@ def gemma_like(tmp_path_factory) -> Tokenizer:
     return write_gemma_like(folder / "tokenizer", folder / "source")
 
 
-def test_streamed_text_is_the_text_of_any_ids(trained):
-    """Also of ids whose bytes are no UTF-8."""
-    tokenizer, draw = trained.tokenizer, np.random.default_rng(0)
-    for length in list(range(8)) * 20:
-        ids = draw.integers(tokenizer.eot_id, size=length).tolist()
-        assert "".join(stream_text(tokenizer, [tokenizer.eot_id], ids)) == tokenizer.decode(ids)
-
-
 @pytest.mark.parametrize("kind", ["byte_level", "gemma_like"])
-def test_streamed_text_is_the_text_and_no_character_is_torn(trained, gemma_like, kind):
+def test_streamed_text_tears_no_character(trained, gemma_like, kind):
     tokenizer = trained.tokenizer if kind == "byte_level" else gemma_like
     for prompt, text in itertools.pairwise(TEXTS):
         prompt, text = prompt.replace("\ufffd", ""), text.replace("\ufffd", "")
@@ -124,7 +105,7 @@ def test_streamed_text_is_the_text_and_no_character_is_torn(trained, gemma_like,
         assert "".join(pieces) == tokenizer.decode(ids) and "\ufffd" not in "".join(pieces)
 
 
-def test_bytes_that_are_no_text_become_replacement_characters(gemma_like):
+def test_bytes_that_are_no_text_are_replaced(gemma_like):
     """The bytes of 漢, a stray byte, a letter: what was shown stays, the rest is told as unreadable."""
     first = gemma_like.encode("漢")
     assert len(first) == 3
@@ -132,7 +113,7 @@ def test_bytes_that_are_no_text_become_replacement_characters(gemma_like):
     assert "".join(stream_text(gemma_like, [gemma_like.eot_id], ids)) == "漢\ufffdx\ufffd"
 
 
-def test_a_token_that_depends_on_the_one_before_is_shown_as_in_the_whole_text():
+def test_a_token_is_shown_as_in_the_whole_text():
     """A space that stands at the beginning of a text is none; and the work does not grow with the text."""
     backend = tokenizers.Tokenizer(models.WordLevel({"▁one": 0, "▁day": 1, "s": 2}, unk_token="s"))
     backend.decoder, lengths = decoders.Metaspace(), []
@@ -151,28 +132,31 @@ def test_a_token_that_depends_on_the_one_before_is_shown_as_in_the_whole_text():
 @pytest.mark.parametrize(
     ("arguments", "settings"),
     [
-        ([], {}),
         (["--temperature", 1.3, "--top_k", 0, "--top_p", 0.9], {"temperature": 1.3, "top_k": None, "top_p": 0.9}),
-        (["--min_p", 0.2, "--seed", 7, "--top_k", 9], {"min_p": 0.2, "seed": 7, "top_k": 9}),
+        (["--min_p", 0.2, "--seed", 7, "--top_k", 9, "--no_cache"], {"min_p": 0.2, "seed": 7, "top_k": 9}),
         (["--temperature", 0], {"temperature": 0}),
     ],
 )
-@pytest.mark.parametrize("cache", [[], ["--no_cache"]], ids=["cache", "no_cache"])
-def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, settings, cache):
-    status, out, err = run("One day, é漢", "--max_new_tokens", 40, *arguments, *cache)
+def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, settings):
+    status, out, err = run("One day, é漢", "--max_new_tokens", 40, *arguments)
     ids = sampled(trained, "One day, é漢", 40, **settings)
     assert (status, out) == (0, "One day, é漢" + trained.tokenizer.decode(ids) + "\n")
     found = rf"seed {settings.get('seed', 1)}: 40 tokens, \d+ a second, cut at max_new_tokens\n"
     assert re.fullmatch(found, err)
 
 
-@pytest.mark.parametrize("temperature", ["1e-38", "1e-320", "1e-9"])
-def test_a_tiny_temperature_takes_the_likeliest_token(run, temperature):
+def test_a_tiny_temperature_takes_the_likeliest_token(run):
     greedy = run("The", "--temperature", 0, "--max_new_tokens", 20)
-    assert greedy[0] == 0 and run("The", "--temperature", temperature, "--max_new_tokens", 20)[:2] == greedy[:2]
+    assert greedy[0] == 0 and run("The", "--temperature", "1e-320", "--max_new_tokens", 20)[:2] == greedy[:2]
 
 
-def test_samples_have_seeds_of_their_own_and_the_text_goes_to_the_end_of_the_context(trained, run):
+def test_settings_out_of_range_are_refused(run):
+    assert run("x", "--top_p", 1.5)[::2] == (2, "error: --top_p is 1.5, needed: above 0, at most 1\n")
+    status, _, err = run("x " * 200)
+    assert status == 2 and re.search(r"the prompt has \d+ tokens, needed: below max_seq_len \(96\)", err)
+
+
+def test_each_sample_has_its_own_seed(trained, run):
     status, out, err = run("The", "--num_samples", 3, "--seed", 4, "--max_new_tokens", 500)
     length = SHAPE["max_seq_len"] - 1 - len(trained.tokenizer.encode("The"))
     drawn = [sampled(trained, "The", length, seed) for seed in (4, 5, 6)]
@@ -205,26 +189,3 @@ def test_another_tokenizer_is_refused(trained, run, tmp_path):
     status, out, err = run("x", tokenizer=tmp_path / "other")
     assert (status, out) == (4, "")
     assert trained.tokenizer.sha256[:12] in err and other.sha256[:12] in err and str(tmp_path / "other") in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--temperature", "-1"], "--temperature is -1.0, needed: 0 or more"),
-        (["--top_p", "1.5"], "--top_p is 1.5, needed: above 0, at most 1"),
-        (["--min_p", "0"], "--min_p is 0.0, needed: above 0, at most 1"),
-        (["x " * 200], r"the prompt has \d+ tokens, needed: below max_seq_len \(96\)"),
-    ],
-)
-def test_settings_out_of_range_are_refused(run, arguments, sentence):
-    status, out, err = run(*arguments)
-    assert (status, out) == (2, "") and re.fullmatch(f"error: {sentence}\n", err)
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--seed", "-1"], ["--num_samples", "1e3"], ["--min_p", "nan"], ["--tempo", "1"]]
-)
-def test_arguments_that_cannot_be_are_refused(run, arguments):
-    with pytest.raises(SystemExit) as ended:
-        run(*arguments)
-    assert ended.value.code == 2

@@ -38,21 +38,14 @@ def test_the_published_configuration_is_the_preset(tmp_path):
     assert read_config(write_config(tmp_path)) == ModelParams(**preset).config(262144)
 
 
-def test_rope_bases_in_the_older_format_are_read(tmp_path):
-    found = read_config(write_config(tmp_path, rope_theta=5e5, rope_local_base_freq=2e4))
-    assert (found.rope_base_global, found.rope_base_local) == (5e5, 2e4)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
         ("model_type", "gemma3", "model_type is 'gemma3', needed: 'gemma3_text'"),
         ("final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0, needed: None"),
-        ("attn_logit_softcapping", 50.0, "attn_logit_softcapping is 50.0, needed: None"),
         ("use_bidirectional_attention", True, "use_bidirectional_attention is True, needed: False"),
         ("attention_bias", True, "attention_bias is True, needed: False"),
         ("hidden_activation", "silu", "hidden_activation is silu, needed: gelu_pytorch_tanh"),
-        ("tie_word_embeddings", False, "tie_word_embeddings is False, needed: True"),
         ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
         ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*, needed: "),
         ("query_pre_attn_scalar", 0, "query_scale is 0, needed: above 0"),
@@ -65,7 +58,7 @@ def test_an_unsupported_configuration_is_refused(tmp_path, name, value, sentence
         read_config(write_config(tmp_path, **{name: value}))
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("every", [1, 3, 9])
 def test_every_layer_pattern_survives_a_round_trip(tmp_path, every):
     model, ids = (
         build(300, full_attention_every=every),

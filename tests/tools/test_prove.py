@@ -18,7 +18,7 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 3])
 def test_twenty_steps_have_the_committed_bits(count, threads, capsys):
     assert cli.main([*GOLDEN, "--run", "short", "--threads", str(count)]) == 0, capsys.readouterr().err
     assert f"{count} threads" in capsys.readouterr().out

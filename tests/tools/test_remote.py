@@ -5,11 +5,9 @@ The colleagues' `python` refuses to start, so no stage can make what they get.
 
 import copy
 import re
-from pathlib import Path
 
 import pytest
 
-from lm.core.params import read_yaml
 from support import ROOT
 from support.workspace import ALL, Workspace
 
@@ -65,25 +63,6 @@ def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
     assert {"data/processed_datasets/train.bin", "data/models/best_model_params.pt"} <= pulled.keys()
     assert colleague.repro() == set()
     assert colleague.run("git", "status", "--porcelain").stdout == ""
-
-
-@pytest.mark.slow
-def test_a_replaced_object_is_refused_by_a_remote_that_verifies(author, colleague):
-    command = "dvc config remote.team.verify true"
-    assert f"\n{command}" in (ROOT / "docs" / "security.md").read_text()
-    colleague.run(*command.split())
-    outs = read_yaml(author.folder / "dvc.lock")["stages"]["tokenize_train"]["outs"]
-    (md5,) = (out["md5"] for out in outs if out["path"] == "data/processed_datasets/train.bin")
-    remote = author.run("dvc", "remote", "list").stdout.split()[1]
-    path = Path(remote, "files", "md5", md5[:2], md5[2:])
-    content = path.read_bytes()
-    path.chmod(0o644)
-    path.write_bytes(content[::-1])
-    try:
-        assert colleague.run("dvc", "pull", check=False).returncode
-        assert "data/processed_datasets/train.bin" not in contents(colleague)
-    finally:
-        path.write_bytes(content)
 
 
 @pytest.mark.slow

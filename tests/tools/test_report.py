@@ -54,7 +54,7 @@ def made_page(*arguments) -> Page:
     return Page(Path(*arguments or ["report.html"]).read_text(encoding="utf-8"))
 
 
-def test_a_finished_run_has_everything_on_one_page_that_needs_no_other_file(folder):
+def test_a_finished_run_is_on_one_page(folder):
     page, scored, trained = (
         made_page("mine.html"),
         read_json("data/evaluation/details.json"),
@@ -79,7 +79,7 @@ def test_a_finished_run_has_everything_on_one_page_that_needs_no_other_file(fold
     assert made_page().text == made_page().text
 
 
-def test_a_run_in_progress_shows_its_curve_and_no_results_of_the_model_before(folder):
+def test_a_run_in_progress_shows_its_curve(folder):
     shutil.rmtree("data/models")
     lines = Path("plots/validation.csv").read_text().splitlines()
     write_text("plots/validation.csv", "\n".join(lines[:3]) + "\n")
@@ -114,7 +114,7 @@ def test_text_from_outside_is_escaped(folder):
     assert "<script>alert(1)</script><img src=http://example.org> ## 7 ```text &amp;" in page.words
 
 
-def test_parameters_say_what_was_changed_since_the_last_run(folder):
+def test_changed_parameters_are_named(folder):
     params = read_yaml("params.yaml")
     recorded = {"train": {**params["train"], "peak_lr": 0.5}, "model.name": "micro"}
     write_text("dvc.lock", json.dumps({"stages": {"train": {"params": {"params.yaml": recorded}}}}))

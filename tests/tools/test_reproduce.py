@@ -49,7 +49,7 @@ def test_an_output_that_differs_is_named(tmp_path, monkeypatch, capsys, committe
     assert {path: entry["md5"] for path, entry in outputs.items()} == {path: first.get(path) for path in committed}
 
 
-def test_the_committed_evidence_is_that_of_the_committed_lock():
+def test_the_committed_evidence_is_that_of_dvc_lock():
     """After the results were made again: `make reproduce`, and commit metrics/repro.json."""
     evidence = json.loads((ROOT / "metrics/repro.json").read_text())["outputs"]
     assert {path: entry["md5"] for path, entry in evidence.items()} == reproduce.output_hashes(ROOT / "dvc.lock")

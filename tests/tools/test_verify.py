@@ -6,17 +6,14 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lm.core.files import read_json, sha256_file
 from lm.core.params import read_yaml
-from support import ROOT
 from support.damage import command, edit, flip, flip_in_state, object_of, recording, writable, wrong
 from support.workspace import Workspace
-from tools.common import paths
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 from tools.verify.records import LINKS, Digests
@@ -77,17 +74,8 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
     assert check()[0] == 0
 
 
-def test_paths_are_outputs_of_the_pipeline(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    data = (paths.RAW, paths.SELECTION, paths.TOKENIZER, paths.TRAIN, paths.VALIDATION, paths.AUDIT, paths.MODELS)
-    for path in map(str, (*data, paths.EVALUATION, paths.DATA_METRICS, paths.TRAIN_METRICS, paths.EVAL_METRICS)):
-        assert recording(path)[0] == path
-
-
-@pytest.mark.parametrize(
-    "path", ["data/raw/train/0000.parquet", "data/tokenizer/meta.json", TRAIN, SIDECAR, MODEL, "metrics/eval.json"]
-)
-def test_a_flipped_bit_is_named_with_the_command_that_repairs_it(workspace, check, path):
+@pytest.mark.parametrize("path", ["data/raw/train/0000.parquet", MODEL, "metrics/eval.json"])
+def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path):
     out, stage, is_cached = recording(path)
     linked, damaged_object = os.stat(path).st_nlink > 1, object_of(path)
     flip(path)
@@ -106,7 +94,22 @@ def test_a_flipped_bit_is_named_with_the_command_that_repairs_it(workspace, chec
     assert {command(each) for each in wrong(lines)} == {command(line)}  # one damage, one thing to do
 
 
-def test_a_record_that_names_other_files_is_named_though_dvc_lock_fits(workspace, check):
+def test_a_model_of_other_parameters_is_named(workspace, check):
+    """As a poisoned run cache would bring one."""
+    workspace.change(**{"train.seed": 3})  # the next run's: nothing is wrong with the model
+    assert check()[0] == 0
+    edit(MODEL, lambda record: record.update(seed=2, fingerprint="0123456789abcdef"))
+    workspace.run("dvc", "commit", "-f", "train")
+    lines = wrong(check()[1])
+    for clause in (
+        "seed is 2, params.yaml has 3",
+        "was made by run 0123456789abcdef, the workspace's code, parameters",
+    ):
+        line = next(line for line in lines if line.startswith(f"WRONG  {MODEL} (from params.yaml): {clause}"))
+        assert command(line) == "dvc repro -fs train"
+
+
+def test_a_record_that_names_other_files_is_named(workspace, check):
     edit(SIDECAR, lambda meta: meta["source"].update(manifest_sha256="ab" * 32))
     edit(MODEL, lambda record: record["data_sha256"].update(validation="cd" * 32))
     workspace.run("dvc", "commit", "-f", "tokenize_train")
@@ -116,25 +119,6 @@ def test_a_record_that_names_other_files_is_named_though_dvc_lock_fits(workspace
     assert f"{SIDECAR} (from data/raw/manifest.json): source.manifest_sha256 is {'ab' * 32}, that of" in text
     assert f"data/raw/manifest.json is {manifest}; run `dvc repro -fs tokenize_train`" in text
     assert f"data_sha256.validation is {'cd' * 32}, that of data/processed_datasets/validation.bin is {tokens}" in text
-
-
-@pytest.mark.parametrize(
-    ("change", "clause"),
-    [
-        ({"seed": 2}, "seed is 2, params.yaml has 1"),
-        ({"fingerprint": "0123456789abcdef"}, "was made by run 0123456789abcdef, the workspace's code, parameters and"),
-    ],
-)
-def test_a_model_that_params_yaml_does_not_describe_is_made_again(workspace, check, change, clause):
-    """As a poisoned run cache would bring one (test_poisoned_run_cache.py)."""
-    edit(MODEL, lambda record: record.update(change))
-    workspace.run("dvc", "commit", "-f", "train")
-    status, lines = check()
-    line = next(line for line in wrong(lines) if line.startswith(f"WRONG  {MODEL} (from params.yaml): {clause}"))
-    assert status == 4 and command(line) == "dvc repro -fs train"
-    assert repaired_by(workspace, check, line)
-    workspace.change(**{"train.seed": 3})  # the next run's: nothing is wrong with the model
-    assert check()[0] == 0
 
 
 def test_an_input_that_is_not_the_recorded_output_is_named(workspace, check):
@@ -147,7 +131,7 @@ def test_an_input_that_is_not_the_recorded_output_is_named(workspace, check):
     assert {command(line) for line in lines} >= {"dvc repro"}
 
 
-def test_a_damaged_cache_object_is_repaired_from_the_workspace(workspace, check):
+def test_a_damaged_cache_object_is_repaired(workspace, check):
     damaged = object_of(MODEL)
     if os.path.samefile(damaged, MODEL):
         shutil.copyfile(MODEL, "copy")
@@ -162,16 +146,7 @@ def test_a_damaged_cache_object_is_repaired_from_the_workspace(workspace, check)
     assert repaired_by(workspace, check, line)
 
 
-@pytest.mark.slow
-def test_a_damaged_list_of_a_folder_is_repaired(workspace, check):
-    (damaged,) = [path for path in Path(".dvc/cache/files/md5").glob("*/*.dir") if "manifest" in path.read_text()]
-    flip(damaged)
-    (line,) = wrong(check("--cache")[1])
-    assert command(line) == f"rm -f {damaged} && dvc commit fetch"
-    assert repaired_by(workspace, check, line)
-
-
-def test_if_code_has_changed_since_the_cache_is_not_repaired_by_a_commit(workspace, check):
+def test_after_a_change_of_code_no_commit_repairs(workspace, check):
     with open("src/lm/evaluate/generation.py", "a") as file:
         file.write("# changed\n")
     damaged = object_of("metrics/eval.json")
@@ -186,7 +161,7 @@ def test_if_code_has_changed_since_the_cache_is_not_repaired_by_a_commit(workspa
     assert f"rm -f {object_of(samples)} && dvc repro eval" in map(command, wrong(check("--cache")[1]))
 
 
-def test_other_objects_are_counted_and_the_run_cache_may_drop_its_own(workspace, check):
+def test_other_objects_are_counted(workspace, check):
     os.remove(object_of("metrics/eval.json"))
     path = Path(".dvc/cache/files/md5/00/" + "0" * 30)
     path.parent.mkdir(exist_ok=True)
@@ -195,7 +170,7 @@ def test_other_objects_are_counted_and_the_run_cache_may_drop_its_own(workspace,
     assert status == 0 and "note   cache: 1 objects of other runs are not checked" in lines
 
 
-def test_an_extra_file_is_named_and_the_command_removes_it(workspace, check):
+def test_an_extra_file_is_named(workspace, check):
     shutil.copy("data/raw/train/0000.parquet", "data/raw/train/9999.parquet")
     (line,) = wrong(check()[1])
     assert line.startswith("WRONG  data/raw: train/9999.parquet is new; run")
@@ -226,7 +201,7 @@ def test_an_output_of_dvc_add_is_checked_too(workspace, check):
     assert "data/own: b.txt is new" in line and command(line) == "rm -rf data/own && dvc checkout data/own"
 
 
-def test_a_missing_output_is_a_fault_only_if_it_was_made(workspace, check):
+def test_a_missing_output_is_named(workspace, check):
     shutil.rmtree("data/evaluation")
     (line,) = wrong(check()[1])
     assert line == "WRONG  data/evaluation: is missing; run `dvc checkout data/evaluation`"
@@ -239,14 +214,14 @@ def test_a_missing_output_is_a_fault_only_if_it_was_made(workspace, check):
     assert lines[-1].endswith(f"all ok except {sum(line.startswith('note') for line in lines)} notes")
 
 
-@pytest.mark.parametrize("name", ["dvc.lock", "dvc.yaml", "params.yaml"])
-def test_a_file_that_dvc_cannot_read_is_named_in_a_sentence(workspace, check, name):
+@pytest.mark.parametrize("name", ["dvc.lock", "params.yaml"])
+def test_a_file_that_dvc_cannot_read_is_named(workspace, check, name):
     Path(name).write_text("a: [\n")
     status, (line,) = check()
     assert status == 4 and line.startswith("error: dvc.yaml: DVC cannot read the pipeline: ") and name in line
 
 
-def test_text_that_changed_in_place_is_a_note_whose_command_works(workspace, check):
+def test_text_that_changed_in_place_is_noted(workspace, check):
     own = Path("data/local/own.txt")
     own.write_text("one two three\n")
     workspace.repro("fetch")
@@ -258,7 +233,7 @@ def test_text_that_changed_in_place_is_a_note_whose_command_works(workspace, che
     assert check()[1][-1].endswith("all ok")
 
 
-@pytest.mark.parametrize("path", ["data/local/pipe", "exported/tokenizer.json", "exported/tokenizer/ranks.tiktoken"])
+@pytest.mark.parametrize("path", ["data/local/pipe", "exported/tokenizer.json"])
 def test_a_pipe_is_refused_instead_of_read(workspace, check, path):
     Path(path).unlink(missing_ok=True)
     os.mkfifo(path)
@@ -268,7 +243,7 @@ def test_a_pipe_is_refused_instead_of_read(workspace, check, path):
     assert status == 4 and lines[-1] == f"error: {path}: is a pipe or a device, needed: a file; replace it"
 
 
-def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_it(workspace, check):
+def test_a_damaged_finished_run_is_named_first(workspace, check):
     (done,) = Path(".runs").glob("*/done")
     flip(done / "models" / "best_model_params.pt")
     flip(BEST)
@@ -280,7 +255,6 @@ def test_a_damaged_finished_run_is_named_before_the_model_that_would_come_from_i
     ("name", "sentence"),
     [
         ("tokenizer.json", "exported/tokenizer.json (from exported/tokenizer): is another one"),
-        ("tokenizer/tokenizer.json", "exported/tokenizer/meta.json (from exported/tokenizer/tokenizer.json): files."),
         ("tokenizer/meta.json", "exported/model.json (from exported/tokenizer/meta.json): tokenizer_sha256 is"),
         (
             "model.safetensors",
@@ -334,9 +308,3 @@ def test_files_are_read_in_blocks_and_hard_links_once(tmp_path):
     assert max(sizes) <= 4 << 20 and sum(sizes) == digests.num_bytes == 24 << 20
     assert digests.of(tmp_path / "link") is digest and digest.sha256 == sha256_file(path)
     assert digests.of(tmp_path / "none").md5 == "no file"
-
-
-def test_importing_verify_is_quick():
-    code = "import sys, tools.verify.cli; print([m for m in ('torch', 'dvc', 'transformers') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

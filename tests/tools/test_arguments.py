@@ -1,0 +1,53 @@
+"""Every tool refuses wrong arguments with exit code 2 and one sentence, and starts quickly."""
+
+import runpy
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from support import ROOT
+
+main = runpy.run_path(str(ROOT / "src" / "__main__.py"))["main"]
+WRONG = [
+    ("", "no tool named; there are: "),
+    ("nonsense", "unknown tool 'nonsense'; there are: "),
+    ("compare a workspace", "this folder is not in a DVC repository"),
+    ("compare a", "a: needed: at least two different runs"),
+    ("compare a a", "needed: at least two different runs"),
+    ("compare a b --documents -1", "--documents: is -1, needed: a whole number from 0 on"),
+    ("compare a b --confidence 1", "--confidence is 1.0, needed: from 0.5 to 0.999"),
+    ("compare a b --confidence 0.999 --resamples 99", "--resamples is 99, needed: at least"),
+    ("compare a b --seed -1", "--seed is -1, needed: at least 0"),
+    ("compare a b --out x.txt", "--out is x.txt, needed: a name that ends in .md"),
+    ("verify", "dvc.yaml: missing; run the command at the repository's root"),
+    ("verify .", "has no model.json"),
+    ("verify --from 0", "add --recompute"),
+    ("verify --seed 1", "add --recompute"),
+    ("export_hf --from nowhere models", "--from: nowhere is not a folder"),
+    ("generate --seed -1", "--seed"),
+    ("generate --num_samples 1e3", "--num_samples"),
+    ("generate --min_p nan", "--min_p"),
+    ("generate --tempo 1", "unrecognized arguments"),
+    ("prove --run endless", "invalid choice: 'endless'"),
+    ("report a.html b.html", "unrecognized arguments"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), WRONG, ids=[line for line, _ in WRONG])
+def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, line, sentence):
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(shlex.split(line))
+    except SystemExit as error:  # argparse's own refusals
+        status = error.code
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, "") and sentence in err and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("tool", "heavy"), [("verify", "torch transformers dvc"), ("compare", "torch transformers")])
+def test_tools_start_without_heavy_packages(tool, heavy):
+    code = f"import sys, tools.{tool}.cli; sys.exit(any(name in sys.modules for name in '{heavy}'.split()))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", check=True)
