@@ -1,6 +1,5 @@
 """Faults 21 to 24: token files that differ from their record are refused, and no file is ever executed."""
 
-import copyreg
 import ctypes
 import json
 import os
@@ -18,8 +17,9 @@ from extras.formats.dumps import META
 from extras.formats.npy import open_npy
 from lm.core.errors import command
 from lm.core.files import sha256_file
-from support import ROOT
-from support.dump_cases import T, write_foreign, write_own
+from support.damage import flip
+from support.dump_cases import T, write_foreign
+from support.refusal import refused
 from support.train_cases import ARGUMENTS, clear, restored, run_stage, write_ids
 
 FILES = ["train.bin", "train.json", "validation.bin", "validation.json"]
@@ -34,17 +34,9 @@ def workspace(template, monkeypatch):
         yield template
 
 
-def end_of(capsys, main, *arguments):
-    """Return the exit status of a command and the last line on stderr."""
-    status = main(list(arguments))
-    err = capsys.readouterr().err
-    assert "Traceback" not in err
-    return status, err.strip().splitlines()[-1] if err.strip() else ""
-
-
-def refusal(capsys, read, *arguments):
-    """Return the same for a command that only calls `read`."""
-    return end_of(capsys, command(lambda _: read(*arguments)))
+def read_with(read, *arguments) -> int:
+    """Return the exit status of a command that only calls `read`."""
+    return command(lambda _: read(*arguments))([])
 
 
 # ---------------------------------------------------------------- 21: .bin and its sidecar
@@ -56,17 +48,6 @@ def change_sidecar(path, **values):
     path.with_suffix(".json").write_text(json.dumps(kept))
 
 
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def read_as_uint32(path):
-    """Change the sidecar so that length and hash agree but the ids do not."""
-    change_sidecar(path, dtype="uint32", tokens=350)
-
-
 @pytest.mark.parametrize(
     ("damage", "sentences"),
     [
@@ -75,8 +56,8 @@ def read_as_uint32(path):
         (lambda path: path.write_bytes(b""), ["0 bytes", "700 tokens of uint16 = 1400 bytes"]),
         (lambda path: path.write_bytes(path.read_bytes() + b"\0\0"), ["1402 bytes", "= 1400 bytes"]),
         (lambda path: change_sidecar(path, dtype="uint32"), ["1400 bytes", "700 tokens of uint32 = 2800 bytes"]),
-        (read_as_uint32, ["at position 0 is outside the vocabulary of 50"]),
-        (flip_a_bit, ["sha256 is", "its sidecar says"]),
+        (lambda path: change_sidecar(path, dtype="uint32", tokens=350), ["position 0 is outside the vocabulary"]),
+        (flip, ["sha256 is", "its sidecar says"]),
         (lambda path: change_sidecar(path, sha256="ab" * 32), ["sha256 is", f"its sidecar says {'ab' * 32}"]),
         (lambda path: path.unlink(), ["missing"]),
         (lambda path: path.with_suffix(".json").unlink(), ["validation.json: missing"]),
@@ -88,9 +69,7 @@ def read_as_uint32(path):
 )  # fmt: skip
 def test_21_a_token_file_that_differs_from_its_sidecar(workspace, capsys, damage, sentences):
     damage(Path("validation.bin"))
-    status, last = end_of(capsys, train_stage.main, *ARGUMENTS)
-    assert status == 4 and last.startswith("error: validation.")
-    assert all(sentence in last for sentence in sentences), last
+    refused(train_stage.main(ARGUMENTS), capsys.readouterr().err, 4, "error: validation.", *sentences)
     assert not Path("data/models").exists()
 
 
@@ -110,15 +89,13 @@ def test_21_a_token_file_that_differs_from_its_sidecar(workspace, capsys, damage
 )
 def test_22_tokens_that_cannot_be_trained_on(workspace, capsys, name, count, top, status, sentence):
     write_ids(name, count, top=top)
-    found, last = end_of(capsys, train_stage.main, *ARGUMENTS)
-    assert (found, last.startswith("error: ")) == (status, True)
-    assert sentence in last
+    refused(train_stage.main(ARGUMENTS), capsys.readouterr().err, status, sentence)
 
 
-def test_22_exactly_one_window_is_enough(workspace, capsys):
+def test_22_exactly_one_window_is_enough(workspace):
     write_ids("train.bin", 33)
     write_ids("validation.bin", 33)
-    assert end_of(capsys, train_stage.main, *ARGUMENTS)[0] == 0
+    assert train_stage.main(ARGUMENTS) == 0
 
 
 # ---------------------------------------------------------------- 23: .npy and dump-*.pkl
@@ -134,25 +111,17 @@ class Payload:
         return os.mkdir, (str(self.marker),)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [np.zeros((2, 3, 4), int), np.zeros(()), np.zeros(9), np.zeros(9, bool), np.array([{}, []], object),
-     np.zeros(9, "datetime64[s]"), np.zeros(9, [("a", "i4")]), np.array(["1", "2"])],
-)  # fmt: skip
-def test_23_a_npy_of_anything_other_than_ids(tmp_path, capsys, array):
-    np.save(tmp_path / "a.npy", array, allow_pickle=True)
-    status, last = refusal(capsys, NpyTokensDataset, tmp_path / "a.npy", T)
-    assert status == 4 and last.startswith(f"error: {tmp_path}/a.npy: ")
-
-
-def test_23_objects_in_a_npy_never_run(tmp_path, capsys):
-    marker = tmp_path / "ran"
-    np.save(tmp_path / "a.npy", np.array([Payload(marker)], object), allow_pickle=True)
-    assert refusal(capsys, NpyTokensDataset, tmp_path / "a.npy", T)[0] == 4
-    assert not marker.exists()
-    np.load(tmp_path / "a.npy", allow_pickle=True)
+def test_23_a_npy_of_anything_other_than_ids_is_refused_and_its_objects_never_run(tmp_path, capsys):
+    path, marker = tmp_path / "a.npy", tmp_path / "ran"
+    for array in (
+        np.zeros((2, 3, 4), int), np.zeros(()), np.zeros(9), np.zeros(9, bool), np.zeros(9, "datetime64[s]"),
+        np.zeros(9, [("a", "i4")]), np.array(["1", "2"]), np.array([Payload(marker)], object),
+    ):  # fmt: skip
+        np.save(path, array, allow_pickle=True)
+        refused(read_with(NpyTokensDataset, path, T), capsys.readouterr().err, 4, f"error: {path}: ")
+        assert not marker.exists()
+    np.load(path, allow_pickle=True)
     assert marker.exists()  # the payload works
-    assert not [path for path in (ROOT / "src").rglob("*.py") if "allow_pickle=True" in path.read_text()]
 
 
 def test_23_a_truncated_or_changed_npy(tmp_path, capsys):
@@ -161,14 +130,13 @@ def test_23_a_truncated_or_changed_npy(tmp_path, capsys):
     content = path.read_bytes()
     for damaged in (b"", content[:5], content[:60], content[:130], content[:-1], content + b"\0", b"junk" * 99):
         path.write_bytes(damaged)
-        status, last = refusal(capsys, NpyTokensDataset, path, T)
-        assert status == 4 and last.startswith(f"error: {path}: ")
+        refused(read_with(NpyTokensDataset, path, T), capsys.readouterr().err, 4, f"error: {path}: ")
     for place in range(118):  # the header, of which spaces alone may change
         for byte in (b"(", b"}", b"9", b"\xff"):
             path.write_bytes(content[:place] + byte + content[place + 1 :])
-            assert refusal(capsys, NpyTokensDataset, path, T)[0] in (0, 4)
+            assert read_with(NpyTokensDataset, path, T) in (0, 4)
     np.save(path, np.zeros((0, 5), int))
-    assert refusal(capsys, open_npy, path)[0] == 3
+    assert read_with(open_npy, path) == 3
 
 
 def hostile_pickles(marker):
@@ -184,44 +152,27 @@ def test_23_a_hostile_pickle_never_runs(tmp_path, capsys):
     folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
     for content in hostile_pickles(marker):
         (folder / "dump-0.pkl").write_bytes(content)
-        status, last = refusal(capsys, PickledTrainerDataset, folder)
-        assert status == 4 and "dump-0.pkl: " in last and "it holds something else" in last
+        status, parts = read_with(PickledTrainerDataset, folder), ("dump-0.pkl: ", "it holds something else")
+        refused(status, capsys.readouterr().err, 4, *parts)
         assert not marker.exists()
     pickle.loads(content)
     assert marker.exists()  # the payload works
 
 
-def test_23_the_extension_registry_gives_no_names_either(tmp_path, capsys):
-    folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
-    copyreg.add_extension("os", "getpid", 77)
-    try:
-        (folder / "dump-0.pkl").write_bytes(pickle.PROTO + b"\x02" + pickle.EXT1 + b"\x4d)R.")
-        status, last = refusal(capsys, PickledTrainerDataset, folder)
-        assert status == 4 and "it holds something else" in last
-    finally:
-        copyreg.remove_extension("os", "getpid", 77)
+OTHERS = [
+    [[1, 2], [3]], [[1.5, 2.0]], [["1", "2"]], [[True, False]], [1, 2], [], [[]], [[-1, 2]], [[2**32, 1]], [[2**70, 1]],
+    [[None, 1]], {"a": [1]}, 5, "text", [[[1, 2], [3, 4]]],
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "content",
-    [[[1, 2], [3]], [[1.5, 2.0]], [["1", "2"]], [[True, False]], [1, 2], [], [[]], [[-1, 2]], [[2**32, 1]],
-     [[2**70, 1]], [[None, 1]], {"a": [1]}, 5, "text", [[[1, 2], [3, 4]]]],
-)  # fmt: skip
-def test_23_a_dump_of_anything_other_than_samples(tmp_path, capsys, content):
-    folder = write_foreign(tmp_path / "a", [[1, 2]])
-    (folder / "dump-0.pkl").write_bytes(pickle.dumps(content))
-    status, last = refusal(capsys, PickledTrainerDataset, folder)
-    assert status == 4 and "dump-0.pkl" in last
-
-
-def test_23_a_truncated_or_changed_dump(tmp_path, capsys):
+def test_23_a_dump_that_is_damaged_or_holds_anything_other_than_samples(tmp_path, capsys):
     folder = write_foreign(tmp_path / "a", [[i, i + 300] for i in range(200)])
     path = folder / "dump-0.pkl"
-    content = path.read_bytes()
-    for damaged in (b"", content[:-1], content[: len(content) // 2], content + b"x", b"\xff" + content[1:]):
-        path.write_bytes(damaged)
-        status, last = refusal(capsys, PickledTrainerDataset, folder)
-        assert status == 4 and "dump-0.pkl" in last
+    good = path.read_bytes()
+    damaged = (b"", good[:-1], good[: len(good) // 2], good + b"x", b"\xff" + good[1:])
+    for content in (*damaged, *map(pickle.dumps, OTHERS)):
+        path.write_bytes(content)
+        refused(read_with(PickledTrainerDataset, folder), capsys.readouterr().err, 4, "dump-0.pkl")
 
 
 def change_meta(folder, change):
@@ -235,25 +186,16 @@ def change_meta(folder, change):
     [
         (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_samples=3)), "holds 2 samples of 4"),
         (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_tokens=9)), "2 samples with 9 tokens"),
-        (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].update(num_tokens=4)), "2 samples with 4 tokens"),
         (lambda f: change_meta(f, lambda m: m["dump-0.pkl"].pop("num_tokens")), "no num_samples and num_tokens"),
-        (lambda f: change_meta(f, lambda m: m.pop("dump-1.pkl")), "differ in dump-1.pkl"),
-        (lambda f: (f / "dump-1.pkl").unlink(), "differ in dump-1.pkl"),
         (lambda f: (f / "dump-1.pkl").rename(f / "dump-2.pkl"), "differ in dump-1.pkl, dump-2.pkl"),
         (lambda f: (f / META).unlink(), "has no dump-meta_data.json"),
         (lambda f: (f / META).write_text("{"), "not valid JSON"),
     ],
 )
-@pytest.mark.parametrize("own", [False, True])
-def test_23_a_meta_file_that_disagrees_with_the_dumps(tmp_path, capsys, own, damage, sentence):
-    folder = tmp_path / "a"
-    if own:
-        write_own(folder, range(14))
-    else:
-        write_foreign(folder, [[1] * T] * 2, [[2] * T] * 2)
+def test_23_a_meta_file_that_disagrees_with_the_dumps(tmp_path, capsys, damage, sentence):
+    folder = write_foreign(tmp_path / "a", [[1] * T] * 2, [[2] * T] * 2)
     damage(folder)
-    status, last = refusal(capsys, PickledTrainerDataset, folder)
-    assert status == 4 and last.startswith("error: ") and sentence in last
+    refused(read_with(PickledTrainerDataset, folder), capsys.readouterr().err, 4, sentence)
 
 
 # ---------------------------------------------------------------- 24: read-only links into the cache

@@ -19,10 +19,11 @@ import yaml
 
 import eval as eval_stage
 from lm.core.errors import EnvironmentFailure
+from lm.core.files import read_json, write_json
+from lm.core.params import read_yaml
 from lm.tokens.tokenfile import write_tokens
 from lm.train.preflight import explain_out_of_memory
-from support.model_cases import build, write_bpe, write_trained
-from support.train_cases import clear, make_training, run_stage, wait_for
+from support.train_cases import clear, restored, run_stage, wait_for
 from support.workspace import Workspace
 
 END = 399  # the end-of-text id of the vocabulary of 400
@@ -33,13 +34,14 @@ STAGES = ["fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val",
 
 
 @pytest.fixture
-def training(tmp_path, monkeypatch):
+def training(template, monkeypatch):
     """A working directory in which the stage train runs, one step of 65,536 tokens."""
-    workspace = make_training(tmp_path / "ws")
-    monkeypatch.chdir(workspace.folder)
+    monkeypatch.chdir(template.folder)
+    clear()
     tokens = {name: 65536 for name in ("batch_tokens", "micro_batch_tokens", "max_tokens", "eval_every_tokens")}
-    workspace.change(**{f"train.{name}": value for name, value in tokens.items()}, **{"train.warmup_steps": 0})
-    return workspace
+    with restored("params.yaml"):
+        template.change(**{f"train.{name}": value for name, value in tokens.items()}, **{"train.warmup_steps": 0})
+        yield template
 
 
 def limit_memory(more_bytes):
@@ -48,6 +50,7 @@ def limit_memory(more_bytes):
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="the limit on memory is Linux's")
 def test_32_a_failed_allocation_ends_with_5_and_a_smaller_micro_batch_fits(training):
     ended = run_stage(limit_memory, 60 << 20)
@@ -60,9 +63,8 @@ def test_32_a_failed_allocation_ends_with_5_and_a_smaller_micro_batch_fits(train
 
 def test_32_what_cannot_fit_is_refused_before_anything_is_computed(training):
     training.change(**{f"train.{name}": 1 << 40 for name in ("batch_tokens", "micro_batch_tokens", "max_tokens")})
-    start = time.monotonic()
     ended = run_stage()
-    assert ended.code == 5 and time.monotonic() - start < 30
+    assert ended.code == 5 and ended.out == ""
     assert re.search(r"needs about [\d.]+ GiB, [\d.]+ GiB are free; lower train\.micro_batch_tokens", ended.sentence)
     clear()
     training.change(**{f"train.{name}": 512 for name in ("batch_tokens", "micro_batch_tokens", "max_tokens")})
@@ -127,18 +129,6 @@ def workspace(tmp_path):
     return workspace
 
 
-@pytest.mark.slow
-def test_33_of_two_at_once_one_works_and_one_refuses(workspace):
-    workspace.change(**{"sources.stories.fetch.num_documents": 200_000})
-    first = start_repro(workspace, "fetch")
-    wait_for(lambda: stage_of(first, "fetch"))
-    second = workspace.run("dvc", "repro", "fetch", check=False)
-    assert second.returncode and "Traceback" not in second.stderr
-    assert "is busy" in second.stderr or "lock" in second.stderr, second.stderr
-    assert first.wait(120) == 0
-    assert workspace.repro("fetch") == set()
-
-
 def test_33_after_kill_9_one_command_recovers(workspace):
     kill_in(workspace, "fetch", 0.3, group=True)
     assert "\n  fetch:" not in lock_of(workspace)
@@ -181,13 +171,10 @@ def results(workspace):
 # ---------------------------------------------------------------- 34: stages that fail
 
 
-def run_cache(workspace):
-    folder = workspace.folder / ".dvc" / "cache" / "runs"
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
 def runs_of_fetch(workspace):
-    return [path for path in run_cache(workspace) if "src/fetch.py" in path.read_text()]
+    """Return the records of the stage in DVC's run cache."""
+    records = (workspace.folder / ".dvc" / "cache" / "runs").rglob("*")
+    return [path for path in records if path.is_file() and "src/fetch.py" in path.read_text()]
 
 
 def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
@@ -203,11 +190,10 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
         process = stage_of(repro, "fetch")
         return process and (workspace.folder / "data" / f".raw.{process.pid}.tmp").exists()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        repro = start_repro(workspace, "fetch")
-        wait_for(lambda repro=repro: is_writing(repro))
-        os.killpg(repro.pid, number)
-        assert repro.wait(60) != 0
+    repro = start_repro(workspace, "fetch")
+    wait_for(lambda: is_writing(repro))
+    os.killpg(repro.pid, signal.SIGINT)
+    assert repro.wait(60) != 0
     assert "\n  fetch:" not in lock_of(workspace) and not runs_of_fetch(workspace)
     assert not (workspace.folder / "data" / "raw").exists()
     workspace.change(**{"sources.stories.fetch.num_documents": 300})
@@ -215,59 +201,30 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
     assert "\n  fetch:" in lock_of(workspace) and runs_of_fetch(workspace)
 
 
-@pytest.mark.slow
-def test_34_an_interrupted_training_is_not_recorded_and_goes_on(tmp_path):
-    workspace = Workspace(tmp_path)
-    workspace.make_small()
-    workspace.change(**{"train.max_tokens": 512 * 1000})
-    workspace.commit()
-    workspace.repro("tokenize_train", "tokenize_val")
-    before = len(run_cache(workspace))
-    curve = workspace.folder / "plots" / "validation.csv"
-    curve.unlink()
-    repro = start_repro(workspace, "train")
-    wait_for(curve.exists, 120)
-    os.killpg(repro.pid, signal.SIGINT)
-    assert repro.wait(60) != 0
-    printed = (workspace.folder / "repro.txt").read_text()
-    assert "error: training stopped at step " in printed
-    assert "  train:" not in lock_of(workspace) and len(run_cache(workspace)) == before
-    step = re.search(r"stopped at step (\d+)", printed)[1]
-    assert f"resumed at step {step} " in workspace.run("dvc", "repro", "train").stdout
-    assert "  train:" in lock_of(workspace)
-
-
-@pytest.fixture(scope="module")
-def evaluated(tmp_path_factory):
-    """A small copy with a tokenizer and a model, in which the stage eval runs."""
-    workspace = Workspace(tmp_path_factory.mktemp("evaluated"))
-    workspace.make_small()
-    tokenizer = write_bpe(workspace.folder / "tokenizer")
-    write_trained(workspace.folder / "models", build(tokenizer.vocab_size), tokenizer)
-    return workspace, tokenizer
-
-
-def evaluate(evaluated, monkeypatch, capsys, ids):
-    """Run eval on these tokens; its exit code and what it printed on stderr."""
-    workspace, tokenizer = evaluated
+@pytest.fixture
+def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
+    """Return a function that runs eval of the small pipeline on these tokens; its exit code and its error."""
+    workspace = Workspace(tmp_path_factory.mktemp("evaluated") / "ws", finished)
     monkeypatch.chdir(workspace.folder)
-    entry = {"kind": "bpe", "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id, "sha256": tokenizer.sha256}
-    meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": entry}
-    for name, content in (("train", range(100)), ("validation", ids)):
-        written = write_tokens(Path(f"{name}.bin"), [np.array(content, np.uint16)], "uint16", lambda: meta)
-    num_documents = list(ids).count(END)
-    leaked = pa.table({"leaked_fraction": np.zeros(num_documents), "utf8_bytes": np.full(num_documents, 99)})
-    Path("audit").mkdir(exist_ok=True)
-    leaked = leaked.replace_schema_metadata({"validation_sha256": written["sha256"]})
-    pq.write_table(leaked, "audit/contamination.parquet")
-    record = json.loads(Path("models/model.json").read_text())
-    record["data_sha256"]["validation"] = written["sha256"]
-    Path("models/model.json").write_text(json.dumps(record))
-    Path("metrics/eval.json").unlink(missing_ok=True)
-    folders = ("models", "tokenizer", "audit", "evaluation", "metrics", "plots")
-    paths = {"train": "train.bin", "validation": "validation.bin"} | {name: name for name in folders}
-    status = eval_stage.main([word for name, path in paths.items() for word in (f"--{name}", path)])
-    return status, capsys.readouterr().err
+    path = Path("data/processed_datasets/validation.bin")
+    tokenizer = read_json(path.with_suffix(".json"))["tokenizer"]
+    meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": tokenizer}
+
+    def run(ids) -> tuple[int, str]:
+        written = write_tokens(path, [np.array(ids, np.uint16)], "uint16", lambda: meta)
+        num_documents = list(ids).count(END)
+        leaked = pa.table({"leaked_fraction": np.zeros(num_documents), "utf8_bytes": np.full(num_documents, 99)})
+        leaked = leaked.replace_schema_metadata({"validation_sha256": written["sha256"]})
+        Path("data/audit/contamination.parquet").unlink(missing_ok=True)  # a link into DVC's cache
+        pq.write_table(leaked, "data/audit/contamination.parquet")
+        record = read_json("data/models/model.json")
+        record["data_sha256"]["validation"] = written["sha256"]
+        write_json("data/models/model.json", record)
+        Path("metrics/eval.json").unlink(missing_ok=True)
+        command = read_yaml("dvc.yaml")["stages"]["eval"]["cmd"].split()[2:]
+        return eval_stage.main(command), capsys.readouterr().err
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -275,20 +232,20 @@ def evaluate(evaluated, monkeypatch, capsys, ids):
     [([], "holds no token"), ([END], "1 tokens, one window"), (range(32), "32 tokens, one window"),
      ([END] * 100, "holds no text")],
 )  # fmt: skip
-def test_34_evaluating_too_little_ends_with_3_and_without_a_figure(evaluated, monkeypatch, capsys, ids, sentence):
-    status, err = evaluate(evaluated, monkeypatch, capsys, ids)
+def test_34_evaluating_too_little_ends_with_3_and_without_a_figure(evaluate, ids, sentence):
+    status, err = evaluate(ids)
     assert status == 3, err
     last = err.strip().splitlines()[-1]
-    assert "Traceback" not in err and last.startswith(f"error: validation.bin: {sentence}")
+    assert "Traceback" not in err and last.startswith(f"error: data/processed_datasets/validation.bin: {sentence}")
     assert not Path("metrics/eval.json").exists()
 
 
-def test_34_one_window_can_be_evaluated(evaluated, monkeypatch, capsys):
-    status, err = evaluate(evaluated, monkeypatch, capsys, [*range(32), END])
+def test_34_one_window_can_be_evaluated(evaluate):
+    status, err = evaluate([*range(32), END])
     assert status == 0, err
-    details = json.loads(Path("evaluation/details.json").read_text(), parse_constant=pytest.fail)
+    details = json.loads(Path("data/evaluation/details.json").read_text(), parse_constant=pytest.fail)
     assert details["nats_per_token"] > 0 and details["clean"]["documents"] == 1
     assert json.loads(Path("metrics/eval.json").read_text())["bits_per_byte"] == details["bits_per_byte"]
-    assert {path.name for path in Path("evaluation").iterdir()} == {
+    assert {path.name for path in Path("data/evaluation").iterdir()} == {
         "details.json", "document_losses.parquet", "samples.md",
     }  # fmt: skip

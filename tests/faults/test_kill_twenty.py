@@ -3,7 +3,6 @@
 import functools
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -19,16 +18,13 @@ RESULTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt
            "plots/validation.csv", "metrics/train.json"]  # fmt: skip
 
 
-def make_workspace(folder):
-    """Token files, and a training of 2,000 steps that saves its state ten times a second."""
-    workspace = Workspace(folder)
-    workspace.make_small()
+def make_workspace(folder, finished):
+    """The small pipeline, then a training of 2,000 steps that saves its state ten times a second."""
+    workspace = Workspace(folder, finished)
     counts = {"max": MAX_STEPS, "log_every": LOG_STEPS, "eval_every": EVAL_STEPS}
     workspace.change(**{f"train.{name}_tokens": 512 * steps for name, steps in counts.items()})
     runtime = folder / "runtime.yaml"
     runtime.write_text(runtime.read_text().replace("checkpoint_every_s: 30", "checkpoint_every_s: 0.1"))
-    workspace.commit()
-    workspace.repro("tokenize_train", "tokenize_val")
     return workspace
 
 
@@ -65,10 +61,8 @@ def kill_somewhere(workspace, rng):
 
 
 @pytest.mark.slow
-def test_25_twenty_kills_change_no_bit(tmp_path):
-    undisturbed = make_workspace(tmp_path / "undisturbed")
-    workspace = Workspace.__new__(Workspace)
-    vars(workspace).update(vars(undisturbed), folder=shutil.copytree(undisturbed.folder, tmp_path / "killed"))
+def test_25_twenty_kills_change_no_bit(tmp_path, finished):
+    undisturbed, workspace = (make_workspace(tmp_path / name, finished) for name in ("undisturbed", "killed"))
     undisturbed.repro("train")
     rng = random.Random(0)
     saved = [kill_somewhere(workspace, rng) for _ in range(KILLS)]

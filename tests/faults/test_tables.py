@@ -1,8 +1,7 @@
 """Two tables: every stage of the data × every moment of a kill, and every input × every damage.
 
 Numbers 17, 18 and 20 of the catalogue, with what 21 and 35 say of kills and damages. `train` has its own in
-test_25_26_states.py; `make torture` adds power cuts, failing calls and
-the other stages.
+test_25_26_states.py; `make torture` adds power cuts, failing calls and the other stages.
 """
 
 import shutil
@@ -16,9 +15,10 @@ import fetch
 import make_tokenizer
 import select_documents
 import tokenize_split
-from support.kills import run_disturbed
+from support.damage import DAMAGES
 from support.refusal import files_below, refused
 from support.tokenize_cases import ALL, AUDIT, FETCH, LOCAL, TEXT, arguments, make_project, write_params
+from support.train_cases import die_at_any, limit_files, run_stage
 
 TEXTS = [f"document {i}: {i * 7919} and {i * 104729}.\n" for i in range(60)]
 STAGES = {  # in their order: the module, its arguments, and what it writes
@@ -68,7 +68,7 @@ def test_18_killed_before_any_fsync_or_rename(project, stage):
     for step in range(1, 60):
         for name in names:
             shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
-        ended = run_disturbed(module.__name__, options, kill_before=step)
+        ended = run_stage(die_at_any, step, module=module.__name__, argv=options)
         survived.append(Path(names[0]).exists())
         if ended.code == 0:
             break
@@ -85,7 +85,7 @@ def test_17_a_failed_write_keeps_the_old_output(project):
         Path(f"texts/{i:02d}.txt").write_text(text * 100)
     for stage in ("fetch", "select", "tokenize_train"):
         module, options, names = STAGES[stage]
-        ended = run_disturbed(module.__name__, options, max_file_bytes=500)
+        ended = run_stage(limit_files, 500, module=module.__name__, argv=options)
         refused(ended.code, ended.err, 5, f"{names[0]}", ": File too large", "run the same command again")
         assert outputs_of(stage) == {path: before[path] for path in outputs_of(stage)}
         assert files_below(Path()).keys() == before.keys()
@@ -93,19 +93,6 @@ def test_17_a_failed_write_keeps_the_old_output(project):
         assert outputs_of(stage).keys() == {path for path in before if path.startswith(tuple(names))}
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-DAMAGES = {
-    "a flipped bit": flip,
-    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "extended": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "empty": lambda path: path.write_bytes(b""),
-    "missing": lambda path: path.unlink(),
-}
 INPUTS = {  # → the stage that reads it first
     "raw/text/0000.parquet": "tokenize_train", "raw/manifest.json": "select",
     "selection/dropped.parquet": "make_tokenizer", "selection/details.json": "tokenize_train",

@@ -81,13 +81,6 @@ def test_runtime_settings_rerun_nothing(workspace):
     assert workspace.repro() == set()
 
 
-@pytest.mark.slow
-def test_code_reruns_the_stages_that_import_its_folder(workspace):
-    path = workspace.folder / "src" / "lm" / "evaluate" / "generation.py"
-    path.write_text(path.read_text() + "\n# a comment\n")
-    assert workspace.repro() == {"eval"}
-
-
 def test_a_colour_draws_the_pictures_again_and_trains_nothing(workspace):
     path = workspace.folder / "src" / "lm" / "plots.py"
     path.write_text(path.read_text().replace("#0072B2", "#0072B3"))

@@ -35,6 +35,20 @@ def flip(path):
         file.write(bytes([byte ^ 1]))
 
 
+def truncate(path):
+    """Leave the first half of a file."""
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+DAMAGES = {
+    "a flipped bit": flip,
+    "truncated": truncate,
+    "extended": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
 def edit(path, change):
     """Replace a JSON file by a changed one; the cache keeps the old one."""
     value = read_json(path)

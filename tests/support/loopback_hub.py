@@ -5,14 +5,11 @@
         environment = hub.environment(tmp_path / "hf")
         subprocess.run([sys.executable, "-c", CLIENT], env=environment)
 
-The clients read HF_ENDPOINT and HF_HOME at import, so they need a subprocess. After the `with` block both
-ports are closed, like a dead hub. `hf_hub_download`, `snapshot_download`, `load_dataset` (streamed or not)
-and `AutoTokenizer.from_pretrained` work with it.
-
-Large files are served as on the real hub: a redirect to another origin (here a second port) gives SHA-256
-and size, and that origin refuses an Authorization header, as signed addresses do. README.md and *.json come
-directly from the hub with git's SHA-1 as ETag. A fault is set for the path of a file, in any repository, and
-lasts for `times` requests or for ever.
+The clients read HF_ENDPOINT and HF_HOME at import, so they need a subprocess. After the `with` block both ports are
+closed, like a dead hub. Large files are served as on the real hub: a redirect to another origin (here a second port)
+gives SHA-256 and size, and that origin refuses an Authorization header, as signed addresses do. README.md and *.json
+come directly from the hub with git's SHA-1 as ETag. A fault is set for the path of a file, in any repository, and lasts
+for `times` requests or for ever.
 """
 
 import hashlib
@@ -46,8 +43,8 @@ class LoopbackHub:
     def __init__(self):
         self.requests: list[tuple[str, str]] = []  # (method, path) in the order of arrival, both origins
         self.bytes_sent = 0  # of files, to all GETs
-        self.ranges, self.xet = True, False  # answer Range headers; announce Xet, where nothing listens
-        self.repos = {}  # (type, name) → commits, branches, gated, lfs
+        self.xet = False  # announce Xet, where nothing listens
+        self.repos = {}  # (type, name) → commits, branches, gated
         self._cuts, self._failures, self._corrupt = {}, {}, {}  # path → [times left, byte, status or bit]
         self._hanging, self._closed = False, threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self, "log_message": lambda *_: None})
@@ -65,16 +62,14 @@ class LoopbackHub:
             server.shutdown()
             server.server_close()
 
-    def add(self, repo_type, repo, commit, files, branch="main", gated=False, lfs=True):
+    def add(self, repo_type, repo, commit, files, branch="main", gated=False):
         """Add a commit and point `branch` at it; earlier commits of the repository stay.
 
-        repo_type: "datasets" or "models"; files: path in the repository → bytes.
-        gated: True refuses every file (401 without a token, 403 with one); a string is the token
-        that opens them. What the API tells of a gated repository stays public, as on the real hub.
-        lfs: False sends every file straight from the hub.
+        repo_type: "datasets" or "models"; files: path in the repository → bytes. gated: True refuses every file (401
+        without a token, 403 with one); a string is the token that opens them. What the API tells stays public.
         """
         entry = self.repos.setdefault((repo_type, repo), {"commits": {}, "branches": {}})
-        entry |= {"gated": gated, "lfs": lfs}
+        entry["gated"] = gated
         entry["commits"][commit], entry["branches"][branch] = dict(files), commit
 
     def environment(self, home, inherited=os.environ, **variables: str) -> dict[str, str]:
@@ -128,10 +123,6 @@ def _git_sha1(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
-def _is_lfs(path: str) -> bool:
-    return not path.endswith(("README.md", ".json"))
-
-
 def _tree(files: dict[str, bytes]) -> list[dict]:
     """Return every folder and file of a commit, as the tree route lists them."""
     folders = {str(folder) for path in files for folder in PurePosixPath(path).parents} - {"."}
@@ -183,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(403 if token else 401, "GatedRepo", f"Access to {repo} is restricted")
         elif path not in files:
             self._refuse(404, "EntryNotFound", "Entry not found", commit)
-        elif lfs or not entry["lfs"] or not _is_lfs(path):
+        elif lfs or path.endswith(("README.md", ".json")):
             self._file(path, files[path], {"X-Repo-Commit": commit, "ETag": f'"{_git_sha1(files[path])}"'})
         else:
             headers = {"X-Repo-Commit": commit, "Location": f"{self.hub.lfs_url}/lfs{self.path}"}
@@ -211,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             content, stop = self.hub.sent(path, content)
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
-        if not (asked and self.hub.ranges):
+        if not asked:
             return self._send(200, content, headers, stop)
         first, last = int(asked[1]), min(int(asked[2] or len(content)), len(content) - 1)
         span = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}

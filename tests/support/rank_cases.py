@@ -128,13 +128,6 @@ def hang_at(rank: int, step: int) -> None:
         at_step(step, lambda: time.sleep(3600))
 
 
-def hang_before_training(holds_locks: int) -> None:
-    """A sabotage: the main rank sleeps forever before it has its locks, or while it holds them."""
-    if os.environ["RANK"] == "0":
-        owner, name = (train_stage.checkpoints, "prune_runs") if holds_locks else (train_stage, "read_inputs")
-        setattr(owner, name, lambda *arguments: time.sleep(3600))
-
-
 def measure(speedup: float) -> None:
     """A sabotage: the processor has bfloat16, measured this many times faster; only the main rank may measure."""
     machine.has_bfloat16 = lambda device: True

@@ -4,11 +4,13 @@
 """
 
 import contextlib
+import importlib
 import io
 import itertools
 import multiprocessing
 import os
 import pkgutil
+import resource
 import shutil
 import signal
 import sys
@@ -35,6 +37,9 @@ MAX_STEPS = 8
 RESULTS = [
     "data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json",
     "plots/training.csv", "plots/validation.csv", "metrics/train.json",
+]  # fmt: skip
+PRELOADED = [
+    "torch", "torch._dynamo", "matplotlib.pyplot", "pytest", "pandas", "pyarrow.parquet", "tiktoken", "tokenizers",
 ]  # fmt: skip
 SERVER = multiprocessing.get_context("forkserver")
 
@@ -130,15 +135,16 @@ class Ended(NamedTuple):
 
 
 class Stage:
-    """The train stage in a process of its own, in the current directory, after `sabotage(*arguments)`.
+    """A stage, by default train, in a process of its own, in the current directory, after `sabotage(*arguments)`.
 
     `sabotage` is a function of a module. What the stage prints goes to files.
     """
 
-    def __init__(self, sabotage: Callable | None = None, *arguments):
-        SERVER.set_forkserver_preload(["torch", "torch._dynamo", "matplotlib.pyplot", "pytest"])
-        self._out, self._err = (Path(tempfile.mkstemp(dir=".", suffix=suffix)[1]) for suffix in (".out", ".err"))
-        self.process = SERVER.Process(target=_run_stage, args=(Path.cwd(), self._out, self._err, sabotage, arguments))
+    def __init__(self, sabotage: Callable | None = None, *arguments, module="train", argv=tuple(ARGUMENTS)):
+        SERVER.set_forkserver_preload(PRELOADED)
+        self._out, self._err = (Path(tempfile.mkstemp(suffix=suffix)[1]) for suffix in (".out", ".err"))
+        begin = (Path.cwd(), self._out, self._err, sabotage, arguments, module, list(argv))
+        self.process = SERVER.Process(target=_run_stage, args=begin)
         self.process.start()
 
     @property
@@ -146,7 +152,7 @@ class Stage:
         """Return what the stage has printed on stderr so far."""
         return self._err.read_text()
 
-    def end(self, timeout_s: float = 60) -> Ended:
+    def end(self, timeout_s: float = 180) -> Ended:
         """Wait for the end of the stage; kill it if it hangs."""
         self.process.join(timeout_s)
         if self.process.exitcode is None:
@@ -155,12 +161,22 @@ class Stage:
         return Ended(self.process.exitcode, self._out.read_text(), self.err)
 
 
-def run_stage(sabotage: Callable | None = None, *arguments) -> Ended:
+def run_stage(sabotage: Callable | None = None, *arguments, **stage) -> Ended:
     """Run a stage to its end."""
-    return Stage(sabotage, *arguments).end()
+    return Stage(sabotage, *arguments, **stage).end()
 
 
-def _run_stage(folder: Path, out: Path, err: Path, sabotage: Callable | None, arguments: tuple) -> None:
+def check_rerun(undisturbed: dict[str, bytes], *printed: str) -> None:
+    """Check that a run prints these words and ends with the results of an undisturbed one."""
+    ended = run_stage()
+    assert ended.code == 0, ended.err
+    assert [words for words in printed if words not in ended.out] == []
+    assert results() == undisturbed
+
+
+def _run_stage(
+    folder: Path, out: Path, err: Path, sabotage: Callable | None, arguments: tuple, module: str, argv: list[str]
+) -> None:
     os.chdir(folder)
     os.environ.pop("DVC_ROOT", None)
     for path, descriptor in ((out, 1), (err, 2)):
@@ -168,7 +184,7 @@ def _run_stage(folder: Path, out: Path, err: Path, sabotage: Callable | None, ar
     fingerprint.SOURCE = folder / "src"  # the copy's code counts, which tests change
     if sabotage is not None:
         sabotage(*arguments)
-    sys.exit(train_stage.main(ARGUMENTS))
+    sys.exit(importlib.import_module(module).main(argv))
 
 
 def at_step(step: int, action: Callable) -> None:
@@ -211,20 +227,54 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 def stop_after(step):
     """Run until the state of a step is saved, then kill -9; the last two states are left."""
-    assert run_stage(die_in_state, step + 1, "torch.save", 1, "before").code == -signal.SIGKILL
+    assert run_stage(in_state, step + 1, die_at, "torch.save", 1, "before").code == -signal.SIGKILL
 
 
-def die_in_state(step, name, call, when):
-    """A sabotage: kill -9 at the nth call of a function while the state of a step is saved."""
+def in_state(step: int, sabotage: Callable, *arguments) -> None:
+    """A sabotage: another one when the state of this step is saved."""
     save = checkpoints.save_state
 
     def armed(run, at, state):
         if at == step:
-            die_at(name, call, when)
+            sabotage(*arguments)
         save(run, at, state)
-        assert at != step, f"{name} was not called {call} times"
 
     checkpoints.save_state = armed
+
+
+def in_call(name: str, sabotage: Callable, *arguments) -> None:
+    """A sabotage: another one whenever this function of lm.train.checkpoints is called."""
+    function = getattr(checkpoints, name)
+    setattr(checkpoints, name, lambda *given: sabotage(*arguments) or function(*given))
+
+
+def in_a_child(sabotage: Callable, *arguments) -> None:
+    """A sabotage: another one, and the stage, in a child of this process, which does nothing but wait."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    sabotage(*arguments)
+
+
+def die_at_any(call):
+    """A sabotage: kill -9 before that call of the functions that make a file permanent."""
+    calls = itertools.count(1)
+
+    def dying(function):
+        def counted(*arguments):
+            if next(calls) == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments)
+
+        return counted
+
+    os.fsync, os.replace = dying(os.fsync), dying(os.replace)
+
+
+def limit_files(num_bytes):
+    """A sabotage: no file can have more bytes, which stands in for a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
 
 
 def die_at(name, call, when):
@@ -249,9 +299,3 @@ def write_half(save, value, file):
     save(value, whole)
     file.write(whole.getvalue()[: whole.tell() // 2])
     file.flush()
-
-
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)

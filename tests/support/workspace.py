@@ -21,6 +21,17 @@ MICRO_MODEL = {
 }  # fmt: skip
 
 
+SMALL = {
+    "data.source": "stories",
+    "sources.stories.fetch.num_documents": 300, "sources.stories.fetch.num_validation_documents": 30,
+    "tokenizers.bpe.vocab_size": 400, "models.micro": MICRO_MODEL, "model.name": "micro",
+    "train.seq_len": 32, "train.batch_tokens": 512, "train.micro_batch_tokens": 512, "train.max_tokens": 10240,
+    "train.warmup_steps": 2, "train.log_every_tokens": 1024, "train.eval_every_tokens": 5120, "train.eval_tokens": 512,
+    "train.dtype": "float32",
+    "eval.stride_fraction": 0.5, "eval.sample_tokens": 8, "eval.num_samples": 1,
+}  # fmt: skip
+
+
 def copy_repository(folder: Path) -> None:
     """Copy the files that git has or would take, as they are now."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
@@ -69,20 +80,7 @@ class Workspace:
 
     def make_small(self) -> None:
         """A few hundred stories, a vocabulary of 400, a model of a few thousand parameters, 20 steps."""
-        self.change(
-            **{
-                "data.source": "stories",
-                "sources.stories.fetch.num_documents": 300,
-                "sources.stories.fetch.num_validation_documents": 30,
-                "tokenizers.bpe.vocab_size": 400,
-                "models.micro": MICRO_MODEL,
-                "model.name": "micro",
-                "train.seq_len": 32, "train.batch_tokens": 512, "train.micro_batch_tokens": 512,
-                "train.max_tokens": 10240, "train.warmup_steps": 2, "train.log_every_tokens": 1024,
-                "train.eval_every_tokens": 5120, "train.eval_tokens": 512, "train.dtype": "float32",
-                "eval.stride_fraction": 0.5, "eval.sample_tokens": 8, "eval.num_samples": 1,
-            }
-        )  # fmt: skip
+        self.change(**SMALL)
 
     def write_own_text(self, num_files: int) -> None:
         """Write files 0.txt, 1.txt, … of three lines into data/local."""

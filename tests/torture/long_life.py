@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import itertools
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ import numpy as np
 import psutil
 from record import record
 
-from support.train_cases import Ended, Stage, at_step, clear, make_training, results, set_runtime
+from support.train_cases import Ended, Stage, at_step, clear, limit_files, make_training, results, set_runtime
 
 MAX_GROWTH_MIB = 4.0  # of a least-squares line through the second half of a run, in 10,000 steps
 WARM_UP = 0.5  # share of the samples in which allocators and caches fill up
@@ -41,7 +40,7 @@ def disturb(full_disk_at: int) -> None:
     """A sabotage: the clock jumps by days, back and forth; from a step on no file can have more than 16 kB."""
     clock, calls = time.time, itertools.count()
     time.time = lambda: clock() + (-1) ** next(calls) * 86_400 * 3
-    at_step(full_disk_at, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY)))
+    at_step(full_disk_at, lambda: limit_files(16_384))
 
 
 def watch(stage: Stage) -> tuple[Ended, np.ndarray]:

@@ -21,22 +21,16 @@ import yaml
 
 from support import ROOT
 from support.stages import change_params, stage_folder
-from support.workspace import MICRO_MODEL
+from support.workspace import SMALL
 
 Tree = dict[str, bytes | None]  # the files of a folder; None: a folder
 
-SMALL = {
-    "data.source": "stories",
-    "sources.stories.fetch.num_documents": 60,
-    "sources.stories.fetch.num_validation_documents": 20,
-    "tokenizers.bpe.vocab_size": 300,
-    "tokenizer.name": "bpe",
-    "models.micro": MICRO_MODEL,
-    "model.name": "micro",
-    "train.seq_len": 32, "train.batch_tokens": 256, "train.micro_batch_tokens": 256, "train.max_tokens": 768,
-    "train.warmup_steps": 1, "train.log_every_tokens": 256, "train.eval_every_tokens": 512, "train.eval_tokens": 256,
-    "train.dtype": "float32",
-    "eval.stride_fraction": 1.0, "eval.sample_tokens": 4, "eval.num_samples": 1,
+TINY = SMALL | {
+    "sources.stories.fetch.num_documents": 60, "sources.stories.fetch.num_validation_documents": 20,
+    "tokenizers.bpe.vocab_size": 300, "tokenizer.name": "bpe",
+    "train.batch_tokens": 256, "train.micro_batch_tokens": 256, "train.max_tokens": 768, "train.warmup_steps": 1,
+    "train.log_every_tokens": 256, "train.eval_every_tokens": 512, "train.eval_tokens": 256,
+    "eval.stride_fraction": 1.0, "eval.sample_tokens": 4,
 }  # fmt: skip
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 KEPT = (".runs", ".parts")
@@ -176,10 +170,10 @@ def make_cases(stages: Collection[str]) -> list[Case]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = stage_folder(Path(temporary).resolve() / "pipeline")
         change_params(folder, {"train.checkpoint_every_s": 0, "train.keep_states": 1}, "runtime.yaml")
-        change_params(folder, SMALL | {"sources.stories.fetch.num_documents": 50, "train.seed": 2})
+        change_params(folder, TINY | {"sources.stories.fetch.num_documents": 50, "train.seed": 2})
         for stage in stages:
             assert run(main_of(stage), folder).code == 0
-        change_params(folder, SMALL | {"train.seed": 1})
+        change_params(folder, TINY | {"train.seed": 1})
         for stage in stages:
             outputs = outputs_of(stage)
             wanted = [*inputs_of(stage), *outputs]

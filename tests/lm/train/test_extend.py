@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.train_cases import clear, flip_a_bit, make_training, results, run_stage
+from support.damage import flip
+from support.train_cases import clear, make_training, results, run_stage
 
 SHORT, LONG = 512 * 8, 512 * 14
 
@@ -51,7 +52,7 @@ def test_a_damaged_state_is_not_extended(workspace):
     clear()
     run(workspace, SHORT)
     (state,) = workspace.folder.glob(".runs/*/stable-*.pt")
-    flip_a_bit(state)
+    flip(state)
     ended = run(workspace, LONG)
     assert "not extended from there" in ended.err and "resumed" not in ended.out
     assert results() == expected
