@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     plots.save_png(plots.training_figure(train, validation, floor), folder / "training.png")
 
     # Evaluation: how much context helps, and how much of the loss is explained by contamination.
-    by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by position in the window"
+    by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by length of the context"
     plots.save_png(plots.figure_of(by_position, size=(7.5, 3.6), title=title), folder / "loss_by_position.png")
     table = pq.read_table(args.evaluation / "document_losses.parquet")
     documents = {name: table[name].to_numpy() for name in ("leaked_fraction", "nats", "utf8_bytes")}

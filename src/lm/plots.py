@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter, PercentFormatter
 
@@ -21,12 +22,15 @@ from lm.core.files import atomic_write
 # The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
 STYLE: dict[Any, Any] = {
-    "figure.dpi": 110, "font.size": 10, "lines.linewidth": 1.8, "hatch.linewidth": 0.6,
+    "figure.dpi": 160, "font.size": 10, "lines.linewidth": 1.8, "hatch.linewidth": 0.6,
     "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E3E3E3", "grid.linewidth": 0.7,
     "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold",
 }  # fmt: skip
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
+NOTE = """Why the curves differ: the validation documents are not in the training text,
+and with train.sampled_vocab_size the training loss is an estimate from a sample
+of the vocabulary. Thin: mean between two log lines. Thick: smoothed."""
 NOT_NUMBERS = ("state_digest",)
 
 
@@ -104,7 +108,11 @@ def training_figure(train: dict, validation: dict, floor: float | None) -> Figur
         lambda axes: draw_learning_rate(axes, train),
         lambda axes: draw_gradient_norm(axes, train),
     )
-    return figure_of(*panels, size=(7.5, 7.5), heights=(3, 1, 1), title="Loss while training")
+    figure = figure_of(*panels, size=(7.5, 7.5), heights=(3, 1, 1), title="Loss during training")
+    if train and validation:
+        place = {"transform": figure.axes[0].transAxes, "ha": "right", "va": "top"}
+        figure.axes[0].text(0.99, 0.98, NOTE, color=GREY, fontsize=9, **place)
+    return figure
 
 
 def draw_losses(axes: Axes, train: dict, validation: dict, floor: float | None = None) -> None:
@@ -150,7 +158,7 @@ def draw_gradient_norm(axes: Axes, train: dict) -> None:
     if train:
         _draw_smoothed(axes, train["tokens"], train["grad_norm"], GREY)
     scale_log(axes)
-    axes.set(xlabel="tokens seen", ylabel="gradient norm")
+    axes.set(xlabel="tokens seen", ylabel="gradient norm\n(log scale)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
@@ -182,12 +190,20 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
     bits_per_byte = nats / math.log(2) / utf8_bytes
     areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
-    axes.scatter(leaked, bits_per_byte, areas, BLUE, alpha=0.45, edgecolors=BLUE, linewidths=0.8)
+    is_clean = np.ones(len(leaked), bool) if clean_below is None else leaked < clean_below
+    looks = {"clean": (is_clean, BLUE, "o"), "not clean": (~is_clean, ORANGE, "s")}
+    for name, (group, color, marker) in looks.items():
+        if group.any():
+            mean = nats[group].sum() / math.log(2) / utf8_bytes[group].sum()
+            label = f"{name}: {group.sum()} documents, {mean:.3f} bits per byte"
+            style = {"alpha": 0.45, "edgecolors": color, "linewidths": 0.8, "label": label}
+            axes.scatter(leaked[group], bits_per_byte[group], areas[group], color, marker, **style)
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
-        style = {"ha": "right", "va": "top", "color": GREY, "fontweight": "bold", "fontsize": 9}
-        axes.annotate("clean", (clean_below, 1), (-5, -4), ("data", "axes fraction"), "offset points", **style)
+        legend = axes.legend(loc="lower left", fontsize=9)
+        for handle in legend.legend_handles:
+            cast(PathCollection, handle).set_sizes([40])
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set(xlabel="tokens in 13-grams that are also in the training text", ylabel="bits per byte")
+    axes.set(xlabel="leaked fraction: tokens in 13-grams that are also in the training text", ylabel="bits per byte")
     end = max(0.05, leaked.max(), clean_below or 0)
     axes.set(xlim=(-0.04 * end, 1.06 * end), ylim=(0, 1.12 * bits_per_byte.max()))

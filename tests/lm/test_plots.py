@@ -93,6 +93,12 @@ def test_contamination_fills_the_axis():
     assert figure_of(draw, size=(4, 3)).axes[0].get_xlim()[1] < 0.35
 
 
+def test_the_legend_of_the_documents_has_the_loss_of_both_groups():
+    legend = figure_of(PANELS["documents"], size=(4, 3)).axes[0].get_legend()
+    words = ["clean: 1 documents, 1.443 bits per byte", "not clean: 1 documents, 0.902 bits per byte"]
+    assert [text.get_text() for text in legend.get_texts()] == words
+
+
 def test_only_columns_of_numbers_are_read_and_a_csv_without_rows_has_none(tmp_path):
     (tmp_path / "empty.csv").write_text("tokens,train_loss\n")
     (tmp_path / "full.csv").write_text("tokens,train_loss,state_digest\n1,2.5,0e9999999999\n3,4,aa\n")
