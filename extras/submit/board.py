@@ -49,7 +49,6 @@ class Experiment:
     heard: int = 0  # seconds since the epoch
 
     def shown_state(self, lost_after_s: float) -> str:
-        """Return the state, or `lost` if the worker of a running experiment was not heard for that time."""
         lost = self.record.state == "running" and time.time() - self.heard > lost_after_s
         return "lost" if lost else self.record.state
 
@@ -58,7 +57,6 @@ class Board:
     """The refs of a Git remote, read and written through a temporary repository, so that the user's stays as it is."""
 
     def __init__(self, folder: Path, url: str):
-        """Use a temporary bare repository and the URL of the Git remote."""
         self.folder, self.url = folder, url
 
     def git(self, *arguments: str, check: bool = True, text: str | None = None) -> str:
@@ -137,9 +135,9 @@ def run(*command: str, folder: Path | str = ".", check: bool = True, text: str |
 
 
 @contextlib.contextmanager
-def open_board(remote: str, repository: Path) -> Iterator[Board]:
-    """Open the board of a repository's Git remote, which needs no objects that the repository has."""
-    url = run("git", "remote", "get-url", remote, folder=repository).strip()
+def open_board(repository: Path) -> Iterator[Board]:
+    """Open the board of a repository's Git remote `origin`, which needs no objects that the repository has."""
+    url = run("git", "remote", "get-url", "origin", folder=repository).strip()
     if (repository / url).exists():
         url = str((repository / url).resolve())  # a relative path, as seen from the temporary repository
     objects = Path(run("git", "rev-parse", "--git-path", "objects", folder=repository).strip())

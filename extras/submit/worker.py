@@ -1,7 +1,7 @@
 """Run experiments of the board on this machine, one after the other, each in a clone of its own."""
 
+import argparse
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import psutil
+from dvc.repo import Repo
 
 from extras.submit.board import ENDED, QUEUED, Board, Experiment, Record, run
-from extras.submit.states import SavedStates
 from lm.core.errors import EnvironmentFailure
 
 FOLDER = Path(".submit")
@@ -24,21 +24,54 @@ PUSHES = 3  # attempts to push a result
 POLL_S, END_S = 1.0, 60.0  # between two looks at the process; for a process group to save its state and end
 
 
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Seconds between two heartbeats, between two copies of the training states, and until a worker counts as lost."""
+class SavedStates:
+    """A copy of an experiment's `.runs` in the folder submit/ of the default DVC remote."""
 
-    heartbeat_s: float
-    save_every_s: float
-    lost_after_s: float
+    def __init__(self, repository: Path, name: str):
+        """Use the remote of a repository. A run finds its states by fingerprint, so one name may serve several runs."""
+        with Repo(str(repository)) as repo:
+            remote = repo.cloud.get_remote()
+        self.fs, self.root = remote.fs, remote.fs.join(remote.path, "submit", name)
+        self._sent: dict[str, tuple[int, int]] = {}  # file → time of change in ns, bytes
+
+    def save(self, runs: Path) -> None:
+        """Copy new files to the remote, a state before its record, and delete there what is gone here."""
+        files = sorted((p for p in runs.rglob("[!.]*") if p.is_file()), key=lambda p: (p.suffix == ".json", p))
+        present = {}
+        for path in files:
+            with contextlib.suppress(FileNotFoundError):  # training deletes old states meanwhile
+                name, stat = path.relative_to(runs).as_posix(), path.stat()
+                present[name] = stat.st_mtime_ns, stat.st_size
+                if present[name] != self._sent.get(name):
+                    self.fs.makedirs(self.fs.parent(self._there(name)), exist_ok=True)
+                    self.fs.put_file(str(path), self._there(name))
+        for name in self._sent.keys() - present.keys():
+            self.fs.remove(self._there(name))
+        self._sent = present
+
+    def restore(self, runs: Path) -> None:
+        """Copy what the remote has into `runs`, in which training finds it."""
+        for there in self.fs.find(self.root) if self.fs.exists(self.root) else []:
+            path = runs.joinpath(*self.fs.relparts(there, self.root))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.fs.get_file(there, str(path))
+            name, stat = path.relative_to(runs).as_posix(), path.stat()
+            self._sent[name] = stat.st_mtime_ns, stat.st_size
+
+    def delete(self) -> None:
+        if self.fs.exists(self.root):
+            self.fs.remove(list(self.fs.find(self.root)))
+
+    def _there(self, name: str) -> str:
+        return self.fs.join(self.root, *name.split("/"))
 
 
 class Job:
     """An experiment that this worker has claimed, and its folder in .submit."""
 
-    def __init__(self, board: Board, experiment: Experiment, timing: Timing, stop: threading.Event):
-        """Name the folder of an experiment and find its saved states."""
-        self.board, self.experiment, self.timing, self.stop = board, experiment, timing, stop
+    def __init__(self, board: Board, experiment: Experiment, args: argparse.Namespace, stop: threading.Event):
+        """Name the folder of an experiment and find its saved states; `args` has the seconds of `heartbeat`, …"""
+        self.board, self.experiment, self.args, self.stop = board, experiment, args, stop
         self.repository = Path.cwd()
         self.folder = self.repository / FOLDER / f"{experiment.name}.{os.getpid()}"
         self.clone, self.log = self.folder / "clone", self.folder / "log"
@@ -53,10 +86,12 @@ class Job:
             ended = self.supervise("dvc", "exp", "run", "--pull", "-n", name)
             for _ in range(PUSHES if not ended else 0):
                 ended = self.supervise("dvc", "exp", "push", "--force", "origin", name)
-                if ended != "failed" or self.stop.wait(self.timing.heartbeat_s):
+                if ended != "failed" or self.stop.wait(self.args.heartbeat):
                     break
         except EnvironmentFailure as error:
-            self._append(f"error: {error}\n")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self.log, "a", encoding="utf-8") as log:
+                log.write(f"error: {error}\n")
             ended = "failed"
         # A failed experiment keeps its states: queued again under its name, it resumes from them.
         if ended in ("stopped", "failed"):
@@ -101,7 +136,7 @@ class Job:
                 end_group(child)
                 return "stopped"
             if now >= beat:
-                beat = now + self.timing.heartbeat_s
+                beat = now + self.args.heartbeat
                 try:
                     is_ours = self._write("running")
                 except EnvironmentFailure as error:  # the next heartbeat may arrive
@@ -111,7 +146,7 @@ class Job:
                         end_group(child)
                         return "taken"
             if now >= save:
-                save = now + self.timing.save_every_s
+                save = now + self.args.save_every
                 self.save_states()
         return "failed" if child.returncode else ""
 
@@ -129,7 +164,7 @@ class Job:
                 return self._write(state)
             except EnvironmentFailure as error:
                 warn(error)
-                if self.stop.wait(self.timing.heartbeat_s):
+                if self.stop.wait(self.args.heartbeat):
                     return False
 
     def _write(self, state: str) -> bool:
@@ -143,19 +178,12 @@ class Job:
         self.experiment = written or self.experiment
         return written is not None
 
-    def _append(self, text: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.log, "a", encoding="utf-8") as log:
-            log.write(text)
-
     def _end_of_log(self) -> str:
-        if not self.log.exists():
-            return ""
-        return self.log.read_bytes()[-SHOWN_LOG_BYTES:].decode("utf-8", errors="replace")
+        end = self.log.read_bytes()[-SHOWN_LOG_BYTES:] if self.log.exists() else b""
+        return end.decode("utf-8", errors="replace")
 
 
 def warn(problem: object) -> None:
-    """Print a warning into the log of the worker."""
     print(f"warning: {problem}", file=sys.stderr, flush=True)
 
 
@@ -187,8 +215,8 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def work(board: Board, timing: Timing, wait: bool) -> None:
-    """Run experiments until none is free, or with `wait` until all have ended; SIGTERM and SIGINT stop the worker."""
+def work(board: Board, args: argparse.Namespace) -> None:
+    """Run experiments until none is free, or with --wait until all have ended; SIGTERM and SIGINT stop the worker."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     remove_leftovers(FOLDER)
     stop = threading.Event()
@@ -198,16 +226,16 @@ def work(board: Board, timing: Timing, wait: bool) -> None:
     board.experiments()  # raises now if the remote is wrong
     while not stop.is_set():
         try:
-            experiment = board.claim_next(worker, timing.lost_after_s)
-            others = wait and any(found.record.state not in ENDED for found in board.experiments().values())
+            experiment = board.claim_next(worker, args.lost_after)
+            others = args.wait and any(found.record.state not in ENDED for found in board.experiments().values())
         except EnvironmentFailure as error:
             warn(error)
-            stop.wait(timing.heartbeat_s)
+            stop.wait(args.heartbeat)
             continue
         if experiment:
             print(f"{worker}: {experiment.name}", flush=True)
-            Job(board, experiment, timing, stop).run()
+            Job(board, experiment, args, stop).run()
         elif others:
-            stop.wait(timing.heartbeat_s)
+            stop.wait(args.heartbeat)
         else:
             break

@@ -82,7 +82,6 @@ class RankJob:
         tokenize_rank(self, self.ranks[rank])
 
     def path(self, rank: Rank) -> Path:
-        """Return the path of a rank's token file; its sidecar is beside it."""
         return self.folder / f"rank-{rank.number:05d}.bin"
 
     def unfinished(self) -> list[Rank]:

@@ -1,4 +1,4 @@
-"""Tokenize a split in ranks under datatrove (local, Slurm or Ray) into one token file.
+"""Tokenize a split in ranks under datatrove (local or Slurm) into one token file.
 
     python src tokenize_cluster train --ranks 64 --workers 8
     python src tokenize_cluster train --ranks 64 --executor slurm --option time=1:00:00 --option partition=cpu
@@ -6,7 +6,7 @@
 Replaces the stages tokenize_train and tokenize_val; the ids are the same, byte for byte. The same command again
 runs only the ranks that are missing or whose text, tokenizer or code changed, and joins them when all are finished;
 under Slurm that is the second call. Then `dvc commit -f tokenize_train` records the result, and `dvc repro`
-continues from there. --folder, --raw, --selection and the code must be on a disk that all machines can read.
+continues from there. The repository must be on a disk that all machines can read.
 Needs `pip install -r requirements/cluster.txt`.
 """
 
@@ -26,33 +26,25 @@ from lm.core.params import read_section
 from lm.text.slices import AnySlice, MixedSlice, Slice, refuse_overlap
 from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
+from tools.common.paths import PARAMS, PRESETS, RAW, SELECTION, TOKENIZER, TRAIN, VALIDATION
 
-PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
-CODE = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-STAGES = {"train": "tokenize_train", "validation": "tokenize_val"}
+RUNTIME = "runtime.yaml"
+STAGES, OUTPUTS = {"train": "tokenize_train", "validation": "tokenize_val"}, {"train": TRAIN, "validation": VALIDATION}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; exit with status 2 if one is wrong."""
     parser = tool_parser("tokenize_cluster", __doc__)
     add = parser.add_argument
     add("split", choices=tuple(STAGES), help="which slice of the selected source")
     add("--ranks", type=int, required=True, help="number of ranks; more than one per parquet file is useless")
-    add("--workers", type=int, help="ranks at a time (local: one per core; else no limit)")
-    add("--executor", choices=("local", "slurm", "ray"), default="local", help="datatrove's executor (local)")
+    add("--workers", type=int, help="ranks at a time (local: one per core; slurm: no limit)")
+    add("--executor", choices=("local", "slurm"), default="local", help="datatrove's executor (local)")
     add("--option", action="append", default=[], metavar="NAME=VALUE",
         help="for datatrove's executor: time=1:00:00, mem_per_cpu_gb=4, sbatch_args.account=mine, …")  # fmt: skip
-    add("--raw", type=Path, default="data/raw", help="folder of the text (data/raw)")
-    add("--selection", type=Path, default="data/selection", help="documents to leave out (data/selection)")
-    add("--tokenizer", type=Path, default="data/tokenizer", help="folder of the tokenizer (data/tokenizer)")
-    add("--folder", type=Path, help="folder for the ranks' files and logs (ranks/SPLIT)")
-    add("--out", type=Path, help="token file to write (data/processed_datasets/SPLIT.bin)")
     args = parser.parse_args(argv)
     for name in ("ranks", "workers"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ParamsError(f"--{name} is {value}, needed: at least 1")
-    args.folder = args.folder or Path("ranks", args.split)
-    args.out = args.out or Path("data/processed_datasets", f"{args.split}.bin")
     return args
 
 
@@ -81,50 +73,36 @@ def read_options(pairs: list[str]) -> dict:
     return options
 
 
-def executor_class(kind: str) -> type:
-    """Return datatrove's executor class."""
-    stages = f"{STAGES['train']} and {STAGES['validation']}"
-    with explain_missing("datatrove", f"run `pip install -r requirements/cluster.txt` ({stages} work without it)"):
-        if kind == "ray":
-            importlib.import_module("ray")  # the executor would notice a missing ray only in run()
-        executor = importlib.import_module(f"datatrove.executor.{kind}")
-    return getattr(executor, f"{kind.title()}PipelineExecutor")
-
-
 def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
-    """Return the executor that runs every rank of a job; raise ParamsError for an unknown or missing option."""
-    num_ranks = len(job.ranks)
+    """Return datatrove's executor that runs every rank of a job; raise ParamsError for an unknown or missing option."""
     if kind == "local":
-        options = {"workers": min(workers or os.cpu_count() or 1, num_ranks), **options}
-    elif workers is not None:
-        options = {"workers": workers, **options}
-    if kind == "slurm":  # the job's shell knows neither this Python nor this code
-        python = shlex.quote(str(Path(sys.executable).parent))
-        paths = f"PATH={python}:$PATH PYTHONPATH={shlex.quote(CODE)}:$PYTHONPATH"
-        options = {"env_command": f"export {paths}", "job_name": "tokenize", **options}
-    if kind == "ray":
-        paths = os.pathsep.join([CODE, *filter(None, [os.environ.get("PYTHONPATH")])])
-        options = {"ray_remote_kwargs": {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}}, **options}
+        options = {"workers": min(workers or os.cpu_count() or 1, len(job.ranks)), **options}
+    else:  # the job's shell knows neither this Python nor this code
+        python, code = Path(sys.executable).parent, f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        paths = f"PATH={shlex.quote(str(python))}:$PATH PYTHONPATH={shlex.quote(code)}:$PYTHONPATH"
+        limit = {} if workers is None else {"workers": workers}
+        options = {"env_command": f"export {paths}", "job_name": "tokenize", **limit, **options}
+    with explain_missing("datatrove", "run `pip install -r requirements/cluster.txt` (the stages work without it)"):
+        module = importlib.import_module(f"datatrove.executor.{kind}")
+    executor = getattr(module, f"{kind.title()}PipelineExecutor")
     # datatrove knows a finished rank only by its number, so it skips nothing and gets a new folder for its logs.
     logs = str(job.folder / "logs" / time.strftime("%Y%m%d-%H%M%S"))
-    executor = executor_class(kind)
     try:
-        return executor(pipeline=[job], tasks=num_ranks, logging_dir=logs, skip_completed=False, **options)
+        return executor(pipeline=[job], tasks=len(job.ranks), logging_dir=logs, skip_completed=False, **options)
     except TypeError as error:
         raise ParamsError(f"--executor {kind}: {error}; give what is missing as --option NAME=VALUE") from None
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Tokenize a split in ranks and join them when all are finished."""
     args = parse(argv)
     text_slice, chunk_chars = read_slice(args.split), read_section(RUNTIME, "tokenize.chunk_chars", int)
     if chunk_chars < 1:
         raise ParamsError(f"{RUNTIME}: tokenize.chunk_chars is {chunk_chars}, needed: at least 1")
-    with output_lock(args.out):
+    folder, out = Path("ranks", args.split), OUTPUTS[args.split]
+    with output_lock(out):
         # Divide the files among the ranks and run those that are not finished.
-        inputs = args.raw, args.selection, args.tokenizer
-        job = plan_ranks(*inputs, text_slice, args.folder, chunk_chars, args.ranks)
+        job = plan_ranks(RAW, SELECTION, TOKENIZER, text_slice, folder, chunk_chars, args.ranks)
         unfinished = job.unfinished()
         print(f"{len(unfinished)} of {len(job.ranks)} ranks to tokenize", flush=True)
         if unfinished:
@@ -135,8 +113,8 @@ def main(argv: list[str]) -> None:
             print(f"{num_left} ranks are submitted; when they have finished, the same command joins them")
             return
         if num_left:
-            failed = f"{num_left} of {len(job.ranks)} ranks failed, see {args.folder}/logs"
+            failed = f"{num_left} of {len(job.ranks)} ranks failed, see {folder}/logs"
             raise EnvironmentFailure(f"{failed}; the same command again runs only those")
         # Join the ranks' files.
-        meta = join_ranks(job, args.out)
-    print(f"{args.out}: {meta['tokens']:,} tokens; `dvc commit -f {STAGES[args.split]}` records it")
+        meta = join_ranks(job, out)
+    print(f"{out}: {meta['tokens']:,} tokens; `dvc commit -f {STAGES[args.split]}` records it")

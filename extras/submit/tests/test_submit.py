@@ -2,11 +2,12 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from extras.submit import hosts, worker
 from extras.submit import submit as cli
+from extras.submit import worker
 from extras.submit.board import Board, Record, open_board, run
 from lm.core.errors import EnvironmentFailure, ParamsError
 
@@ -20,7 +21,7 @@ def board(tmp_path):
     run("git", "init", "-q", "-b", "main", str(home))
     run("git", "init", "-q", "--bare", str(remote))
     run("git", "remote", "add", "origin", str(remote), folder=home)
-    with open_board("origin", home) as board:
+    with open_board(home) as board:
         tree = board.git("mktree", text="").strip()
         board.send({name: board.git("commit-tree", tree, "-m", name).strip() for name in "ab"})
         yield board
@@ -29,7 +30,7 @@ def board(tmp_path):
 @pytest.fixture
 def other(board, tmp_path):
     """Return the same board as another machine sees it."""
-    with open_board("origin", tmp_path / "home") as other:
+    with open_board(tmp_path / "home") as other:
         yield other
 
 
@@ -37,15 +38,7 @@ def claim(board: Board, worker: str):
     return board.claim_next(worker, LOST_AFTER_S)
 
 
-@pytest.mark.slow
-def test_workers_claim_experiments_in_turn(board, other):
-    assert [claim(board, "one").name, claim(other, "two").name, claim(board, "one")] == ["a", "b", None]
-    assert {name: found.record for name, found in other.experiments().items()} == {
-        "a": Record("running", "one"), "b": Record("running", "two")
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("message", ["no JSON", "[1, 2, 3]", '["sleeping", "one"]', '"queued"', "{}", "null"])
+@pytest.mark.parametrize("message", ["no JSON", '["sleeping", "one"]', "{}"])
 def test_a_malformed_state_is_skipped_and_named(board, other, capsys, message):
     tree = board.git("mktree", text="").strip()
     rev = board.git("commit-tree", tree, "-m", message).strip()
@@ -82,22 +75,6 @@ def test_a_heartbeat_carries_the_log_and_a_released_experiment_is_queued_again(b
     assert other.experiments()["a"].record.state == "queued"
 
 
-@pytest.mark.slow
-def test_a_worker_of_a_cancelled_experiment_may_not_write_any_more(board, other):
-    running = claim(board, "one")
-    assert other.write(other.experiments()["a"], Record("cancelled"))
-    assert board.write(running, running.record) is None
-    assert not board.release(running)
-
-
-@pytest.mark.slow
-def test_an_ended_experiment_gives_way_to_a_new_one_of_its_name(board):
-    board.write(board.experiments()["a"], Record("failed", "one"))
-    board.send({"a": board.experiments()["b"].stash_rev})
-    assert board.experiments()["a"].record.state == "queued"
-    assert board.experiments()["a"].stash_rev == board.experiments()["b"].stash_rev
-
-
 def test_a_remote_that_does_not_answer_is_no_lost_claim(board, tmp_path):
     running = claim(board, "one")
     (tmp_path / "remote.git").rename(tmp_path / "away.git")
@@ -124,7 +101,7 @@ def job(board, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "home")
     monkeypatch.setattr(worker, "SavedStates", NoStates)
     monkeypatch.setattr(worker, "POLL_S", 0.05)
-    job = worker.Job(board, claim(board, "one"), worker.Timing(0.2, 60, LOST_AFTER_S), threading.Event())
+    job = worker.Job(board, claim(board, "one"), SimpleNamespace(heartbeat=0.2, save_every=60), threading.Event())
     job.clone.mkdir(parents=True)
     job.command = ("sleep", "0.5")
     supervise = job.supervise
@@ -153,8 +130,6 @@ def test_a_git_remote_that_is_silent_for_a_while_delays_the_end(job, other, tmp_
 def test_saved_states_go_to_another_machine(tmp_path):
     from dvc.repo import Repo
 
-    from extras.submit.states import SavedStates
-
     home = tmp_path / "home"
     run("git", "init", "-q", str(home))
     Repo.init(str(home)).close()
@@ -163,17 +138,17 @@ def test_saved_states_go_to_another_machine(tmp_path):
     (here / "f1").mkdir(parents=True)
     for name in ("state-1.pt", "state-1.json", ".lock"):
         (here / "f1" / name).write_text(name)
-    states = SavedStates(home, "a-1")
+    states = worker.SavedStates(home, "a-1")
     states.save(here)
     (here / "f1/state-1.json").unlink()
     (here / "f1/state-2.json").write_text("two")
     states.save(here)
-    SavedStates(home, "a-1").restore(there)
+    worker.SavedStates(home, "a-1").restore(there)
     assert {path.name: path.read_text() for path in (there / "f1").iterdir()} == {
         "state-1.pt": "state-1.pt", "state-2.json": "two"
     }  # fmt: skip
     states.delete()
-    SavedStates(home, "a-1").restore(tmp_path / "nothing")
+    worker.SavedStates(home, "a-1").restore(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
@@ -181,7 +156,7 @@ def test_saved_states_go_to_another_machine(tmp_path):
     ("arguments", "problem"),
     [
         (["to", "gpu1"], "the target is 'gpu1', needed: HOST:FOLDER"),
-        (["to", "-oProxyCommand=x:lm"], "needed: HOST:FOLDER"),
+        (["to", "--", "-oProxyCommand=x:lm"], "needed: HOST:FOLDER"),
         (["to", "gpu1:lm", "-j", "0"], "--jobs is 0, needed: at least 1"),
         (["to", "gpu1:lm", "--heartbeat", "60", "--lost-after", "90"], "at least two heartbeats"),
         (["to", "gpu1:lm", "--option", "gpus"], "--option is 'gpus', needed: NAME=VALUE"),
@@ -189,17 +164,15 @@ def test_saved_states_go_to_another_machine(tmp_path):
 )
 def test_wrong_arguments_are_refused(arguments, problem):
     with pytest.raises(ParamsError, match=problem):
-        args = cli.parse([arguments[0], "--", *arguments[1:]] if arguments[1].startswith("-o") else arguments)
-        cli.read_options(args.option)
-        [hosts.read_target(text) for text in args.targets]
+        cli.parse(arguments)
 
 
 def test_a_worker_starts_through_ssh_or_as_a_job(monkeypatch):
     commands = []
-    monkeypatch.setattr(hosts, "run", lambda *command: commands.append(command) or "7\n")
+    monkeypatch.setattr(cli, "run", lambda *command: commands.append(command) or "7\n")
     work = ["python", "src", "submit", "work"]
-    assert hosts.start_worker(hosts.Target("gpu1", "my lm"), work, {}) == "process 7"
-    assert hosts.start_worker(hosts.Target("slurm", "/lm"), work, {"time": "1:00:00"}) == "job 7"
+    assert cli.start_worker("gpu1", "my lm", work, []) == "process 7"
+    assert cli.start_worker("slurm", "/lm", work, ["time=1:00:00"]) == "job 7"
     ssh, _, sbatch = commands
     assert ssh[:2] == ("ssh", "gpu1") and ssh[2].startswith("cd 'my lm' && ")
     assert "--time=1:00:00" in sbatch and sbatch[-1] == "--wrap=exec python src submit work"
