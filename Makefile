@@ -54,8 +54,8 @@ bench: .venv/bench/ready ## Make every stale result of benchmarks/ again: hours 
 	dvc repro benchmarks/dvc.yaml
 	$(MAKE) figures
 
-clean: ## Delete the training states of all runs (.runs) and the parts of mixtures (.parts)
-	rm -rf .runs .parts
+clean: ## Delete the training checkpoints of all runs (.runs) and the sources of mixtures (.sources)
+	rm -rf .runs .sources
 
 # Environments.
 

@@ -23,9 +23,9 @@ from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, command
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, sha256_file, write_json
-from lm.text.documents import Dropped, iter_texts, parts_of, read_manifest
+from lm.text.documents import Dropped, iter_texts, read_manifest, sources_of
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
-from lm.text.selection import DETAILS, add_up, describe_selection, read_dropped
+from lm.text.selection import DETAILS, describe_selection, read_dropped, sum_by_rule
 from lm.text.slices import slice_from
 from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.quality import describe_quality
@@ -90,21 +90,22 @@ def describe_tokens(tokens: TokenFile) -> dict:
 
 
 def describe_rows(manifest: dict) -> dict:
-    """Return the rows that fetch dropped in each split, of each part if it is a mixture, and replaced characters."""
-    parts = parts_of(manifest)
+    """Return the rows that fetch dropped in each split, of each source if it is a mixture, and replaced characters."""
+    sources = sources_of(manifest)
     dropped = {
-        name: {split: entry["dropped_rows"] for split, entry in part["splits"].items()} for name, part in parts.items()
+        name: {split: entry["dropped_rows"] for split, entry in source["splits"].items()}
+        for name, source in sources.items()
     }
-    replaced = sum(part.get("replaced_characters", 0) for part in parts.values())
+    replaced = sum(source.get("replaced_characters", 0) for source in sources.values())
     return {
-        "dropped_rows": dropped if "parts" in manifest else dropped[manifest["source"]],
+        "dropped_rows": dropped if "sources" in manifest else dropped[manifest["source"]],
         "replaced_characters": replaced,
     }
 
 
 def describe_dropped(details: dict) -> dict:
     """Return the name of the selection, and how many documents and characters of data/raw each rule dropped."""
-    return {"name": details["selection"], "dropped": add_up(details["documents"])}
+    return {"name": details["selection"], "dropped": sum_by_rule(details["documents"])}
 
 
 def open_current(path: Path, raw: Path, selection: Path) -> TokenFile:

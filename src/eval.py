@@ -25,7 +25,13 @@ from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
-from lm.evaluate.documents import loss_by_position, make_details, mark_selection, part_of_documents, sum_by_document
+from lm.evaluate.documents import (
+    loss_by_position,
+    make_details,
+    mark_model_selection,
+    source_of_documents,
+    sum_by_document,
+)
 from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
 from lm.model.device import keep_freed_memory, pick_device
 from lm.model.gemma3 import Gemma3Model
@@ -49,13 +55,13 @@ def read_params() -> EvalParams:
 def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return each validation document's UTF-8 bytes (D,), and columns (D,) that are known before it is scored.
 
-    `leaked_fraction` is the fraction of its tokens that is in the training text too; `part` see `part_of_documents`.
+    `leaked_fraction` is the fraction of its tokens that is in the training text too; `source` see `source_of_documents`.
     """
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
     known = {"leaked_fraction": table["leaked_fraction"].to_numpy()}
-    return table["utf8_bytes"].to_numpy(), known | part_of_documents(validation)
+    return table["utf8_bytes"].to_numpy(), known | source_of_documents(validation)
 
 
 def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenizer: Tokenizer) -> None:
@@ -155,14 +161,14 @@ def main(argv: list[str]) -> None:
     stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner()
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
-        # Score every token in overlapping windows, which give it more context, and in windows side by side: those fill
+        # Score every token in overlapping windows, which give it more context, and in non-overlapping windows: those fill
         # every position equally, and are what others report.
         scored = score(model, validation, seq_len, [stride, seq_len], cores)
-        (losses, _), (losses_side_by_side, positions) = scored
-        by_position = loss_by_position(losses_side_by_side, positions)
+        (losses, _), (losses_non_overlapping, positions) = scored
+        by_position = loss_by_position(losses_non_overlapping, positions)
 
         # Sum the losses by document.
-        selected = mark_selection(validation, record["eval_tokens"], seq_len)
+        selected = mark_model_selection(validation, record["eval_tokens"], seq_len)
         token_bytes, spans = tokenizer.bytes_of(validation.ids), validation.spans
         documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
 
@@ -174,7 +180,7 @@ def main(argv: list[str]) -> None:
         # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
-        details |= make_details(documents, losses_side_by_side, validation.meta["surprisal_bits"])
+        details |= make_details(documents, losses_non_overlapping, validation.meta["surprisal_bits"])
         details |= {"samples": summarize_samples(measures)}
 
         # Write everything.

@@ -1,8 +1,8 @@
-"""Stage fetch: a source of text, or each part of a mixture → data/raw (parquet files and manifest.json).
+"""Stage fetch: a source of text, or each source of a mixture → data/raw (parquet files and manifest.json).
 
 python src/fetch.py --definition data/source.json --raw data/raw
 
-The parts of the last mixture stay in .parts/, which DVC does not know, so that only those whose definition changed are
+The sources of the last mixture stay in .sources/, which DVC does not know, so that only those whose definition changed are
 fetched again. Files are linked from there, or copied from another disk.
 """
 
@@ -19,8 +19,8 @@ import lm.core.environment  # noqa: F401 - before NumPy
 from lm.core.errors import ParamsError, command
 from lm.core.files import atomic_folder, output_lock, read_json, write_json
 from lm.core.params import coerce, read_section
-from lm.text.documents import MANIFEST, parts_of
-from lm.text.parts import describe_part, is_whole, key_of, link_files, remove_others
+from lm.text.documents import MANIFEST, sources_of
+from lm.text.source_cache import describe_in_mixture, is_whole, key_of, link_files, remove_others
 from lm.text.sources.kinds import SourceFetch, fetch_source
 from lm.text.sources.local import LocalPath, link_into_copy
 
@@ -35,12 +35,12 @@ def fetch_into(name: str, fetch: dict, local_path: Path, folder: Path) -> dict:
 def fetch_mixture(definition: dict, local_path: Path, folder: Path) -> dict:
     """Fill `folder` with one folder for each source of the mixture, write the manifest and return it."""
     # Experiments of `--queue` and `--temp` run in copies of the repository and share the sources.
-    kept_parts = Path(os.environ.get("DVC_ROOT", ".")) / ".parts"
-    keys = {name: key_of(name, source["fetch"]) for name, source in definition["parts"].items()}
+    cache = Path(os.environ.get("DVC_ROOT", ".")) / ".sources"
+    keys = {name: key_of(name, source["fetch"]) for name, source in definition["sources"].items()}
     manifests = {}
-    with output_lock(kept_parts, wait=True):
-        for name, source in definition["parts"].items():
-            kept = kept_parts / keys[name]
+    with output_lock(cache, wait=True):
+        for name, source in definition["sources"].items():
+            kept = cache / keys[name]
             if source["fetch"]["kind"] == "local":  # its files may have changed
                 (folder / name).mkdir()
                 fetch_into(name, source["fetch"], local_path, folder / name)
@@ -51,11 +51,11 @@ def fetch_mixture(definition: dict, local_path: Path, folder: Path) -> dict:
                     with atomic_folder(kept) as fetched:
                         fetch_into(name, source["fetch"], local_path, fetched)
                 link_files(kept, folder / name)
-            described = describe_part(read_json(folder / name / MANIFEST), name)
+            described = describe_in_mixture(read_json(folder / name / MANIFEST), name)
             (folder / name / MANIFEST).unlink()
             manifests[name] = described | {"train": source["train"], "validation": source["validation"]}
-        remove_others(kept_parts, keys.values())
-    manifest = {"format_version": 1, "source": definition["source"], "kind": "mixture", "parts": manifests}
+        remove_others(cache, keys.values())
+    manifest = {"format_version": 1, "source": definition["source"], "kind": "mixture", "sources": manifests}
     write_json(folder / MANIFEST, manifest)
     return manifest
 
@@ -91,11 +91,11 @@ def main(argv: list[str]) -> None:
         if is_mixture:
             manifest = fetch_mixture(definition, local_path, folder)
         else:
-            manifest = fetch_into(source, definition["parts"][source]["fetch"], local_path, folder)
+            manifest = fetch_into(source, definition["sources"][source]["fetch"], local_path, folder)
 
     # Report what each split holds.
-    for name, part in parts_of(manifest).items():
-        for split, entry in part["splits"].items():
+    for name, source in sources_of(manifest).items():
+        for split, entry in source["splits"].items():
             place = f"{name}, {split}" if is_mixture else split
             dropped = ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count)
             counted = f"{entry['documents']:,} documents, {entry['characters']:,} characters"

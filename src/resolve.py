@@ -18,7 +18,7 @@ import lm.core.environment  # noqa: F401 - notes who started this process
 
 from lm.core.errors import ParamsError, command
 from lm.core.files import output_lock, write_json
-from lm.core.params import find_problems, needed, read_section, read_yaml
+from lm.core.params import find_problems, read_section, read_yaml, require
 from lm.text.rules import Selection
 from lm.text.slices import AnySlice, MixedSlice, Slice, check_weights, refuse_overlap
 from lm.text.sources.kinds import SourceFetch
@@ -32,13 +32,13 @@ class MixtureFetch:
     """The names of the sources that a mixture consists of."""
 
     kind: Literal["mixture"]
-    parts: tuple[str, ...]
+    sources: tuple[str, ...]
 
     def __post_init__(self):
-        needed(self.parts, "parts", "empty", "at least one source")
-        for name in self.parts:
-            needed(re.fullmatch(r"\w[\w-]*", name), "parts", f"{name!r} in the list", "letters, digits, _ and -")
-            needed(self.parts.count(name) == 1, "parts", f"a list with {name!r} twice", "each once, with a weight")
+        require(self.sources, "sources", "empty", "at least one source")
+        for name in self.sources:
+            require(re.fullmatch(r"\w[\w-]*", name), "sources", f"{name!r} in the list", "letters, digits, _ and -")
+            require(self.sources.count(name) == 1, "sources", f"a list with {name!r} twice", "each once, with a weight")
 
 
 AnyFetch = SourceFetch | MixtureFetch
@@ -76,25 +76,25 @@ def check_parameters(source: str) -> None:
         raise ParamsError("\n".join(problems))
 
 
-def definitions_of_parts(source: str, names: tuple[str, ...]) -> dict[str, dict]:
+def definitions_of_sources(source: str, names: tuple[str, ...]) -> dict[str, dict]:
     """Return the definition and the slices of each source of a mixture. Raise ParamsError for what does not fit."""
     where = f"{PRESETS}: sources.{source}"
-    parts = {}
+    sources = {}
     for name in names:
         presets = read_section(PRESETS, "sources", dict)
         if name not in presets:
-            raise ParamsError(f"{where}.fetch.parts names {name!r}, which is not a source of {PRESETS}")
+            raise ParamsError(f"{where}.fetch.sources names {name!r}, which is not a source of {PRESETS}")
         fetch = read_section(PRESETS, f"sources.{name}.fetch", AnyFetch)
         if isinstance(fetch, MixtureFetch):
-            raise ParamsError(f"{where}.fetch.parts names {name!r}, a mixture itself; name its parts instead")
+            raise ParamsError(f"{where}.fetch.sources names {name!r}, a mixture itself; name its sources instead")
         train = read_section(PRESETS, f"sources.{name}.train", Slice)
         validation = read_section(PRESETS, f"sources.{name}.validation", Slice)
         refuse_overlap(train, validation, f"{PRESETS}: sources.{name}")
         sections = {"fetch": fetch, "train": train, "validation": validation}
-        parts[name] = {key: dataclasses.asdict(section) for key, section in sections.items()}
+        sources[name] = {key: dataclasses.asdict(section) for key, section in sections.items()}
     # The weights are checked before anything is fetched; only the stages that read them depend on them.
-    check_weights(read_section(PRESETS, f"sources.{source}.train", MixedSlice).weights, parts, where)
-    return parts
+    check_weights(read_section(PRESETS, f"sources.{source}.train", MixedSlice).weights, sources, where)
+    return sources
 
 
 @command
@@ -104,18 +104,18 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--definition", type=Path, required=True, help="JSON file to write")
     path = parser.parse_args(argv).definition
 
-    # Check what all stages will read. Look the source up, and the parts of a mixture.
+    # Check what all stages will read. Look the source up, and the sources of a mixture.
     source = read_section(PARAMS, "data.source", str)
     check_parameters(source)
     fetch = read_section(PRESETS, f"sources.{source}.fetch", AnyFetch)
     if isinstance(fetch, MixtureFetch):
-        parts = definitions_of_parts(source, fetch.parts)
+        sources = definitions_of_sources(source, fetch.sources)
     else:
-        parts = {source: {"fetch": dataclasses.asdict(fetch)}}
+        sources = {source: {"fetch": dataclasses.asdict(fetch)}}
 
     with output_lock(path):
-        write_json(path, {"source": source, "kind": fetch.kind, "parts": parts})
-    print(f"{path}: {source}, of kind {fetch.kind}" + (f": {', '.join(parts)}" if fetch.kind == "mixture" else ""))
+        write_json(path, {"source": source, "kind": fetch.kind, "sources": sources})
+    print(f"{path}: {source}, of kind {fetch.kind}" + (f": {', '.join(sources)}" if fetch.kind == "mixture" else ""))
 
 
 if __name__ == "__main__":

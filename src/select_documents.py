@@ -20,16 +20,16 @@ from tqdm import tqdm
 from lm.core.errors import DataError, command
 from lm.core.files import atomic_folder, output_lock, read_json
 from lm.core.params import read_section
-from lm.text.documents import MANIFEST, parts_of, read_manifest
+from lm.text.documents import MANIFEST, read_manifest, sources_of
 from lm.text.near_duplicates import find_clusters
 from lm.text.rules import MEASURES, RULES, Selection
 from lm.text.selection import (
     Batch,
     Marks,
-    add_up,
     iter_documents,
     kept_texts,
     mark_documents,
+    sum_by_rule,
     texts_at,
     write_selection,
 )
@@ -41,7 +41,7 @@ NUM_EXAMPLES, EXAMPLE_CHARS = 3, 200  # for each rule
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """The documents of data/raw, and the validation slice of each part."""
+    """The documents of data/raw, and the validation slice of each source."""
 
     raw: Path
     manifest: dict
@@ -49,7 +49,7 @@ class Text:
 
     def read(self, task: str) -> Iterator[Batch]:
         """Yield all documents, those of the validation slices first; show the task's progress."""
-        splits = [split for part in parts_of(self.manifest).values() for split in part["splits"].values()]
+        splits = [split for source in sources_of(self.manifest).values() for split in source["splits"].values()]
         total = sum(split["documents"] for split in splits)
         with tqdm(total=total, desc=task, unit=" documents", unit_scale=True, disable=None, leave=False) as bar:
             for batch in iter_documents(self.raw, self.manifest, self.validation):
@@ -61,8 +61,10 @@ def open_text(raw: Path) -> Text:
     """Check the files of data/raw and return them with the validation slices; a mixture's are in its manifest."""
     manifest, source = read_manifest(raw), read_section(PARAMS, "data.source", str)
     own = read_section(PRESETS, f"sources.{source}.validation", Slice)
-    is_mixture, parts = "parts" in manifest, parts_of(manifest)
-    return Text(raw, manifest, {n: Slice(**part["validation"]) if is_mixture else own for n, part in parts.items()})
+    is_mixture, sources = "sources" in manifest, sources_of(manifest)
+    return Text(
+        raw, manifest, {n: Slice(**source["validation"]) if is_mixture else own for n, source in sources.items()}
+    )
 
 
 def select(text: Text, selection: Selection) -> Marks:
@@ -76,13 +78,13 @@ def select(text: Text, selection: Selection) -> Marks:
 
 
 def count(manifest: dict, marks: Marks | None) -> dict:
-    """Return by part and split the documents, those kept, and the documents and characters that each rule drops."""
+    """Return by source and split the documents, those kept, and the documents and characters that each rule drops."""
     counts = {}
-    for part, entry in parts_of(manifest).items():
+    for source, entry in sources_of(manifest).items():
         for split, found in entry["splits"].items():
-            dropped = count_dropped(marks, (part, split)) if marks else {}
+            dropped = count_dropped(marks, (source, split)) if marks else {}
             kept = found["documents"] - sum(each["documents"] for each in dropped.values())
-            counts.setdefault(part, {})[split] = {"documents": found["documents"], "kept": kept, "dropped": dropped}
+            counts.setdefault(source, {})[split] = {"documents": found["documents"], "kept": kept, "dropped": dropped}
     return counts
 
 
@@ -97,11 +99,11 @@ def count_dropped(marks: Marks, source: tuple[str, str]) -> dict:
 
 def refuse_empty(counts: dict, name: str) -> None:
     """Raise DataError if nothing is left of a split."""
-    for part, splits in counts.items():
+    for source, splits in counts.items():
         for split, found in splits.items():
             if found["dropped"] and not found["kept"]:
                 rule, most = max(found["dropped"].items(), key=lambda item: item[1]["documents"])
-                lost = f"no document of split {split!r} of {part} is left"
+                lost = f"no document of split {split!r} of {source} is left"
                 why = f"{rule} drops most of them, {most['documents']:,} of {found['documents']:,}"
                 raise DataError(f"{PRESETS}: selections.{name}: {lost}; {why}; loosen that rule")
 
@@ -127,17 +129,17 @@ def describe_example(marks: Marks, texts: dict[int, str], position: int, rule: s
 
 
 def describe_document(marks: Marks, texts: dict[int, str], position: int) -> dict:
-    """Return a document's part, split and number, its length, and its beginning."""
-    part, split = marks.sources[marks.source[position]]
-    place = {"part": part, "split": split, "document": int(marks.number[position])}
+    """Return a document's source, split and number, its length, and its beginning."""
+    source, split = marks.sources[marks.source[position]]
+    place = {"source": source, "split": split, "document": int(marks.number[position])}
     return place | {"characters": len(texts[position]), "text": texts[position][:EXAMPLE_CHARS]}
 
 
 def summary(counts: dict) -> str:
     """Return how many documents are dropped, and by which rules."""
-    splits = [found for part in counts.values() for found in part.values()]
+    splits = [found for source in counts.values() for found in source.values()]
     total, kept = (sum(found[name] for found in splits) for name in ("documents", "kept"))
-    by_rule = add_up(counts)
+    by_rule = sum_by_rule(counts)
     rules = ", ".join(f"{rule} {each['documents']:,}" for rule, each in by_rule.items())
     return f"{total - kept:,} of {total:,} documents dropped" + (f": {rules}" if rules else "")
 

@@ -33,7 +33,7 @@ from lm.text.documents import (
 )
 from lm.text.selection import describe_selection, read_dropped
 from lm.text.slices import AnySlice, Slice, refuse_overlap
-from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, show_progress, write_fast
+from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, encode_with_fallback, show_progress
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
@@ -100,7 +100,7 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
         shown = show_progress(encoded, expected_chars(manifest, text_slice))
         return write_tokens(out, tally.ids_of(shown), tokenizer.meta["dtype"], describe)
 
-    return write_fast(write, engine, out)
+    return encode_with_fallback(write, engine, out)
 
 
 def read_slice(split: str) -> Slice:
@@ -134,9 +134,9 @@ def main(argv: list[str]) -> None:
     with output_lock(args.tokens), open_inputs(args.raw, args.selection, args.tokenizer, text_slice) as inputs:
         meta, encoder = tokenize_slice(inputs, args.tokens, runtime)
 
-    for name, part in meta.get("parts", {}).items():
-        share, passes = part["utf8_bytes"] / meta["utf8_bytes"], f"{part['passes']:.2f} passes"
-        print(f"{name}: {part['documents']:,} documents, {share:.1%} of the bytes, {passes}")
+    for name, source in meta.get("sources", {}).items():
+        share, passes = source["utf8_bytes"] / meta["utf8_bytes"], f"{source['passes']:.2f} passes"
+        print(f"{name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes}")
     bytes_per_token = meta["utf8_bytes"] / meta["tokens"]
     print(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")
 

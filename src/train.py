@@ -2,7 +2,7 @@
 
     python src/train.py --train train.bin --validation validation.bin --models models --metrics metrics --plots plots
 
-`train` is the whole run. A killed run continues from its states in .runs/<fingerprint>/ (lm.train.checkpoints).
+`train` is the whole run. A killed run continues from its checkpoints in .runs/<fingerprint>/ (lm.train.checkpoints).
 """
 
 import argparse
@@ -167,9 +167,9 @@ def train(inputs: Inputs, world: World) -> None:
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
                     validate(training, progress)
 
-                # Keep the state before the learning rate falls: a longer run continues from it.
-                if state.step == decay_begins(params) and runtime.keep_states:
-                    keep_stable_state(training)
+                # Keep a checkpoint before the learning rate falls: a longer run continues from it.
+                if state.step == decay_begins(params) and runtime.keep_checkpoints:
+                    keep_stable_checkpoint(training)
 
                 # Save a checkpoint if one is due, or if any rank is asked to stop.
                 due = time.monotonic() - last_save > runtime.checkpoint_every_s
@@ -209,7 +209,7 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
 
 
 def extend(inputs: Inputs) -> None:
-    """Begin with the state that a run of another length had before its learning rate fell, if one was kept."""
+    """Begin with the checkpoint that a run of another length had before its learning rate fell, if one was kept."""
     length_free = inputs.fingerprint(without=("max_tokens",))
     checkpoints.describe_run(inputs.folder, length_free, inputs.params.max_steps)
     checkpoints.extend(inputs.folder, length_free, decay_begins(inputs.params))
@@ -271,17 +271,17 @@ def print_plan(training: Training) -> None:
 
 
 def resume(training: Training) -> None:
-    """Load the newest state of the run's folder, if there is one; record a segment if what computes has changed."""
+    """Load the newest checkpoint of the run's folder, if there is one; record a segment if what computes has changed."""
     inputs, state, world, folder = training.inputs, training.state, training.state.world, training.inputs.folder
-    saved = checkpoints.load_newest_state(folder) if world.is_main else None
+    saved = checkpoints.load_newest_checkpoint(folder) if world.is_main else None
     (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
     if not world.is_main and newest >= 0:
-        saved = checkpoints.load_state(checkpoints.record_of(folder, newest))
+        saved = checkpoints.load_checkpoint(checkpoints.record_of(folder, newest))
     if saved is not None:
         try:
             state.restore(saved)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = f"its newest state does not fit: {' '.join(str(error).split())}"
+            reason = f"its newest checkpoint does not fit: {' '.join(str(error).split())}"
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
@@ -302,30 +302,30 @@ def validate(training: Training, progress: Progress) -> None:
         write_metrics(inputs.paths.metrics, state, training.plan)
         computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size)
         write_timing(inputs.folder, state, computed_on)
-    if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_states):
+    if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_checkpoints):
         saved = state.as_dict()
         if state.world.is_main:
-            checkpoints.keep_state(inputs.folder, state.step, saved)
+            checkpoints.keep_checkpoint(inputs.folder, state.step, saved)
     progress.show_validation()
     state.count_seconds("saving")
 
 
-def keep_stable_state(training: Training) -> None:
-    """Keep the state of this step for longer runs; all ranks call it together."""
+def keep_stable_checkpoint(training: Training) -> None:
+    """Keep the checkpoint of this step for longer runs; all ranks call it together."""
     state, folder = training.state, training.inputs.folder
     saved = state.as_dict()
-    megabytes = checkpoints.keep_state(folder, state.step, saved, "stable") if state.world.is_main else None
+    megabytes = checkpoints.keep_checkpoint(folder, state.step, saved, "stable") if state.world.is_main else None
     if megabytes:
-        print(f"kept the state of step {state.step} for longer runs: {megabytes:.1f} MB in {folder}", flush=True)
+        print(f"kept the checkpoint of step {state.step} for longer runs: {megabytes:.1f} MB in {folder}", flush=True)
 
 
 def save_checkpoint(training: Training) -> None:
-    """Save the state of this step; return on every rank once it is on the disk."""
+    """Save the checkpoint of this step; return on every rank once it is on the disk."""
     state = training.state
     state.count_seconds("training")
     saved = state.as_dict()
     if state.world.is_main:
-        checkpoints.save_state(training.inputs.folder, state.step, saved)
+        checkpoints.save_checkpoint(training.inputs.folder, state.step, saved)
     state.world.all_reduce_max(0)  # wait for the main rank
     state.count_seconds("saving")
 
@@ -343,8 +343,8 @@ def finish(training: Training) -> None:
         "init_sha256": inputs.initial_sha256,
     }  # fmt: skip
     write_results(inputs.folder / "done", state, training.plan, inputs.params, provenance)
-    for state_file in inputs.folder.glob("*state-*"):
-        state_file.unlink()
+    for checkpoint in inputs.folder.glob("*checkpoint-*"):
+        checkpoint.unlink()
     print_end(state, inputs.params)
 
 

@@ -6,7 +6,7 @@ The model and recipe of nanoGPT's CPU quick start: LayerNorm, learned positions,
 of width 128, blocks of 64 tokens, 12 a batch drawn at random row by row, AdamW at 1e-3 with warm-up and
 cosine, float32, nothing tuned. The cosine ends with the last of `--seconds`, which count training alone.
 FOLDER holds train.bin and validation.bin. Each line printed is a point of the curve: {seconds, tokens,
-bits_per_byte}, over the whole validation file in blocks side by side.
+bits_per_byte}, over the whole validation file in non-overlapping blocks.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def learning_rate(step: int, progress: float) -> float:
 
 
 def bits_per_byte(model: GPT, validation: TokenFile) -> float:
-    """Over the whole file, in blocks side by side, with the evaluation of lm.model.score."""
+    """Over the whole file, in non-overlapping blocks, with the evaluation of lm.model.score."""
     losses, _ = score_tokens(model, validation, BLOCK, BLOCK, 64, torch.float32)
     return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
 

@@ -4,7 +4,7 @@
 
 Both train on the same slice of text, tokenized by the pipeline's own stages (the reference with 4,096
 entries, ours with those of params.yaml), and both are scored by lm.model.score over the whole validation file
-in windows side by side, in bits per byte. Seconds are those of training: evaluation is not counted. The
+in non-overlapping windows, in bits per byte. Seconds are those of training: evaluation is not counted. The
 reference runs once for the longest budget and is read along its way. Ours runs once for each budget,
 since its schedule ends with its tokens, whose number is chosen by the speed measured before; it is the
 stage `train` as it stands. Writes results/time_to_loss.json.
@@ -81,7 +81,7 @@ def run_ours(folder: Path, tokens: int, seed: int) -> dict:
 
 
 def bits_per_byte(folder: Path) -> float:
-    """Of the trained model over the whole validation file, in windows of train.seq_len side by side."""
+    """Of the trained model over the whole validation file, in non-overlapping windows of train.seq_len."""
     device = torch.device("cpu")
     model, record = load_trained(folder / "data" / "models", device)
     validation = open_tokens(folder / "data" / "processed_datasets" / "validation.bin")

@@ -54,7 +54,7 @@ from tools.common.hugging_face import hugging_face_config, to_hugging_face
 GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144
 SMALL_SHAPE = {  # nanoGPT's 6 layers of width 384, as Gemma 3: 29.9 M parameters
     "n_layer": 6, "n_head": 6, "n_kv_head": 6, "head_dim": 64, "d_model": 384, "d_ff": 1024, "sliding_window": 1024,
-    "full_attention_every": 1, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_scale": 64,
+    "full_attention_every": 1, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_pre_attn_scalar": 64,
     "norm_eps": 1e-6, "max_seq_len": 1024,
 }  # fmt: skip
 TINY_SHAPE = {"n_layer": 2, "n_head": 4, "n_kv_head": 2, "head_dim": 16, "d_model": 64, "d_ff": 128, "vocab_size": 2000}

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from extras.formats.dumps import DumpFolder, open_dumps, read_dumps
 from extras.formats.npy import count_tokens, open_npy
 from lm.core.errors import DataError, ParamsError
-from lm.tokens.windows import hash_of, permute, shift
+from lm.tokens.windows import hash_integers, permute, shift
 
 IGNORED = -100  # the target that torch's cross-entropy and Hugging Face models ignore
 MIN_RANDOM_LENGTH = 4096  # length of a short random dataset, as in the original NpyTokensDataset
@@ -95,7 +95,7 @@ class NpyTokensDataset(Dataset):
         if self.seed is not None:
             epoch, window = np.divmod(window, self.num_windows)
             for number in np.unique(epoch):
-                in_epoch, key = epoch == number, hash_of(self.seed, int(number))
+                in_epoch, key = epoch == number, hash_integers(self.seed, int(number))
                 window[in_epoch] = permute(window[in_epoch], self.num_windows, key)
         row, place = np.divmod(window, self._windows.shape[1])
         x, y = shift(self._windows[row, place].astype(np.int64))

@@ -20,7 +20,7 @@ import numpy as np
 
 from extras.formats.stream import Stream, padding_of, unpadded
 from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
-from lm.core.files import atomic_folder, check_types, read_json, regular, sha256_file, write_json
+from lm.core.files import atomic_folder, check_types, read_json, refuse_special_file, sha256_file, write_json
 from lm.tokens.tokenfile import DTYPES, describe_tokens
 
 TOKENIZE_AGAIN = "restore the folder or tokenize again"
@@ -96,7 +96,7 @@ def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.n
 def _load(path: Path) -> np.ndarray:
     """Return the ids (n, seq_len) of one dump; raise IntegrityError unless it is equally long lists of ids."""
     try:
-        content = regular(path).read_bytes()
+        content = refuse_special_file(path).read_bytes()
         if not LISTS_OF_INTEGERS.fullmatch(content):
             raise pickle.UnpicklingError("it holds something else")
         lists = _ListUnpickler(io.BytesIO(content)).load()

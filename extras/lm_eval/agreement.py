@@ -23,7 +23,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> TokenFile:
 
 
 def score_text(model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, text: str) -> np.ndarray:
-    """Return the loss (N,) float32 in nats of each token of a text, in windows side by side."""
+    """Return the loss (N,) float32 in nats of each token of a text, in non-overlapping windows."""
     tokens = tokens_of(tokenizer, text)
     return score_tokens(model, tokens, seq_len, seq_len, max(1, BATCH_TOKENS // seq_len), torch.float32)[0]
 

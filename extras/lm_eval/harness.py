@@ -34,7 +34,7 @@ class ExportedModel(HFLM):
         return super().tok_encode(string, add_special_tokens is not False, **options)
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
-        """Return the log-likelihood of each text in nats; its windows are side by side, the last one moved back."""
+        """Return the log-likelihood of each text in nats; its windows do not overlap, the last one moved back."""
         counts, windows = [], []
         for request in requests:
             ids = self.tok_encode(request.args[0], add_special_tokens=False)

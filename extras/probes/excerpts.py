@@ -1,6 +1,6 @@
 """Choose what to read of the validation text: the tokens that the model got most wrong, and typical documents.
 
-The regret of a token is its loss; on generated stories, whose grammar is known, it is the loss minus the surprisal of
+The excess loss of a token is its loss; on generated stories, whose grammar is known, it is the loss minus the surprisal of
 the token in the grammar (extras.probes.phenomena), so that what nobody can know does not count.
 """
 
@@ -24,22 +24,22 @@ NUM_ALTERNATIVES = 3
 
 
 class Excerpt(NamedTuple):
-    """Tokens of a document: the text of each, its loss and regret in nats; the one at `marked` is meant, -1: none."""
+    """Tokens of a document: the text of each, its loss and excess in nats; the one at `marked` is meant, -1: none."""
 
     title: str
     texts: list[str]
     loss_nats: np.ndarray
-    regret_nats: np.ndarray
+    excess_nats: np.ndarray
     marked: int = -1
 
 
-def largest_regrets(
-    model: Gemma3Model, losses: np.ndarray, regrets: np.ndarray, validation: TokenFile, tokenizer: Tokenizer,
+def largest_excess_losses(
+    model: Gemma3Model, losses: np.ndarray, excess_losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer,
     seq_len: int, stride: int,
 ) -> list[Excerpt]:  # fmt: skip
-    """Return the excerpts around the largest regrets (N,); the losses (N,) are of windows moved by `stride`."""
+    """Return the excerpts around the largest excess losses (N,); the losses (N,) are of windows moved by `stride`."""
     excerpts = []
-    for document, token in choose_places(regrets, validation.ids, validation.spans):
+    for document, token in choose_places(excess_losses, validation.ids, validation.spans):
         start, end = validation.spans[document].tolist()
         first, last = max(start, token - BEFORE), min(end, token + AFTER + 1)
         window = window_that_scores(token, len(validation.ids), seq_len, stride)
@@ -47,13 +47,13 @@ def largest_regrets(
         place = f"token {token - start + 1:,} of {end - start:,} of document {document}, rank {rank:,}"
         expected = ", ".join(f"{text!r} {100 * probability:.2g} %" for text, probability in likely)
         texts = token_texts(validation.ids[first:last], tokenizer)
-        title = f"{texts[token - first]!r}: {regrets[token]:.2f} nats, {place}; expected: {expected}"
-        excerpts.append(Excerpt(title, texts, losses[first:last], regrets[first:last], token - first))
+        title = f"{texts[token - first]!r}: {excess_losses[token]:.2f} nats, {place}; expected: {expected}"
+        excerpts.append(Excerpt(title, texts, losses[first:last], excess_losses[first:last], token - first))
     return excerpts
 
 
 def typical_documents(
-    losses: np.ndarray, regrets: np.ndarray, validation: TokenFile, tokenizer: Tokenizer
+    losses: np.ndarray, excess_losses: np.ndarray, validation: TokenFile, tokenizer: Tokenizer
 ) -> list[Excerpt]:
     """Return the beginnings of the documents at QUANTILES of the nats per token."""
     spans, excerpts = validation.spans, []
@@ -63,17 +63,17 @@ def typical_documents(
         start, end = spans[document].tolist()
         own = slice(start, min(end, start + DOCUMENT_TOKENS))
         title = f"document {document}: {quantile:.0%} of the documents have a lower loss per token"
-        excerpts.append(Excerpt(title, token_texts(validation.ids[own], tokenizer), losses[own], regrets[own]))
+        excerpts.append(Excerpt(title, token_texts(validation.ids[own], tokenizer), losses[own], excess_losses[own]))
     return excerpts
 
 
-def choose_places(regrets: np.ndarray, ids: np.ndarray, spans: np.ndarray) -> list[tuple[int, int]]:
-    """Return (document, token of the file) of the NUM_PLACES largest regrets (N,), largest first.
+def choose_places(excess_losses: np.ndarray, ids: np.ndarray, spans: np.ndarray) -> list[tuple[int, int]]:
+    """Return (document, token of the file) of the NUM_PLACES largest excess losses (N,), largest first.
 
     Each id of the vocabulary has one place at most, and excerpts do not overlap.
     """
     places, used = [], set()
-    for token in np.argsort(-regrets[: spans[-1, 1]], kind="stable").tolist():
+    for token in np.argsort(-excess_losses[: spans[-1, 1]], kind="stable").tolist():
         if ids[token] in used or any(abs(token - other) <= BEFORE + AFTER for _, other in places):
             continue
         places.append((int(np.searchsorted(spans[:, 1], token, side="right")), token))

@@ -1,4 +1,4 @@
-"""Write the page of the probes: tables, and excerpts in which a token is the darker, the larger its regret."""
+"""Write the page of the probes: tables, and excerpts in which a token is the darker, the larger its excess."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def render(details: dict, excerpts: dict[str, list[Excerpt]], against: Path | No
         if entry:
             parts.append(f"<h2>{title}</h2><p>{escape(note)}</p>\n<pre>{escape(text_table(entry))}</pre>\n")
     parts.append(
-        "<p>In the excerpts, a token is the darker, the larger its regret, up to 12 bits. The regret is the loss; on "
+        "<p>In the excerpts, a token is the darker, the larger its excess loss, up to 12 bits. The excess loss is the loss; on "
         "stories it is the loss minus the surprisal in the grammar.</p>\n"
     )
     for title, chosen in excerpts.items():
@@ -59,13 +59,13 @@ def text_table(entry: dict[str, dict] | list[dict]) -> str:
 
 
 def text_of(excerpt: Excerpt) -> str:
-    """Return an excerpt; each token has a background for its regret, and its figures in a tip."""
+    """Return an excerpt; each token has a background for its excess, and its figures in a tip."""
     spans = []
-    columns = zip(excerpt.texts, excerpt.loss_nats, excerpt.regret_nats, strict=True)
-    for i, (text, loss, regret) in enumerate(columns):
-        opacity = 0.8 * min(1, max(0, regret / math.log(2) / DARKEST_BITS))
+    columns = zip(excerpt.texts, excerpt.loss_nats, excerpt.excess_nats, strict=True)
+    for i, (text, loss, excess) in enumerate(columns):
+        opacity = 0.8 * min(1, max(0, excess / math.log(2) / DARKEST_BITS))
         mark = ' class="marked"' if i == excerpt.marked else ""
-        tip = f"loss {loss:.2f} nats, regret {regret:.2f}, probability {math.exp(-loss):.2g}"
+        tip = f"loss {loss:.2f} nats, excess loss {excess:.2f}, probability {math.exp(-loss):.2g}"
         spans.append(
             f'<span{mark} style="background: rgb(230 98 15 / {opacity:.2f})" title="{tip}">{show(text)}</span>'
         )

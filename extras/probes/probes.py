@@ -19,7 +19,7 @@ import torch
 
 from extras.probes.breakdown import count_ids, loss_by_frequency, loss_by_length
 from extras.probes.calibration import calibrate
-from extras.probes.excerpts import largest_regrets, typical_documents
+from extras.probes.excerpts import largest_excess_losses, typical_documents
 from extras.probes.minimal_pairs import compare_pairs, score_pairs, summarize_pairs
 from extras.probes.page import render
 from extras.probes.phenomena import derive_stories, split_by_phenomenon
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> None:
 
     # Break the loss down, on generated stories also by what their grammar knows; measure calibration.
     stories = derive_stories(validation, tokenizer)
-    regrets = losses - stories.surprisal_nats if stories else losses
+    excess_losses = losses - stories.surprisal_nats if stories else losses
     details = {
         "weights_sha256": record["best"]["sha256"][:WEIGHTS_DIGITS],
         "phenomena": split_by_phenomenon(losses, stories, validation.spans) if stories else {},
@@ -93,8 +93,10 @@ def main(argv: list[str]) -> None:
         "calibration": calibrate(model, validation, seq_len),
     }
     excerpts = {
-        "Largest regrets": largest_regrets(model, losses, regrets, validation, tokenizer, seq_len, stride),
-        "Typical documents": typical_documents(losses, regrets, validation, tokenizer),
+        "Largest excess losses": largest_excess_losses(
+            model, losses, excess_losses, validation, tokenizer, seq_len, stride
+        ),
+        "Typical documents": typical_documents(losses, excess_losses, validation, tokenizer),
     }
 
     with output_lock(args.out), atomic_folder(args.out) as folder:

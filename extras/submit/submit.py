@@ -36,7 +36,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
                         help="seconds without a heartbeat after which an experiment is lost (600)")  # fmt: skip
     working.add_argument("--heartbeat", type=float, default=60, metavar="S", help="seconds between heartbeats (60)")
     working.add_argument("--save-every", type=float, default=300, metavar="S",
-                         help="seconds between copies of the training states to the DVC remote (300)")  # fmt: skip
+                         help="seconds between copies of the training checkpoints to the DVC remote (300)")  # fmt: skip
     working.add_argument("--wait", action="store_true", help="wait until every experiment has ended")
     to = commands.add_parser("to", parents=[common, working], help="send the queue and start workers")
     to.add_argument("targets", nargs="+", metavar="HOST:FOLDER", help="a host of ssh, or slurm, and a clone there")

@@ -21,25 +21,25 @@ from lm.core.errors import EnvironmentFailure
 FOLDER = Path(".submit")
 SHOWN_LOG_BYTES = 65_536
 PUSHES = 3  # attempts to push a result
-POLL_S, END_S = 1.0, 60.0  # between two looks at the process; for a process group to save its state and end
+POLL_S, END_S = 1.0, 60.0  # between two looks at the process; for a process group to save a checkpoint and end
 
 
-class SavedStates:
+class SavedCheckpoints:
     """A copy of an experiment's `.runs` in the folder submit/ of the default DVC remote."""
 
     def __init__(self, repository: Path, name: str):
-        """Use the remote of a repository. A run finds its states by fingerprint, so one name may serve several runs."""
+        """Use the remote of a repository. A run finds its checkpoints by fingerprint, so one name may serve several runs."""
         with Repo(str(repository)) as repo:
             remote = repo.cloud.get_remote()
         self.fs, self.root = remote.fs, remote.fs.join(remote.path, "submit", name)
         self._sent: dict[str, tuple[int, int]] = {}  # file → time of change in ns, bytes
 
     def save(self, runs: Path) -> None:
-        """Copy new files to the remote, a state before its record, and delete there what is gone here."""
+        """Copy new files to the remote, a checkpoint before its record, and delete there what is gone here."""
         files = sorted((p for p in runs.rglob("[!.]*") if p.is_file()), key=lambda p: (p.suffix == ".json", p))
         present = {}
         for path in files:
-            with contextlib.suppress(FileNotFoundError):  # training deletes old states meanwhile
+            with contextlib.suppress(FileNotFoundError):  # training deletes old checkpoints meanwhile
                 name, stat = path.relative_to(runs).as_posix(), path.stat()
                 present[name] = stat.st_mtime_ns, stat.st_size
                 if present[name] != self._sent.get(name):
@@ -70,13 +70,13 @@ class Job:
     """An experiment that this worker has claimed, and its folder in .submit."""
 
     def __init__(self, board: Board, experiment: Experiment, args: argparse.Namespace, stop: threading.Event):
-        """Name the folder of an experiment and find its saved states; `args` has the seconds of `heartbeat`, …"""
+        """Name the folder of an experiment and find its saved checkpoints; `args` has the seconds of `heartbeat`, …"""
         self.board, self.experiment, self.args, self.stop = board, experiment, args, stop
         self.repository = Path.cwd()
         self.folder = self.repository / FOLDER / f"{experiment.name}.{os.getpid()}"
         self.clone, self.log = self.folder / "clone", self.folder / "log"
         self.runs = self.clone / ".runs"
-        self.states = SavedStates(self.repository, experiment.name)
+        self.checkpoints = SavedCheckpoints(self.repository, experiment.name)
 
     def run(self) -> None:
         """Run the experiment, push its cache and its ref, and write how it ended; release it if asked to stop."""
@@ -93,17 +93,17 @@ class Job:
             with open(self.log, "a", encoding="utf-8") as log:
                 log.write(f"error: {error}\n")
             ended = "failed"
-        # A failed experiment keeps its states: queued again under its name, it resumes from them.
+        # A failed experiment keeps its checkpoints: queued again under its name, it resumes from them.
         if ended in ("stopped", "failed"):
-            self.save_states()
+            self.save_checkpoints()
         if ended == "stopped":
             self.board.release(self.experiment)
         elif ended != "taken" and self.write_end(ended or "done") and not ended:
-            self.states.delete()
+            self.checkpoints.delete()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def prepare(self) -> None:
-        """Clone the remote, check out the experiment as it was queued, and fetch its saved states."""
+        """Clone the remote, check out the experiment as it was queued, and fetch its saved checkpoints."""
         stash, clone = self.experiment.stash_rev, self.clone
         self.folder.mkdir(parents=True)
         reference = ("--reference-if-able", str(self.repository))
@@ -121,7 +121,7 @@ class Job:
             shutil.copy(local, clone / ".dvc")
         cache = run("dvc", "cache", "dir", folder=self.repository).strip()
         run("dvc", "cache", "dir", "--local", str(self.repository / cache), folder=clone)
-        self.states.restore(self.runs)
+        self.checkpoints.restore(self.runs)
 
     def supervise(self, *command: str) -> str:
         """Run a command in the clone and send heartbeats. Return "" if it succeeds, else failed, stopped or taken."""
@@ -147,15 +147,15 @@ class Job:
                         return "taken"
             if now >= save:
                 save = now + self.args.save_every
-                self.save_states()
+                self.save_checkpoints()
         return "failed" if child.returncode else ""
 
-    def save_states(self) -> None:
-        """Copy the training states to the DVC remote, or warn: the next copy may succeed."""
+    def save_checkpoints(self) -> None:
+        """Copy the training checkpoints to the DVC remote, or warn: the next copy may succeed."""
         try:
-            self.states.save(self.runs)
+            self.checkpoints.save(self.runs)
         except Exception as error:  # each kind of remote raises its own exceptions
-            warn(f"training states were not copied: {error}")
+            warn(f"training checkpoints were not copied: {error}")
 
     def write_end(self, state: str) -> bool:
         """Write the last state, again and again if the Git remote does not answer; return False if it may not."""
@@ -188,7 +188,7 @@ def warn(problem: object) -> None:
 
 
 def end_group(child: subprocess.Popen) -> None:
-    """Send SIGTERM to a process and its descendants, upon which training saves its state; kill them after a minute."""
+    """Send SIGTERM to a process and its descendants, upon which training saves a checkpoint; kill them after a minute."""
     end, sent = time.monotonic() + END_S, signal.SIGTERM
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, sent)

@@ -28,7 +28,7 @@ from lm.text.documents import MANIFEST, Chunk, check_files, describe_source, ite
 from lm.text.parquet import iter_batches
 from lm.text.selection import describe_selection, read_dropped
 from lm.text.slices import Slice, check_slice
-from lm.tokenizer.encoding import encode_here, encode_in_thread, write_fast
+from lm.tokenizer.encoding import encode_here, encode_in_thread, encode_with_fallback
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
@@ -175,7 +175,7 @@ def tokenize_rank(job: RankJob, rank: Rank) -> None:
         encoded = encode_in_thread(chunks, engine) if engine else encode_here(chunks, tokenizer)
         return write_tokens(path, tally.ids_of(encoded), dtype, lambda: vars(tally) | {"origin": origin})
 
-    write_fast(write, open_engine(tokenizer), path)
+    encode_with_fallback(write, open_engine(tokenizer), path)
 
 
 def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:

@@ -166,7 +166,7 @@ def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_
         ("train", {"train.seq_len": 48}, "micro_batch_tokens is 512, needed: a multiple of seq_len 48"),
         ("train", {"train.batch_tokens": 700}, "batch_tokens is 700, needed: a multiple of micro_batch_tokens 512"),
         ("train", {"train.max_tokens": 100}, "max_tokens is 100, needed: at least batch_tokens 512"),
-        ("train", {"train.decay_share": 1.5}, "train.decay_share is 1.5, needed: above 0, at most 1"),
+        ("train", {"train.decay_fraction": 1.5}, "train.decay_fraction is 1.5, needed: above 0, at most 1"),
         ("train", {"train.grad_clip": 0.0}, "train.grad_clip is 0.0, needed: above 0"),
         ("train", {"train.beta2": 1.0}, "train.beta2 is 1.0, needed: from 0 to below 1"),
         ("train", {"models.micro.n_layer": 0}, "models.micro.n_layer is 0, needed: above 0"),

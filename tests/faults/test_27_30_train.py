@@ -1,4 +1,4 @@
-"""Training with hostile states, changed inputs or code, a diverging loss, or a request to stop.
+"""Training with hostile checkpoints, changed inputs or code, a diverging loss, or a request to stop.
 
 After each fault the same command ends with the bits of an undisturbed run.
 """
@@ -16,7 +16,7 @@ import torch
 import train as train_stage
 from lm.core.files import sha256_file, write_json
 from lm.model.weights import save_tensors
-from lm.train.checkpoints import load_newest_state, save_state
+from lm.train.checkpoints import load_newest_checkpoint, save_checkpoint
 from support.damage import flip
 from support.train_cases import (
     Stage,
@@ -61,11 +61,11 @@ def another_shape(weights):
     return {name: weights[name] for name in weights if name != "embed_tokens.weight"} | {"norm.weight": torch.ones(3)}
 
 
-def replace_states(change):
+def replace_checkpoints(change):
     """Both states of the run become change(the newest), with records that are right."""
-    value = change(load_newest_state(only_run()))
+    value = change(load_newest_checkpoint(only_run()))
     for step in (2, 3):
-        save_state(only_run(), step, value)
+        save_checkpoint(only_run(), step, value)
 
 
 SWITCH = (set_variable, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
@@ -73,18 +73,18 @@ SWITCH = (set_variable, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
 
 def test_27_a_hostile_state_never_runs(workspace):
     stop_after(3)
-    replace_states(hostile)
+    replace_checkpoints(hostile)
     ended = run_stage(*SWITCH)
-    assert ended.code == 4 and "none of 2 states is intact" in ended.sentence
+    assert ended.code == 4 and "none of 2 checkpoints is intact" in ended.sentence
     assert "refused by torch.load(weights_only=True)" in ended.err
     assert not Path("ran").exists()
-    torch.load(next(only_run().glob("state-*.pt")), weights_only=False)
+    torch.load(next(only_run().glob("checkpoint-*.pt")), weights_only=False)
     Path("ran").rmdir()  # the payload works
 
 
 def test_27_a_state_of_another_shape_is_refused_by_the_names_that_differ(workspace):
     stop_after(3)
-    replace_states(lambda state: state | {"model": another_shape(state["model"])})
+    replace_checkpoints(lambda state: state | {"model": another_shape(state["model"])})
     ended = run_stage()
     assert ended.code == 4
     assert "norm.weight" in ended.sentence and "embed_tokens.weight" in ended.sentence
@@ -189,7 +189,7 @@ def test_29_a_loss_that_is_not_finite_ends_with_6_and_the_best_model_is_kept(wor
         assert ended.code == 6
         assert "training diverged at step 1: loss " in ended.sentence
         assert "gradient norm nan, windows [" in ended.sentence and "lower train.peak_lr" in ended.sentence
-    state = load_newest_state(only_run())
+    state = load_newest_checkpoint(only_run())
     assert (state["step"], state["best_step"]) == (1, 0)
     assert all(weight.isfinite().all() for weight in state["best_weights"].values())
     for path in Path("metrics").glob("*.json"):
@@ -225,7 +225,7 @@ def test_30_a_signal_saves_the_state_and_the_next_run_goes_on(only_stopping_save
     Path("go").touch()
     ended = stage.end()
     assert ended.code == code
-    assert f"training stopped at step 3 ({number.name}); its state is saved" in ended.sentence
+    assert f"training stopped at step 3 ({number.name}); a checkpoint is saved" in ended.sentence
     assert not Path("data/models").exists()
     check_rerun(undisturbed, "resumed at step 3 ")
 
@@ -239,7 +239,7 @@ def test_30_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed):
     ended = stage.end()
     assert ended.code == 130
     assert "stopped at once (SIGINT)" in ended.sentence and "`dvc repro`" in ended.sentence
-    assert load_newest_state(only_run()) is None
+    assert load_newest_checkpoint(only_run()) is None
     check_rerun(undisturbed)
 
 
@@ -252,7 +252,7 @@ def test_30_a_stage_whose_parent_is_gone_leaves_and_never_are_there_two_writers(
     assert f"data/models: process {Path('held').read_text()} is writing it" in ended.sentence
     Path("go").touch()
     wait_for(lambda: "error: " in stage.err)
-    assert "training stopped at step 3 (the process that started it is gone); its state is saved" in stage.err
+    assert "training stopped at step 3 (the process that started it is gone); a checkpoint is saved" in stage.err
     check_rerun(undisturbed, "resumed at step 3 ")
 
 

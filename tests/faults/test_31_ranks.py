@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from lm.train import distributed
-from lm.train.checkpoints import load_newest_state
+from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.world import World
 from support import rank_cases
 from support.rank_cases import sabotage_ranks
@@ -41,7 +41,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture
 def workspace(template, monkeypatch):
-    """The current directory, where the stage starts two ranks and saves a state at every step."""
+    """The current directory, where the stage starts two ranks and saves a checkpoint at every step."""
     monkeypatch.chdir(template.folder)
     clear()
     with restored("params.yaml", "runtime.yaml"):
@@ -68,8 +68,8 @@ def wait_all_gone(pids):
 
 
 def go_on_alone(step, undisturbed):
-    """Check that the state of `step` is intact, and that one process finishes the run as if nothing had happened."""
-    assert load_newest_state(only_run())["step"] == step
+    """Check that the checkpoint of `step` is intact, and that one process finishes the run as if nothing had happened."""
+    assert load_newest_checkpoint(only_run())["step"] == step
     set_runtime(num_processes=1)
     ended = run_stage()
     assert ended.code == 0 and f"resumed at step {step} " in ended.out
@@ -143,7 +143,7 @@ def test_31_a_signal_to_the_launcher_saves_a_state_and_all_leave(workspace, undi
     ended = stage.end()
     wait_all_gone(pids)
     assert ended.code == code
-    assert f"training stopped at step 5 ({number.name}); its state is saved" in ended.sentence
+    assert f"training stopped at step 5 ({number.name}); a checkpoint is saved" in ended.sentence
     assert ended.err.count("error:") == ended.err.count("stopping after") == 1
     go_on_alone(5, undisturbed)
 
@@ -167,7 +167,7 @@ def test_31_ranks_without_the_one_who_began_them_save_a_state_and_leave(workspac
         stage.process.join()
     Path("go").touch()
     wait_all_gone(pids)
-    assert f"training stopped at step 5 ({reason}); its state is saved" in stage.err
+    assert f"training stopped at step 5 ({reason}); a checkpoint is saved" in stage.err
     go_on_alone(5, undisturbed)
 
 

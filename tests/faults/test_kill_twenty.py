@@ -19,7 +19,7 @@ RESULTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt
 
 
 def make_workspace(folder, finished):
-    """The small pipeline, then a training of 2,000 steps that saves its state ten times a second."""
+    """The small pipeline, then a training of 2,000 steps that saves a checkpoint ten times a second."""
     workspace = Workspace(folder, finished)
     counts = {"max": MAX_STEPS, "log_every": LOG_STEPS, "eval_every": EVAL_STEPS}
     workspace.change(**{f"train.{name}_tokens": 512 * steps for name, steps in counts.items()})
@@ -29,7 +29,7 @@ def make_workspace(folder, finished):
 
 
 def states(workspace):
-    return {path.name for path in Path(workspace.folder).glob(".runs/*/state-*.json")}
+    return {path.name for path in Path(workspace.folder).glob(".runs/*/checkpoint-*.json")}
 
 
 def kill_somewhere(workspace, rng):
@@ -75,4 +75,4 @@ def test_25_twenty_kills_change_no_bit(tmp_path, finished):
         rows = (workspace.folder / "plots" / f"{name}.csv").read_text().splitlines()[1:]
         assert [int(row.split(",")[0]) for row in rows] == list(range(first, MAX_STEPS + 1, every))
     assert workspace.repro("train") == set()
-    assert not list(workspace.folder.glob(".runs/**/*state-*"))
+    assert not list(workspace.folder.glob(".runs/**/*checkpoint-*"))

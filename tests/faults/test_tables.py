@@ -1,7 +1,7 @@
 """Two tables: every stage of the data × every moment of a kill, and every input × every damage.
 
 Numbers 17, 18 and 20 of the catalogue, with what 21 and 35 say of kills and damages. `train` has its own in
-test_25_26_states.py; `make torture` adds power cuts, failing calls and the other stages.
+test_25_26_checkpoints.py; `make torture` adds power cuts, failing calls and the other stages.
 """
 
 import shutil

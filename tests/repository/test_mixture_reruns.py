@@ -20,7 +20,7 @@ def make_mixture(folder: Path) -> Workspace:
     workspace.write_own_text(100)
     stories = workspace.get("sources.stories")
     mixture = {
-        "fetch.parts": ["stories", "others", "local"],
+        "fetch.sources": ["stories", "others", "local"],
         "train.weights": {"stories": 0.5, "others": 0.2, "local": 0.3},
         "prompts": [""],
     }
@@ -42,14 +42,14 @@ def trained(tmp_path_factory):
 
 
 def repro(workspace) -> tuple[set[str], set[str]]:
-    """Run `dvc repro audit`; return the stages that ran, and the parts that were kept."""
+    """Run `dvc repro audit`; return the stages that ran, and the sources that were kept."""
     output = workspace.run("dvc", "repro", "audit").stdout
     ran = {line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage '")}
     kept = {line.partition(":")[0] for line in output.splitlines() if line.endswith(": unchanged, kept")}
     return ran, kept
 
 
-# In this order, each upon the one before it: what is changed, which stages run, which parts are kept.
+# In this order, each upon the one before it: what is changed, which stages run, which sources are kept.
 TABLE = [
     ({"sources.tinystories.train.num_chars": 9}, {"resolve"}, set()),
     ({"sources.mixture.train.weights.local": 0.1}, {"resolve", *DATA}, set()),
@@ -62,7 +62,7 @@ TABLE = [
 
 
 @pytest.mark.slow
-def test_a_change_reruns_what_depends_on_it_and_fetches_only_changed_parts(tmp_path):
+def test_a_change_reruns_what_depends_on_it_and_fetches_only_changed_sources(tmp_path):
     workspace = make_mixture(tmp_path)
     assert workspace.repro("audit") == {"resolve", "fetch", "select", *DATA}
     for values, stages, kept in TABLE:
@@ -76,7 +76,7 @@ def test_a_change_reruns_what_depends_on_it_and_fetches_only_changed_parts(tmp_p
 def test_a_mixture_is_trained_evaluated_verified_and_reported(trained, monkeypatch, capsys):
     details = json.loads((trained.folder / "data/evaluation/details.json").read_text())
     sidecar = json.loads((trained.folder / "data/processed_datasets/validation.json").read_text())
-    assert details["documents"] == sum(part["documents"] for part in sidecar["parts"].values())
+    assert details["documents"] == sum(source["documents"] for source in sidecar["sources"].values())
     monkeypatch.chdir(trained.folder)
     assert verify.main([]) == 0 and "all ok" in capsys.readouterr().out
     assert report.main([]) == 0

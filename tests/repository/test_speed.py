@@ -24,7 +24,7 @@ from support.model_cases import optimizer_params
 
 CONFIG = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=128, sliding_window=16, full_attention_every=2,
-    rope_base_local=10_000.0, rope_base_global=10_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=64,
+    rope_base_local=10_000.0, rope_base_global=10_000.0, query_pre_attn_scalar=16, norm_eps=1e-6, max_seq_len=64,
     vocab_size=1000,
 )  # fmt: skip
 BATCH, SEQ_LEN, LOGITS_CHUNK = 8, 32, 64
@@ -62,7 +62,7 @@ def test_a_batch_allocates_its_ids_only_twice_stored_and_widened():
 
 def test_the_order_of_windows_is_hashed_once_an_epoch(monkeypatch):
     calls = []
-    monkeypatch.setattr(lm_windows, "hash_of", lambda *numbers: calls.append(numbers) or len(calls))
+    monkeypatch.setattr(lm_windows, "hash_integers", lambda *numbers: calls.append(numbers) or len(calls))
     windows = TokenWindows(np.arange(16_001), 16, 8, seed=1)
     for step in range(100):  # of 125 in the first epoch
         windows.starts(step)

@@ -88,7 +88,7 @@ def test_the_card_describes_the_vocabulary(project):
     assert found["unused_entries"] == 257 - len({*b"abc 12Z", *"ürich!".encode()}) - 1
     assert found["single_byte_fraction"] == 1.0 and len(found["longest"]) == 10
     assert found["scripts"]["digits"] == {"tokens": 2, "bytes_per_token": 1.0}
-    assert found["scripts"]["incomplete"]["tokens"] == 2 and "validation_parts" not in found
+    assert found["scripts"]["incomplete"]["tokens"] == 2 and "validation_sources" not in found
 
 
 def test_another_tokenizer_is_refused(project, capsys):

@@ -1,4 +1,4 @@
-"""The stage fetch on a mixture: only changed parts are fetched again, and nothing writes through a link."""
+"""The stage fetch on a mixture: only changed sources are fetched again, and nothing writes through a link."""
 
 import os
 import shutil
@@ -24,10 +24,10 @@ def stories(seed=1, num_documents=5) -> dict:
     return {"kind": "stories", "seed": seed, "num_documents": num_documents, "num_validation_documents": 2}
 
 
-def write_mixture(**parts) -> None:
-    """Write the definition of a mixture of these parts, each the section `fetch` of its preset."""
-    definitions = {name: {"fetch": section, **SLICES} for name, section in parts.items()}
-    write_json("source.json", {"source": "mix", "kind": "mixture", "parts": definitions})
+def write_mixture(**sources) -> None:
+    """Write the definition of a mixture of these sources, each the section `fetch` of its preset."""
+    definitions = {name: {"fetch": section, **SLICES} for name, section in sources.items()}
+    write_json("source.json", {"source": "mix", "kind": "mixture", "sources": definitions})
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def project(tmp_path, monkeypatch):
 
 @pytest.fixture
 def kept(capsys):
-    """Return a function that fetches and returns the names of the parts that were kept."""
+    """Return a function that fetches and returns the names of the sources that were kept."""
 
     def kept() -> list[str]:
         capsys.readouterr()
@@ -55,10 +55,10 @@ def test_only_changed_sources_are_fetched_again(project, kept):
     write_mixture(a=stories(), b=stories(2))
     assert kept() == []
     manifest, first = read_manifest(Path("raw")), files_below(Path("raw"))
-    assert (manifest["source"], manifest["kind"], list(manifest["parts"])) == ("mix", "mixture", ["a", "b"])
-    part = manifest["parts"]["b"]
-    assert (part["source"], part["seed"], part["train"]) == ("b", 2, SLICES["train"])
-    assert part["splits"]["train"]["files"][0]["path"] == "b/train/0000.parquet"
+    assert (manifest["source"], manifest["kind"], list(manifest["sources"])) == ("mix", "mixture", ["a", "b"])
+    source = manifest["sources"]["b"]
+    assert (source["source"], source["seed"], source["train"]) == ("b", 2, SLICES["train"])
+    assert source["splits"]["train"]["files"][0]["path"] == "b/train/0000.parquet"
     write_mixture(a=stories(), b=stories(3))
     assert kept() == ["a"]
     second = files_below(Path("raw"))
@@ -66,8 +66,8 @@ def test_only_changed_sources_are_fetched_again(project, kept):
     assert changed == {"b/train/0000.parquet", "b/validation/0000.parquet", "manifest.json"}
     write_mixture(b=stories(3), a=stories())
     assert kept() == ["b", "a"]
-    write_mixture(c=stories())  # a part of another name is another part
-    assert kept() == [] and len(list(Path(".parts").iterdir())) == 1
+    write_mixture(c=stories())  # a source of another name is another source
+    assert kept() == [] and len(list(Path(".sources").iterdir())) == 1
 
 
 def test_own_text_is_read_again_each_time(project, kept):
@@ -84,7 +84,7 @@ def test_a_damaged_part_is_fetched_again(project, kept):
     write_mixture(a=stories(), b=stories(2))
     kept()
     good = files_below(Path("raw"))
-    path = sorted(Path(".parts").glob("*/train/0000.parquet"))[0]
+    path = sorted(Path(".sources").glob("*/train/0000.parquet"))[0]
     path.unlink()
     path.write_bytes(b"damaged")
     assert len(kept()) == 1
@@ -92,12 +92,12 @@ def test_a_damaged_part_is_fetched_again(project, kept):
 
 
 def test_other_code_of_the_sources_fetches_again(project, kept, monkeypatch, tmp_path):
-    from lm.text import parts
+    from lm.text import source_cache
 
     write_mixture(a=stories())
     kept()
-    shutil.copytree(parts.CODE, tmp_path / "code")
-    monkeypatch.setattr(parts, "CODE", tmp_path / "code")
+    shutil.copytree(source_cache.CODE, tmp_path / "code")
+    monkeypatch.setattr(source_cache, "CODE", tmp_path / "code")
     assert kept() == ["a"]
     path = tmp_path / "code/sources/stories/words.txt"
     path.write_text(path.read_text() + "\n")
@@ -119,7 +119,7 @@ def test_nothing_is_written_through_a_link(project, kept):
     assert {name: sha256_file(name) for name in cache} == cache
 
 
-def test_a_copy_of_the_repository_shares_the_parts(project, kept, monkeypatch):
+def test_a_copy_of_the_repository_shares_the_sources(project, kept, monkeypatch):
     """DVC runs `--queue` and `--temp` in a copy, with DVC_ROOT."""
     write_mixture(a=stories())
     kept()
@@ -166,7 +166,7 @@ def test_finished_sources_survive_a_kill(project, kept):
     assert done.returncode == -signal.SIGKILL and not Path("raw").exists()
     assert kept() == ["a"]
     assert not [name for name in os.listdir() if name.endswith(".tmp")]
-    assert len(list(Path(".parts").iterdir())) == 2  # the unfinished one is gone
+    assert len(list(Path(".sources").iterdir())) == 2  # the unfinished one is gone
     read_manifest(Path("raw"))
 
 

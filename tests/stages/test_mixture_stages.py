@@ -27,8 +27,8 @@ VALIDATION = {"split": "validation", **WHOLE}
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_project()
-    parts = {"long": {"train": LONG, "validation": ["x1", "x2"]}, "short": {"train": SHORT, "validation": ["y1"]}}
-    write_mixture(Path("raw"), parts, per_file=7)
+    sources = {"long": {"train": LONG, "validation": ["x1", "x2"]}, "short": {"train": SHORT, "validation": ["y1"]}}
+    write_mixture(Path("raw"), sources, per_file=7)
     write_params(mixed(WEIGHTS), VALIDATION)
 
 
@@ -38,13 +38,13 @@ def test_the_sidecars_record_the_sources(project, capsys):
     sidecar, total = read_json("out/train.json"), sum(map(len, LONG + SHORT))
     assert sidecar["slice"]["weights"] == WEIGHTS
     for name, texts in (("long", LONG), ("short", SHORT)):
-        part = sidecar["parts"][name]
-        assert part["utf8_bytes"] == pytest.approx(WEIGHTS[name] * total, abs=max(map(len, texts)))
-        assert part["passes"] == round(part["utf8_bytes"] / sum(map(len, texts)), 4)
-    assert sum(part["documents"] for part in sidecar["parts"].values()) == sidecar["documents"]
+        source = sidecar["sources"][name]
+        assert source["utf8_bytes"] == pytest.approx(WEIGHTS[name] * total, abs=max(map(len, texts)))
+        assert source["passes"] == round(source["utf8_bytes"] / sum(map(len, texts)), 4)
+    assert sum(source["documents"] for source in sidecar["sources"].values()) == sidecar["documents"]
     validation = read_json("out/validation.json")
     one = {"passes": 1.0}
-    assert list(validation["parts"].items()) == [
+    assert list(validation["sources"].items()) == [
         ("long", {"documents": 2, "utf8_bytes": 4} | one),
         ("short", {"documents": 1, "utf8_bytes": 2} | one),
     ]
@@ -62,7 +62,7 @@ def test_a_tokenizer_is_trained_on_the_mixed_stream(project):
 def test_the_audit_reads_the_stream_of_the_token_files(project):
     assert tokenize("train") == tokenize("validation") == 0
     card = run_audit()
-    documents = read_json("out/train.json")["parts"]
-    assert card["train"]["documents"] == sum(part["documents"] for part in documents.values())
+    documents = read_json("out/train.json")["sources"]
+    assert card["train"]["documents"] == sum(source["documents"] for source in documents.values())
     assert card["duplicates"]["train"]["exact_within"] == documents["short"]["documents"] - len(SHORT)
     assert card["dropped_rows"]["short"]["train"] == {"null": 0, "empty": 0}

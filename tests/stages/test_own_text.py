@@ -10,7 +10,7 @@ import re
 import pytest
 import yaml
 
-from lm.core.errors import MEND
+from lm.core.errors import REPAIR
 from lm.core.files import read_json
 from support import ROOT
 from support.workspace import Workspace
@@ -110,7 +110,7 @@ def test_the_remedies_for_data_raw_work(workspace):
         (remedy,) = re.findall("`(.*)`", str(refused.value))
         workspace.run("sh", "-c", remedy)
         assert read_json(manifest)["source"] == "stories"
-    (remedy,) = re.findall("`(.*)`", MEND)
+    (remedy,) = re.findall("`(.*)`", REPAIR)
     workspace.run("sh", "-c", remedy)
 
 

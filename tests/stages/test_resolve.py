@@ -1,4 +1,4 @@
-"""The stage resolve: the definition of a source and of a mixture's parts, and the mixtures that it refuses."""
+"""The stage resolve: the definition of a source and of a mixture's sources, and the mixtures that it refuses."""
 
 import os
 import shutil
@@ -21,14 +21,14 @@ STORIES = {"kind": "stories", "seed": 1, "num_documents": 3, "num_validation_doc
 SLICES = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
 
 
-def mixture(parts=("a", "b"), **weights) -> dict:
+def mixture(sources=("a", "b"), **weights) -> dict:
     train = mixed(weights or {"a": 1, "b": 3})
-    return {"fetch": {"kind": "mixture", "parts": list(parts)}, **SLICES, "train": train, "prompts": [""]}
+    return {"fetch": {"kind": "mixture", "sources": list(sources)}, **SLICES, "train": train, "prompts": [""]}
 
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Return a function that writes the shipped parameters with the mixture `mix`, its parts and further sources."""
+    """Return a function that writes the shipped parameters with the mixture `mix`, its sources and further sources."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "runtime.yaml", "runtime.yaml")
     params, presets = (read_yaml(ROOT / name) for name in ("params.yaml", "presets.yaml"))
@@ -41,10 +41,10 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-def test_a_plain_source_is_its_only_part(write):
+def test_a_plain_source_is_its_only_source(write):
     write(source="a")
     assert resolve.main(RUN) == 0
-    expected = {"source": "a", "kind": "stories", "parts": {"a": {"fetch": STORIES}}}
+    expected = {"source": "a", "kind": "stories", "sources": {"a": {"fetch": STORIES}}}
     assert read_json("data/source.json") == expected
 
 
@@ -59,8 +59,8 @@ def test_a_mixture_has_the_definitions_of_its_sources(write):
         write(mixture(["b", "a"], **weights), other={"fetch": STORIES})
         assert resolve.main(RUN) == 0
         definition = read_json("data/source.json")
-        assert (definition["source"], definition["kind"], list(definition["parts"])) == ("mix", "mixture", ["b", "a"])
-        assert definition["parts"]["b"] == {"fetch": {**STORIES, "seed": 2}, **SLICES}
+        assert (definition["source"], definition["kind"], list(definition["sources"])) == ("mix", "mixture", ["b", "a"])
+        assert definition["sources"]["b"] == {"fetch": {**STORIES, "seed": 2}, **SLICES}
 
 
 WRONG = {
@@ -95,19 +95,19 @@ def test_all_wrong_parameters_are_named_at_once(write, capsys):
 
 OVERLAP = {"fetch": STORIES, "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
 REFUSED = [
-    (mixture([]), "sources.mix.fetch.parts is empty, needed: at least one source"),
-    (mixture(["a", "a"]), "sources.mix.fetch.parts is a list with 'a' twice, needed: each once, with a weight"),
-    (mixture(["a", "x"]), "sources.mix.fetch.parts names 'x', which is not a source of presets.yaml"),
-    (mixture(["a", "../b"]), "sources.mix.fetch.parts is '../b' in the list, needed: letters, digits, _ and -"),
-    (mixture(["a", "inner"]), "sources.mix.fetch.parts names 'inner', a mixture itself; name its parts instead"),
+    (mixture([]), "sources.mix.fetch.sources is empty, needed: at least one source"),
+    (mixture(["a", "a"]), "sources.mix.fetch.sources is a list with 'a' twice, needed: each once, with a weight"),
+    (mixture(["a", "x"]), "sources.mix.fetch.sources names 'x', which is not a source of presets.yaml"),
+    (mixture(["a", "../b"]), "sources.mix.fetch.sources is '../b' in the list, needed: letters, digits, _ and -"),
+    (mixture(["a", "inner"]), "sources.mix.fetch.sources names 'inner', a mixture itself; name its sources instead"),
     (mixture(["a", "overlap"]), "sources.overlap: train and validation share characters 0 to inf of split 't'"),
     (mixture(a=-1, b=2), "sources.mix.train.weights.a is -1.0, needed: at least 0"),
     (mixture(a=0, b=0), "sources.mix.train.weights is {'a': 0.0, 'b': 0.0}, needed: at least one above 0"),
-    (mixture(a=1), "sources.mix.train.weights has no weight of the part 'b'; give it one; with 0 it stays out"),
-    (mixture(a=1, b=1, c=1), "sources.mix.train.weights names 'c', which is not a part; the parts are a, b"),
+    (mixture(a=1), "sources.mix.train.weights has no weight of the source 'b'; give it one; with 0 it stays out"),
+    (mixture(a=1, b=1, c=1), "sources.mix.train.weights names 'c', which is not a source; the sources are a, b"),
     (mixture(a="much", b=1), "sources.mix.train.weights.a is 'much', not a finite number"),
     (mixture() | {"train": SLICES["train"]}, "sources.mix.train.weights is missing; give it a value"),
-    (mixture() | {"fetch": {"kind": "mixture", "parts": "a"}}, "sources.mix.fetch.parts is 'a', not a list"),
+    (mixture() | {"fetch": {"kind": "mixture", "sources": "a"}}, "sources.mix.fetch.sources is 'a', not a list"),
 ]
 
 

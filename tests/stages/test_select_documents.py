@@ -94,28 +94,28 @@ def test_with_none_nothing_is_dropped_and_no_text_is_read(project):
 
 
 def test_copies_in_another_source_are_dropped(project):
-    parts = {}
+    sources = {}
     texts = {
         "a": {"train": [STORIES[0], STORIES[1], STORIES[2]], "validation": [STORIES[3]]},
         "b": {"train": [STORIES[1], STORIES[4], edited(STORIES[3])], "validation": [STORIES[2]]},
     }
-    for part, splits in texts.items():
-        entry = write_source(Path("raw", part), part, **splits)
+    for source, splits in texts.items():
+        entry = write_source(Path("raw", source), source, **splits)
         for split in entry["splits"].values():
-            split["files"] = [file | {"path": f"{part}/{file['path']}"} for file in split["files"]]
-        parts[part] = entry | {"train": SPLIT | {"split": "train"}, "validation": SPLIT}
-    manifest = {"format_version": 1, "source": "mine", "kind": "mixture", "column": "text", "parts": parts}
+            split["files"] = [file | {"path": f"{source}/{file['path']}"} for file in split["files"]]
+        sources[source] = entry | {"train": SPLIT | {"split": "train"}, "validation": SPLIT}
+    manifest = {"format_version": 1, "source": "mine", "kind": "mixture", "column": "text", "sources": sources}
     write_json("raw/manifest.json", manifest)
     write_params()
     assert select() == 0
-    found = [(row["part"], row["document"], row["rule"], row["repeats_part"], row["repeats_document"])
+    found = [(row["source"], row["document"], row["rule"], row["repeats_source"], row["repeats_document"])
              for row in pq.read_table("out/selection/dropped.parquet").to_pylist()]  # fmt: skip
     assert sorted(found) == [
         ("a", 2, "exact_duplicates", "b", 0), ("b", 0, "exact_duplicates", "a", 1),
         ("b", 2, "near_duplicates", "a", 0),
     ]  # fmt: skip
     details = read_json("out/selection/details.json")["documents"]
-    assert {part: {split: each["kept"] for split, each in splits.items()} for part, splits in details.items()} == {
+    assert {source: {split: each["kept"] for split, each in splits.items()} for source, splits in details.items()} == {
         "a": {"train": 2, "validation": 1}, "b": {"train": 1, "validation": 1},
     }  # fmt: skip
 

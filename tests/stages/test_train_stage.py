@@ -12,7 +12,7 @@ import torch
 import eval as eval_stage
 import train as train_stage
 from lm.core.errors import ParamsError
-from lm.evaluate.documents import mark_selection
+from lm.evaluate.documents import mark_model_selection
 from lm.model.threads import ThreadTuner
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
@@ -121,7 +121,7 @@ def test_a_model_keeps_to_documents_and_is_trained_on(workspace, tmp_path, capsy
 
     # Validation and evaluation use it.
     validation = open_tokens("validation.bin")
-    selected = mark_selection(validation, record["eval_tokens"], 32)
+    selected = mark_model_selection(validation, record["eval_tokens"], 32)
     ((within, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
     assert within[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
     model.document_start_id = None
@@ -164,11 +164,11 @@ def test_a_finished_run_is_published_without_training(workspace, capsys):
 
 
 def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monkeypatch):
-    validation_loss, save_state = train_stage.step.validation_loss, train_stage.checkpoints.save_state
+    validation_loss, save_checkpoint = train_stage.step.validation_loss, train_stage.checkpoints.save_checkpoint
     monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(0.2) or validation_loss(*a))
     digest = train_stage.TrainingState.digest
     monkeypatch.setattr(train_stage.TrainingState, "digest", lambda state: time.sleep(0.2) or digest(state))
-    monkeypatch.setattr(train_stage.checkpoints, "save_state", lambda *a: time.sleep(0.05) or save_state(*a))
+    monkeypatch.setattr(train_stage.checkpoints, "save_checkpoint", lambda *a: time.sleep(0.05) or save_checkpoint(*a))
     workspace.change(**{"train.seed": 3})
     begin = time.monotonic()
     with restored("runtime.yaml"):

@@ -82,10 +82,10 @@ def recording(path):
     raise AssertionError(path)
 
 
-def flip_in_state(record, name, position):
-    """Change the last bit of a number of a kept state, and record the new file's hash; return its digest."""
-    state = checkpoints.load_state(record)
+def flip_in_checkpoint(record, name, position):
+    """Change the last bit of a number of a kept checkpoint, and record the new file's hash; return its digest."""
+    state = checkpoints.load_checkpoint(record)
     tensors = dict(named_tensors(state))
     tensors[name].view(-1).view(torch.int32)[position] ^= 1
-    checkpoints.keep_state(record.parent, state["step"], state)
+    checkpoints.keep_checkpoint(record.parent, state["step"], state)
     return digest_of(tensors.items())

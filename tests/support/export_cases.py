@@ -21,7 +21,7 @@ AUDIT = SIZES | {
 EVALUATION = {
     "window_tokens": 32, "stride_tokens": 16, "documents": 7, "utf8_bytes": 1234,
     "bits_per_byte": 1.23456789, "bits_per_byte_se": 0.04321, "bits_per_byte_interval": [1.1111, 1.4444],
-    "unseen": {"documents": 7, "bits_per_byte": 2.75, "bits_per_byte_se": 0.05},
+    "held_out": {"documents": 7, "bits_per_byte": 2.75, "bits_per_byte_se": 0.05},
     "clean": {"documents": 6, "bits_per_byte": 1.25, "bits_per_byte_se": None},
     "samples": {"samples": 9, "longest_copy_tokens": 67},
 }  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 from lm.core.files import write_json
 from lm.text.documents import read_manifest
 from lm.text.parquet import describe_split, write_documents
-from lm.text.parts import describe_part
+from lm.text.source_cache import describe_in_mixture
 
 WHOLE = {"start_char": 0, "num_chars": None}
 
@@ -21,18 +21,18 @@ def write_source(raw: Path, source: str = "s", per_file: int = 1000, **splits: l
     return manifest
 
 
-def write_mixture(raw: Path, parts: dict[str, dict[str, list[str]]], per_file: int = 1000, **slices) -> dict:
-    """Write the documents of each part's splits, `per_file` in each file; return the manifest of the mixture.
+def write_mixture(raw: Path, sources: dict[str, dict[str, list[str]]], per_file: int = 1000, **slices) -> dict:
+    """Write the documents of each source's splits, `per_file` in each file; return the manifest of the mixture.
 
-    `slices` has {split: slice} of the parts whose slices are not the whole splits.
+    `slices` has {split: slice} of the sources whose slices are not the whole splits.
     """
     manifests = {}
-    for name, splits in parts.items():
+    for name, splits in sources.items():
         manifest = write_source(raw / name, name, per_file, **splits)
         (raw / name / "manifest.json").unlink()
         whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
-        manifests[name] = describe_part(manifest, name) | whole | slices.get(name, {})
-    write_json(raw / "manifest.json", {"format_version": 1, "source": "mix", "kind": "mixture", "parts": manifests})
+        manifests[name] = describe_in_mixture(manifest, name) | whole | slices.get(name, {})
+    write_json(raw / "manifest.json", {"format_version": 1, "source": "mix", "kind": "mixture", "sources": manifests})
     return read_manifest(raw)
 
 

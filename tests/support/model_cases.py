@@ -18,7 +18,7 @@ from support.tokenizer_cases import fuzzed_texts, save_tokenizer
 
 SHAPE = dict(
     n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, sliding_window=8, full_attention_every=3,
-    rope_base_local=10_000.0, rope_base_global=500_000.0, query_scale=24, norm_eps=1e-6, max_seq_len=96,
+    rope_base_local=10_000.0, rope_base_global=500_000.0, query_pre_attn_scalar=24, norm_eps=1e-6, max_seq_len=96,
 )  # fmt: skip
 TEXTS = fuzzed_texts(300, seed=5)
 CPU = torch.device("cpu")

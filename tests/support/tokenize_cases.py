@@ -63,7 +63,7 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
 def write_definition(folder: Path, source: str, fetch: dict | None) -> None:
     """Write source.json into `folder` as the stage resolve does."""
     kind = fetch["kind"] if fetch else None
-    write_json(folder / "source.json", {"source": source, "kind": kind, "parts": {source: {"fetch": fetch}}})
+    write_json(folder / "source.json", {"source": source, "kind": kind, "sources": {source: {"fetch": fetch}}})
 
 
 FETCH = ["--definition", "source.json", "--raw", "raw"]

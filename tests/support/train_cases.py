@@ -226,20 +226,20 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 def stop_after(step):
-    """Run until the state of a step is saved, then kill -9; the last two states are left."""
+    """Run until the checkpoint of a step is saved, then kill -9; the last two states are left."""
     assert run_stage(in_state, step + 1, die_at, "torch.save", 1, "before").code == -signal.SIGKILL
 
 
 def in_state(step: int, sabotage: Callable, *arguments) -> None:
-    """A sabotage: another one when the state of this step is saved."""
-    save = checkpoints.save_state
+    """A sabotage: another one when the checkpoint of this step is saved."""
+    save = checkpoints.save_checkpoint
 
     def armed(run, at, state):
         if at == step:
             sabotage(*arguments)
         save(run, at, state)
 
-    checkpoints.save_state = armed
+    checkpoints.save_checkpoint = armed
 
 
 def in_call(name: str, sabotage: Callable, *arguments) -> None:

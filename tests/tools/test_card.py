@@ -91,21 +91,21 @@ def test_missing_figures_are_left_out(exported):
 
 
 def test_a_card_has_entropy_sources_and_documents(exported):
-    parts = {"stories": {"documents": 3, "bits_per_byte": 0.5, "bits_per_byte_se": 0.01}}
-    evaluation = EVALUATION | {"entropy": {"floor_bits_per_byte": 0.164}, "parts": parts}
+    sources = {"stories": {"documents": 3, "bits_per_byte": 0.5, "bits_per_byte_se": 0.01}}
+    evaluation = EVALUATION | {"entropy": {"floor_bits_per_byte": 0.164}, "sources": sources}
     card = render(exported, evaluation, attend_across_documents=False)
-    assert "entropy, 0.1640 bits per byte" in card and ["part `stories`", "3", "0.5000", "0.0100"] in rows_of(card)
+    assert "entropy, 0.1640 bits per byte" in card and ["source `stories`", "3", "0.5000", "0.0100"] in rows_of(card)
     assert "must hold one document:\n\n```python" in card
     assert "must hold one document" not in render(exported)
 
 
 def test_the_origin_of_the_text_is_no_path(exported):
-    parts = {
+    sources = {
         "web": {"kind": "hub", "repo": "o/n", "commit": "c" * 40},
         "own": {"kind": "local", "path": "/home/me/diary"},
         "made": {"kind": "stories", "licence": "MIT"},
     }
-    card = render(exported, manifest={"source": "mixture", "kind": "mixture", "parts": parts}, license_id="mit")
+    card = render(exported, manifest={"source": "mixture", "kind": "mixture", "sources": sources}, license_id="mit")
     assert f"- `web`: o/n, commit {'c' * 40}\n- `own`: of kind local\n- `made`: of kind stories, licence MIT\n" in card
     head = yaml.safe_load(card.split("---")[1])
     assert head["datasets"] == ["o/n"] and head["license"] == "mit" and "diary" not in card

@@ -20,7 +20,7 @@ from support.loss_cases import LN2, corpus
 from tools.common.revisions import Revision, refuse_other_text
 from tools.compare.cli import read_run
 from tools.compare.report import draw_panel, report
-from tools.compare.runs import Run, compare_groups, group_by_seed, same_until, unseen_bytes, what_differs
+from tools.compare.runs import Run, compare_groups, group_by_seed, held_out_bytes, same_until, what_differs
 
 
 def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, curve=(), **inputs: str) -> Run:
@@ -97,7 +97,7 @@ def test_few_and_dominating_documents_are_reported():
     a, b = run("a"), run("b", shift=-0.05, params={"p": 1})
     assert "Few documents: the 40 count like " in text_of([a, b])
     sizes = np.full(40, 1000)
-    equal = [dataclasses.replace(r, utf8_bytes=sizes, selection_bytes=sizes // 4) for r in (a, b)]
+    equal = [dataclasses.replace(r, utf8_bytes=sizes, model_selection_bytes=sizes // 4) for r in (a, b)]
     text = text_of(equal)
     assert "Few documents" not in text and "of the bytes; without it" not in text and "depends on" not in text
     sizes = np.array([9000, *range(500, 539)])
@@ -114,27 +114,29 @@ def test_few_and_dominating_documents_are_reported():
 def test_unseen_text_is_what_selected_no_model():
     a, b = run("a"), run("b", shift=0.05, params={"p": 1})
     found = compared(a, b)
-    rest = a.utf8_bytes - a.selection_bytes
+    rest = a.utf8_bytes - a.model_selection_bytes
     rng = np.random.default_rng(1)
-    assert found.unseen == ratio_interval(
-        (b.nats - b.selection_nats - (a.nats - a.selection_nats)) / LN2, rest, rng, 0.95, 99
+    assert found.held_out == ratio_interval(
+        (b.nats - b.model_selection_nats - (a.nats - a.model_selection_nats)) / LN2, rest, rng, 0.95, 99
     )
-    assert found.unseen_fraction == pytest.approx(rest.sum() / a.utf8_bytes.sum())
+    assert found.held_out_fraction == pytest.approx(rest.sum() / a.utf8_bytes.sum())
 
 
 def test_runs_that_selected_on_different_text():
     a, b = run("a"), run("b", params={"p": 1})
-    first = np.where(np.arange(40) < 30, a.selection_bytes, 0)
-    a = dataclasses.replace(a, selection_bytes=first, selection_nats=np.where(first, a.selection_nats, 0.0))
-    assert unseen_bytes([a, b]).sum() == 0
-    assert compared(a, b).unseen is None
-    b = dataclasses.replace(b, selection_bytes=first // 2, selection_nats=a.selection_nats / 2)
-    assert np.array_equal(unseen_bytes([a, b]), np.where(first, 0, a.utf8_bytes))
+    first = np.where(np.arange(40) < 30, a.model_selection_bytes, 0)
+    a = dataclasses.replace(
+        a, model_selection_bytes=first, model_selection_nats=np.where(first, a.model_selection_nats, 0.0)
+    )
+    assert held_out_bytes([a, b]).sum() == 0
+    assert compared(a, b).held_out is None
+    b = dataclasses.replace(b, model_selection_bytes=first // 2, model_selection_nats=a.model_selection_nats / 2)
+    assert np.array_equal(held_out_bytes([a, b]), np.where(first, 0, a.utf8_bytes))
 
 
-def test_without_a_selection_there_is_no_unseen_text():
-    a, b = (dataclasses.replace(run(name, params={"p": name}), selection_bytes=None) for name in "ab")
-    assert compared(a, b).unseen is None and "selected no model" not in text_of([a, b])
+def test_without_a_selection_there_is_no_held_out_text():
+    a, b = (dataclasses.replace(run(name, params={"p": name}), model_selection_bytes=None) for name in "ab")
+    assert compared(a, b).held_out is None and "selected no model" not in text_of([a, b])
 
 
 def test_a_difference_is_given_for_each_source():
@@ -158,7 +160,7 @@ def test_a_difference_is_given_for_each_source():
 def test_parts_are_read_where_they_are_recorded():
     columns = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4]}
     curve = b"step,tokens,val_loss,state_digest\n0,0,6.5,0123456789ab\n"
-    for extra in ({}, {"part": ["stories", "headers"]}):
+    for extra in ({}, {"source": ["stories", "headers"]}):
         content = io.BytesIO()
         pq.write_table(pa.table(columns | extra), content)
         recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
@@ -168,7 +170,7 @@ def test_parts_are_read_where_they_are_recorded():
             read=lambda path, content=content: curve if path.suffix == ".csv" else content.getvalue(),
         )  # fmt: skip
         found = read_run(revision)
-        assert (found.sources is None) if not extra else (found.sources.tolist() == extra["part"])
+        assert (found.sources is None) if not extra else (found.sources.tolist() == extra["source"])
         row = {"step": "0", "tokens": "0", "val_loss": "6.5", "state_digest": "0123456789ab"}
         assert found.validations == [row]
 
@@ -196,7 +198,7 @@ def revision_of_mixture(name: str, parts: dict[str, str], **part) -> SimpleNames
         key: {"column": "text", "splits": {"validation": {"files": [{"sha256": digest}]}}, "validation": own}
         for key, digest in parts.items()
     }
-    manifest = json.dumps({"source": name, "parts": manifests}).encode()
+    manifest = json.dumps({"source": name, "sources": manifests}).encode()
     plain = revision(name, [], sha256=hashlib.sha256(manifest).hexdigest())
     return SimpleNamespace(name=name, read=lambda path: manifest, read_json=plain.read_json)
 

@@ -36,7 +36,7 @@ def copy(source, target):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A finished run of 20 steps with validations and kept states at 5, 10 and 15."""
+    """A finished run of 20 steps with validations and kept checkpoints at 5, 10 and 15."""
     workspace = Workspace(tmp_path_factory.mktemp("recompute"))
     workspace.make_small()
     workspace.change(**{"train.eval_every_tokens": 2560})
@@ -65,7 +65,7 @@ def workspace(made, monkeypatch):
 
 def kept():
     (run,) = Path(".runs").glob("[!.]*")
-    return checkpoints.kept_states(run)
+    return checkpoints.kept_checkpoints(run)
 
 
 def times():
@@ -79,7 +79,7 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
     recompute(start, 1)
     first, second = capsys.readouterr().out.splitlines()
     (fingerprint,) = [path.name for path in Path(".runs").glob("[!.]*")]
-    origin = f"the state .runs/{fingerprint}/kept-0000000{start}.json" if start else "the initial weights"
+    origin = f"the checkpoint .runs/{fingerprint}/kept-0000000{start}.json" if start else "the initial weights"
     assert first == f"recompute: steps {start} to {start + 5} of run {fingerprint}, from {origin}"
     row = read_curve(CURVE)[start + 5]
     validation = f"digest {row['state_digest']} and validation loss {row['val_loss']}"
@@ -93,7 +93,7 @@ def test_the_seed_chooses_the_interval():
     assert chosen == [choose(steps, states, None, seed) for seed in range(30)]
     assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, Path("five")), Interval(15, 20, Path("fifteen"))}
     assert choose(steps, {}, None, 7) == Interval(0, 5, None)
-    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a kept state .*: 0, 5, 15$"):
+    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a kept checkpoint .*: 0, 5, 15$"):
         choose(steps, states, 10, 1)
     with pytest.raises(ParamsError, match="before the last validation: none"):
         choose([0], {}, None, 1)
@@ -145,11 +145,11 @@ def test_a_run_of_an_older_version_is_refused(workspace):
 def test_kept_states_are_spread_over_the_run(workspace):
     assert list(kept()) == [5, 10, 15]
     for step, record in kept().items():
-        assert checkpoints.load_state(record)["step"] == step
-    set_runtime(keep_states=1)
+        assert checkpoints.load_checkpoint(record)["step"] == step
+    set_runtime(keep_checkpoints=1)
     train()
     assert list(kept()) == [10]
-    set_runtime(keep_states=0)
+    set_runtime(keep_checkpoints=0)
     train()
     assert kept() == {}
-    set_runtime(keep_states=3)
+    set_runtime(keep_checkpoints=3)

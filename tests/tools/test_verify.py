@@ -12,7 +12,7 @@ import pytest
 
 from lm.core.files import read_json, sha256_file
 from lm.core.params import read_yaml
-from support.damage import command, edit, flip, flip_in_state, object_of, recording, writable, wrong
+from support.damage import command, edit, flip, flip_in_checkpoint, object_of, recording, writable, wrong
 from support.workspace import Workspace
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
@@ -293,7 +293,7 @@ def test_an_interval_is_trained_again_after_the_checks(workspace, check):
     status, lines = check("--recompute", "--from", "10")
     assert status == 0 and lines[-1].startswith("same bits: step 20 has digest ") and "all ok" in lines[-3]
     (kept,) = Path(".runs").glob("*/kept-*.json")
-    found = flip_in_state(kept, "embed_tokens.weight", 11)
+    found = flip_in_checkpoint(kept, "embed_tokens.weight", 11)
     status, lines = check("--recompute", "--from", "10")
     assert status == 4 and f"kept-000000010.pt: its digest is {found}, plots/validation.csv records" in lines[-1]
 

@@ -32,7 +32,7 @@ from lm.core.files import atomic_folder
 from lm.tokens.tokenfile import open_tokens, write_tokens
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 9, "eot_id": 0, "sha256": "ab" * 32}
-NUM_STATES = 4
+NUM_CHECKPOINTS = 4
 
 
 def write_token_file(ids: range) -> int:
@@ -51,15 +51,15 @@ def write_folder(content: bytes) -> int:
     return 0
 
 
-def save_states(num_states: int) -> int:
+def save_checkpoints(num_states: int) -> int:
     """Save the state of one step after the other into the current folder."""
     import torch
 
-    from lm.train.checkpoints import prune_runs, save_state
+    from lm.train.checkpoints import prune_runs, save_checkpoint
 
     prune_runs(Path(".runs"), Path(".runs/run"), 1)
     for step in range(num_states):
-        save_state(Path(".runs/run"), step, {"step": step, "weights": torch.full((1000,), float(step))})
+        save_checkpoint(Path(".runs/run"), step, {"step": step, "weights": torch.full((1000,), float(step))})
         shim.mark()
     return 0
 
@@ -79,12 +79,12 @@ def read_outputs(case: Case, folder: Path, num_marks: int) -> list[str]:
     match case.name:
         case "write_token_file":
             open_tokens(folder / "t/t.bin")
-        case "save_states":
-            from lm.train.checkpoints import load_newest_state
+        case "save_checkpoints":
+            from lm.train.checkpoints import load_newest_checkpoint
 
-            state = load_newest_state(folder / ".runs/run")
-            saved, newest = min(num_marks, NUM_STATES) - 1, -1 if state is None else state["step"]
-            assert newest >= saved, f"step {saved} was saved, the newest state is of step {newest}"
+            state = load_newest_checkpoint(folder / ".runs/run")
+            saved, newest = min(num_marks, NUM_CHECKPOINTS) - 1, -1 if state is None else state["step"]
+            assert newest >= saved, f"step {saved} was saved, the newest checkpoint is of step {newest}"
             return []
         case "fetch":
             from lm.text.documents import check_files, files_of, read_manifest
@@ -175,7 +175,7 @@ def main(argv: list[str]) -> int:
     cases += [case_of(write_folder, old, b"newer", ["f/folder"]) for old in (b"old", None)]
     if argv != ["--sample"]:
         load_modules()
-        cases.append(case_of(save_states, None, NUM_STATES, [".runs/run/state-000000003.pt"]))
+        cases.append(case_of(save_checkpoints, None, NUM_CHECKPOINTS, [".runs/run/checkpoint-000000003.pt"]))
         cases += make_cases(list(STAGES))
     by_case, recovered = Counter(), set()
     for case in cases:

@@ -45,7 +45,7 @@ from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, document_spans, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
-from lm.train.checkpoints import load_newest_state, save_state
+from lm.train.checkpoints import load_newest_checkpoint, save_checkpoint
 from lm.train.config import TrainParams
 from support import ROOT
 from support.model_cases import CPU, build, write_gemma_like, write_trained
@@ -58,7 +58,7 @@ FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Po
 TINY = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "head_dim": 4, "d_model": 4, "d_ff": 8, "max_seq_len": 16}
 DESCRIBED = {"tokenizer": {"kind": "bpe", "vocab_size": 257, "eot_id": 256, "sha256": "t"}, "surprisal_bits": 5.0}
 TEXT = Slice("train", 0, None)
-STATE = "run/state-000000001"
+STATE = "run/checkpoint-000000001"
 
 # Good examples, and what a stage does with them.
 
@@ -123,12 +123,12 @@ def score(model) -> bytes:
 
 def write_state(folder: Path) -> None:
     state = {"step": 1, "model": {"w": torch.ones(3)}, "rng": torch.get_rng_state()[:8], "losses": [1.0, 2.0]}
-    save_state(folder / "run", 1, state | {"segments": [{"dtype": "float32"}]})
+    save_checkpoint(folder / "run", 1, state | {"segments": [{"dtype": "float32"}]})
 
 
 def read_state(folder: Path) -> object:
     with contextlib.redirect_stderr(io.StringIO()):
-        state = load_newest_state(folder / "run")
+        state = load_newest_checkpoint(folder / "run")
     with contextlib.suppress(RecursionError):  # of str(): lists in lists, which no stage prints
         return str(state)
     return "deep"

@@ -77,7 +77,7 @@ def evaluate(run, *options) -> dict:
 
 
 def nats_of(run, text: str, end_of_text: bool = False) -> np.ndarray:
-    """Return the losses of one document in windows side by side."""
+    """Return the losses of one document in non-overlapping windows."""
     ids = np.array(run.tokenizer.encode(text) + [run.tokenizer.eot_id] * end_of_text)
     tokens = SimpleNamespace(ids=ids, eot_id=run.tokenizer.eot_id)
     return score_tokens(run.model, tokens, SEQ_LEN, SEQ_LEN, 4, torch.float32)[0]

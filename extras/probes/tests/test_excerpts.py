@@ -1,4 +1,4 @@
-"""Excerpts: the places of the largest regret are the right ones, and their tokens are the text."""
+"""Excerpts: the places of the largest excess loss are the right ones, and their tokens are the text."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from extras.probes.excerpts import (
     BEFORE,
     alternatives,
     choose_places,
-    largest_regrets,
+    largest_excess_losses,
     token_texts,
     typical_documents,
 )
@@ -48,26 +48,26 @@ def scored(tokenizer, stories):
 
 
 def test_the_largest_regrets_are_found_one_for_each_id_and_do_not_overlap(stories):
-    regrets = np.random.default_rng(1).gamma(1.0, 4.0, len(stories.ids))
-    places = choose_places(regrets, stories.ids, stories.spans)
-    found, tokens = [regrets[token] for _, token in places], sorted(token for _, token in places)
-    assert found == sorted(found, reverse=True) and found[0] == regrets.max()
+    excess_losses = np.random.default_rng(1).gamma(1.0, 4.0, len(stories.ids))
+    places = choose_places(excess_losses, stories.ids, stories.spans)
+    found, tokens = [excess_losses[token] for _, token in places], sorted(token for _, token in places)
+    assert found == sorted(found, reverse=True) and found[0] == excess_losses.max()
     assert len({int(stories.ids[token]) for token in tokens}) == 20 and min(np.diff(tokens)) > BEFORE + AFTER
     assert all(stories.spans[document, 0] <= token < stories.spans[document, 1] for document, token in places)
 
 
 def test_excerpts_are_the_text_around_the_place_with_its_figures(tokenizer, stories, scored):
-    (model, losses), regrets = scored, scored[1] / 2
-    excerpts = largest_regrets(model, losses, regrets, stories, tokenizer, SEQ_LEN, STRIDE)
-    places = choose_places(regrets, stories.ids, stories.spans)
+    (model, losses), excess_losses = scored, scored[1] / 2
+    excerpts = largest_excess_losses(model, losses, excess_losses, stories, tokenizer, SEQ_LEN, STRIDE)
+    places = choose_places(excess_losses, stories.ids, stories.spans)
     for excerpt, (document, token) in zip(excerpts, places, strict=True):
         start, end = stories.spans[document].tolist()
         first, last = max(start, token - BEFORE), min(end, token + AFTER + 1)
         assert "".join(excerpt.texts) == tokenizer.decode(stories.ids[first:last]) and excerpt.marked == token - first
         assert np.array_equal(excerpt.loss_nats, losses[first:last])
-        assert excerpt.regret_nats[excerpt.marked] == regrets[token]
+        assert excerpt.excess_nats[excerpt.marked] == excess_losses[token]
         assert (
-            f"{regrets[token]:.2f} nats, token {token - start + 1} of {end - start} of document {document}, rank"
+            f"{excess_losses[token]:.2f} nats, token {token - start + 1} of {end - start} of document {document}, rank"
             in (excerpt.title)
         )
 

@@ -31,20 +31,20 @@ def test_the_figures_sum_to_those_of_the_evaluation(folder, capsys):
     assert details["minimal_pairs"] and details["against"].keys() == details["minimal_pairs"].keys()
     assert all(each["only_a"] == each["only_b"] == 0 for each in details["against"].values())
     page = (folder / "other" / "index.html").read_text()
-    assert "Largest regrets" in page and "A is data/probes" in page and "repeated name" in page
+    assert "Largest excess losses" in page and "A is data/probes" in page and "repeated name" in page
     assert not re.search(r"<script|<link|<img|url\(|src=|href=", page)
 
 
 def test_the_page_shows_each_token_in_the_shade_of_its_regret():
-    texts, regrets = ["<b>", " cat", "\n", "\t", "", "\x00 a"], np.array([0.1, 0.0, 2.0, -5.0, 8.0, 19.0])
-    block = text_of(Excerpt("a & b", texts, regrets, regrets, 1))
+    texts, excess_losses = ["<b>", " cat", "\n", "\t", "", "\x00 a"], np.array([0.1, 0.0, 2.0, -5.0, 8.0, 19.0])
+    block = text_of(Excerpt("a & b", texts, excess_losses, excess_losses, 1))
     found = re.findall(
         r'<span( class="marked")? style="background: rgb\(230 98 15 / ([\d.]+)\)" title="(.*?)">(.*?)<', block, re.S
     )
     assert [unescape(text) for *_, text in found] == ["<b>", " cat", "↵\n", "→\t", "▫", "␀ a"]
     assert [bool(marked) for marked, *_ in found] == [False, True, False, False, False, False]
     assert [float(opacity) for _, opacity, *_ in found] == [0.01, 0, 0.19, 0, 0.77, 0.8] and "a &amp; b" in block
-    assert found[2][2] == "loss 2.00 nats, regret 2.00, probability 0.14"
+    assert found[2][2] == "loss 2.00 nats, excess 2.00, probability 0.14"
 
 
 def test_what_does_not_belong_together_is_refused(folder, capsys):

@@ -82,8 +82,8 @@ def test_a_remote_that_does_not_answer_is_no_lost_claim(board, tmp_path):
         board.write(running, running.record)
 
 
-class NoStates:
-    """Count the copies of training states instead of making them."""
+class NoCheckpoints:
+    """Count the copies of training checkpoints instead of making them."""
 
     def __init__(self, repository, name):
         self.copies = 0
@@ -99,7 +99,7 @@ class NoStates:
 def job(board, tmp_path, monkeypatch):
     """Return the job of experiment a, whose commands take half a second, or 30 if it is to be stopped."""
     monkeypatch.chdir(tmp_path / "home")
-    monkeypatch.setattr(worker, "SavedStates", NoStates)
+    monkeypatch.setattr(worker, "SavedCheckpoints", NoCheckpoints)
     monkeypatch.setattr(worker, "POLL_S", 0.05)
     job = worker.Job(board, claim(board, "one"), SimpleNamespace(heartbeat=0.2, save_every=60), threading.Event())
     job.clone.mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_a_worker_that_is_asked_to_stop_saves_the_states_and_releases_the_experi
     job.command = ("sleep", "30")
     threading.Timer(0.3, job.stop.set).start()
     job.run()
-    assert job.states.copies == 2  # one at the start, one at the end
+    assert job.checkpoints.copies == 2  # one at the start, one at the end
     assert other.experiments()["a"].record.state == "queued"
 
 
@@ -122,7 +122,7 @@ def test_a_git_remote_that_is_silent_for_a_while_delays_the_end(job, other, tmp_
     away = (tmp_path / "remote.git").rename(tmp_path / "away.git")
     threading.Timer(2.0, away.rename, [tmp_path / "remote.git"]).start()
     job.run()
-    assert other.experiments()["a"].record == Record("done", "one") and job.states.copies is None
+    assert other.experiments()["a"].record == Record("done", "one") and job.checkpoints.copies is None
     assert "warning: " in capsys.readouterr().err
 
 
@@ -136,19 +136,19 @@ def test_saved_states_go_to_another_machine(tmp_path):
     (home / ".dvc/config").write_text(f"[core]\nremote = r\n['remote \"r\"']\nurl = {tmp_path}/remote\n")
     here, there = tmp_path / "here", tmp_path / "there"
     (here / "f1").mkdir(parents=True)
-    for name in ("state-1.pt", "state-1.json", ".lock"):
+    for name in ("checkpoint-1.pt", "checkpoint-1.json", ".lock"):
         (here / "f1" / name).write_text(name)
-    states = worker.SavedStates(home, "a-1")
+    states = worker.SavedCheckpoints(home, "a-1")
     states.save(here)
     (here / "f1/state-1.json").unlink()
     (here / "f1/state-2.json").write_text("two")
     states.save(here)
-    worker.SavedStates(home, "a-1").restore(there)
+    worker.SavedCheckpoints(home, "a-1").restore(there)
     assert {path.name: path.read_text() for path in (there / "f1").iterdir()} == {
-        "state-1.pt": "state-1.pt", "state-2.json": "two"
+        "checkpoint-1.pt": "checkpoint-1.pt", "checkpoint-2.json": "two"
     }  # fmt: skip
     states.delete()
-    worker.SavedStates(home, "a-1").restore(tmp_path / "nothing")
+    worker.SavedCheckpoints(home, "a-1").restore(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
-MEND = "run `python src verify --cache`, which names the command that repairs it"
+REPAIR = "run `python src verify --cache`, which names the command that repairs it"
 
 
 class UserError(Exception):

@@ -129,7 +129,7 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
     The error says what to do: `advice` for a file of the user's, else to run the pipeline, which makes the file.
     """
     try:
-        value = json.loads(regular(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(refuse_special_file(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; {advice or 'run `dvc repro` to make it'}") from None
     except (ValueError, RecursionError) as error:  # RecursionError: thousands of brackets
@@ -165,7 +165,7 @@ def check_types(path: Path, value, wanted, advice: str, name: str = "") -> None:
             raise IntegrityError(f"{path}: {name} is {repr(value)[:100]}; {advice}")
 
 
-def regular(path: Path | str) -> Path:
+def refuse_special_file(path: Path | str) -> Path:
     """Return the path. Raise IntegrityError if a pipe or a device is there, whose bytes may never come or never end."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -173,7 +173,7 @@ def regular(path: Path | str) -> Path:
     return path
 
 
-def inside(folder: Path, name: str, record: Path) -> Path:
+def safe_join(folder: Path, name: str, record: Path) -> Path:
     """Return folder / name. Raise IntegrityError if the name, which a record gives, leads out of the folder."""
     if "\0" in name or ".." in (parts := Path(name).parts) or not parts or Path(name).is_absolute():
         raise IntegrityError(f"{record}: names the file {name[:100]!r}, needed: a path inside {folder}")
@@ -182,7 +182,7 @@ def inside(folder: Path, name: str, record: Path) -> Path:
 
 def sha256_file(path: Path | str) -> str:
     """Return the SHA-256 of a file in hex; the file is read in blocks. Raise IntegrityError for a pipe or a device."""
-    with open(regular(path), "rb") as file:
+    with open(refuse_special_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -3,7 +3,7 @@
 The reader is DVC's (YAML 1.2), so that `1e-05` is a number for both. A dataclass gives the type of each key: int,
 float, str, bool, `X | None`, `Literal`, `tuple[X, ...]`, `dict`, `dict[str, X]`, another dataclass, or `A | B`: the one
 of the same `kind`, else the one with more of the keys. A range stands beside the type: `Annotated[int, at_least(1)]`.
-What depends on several keys is checked in `__post_init__` with `needed`.
+What depends on several keys is checked in `__post_init__` with `require`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 
 from lm.core.errors import ParamsError, UserError
-from lm.core.files import regular
+from lm.core.files import refuse_special_file
 
 Section = typing.TypeVar("Section")
 MAX_VALUES = 100_000  # in a file; a few lines with aliases can stand for billions
@@ -49,7 +49,7 @@ SEED = Range(lambda value: 0 <= value < 2**63, "from 0 to below 2^63")
 def read_yaml(path: Path | str) -> dict:
     """Read a YAML mapping. Raise ParamsError, with the file and the line, if that fails."""
     try:
-        text = regular(path).read_text(encoding="utf-8")
+        text = refuse_special_file(path).read_text(encoding="utf-8")
         value = YAML(typ="safe").load(text)
     except FileNotFoundError:
         raise ParamsError(f"{path}: missing; run the command at the repository's root") from None
@@ -181,7 +181,7 @@ def _dataclass(value, wanted, name: str, problems: list[str]):
         problems += [f"{name}.{line}" for line in str(error).splitlines()]
 
 
-def needed(ok: object, name: str, actual, requirement: str) -> None:
+def require(ok: object, name: str, actual, requirement: str) -> None:
     """Raise ValueError("name is actual, needed: requirement") unless `ok`; for a section's `__post_init__`."""
     if not ok:
         raise ValueError(f"{name} is {actual}, needed: {requirement}")

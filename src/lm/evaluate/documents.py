@@ -1,4 +1,4 @@
-"""Sum the losses by document, and summarize them: the whole file, its sections, the parts of a mixture.
+"""Sum the losses by document, and summarize them: the whole file, its sections, the sources of a mixture.
 
 Legend: N tokens, D documents. Bits per byte divide the nats of all tokens, end-of-text tokens included, by ln 2 and by
 the UTF-8 bytes of the text.
@@ -12,17 +12,17 @@ from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
 from lm.tokens.ngrams import CLEAN_BELOW
 from lm.tokens.tokenfile import TokenFile, sidecar_path
-from lm.tokens.windows import selection_starts
+from lm.tokens.windows import model_selection_starts
 
 BLOCK_TOKENS = 1 << 20  # summed at once
 OCTAVES = 32  # of positions, which are int32
 
 
-def mark_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.ndarray:
+def mark_model_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.ndarray:
     """Return (N,) bool: the tokens that selected the best model; none where `eval_tokens` is 0, as for an import."""
     selected = np.zeros(len(validation.ids), bool)
     if eval_tokens:
-        starts = selection_starts(len(selected), eval_tokens, seq_len, validation.spans)
+        starts = model_selection_starts(len(selected), eval_tokens, seq_len, validation.spans)
         selected[starts[:, None] + np.arange(seq_len)] = True
     return selected
 
@@ -30,9 +30,9 @@ def mark_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.
 def sum_by_document(
     losses: np.ndarray, selected: np.ndarray, token_bytes: np.ndarray, spans: np.ndarray, utf8_bytes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its selection tokens.
+    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its model-selection tokens.
 
-    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first; the selection has its part of them.
+    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first; the model-selection tokens have the same fraction of them.
     """
     bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
     return {
@@ -40,23 +40,25 @@ def sum_by_document(
         "tokens": spans[:, 1] - spans[:, 0],
         "utf8_bytes": utf8_bytes,
         "nats": sum_by_span(losses, spans),
-        "selection_nats": sum_by_span(losses * selected, spans),
-        "selection_bytes": np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte).astype(np.int64),
+        "model_selection_nats": sum_by_span(losses * selected, spans),
+        "model_selection_bytes": np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte).astype(
+            np.int64
+        ),
     }
 
 
-def part_of_documents(validation: TokenFile) -> dict[str, np.ndarray]:
-    """Return the column `part` (D,), the part of the mixture that holds each document; {} for a plain source.
+def source_of_documents(validation: TokenFile) -> dict[str, np.ndarray]:
+    """Return the column `source` (D,), the source of the mixture that holds each document; {} for a plain source.
 
     Raise IntegrityError if the sidecar counts other documents than the stream holds.
     """
-    if "parts" not in validation.meta:
+    if "sources" not in validation.meta:
         return {}
-    counts = {name: part["documents"] for name, part in validation.meta["parts"].items()}
+    counts = {name: source["documents"] for name, source in validation.meta["sources"].items()}
     if sum(counts.values()) != len(validation.spans):
-        counted = f"`parts` counts {sum(counts.values())} documents, the file holds {len(validation.spans)}"
+        counted = f"`sources` counts {sum(counts.values())} documents, the file holds {len(validation.spans)}"
         raise IntegrityError(f"{sidecar_path(validation.path)}: {counted}; run `dvc repro -f tokenize_val`")
-    return {"part": np.repeat(np.array(list(counts), object), list(counts.values()))}
+    return {"source": np.repeat(np.array(list(counts), object), list(counts.values()))}
 
 
 def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
@@ -66,30 +68,34 @@ def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
     return {key: summary[key] for key in ("documents", "bits_per_byte", "bits_per_byte_se")}
 
 
-def summarize_parts(documents: dict[str, np.ndarray]) -> dict[str, dict]:
-    """Return {"parts": name → figures} of the parts with text, in the order of the stream; {} for a plain source."""
-    nats, utf8_bytes, parts = documents["nats"], documents["utf8_bytes"], documents.get("part")
-    if parts is None:
+def summarize_sources(documents: dict[str, np.ndarray]) -> dict[str, dict]:
+    """Return {"sources": name → figures} of the sources with text, in the order of the stream; {} for a plain source."""
+    nats, utf8_bytes, sources = documents["nats"], documents["utf8_bytes"], documents.get("source")
+    if sources is None:
         return {}
-    names = dict.fromkeys(parts[utf8_bytes > 0])
-    return {"parts": {name: summarize_documents(nats[parts == name], utf8_bytes[parts == name]) for name in names}}
+    names = dict.fromkeys(sources[utf8_bytes > 0])
+    return {
+        "sources": {name: summarize_documents(nats[sources == name], utf8_bytes[sources == name]) for name in names}
+    }
 
 
 def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     """Return bits per byte of the tokens that selected the model, of all others, and of the clean documents."""
     nats, utf8_bytes = documents["nats"], documents["utf8_bytes"]
-    selection_nats, selection_bytes = documents["selection_nats"], documents["selection_bytes"]
+    model_selection_nats, model_selection_bytes = documents["model_selection_nats"], documents["model_selection_bytes"]
     clean = documents["leaked_fraction"] < CLEAN_BELOW
     sections = {
-        "selection": (selection_nats, selection_bytes),
-        "unseen": (nats - selection_nats, utf8_bytes - selection_bytes),
+        "model_selection": (model_selection_nats, model_selection_bytes),
+        "held_out": (nats - model_selection_nats, utf8_bytes - model_selection_bytes),
         "clean": (nats[clean], utf8_bytes[clean]),
     }
     # A document may have no text in a section; a section without any is left out.
     return {name: summarize_documents(*sums) for name, sums in sections.items() if sums[1].any()}
 
 
-def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarray, entropy_bits: float | None) -> dict:
+def make_details(
+    documents: dict[str, np.ndarray], losses_non_overlapping: np.ndarray, entropy_bits: float | None
+) -> dict:
     """Return the figures of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
     details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
     utf8_bytes, num_documents = details["utf8_bytes"], details["documents"]
@@ -102,9 +108,9 @@ def make_details(documents: dict[str, np.ndarray], losses_side_by_side: np.ndarr
             for unit, count in (("byte", utf8_bytes), ("document", num_documents))
             for name, value in (("floor", entropy_bits), ("excess", bits - entropy_bits))
         } | {"excess_fraction": bits / entropy_bits - 1}
-    nats_side_by_side = float(losses_side_by_side.sum(dtype="float64"))
-    details["bits_per_byte_side_by_side"] = nats_side_by_side / math.log(2) / utf8_bytes
-    return details | summarize_sections(documents) | summarize_parts(documents)
+    nats_non_overlapping = float(losses_non_overlapping.sum(dtype="float64"))
+    details["bits_per_byte_side_by_side"] = nats_non_overlapping / math.log(2) / utf8_bytes
+    return details | summarize_sections(documents) | summarize_sources(documents)
 
 
 def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:

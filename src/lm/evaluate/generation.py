@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lm.core.params import needed
+from lm.core.params import require
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
 
@@ -61,11 +61,11 @@ class Sampling:
     min_p: float | None = None
 
     def __post_init__(self):
-        needed(self.temperature >= 0, "temperature", self.temperature, "0 or more")
-        needed(self.top_k is None or self.top_k >= 1, "top_k", self.top_k, "1 or more")
+        require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        require(self.top_k is None or self.top_k >= 1, "top_k", self.top_k, "1 or more")
         for name in ("top_p", "min_p"):
             value = getattr(self, name)
-            needed(value is None or 0 < value <= 1, name, value, "above 0, at most 1")
+            require(value is None or 0 < value <= 1, name, value, "above 0, at most 1")
 
     def draw(self, logits: Tensor, generator: torch.Generator) -> int:
         """Draw one id from logits (V,) with a generator on the same device."""
@@ -94,7 +94,7 @@ def generate(
     if not prompt_ids:
         raise ValueError("prompt_ids is empty, needed: at least one id; begin a text with the end-of-text id")
     total, limit = len(prompt_ids) + max_new_tokens, model.config.max_seq_len
-    needed(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
+    require(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
     ids, cache = last_document(prompt_ids, model.document_start_id), KVCache() if use_cache else None
 
     @torch.inference_mode()

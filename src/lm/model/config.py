@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lm.core.params import needed
+from lm.core.params import require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,16 +19,16 @@ class ModelParams:
     full_attention_every: int  # layers n, 2n, … see the whole context instead
     rope_base_local: float  # of sliding layers
     rope_base_global: float  # of full layers
-    query_scale: int  # scores are divided by its square root; published as query_pre_attn_scalar
+    query_pre_attn_scalar: int  # scores are divided by its square root; published as query_pre_attn_scalar
     norm_eps: float
     max_seq_len: int
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            needed(0 < value < 2**31, name, value, "above 0, below 2^31")
-        needed(self.n_head % self.n_kv_head == 0, "n_head", self.n_head, f"a multiple of n_kv_head ({self.n_kv_head})")
-        needed(self.d_model % self.n_head == 0, "d_model", self.d_model, f"a multiple of n_head ({self.n_head})")
-        needed(self.head_dim % 2 == 0, "head_dim", self.head_dim, "an even number")
+            require(0 < value < 2**31, name, value, "above 0, below 2^31")
+        require(self.n_head % self.n_kv_head == 0, "n_head", self.n_head, f"a multiple of n_kv_head ({self.n_kv_head})")
+        require(self.d_model % self.n_head == 0, "d_model", self.d_model, f"a multiple of n_head ({self.n_head})")
+        require(self.head_dim % 2 == 0, "head_dim", self.head_dim, "an even number")
 
     def config(self, vocab_size: int) -> "ModelConfig":
         """Return the shape with the vocabulary size of a tokenizer."""

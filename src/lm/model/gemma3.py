@@ -71,7 +71,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         C, H, K, D = config.d_model, config.n_head, config.n_kv_head, config.head_dim
-        self.layer, self.head_dim, self.scale = layer, D, config.query_scale**-0.5
+        self.layer, self.head_dim, self.scale = layer, D, config.query_pre_attn_scalar**-0.5
         self.window = config.window(layer)
         self.q_proj, self.k_proj, self.v_proj = Linear(C, H * D), Linear(C, K * D), Linear(C, K * D)
         self.o_proj = Linear(H * D, C)

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm.core.errors import MEND, IntegrityError, ParamsError
-from lm.core.files import atomic_write, check_types, read_json, regular, sha256_file, write_json
+from lm.core.errors import REPAIR, IntegrityError, ParamsError
+from lm.core.files import atomic_write, check_types, read_json, refuse_special_file, sha256_file, write_json
 from lm.core.params import coerce
 from lm.model.archives import check_archive
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
@@ -31,7 +31,7 @@ def save_tensors(path: Path, value) -> str:
 
 def load_tensors(path: Path, sha256: str | None):
     """Return what `save_tensors` wrote, on the CPU, without running code; raise IntegrityError if it is damaged."""
-    if not regular(path).exists():
+    if not refuse_special_file(path).exists():
         raise IntegrityError(f"{path}: missing; run `dvc repro`")
     if sha256 is not None:
         check_sha256(path, sha256)
@@ -43,7 +43,7 @@ def load_tensors(path: Path, sha256: str | None):
         raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
 
 
-def check_sha256(path: Path, recorded: str, remedy: str = MEND) -> None:
+def check_sha256(path: Path, recorded: str, remedy: str = REPAIR) -> None:
     """Raise IntegrityError if the file does not have the SHA-256 of its record."""
     sha256 = sha256_file(path)
     if sha256 != recorded:

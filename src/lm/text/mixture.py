@@ -1,9 +1,9 @@
 """Interleave the documents of several sources into one stream that has the asked shares of bytes everywhere.
 
-A document's start key is the number of bytes that its part gave before it, divided by the weight of the part. The
-stream is in the order of these keys (start-time fair queueing) and ends where they reach the bytes of all parts. A part
+A document's start key is the number of bytes that its source gave before it, divided by the weight of the source. The
+stream is in the order of these keys (start-time fair queueing) and ends where they reach the bytes of all sources. A source
 that is too short for its weight is repeated whole. The order depends on the documents and the weights alone, not on
-the batches in which the documents are read. Memory holds a few batches of each part.
+the batches in which the documents are read. Memory holds a few batches of each source.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,37 +15,37 @@ import pyarrow.compute as pc
 
 from lm.text.parquet import BATCH_BYTES, MAX_BATCH_ROWS
 
-TEXT, PART = "text", "part"  # columns of a mixed batch: the document, and the number of its part
+TEXT, SOURCE = "text", "source"  # columns of a mixed batch: the document, and the number of its source
 Rows = tuple[pa.RecordBatch, np.ndarray]  # documents with the text in column 0; characters of each, (n,) int64
 
 
-class Part(NamedTuple):
-    """A part of a mixture: each iteration over `rows` gives its documents of `num_bytes` UTF-8 bytes once."""
+class MixtureSource(NamedTuple):
+    """A source of a mixture: each iteration over `rows` gives its documents of `num_bytes` UTF-8 bytes once."""
 
     name: str
     rows: Iterable[Rows]
     num_bytes: int
 
 
-class Keyed(NamedTuple):
-    """Consecutive documents of one part: texts, characters (n,) int64 and start keys (n,) float64, which rise."""
+class KeyedDocuments(NamedTuple):
+    """Consecutive documents of one source: texts, characters (n,) int64 and start keys (n,) float64, which rise."""
 
     texts: pa.Array
     lengths: np.ndarray
     keys: np.ndarray
 
-    def cut(self, begin: int, end: int) -> "Keyed":
+    def cut(self, begin: int, end: int) -> "KeyedDocuments":
         """Return the documents `begin` to `end`."""
-        return Keyed(self.texts[begin:end], self.lengths[begin:end], self.keys[begin:end])
+        return KeyedDocuments(self.texts[begin:end], self.lengths[begin:end], self.keys[begin:end])
 
 
-def interleave(parts: list[Part], weights: list[float]) -> Iterator[Rows]:
-    """Yield batches (text, number of the part) of the mixed stream; each weight is above 0."""
-    sum_of_weights, total = sum(weights), sum(part.num_bytes for part in parts)
-    streams = [_keyed(part, weight / sum_of_weights, total) for part, weight in zip(parts, weights, strict=True)]
+def interleave(sources: list[MixtureSource], weights: list[float]) -> Iterator[Rows]:
+    """Yield batches (text, number of the source) of the mixed stream; each weight is above 0."""
+    sum_of_weights, total = sum(weights), sum(source.num_bytes for source in sources)
+    streams = [_keyed(source, weight / sum_of_weights, total) for source, weight in zip(sources, weights, strict=True)]
     waiting = [next(stream, None) for stream in streams]
     while last_keys := [documents.keys[-1] for documents in waiting if documents]:
-        # No later document can precede those up to the end of the part whose waiting documents end first.
+        # No later document can precede those up to the end of the source whose waiting documents end first.
         ready = []
         for number, documents in enumerate(waiting):
             if documents is None:
@@ -57,19 +57,19 @@ def interleave(parts: list[Part], weights: list[float]) -> Iterator[Rows]:
         yield _in_order(ready)
 
 
-def label(rows: Iterable[Rows], number: int) -> Iterator[Rows]:
-    """Yield the batches of one part as `interleave` does: the text and the number of the part."""
+def tag_rows(rows: Iterable[Rows], number: int) -> Iterator[Rows]:
+    """Yield the batches of one source as `interleave` does: the text and the number of the source."""
     for batch, lengths in rows:
         texts = batch.column(0).cast(pa.large_string())
         yield _batch(texts, np.full(len(texts), number, np.int32)), lengths
 
 
 def _batch(texts: pa.Array, numbers: np.ndarray) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([texts, pa.array(numbers)], [TEXT, PART])
+    return pa.RecordBatch.from_arrays([texts, pa.array(numbers)], [TEXT, SOURCE])
 
 
-def _in_order(ready: list[tuple[int, Keyed]]) -> Rows:
-    """Return the documents of several parts as one batch, sorted by key; equal keys in the order of the parts."""
+def _in_order(ready: list[tuple[int, KeyedDocuments]]) -> Rows:
+    """Return the documents of several sources as one batch, sorted by key; equal keys in the order of the sources."""
     order = pa.array(np.argsort(np.concatenate([documents.keys for _, documents in ready]), kind="stable"))
     texts = pa.concat_arrays([documents.texts for _, documents in ready]).take(order)
     numbers = np.concatenate([np.full(len(documents.keys), number, np.int32) for number, documents in ready])
@@ -77,15 +77,15 @@ def _in_order(ready: list[tuple[int, Keyed]]) -> Rows:
     return _batch(texts, numbers[order]), lengths[order]
 
 
-def _keyed(part: Part, share: float, total: int) -> Iterator[Keyed]:
-    """Yield the part's documents, pass after pass, as long as their start keys are below `total`."""
+def _keyed(source: MixtureSource, share: float, total: int) -> Iterator[KeyedDocuments]:
+    """Yield the source's documents, pass after pass, as long as their start keys are below `total`."""
     position = 0
     while position / share < total:
-        for texts, lengths in _one_pass(part):
+        for texts, lengths in _one_pass(source):
             sizes = np.from_dlpack(pc.binary_length(texts))
             ends = position + np.cumsum(sizes, dtype=np.int64)
             keys = (ends - sizes) / share
-            documents = Keyed(texts, lengths, keys)
+            documents = KeyedDocuments(texts, lengths, keys)
             count = int(np.searchsorted(keys, total))
             if count:
                 yield documents.cut(0, count)
@@ -94,13 +94,13 @@ def _keyed(part: Part, share: float, total: int) -> Iterator[Keyed]:
             position = int(ends[-1])
 
 
-def _one_pass(part: Part) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Yield the texts and characters of the part's documents once, or several times if the part is small."""
-    if part.num_bytes > BATCH_BYTES:
-        yield from ((batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in part.rows)
+def _one_pass(source: MixtureSource) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """Yield the texts and characters of the source's documents once, or several times if the source is small."""
+    if source.num_bytes > BATCH_BYTES:
+        yield from ((batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in source.rows)
         return
-    # Reading a small part again for each of many passes would take far longer than its documents.
-    batches = [(batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in part.rows]
+    # Reading a small source again for each of many passes would take far longer than its documents.
+    batches = [(batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in source.rows]
     num_rows = sum(len(lengths) for _, lengths in batches)
-    passes = max(1, min(BATCH_BYTES // part.num_bytes, MAX_BATCH_ROWS // num_rows))
+    passes = max(1, min(BATCH_BYTES // source.num_bytes, MAX_BATCH_ROWS // num_rows))
     yield pa.concat_arrays([texts for texts, _ in batches] * passes), np.concatenate([n for _, n in batches] * passes)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.core.params import FRACTION, Range, at_least, needed
+from lm.core.params import FRACTION, Range, at_least, require
 from lm.text.near_duplicates import NearDuplicates, NgramWords, NumPermutations
 
 Limit = Annotated[int | None, at_least(1, ", or null for off")]
@@ -48,7 +48,7 @@ class Selection:
     def __post_init__(self):
         least, most = self.min_chars, self.max_chars
         is_ordered = least is None or most is None or least <= most
-        needed(is_ordered, "min_chars", least, f"at most max_chars, which is {most}")
+        require(is_ordered, "min_chars", least, f"at most max_chars, which is {most}")
 
     @property
     def keeps_everything(self) -> bool:

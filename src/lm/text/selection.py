@@ -1,6 +1,6 @@
 """Which documents of data/raw are left out: search them, record them in data/selection, and read them back.
 
-A document is named by its part (a source of a mixture; a plain source is its own only part), its split, and its number
+A document is named by its source (one source of a mixture, or the plain source), its split, and its number
 among the documents of that split that are neither null nor empty, from 0.
 """
 
@@ -13,29 +13,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm.core.errors import MEND, IntegrityError
+from lm.core.errors import REPAIR, IntegrityError
 from lm.core.files import PARQUET, check_types, read_json, sha256_file, sha256_json, write_json
-from lm.text.documents import MANIFEST, Dropped, iter_rows, parts_of
+from lm.text.documents import MANIFEST, Dropped, iter_rows, sources_of
 from lm.text.duplicates import digest
 from lm.text.rules import KEPT, RULES, Selection, first_broken_rules
 from lm.text.slices import Slice
 
 DETAILS, DROPPED = "details.json", "dropped.parquet"
 HASHES = "dropped_sha256", "validation_dropped_sha256"  # of dropped.parquet; of its documents in validation slices
-REMAKE = "run `dvc repro -f` to make it again"
+REBUILD = "run `dvc repro -f` to make it again"
 SCHEMA = pa.schema(
     [
-        ("part", pa.string()), ("split", pa.string()), ("document", pa.int64()), ("rule", pa.string()),
-        ("repeats_part", pa.string()), ("repeats_split", pa.string()), ("repeats_document", pa.int64()),
+        ("source", pa.string()), ("split", pa.string()), ("document", pa.int64()), ("rule", pa.string()),
+        ("repeats_source", pa.string()), ("repeats_split", pa.string()), ("repeats_document", pa.int64()),
     ]
 )  # fmt: skip
-NUMBERS = pa.schema([SCHEMA.field(name) for name in ("part", "split", "document")])
+NUMBERS = pa.schema([SCHEMA.field(name) for name in ("source", "split", "document")])
 
 
 class Batch(NamedTuple):
     """Some documents of one split, all or none of a validation slice: their numbers (n,) int64 and their texts."""
 
-    part: str
+    source: str
     split: str
     is_validation: bool
     numbers: np.ndarray
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 class Marks:
     """All documents in the order of `iter_documents`, D of them, and the rule that drops each."""
 
-    sources: list[tuple[str, str]]  # (part, split)
+    sources: list[tuple[str, str]]  # (source, split)
     source: np.ndarray  # (D,) int32, index in `sources`
     is_validation: np.ndarray  # (D,) bool, whether a validation slice holds it
     number: np.ndarray  # (D,) int64, of the document in its split
@@ -69,19 +69,19 @@ class Marks:
 
 
 def iter_documents(raw: Path, manifest: dict, validation: dict[str, Slice]) -> Iterator[Batch]:
-    """Yield the documents in the validation slices of all parts, then all others in the order of the manifest.
+    """Yield the documents in the validation slices of all sources, then all others in the order of the manifest.
 
     So the first of several equal documents is a validation document if any of them is one.
     """
     for is_wanted in (True, False):
-        for part, entry in parts_of(manifest).items():
-            held = validation[part]
+        for source, entry in sources_of(manifest).items():
+            held = validation[source]
             for split in entry["splits"]:
                 has_none = split != held.split if is_wanted else held == Slice(split, 0, None)
                 if has_none:
                     continue
                 for numbers, texts in _choose(raw, entry, split, held, is_wanted):
-                    yield Batch(part, split, is_wanted, numbers, texts)
+                    yield Batch(source, split, is_wanted, numbers, texts)
 
 
 def _choose(raw: Path, entry: dict, split: str, held: Slice, is_wanted: bool) -> Iterator[tuple[np.ndarray, list[str]]]:
@@ -100,7 +100,7 @@ def mark_documents(batches: Iterator[Batch], selection: Selection) -> Marks:
     """Apply the rules that need one document alone, and the rule of exact duplicates."""
     sources, columns = {}, []
     for batch in batches:
-        index, num_texts = sources.setdefault((batch.part, batch.split), len(sources)), len(batch.texts)
+        index, num_texts = sources.setdefault((batch.source, batch.split), len(sources)), len(batch.texts)
         columns.append(
             (
                 np.full(num_texts, index, np.int32),
@@ -177,17 +177,17 @@ def _write_dropped(path: Path, marks: Marks | None) -> None:
 
 def _rows(marks: Marks, dropped: np.ndarray) -> pa.Table:
     """Return the rows of dropped.parquet for documents at some positions."""
-    parts, splits = (pa.array(names) for names in zip(*marks.sources, strict=True))
+    sources, splits = (pa.array(names) for names in zip(*marks.sources, strict=True))
     origin, is_none = marks.repeats[dropped], marks.repeats[dropped] < 0
     of_origin = pa.array(marks.source[origin], mask=is_none)
     source, rule = pa.array(marks.source[dropped]), pa.array(RULES).take(pa.array(marks.rule[dropped]))
-    columns = [parts.take(source), splits.take(source), pa.array(marks.number[dropped]), rule]
-    columns += [parts.take(of_origin), splits.take(of_origin), pa.array(marks.number[origin], mask=is_none)]
+    columns = [sources.take(source), splits.take(source), pa.array(marks.number[dropped]), rule]
+    columns += [sources.take(of_origin), splits.take(of_origin), pa.array(marks.number[origin], mask=is_none)]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def read_dropped(selection: Path, raw: Path) -> Dropped:
-    """Return the numbers of the dropped documents by (part, split), each (n,) int64, sorted.
+    """Return the numbers of the dropped documents by (source, split), each (n,) int64, sorted.
 
     Raise IntegrityError if the selection was made from another data/raw, or if the file differs from its record.
     """
@@ -197,14 +197,14 @@ def read_dropped(selection: Path, raw: Path) -> Dropped:
         file = pq.ParquetFile(selection / DROPPED)
         for group in range(file.num_row_groups):
             rows = file.read_row_group(group, columns=NUMBERS.names).cast(NUMBERS)
-            key = rows["part"][0].as_py(), rows["split"][0].as_py()
+            key = rows["source"][0].as_py(), rows["split"][0].as_py()
             several.setdefault(key, []).append(np.from_dlpack(rows["document"].combine_chunks()))
     except (pa.ArrowException, OSError, IndexError, ValueError) as error:  # IndexError: a row group without rows
         reason = str(error).splitlines()[0]
-        raise IntegrityError(f"{selection / DROPPED}: not a list of documents ({reason}); {REMAKE}") from None
+        raise IntegrityError(f"{selection / DROPPED}: not a list of documents ({reason}); {REBUILD}") from None
     numbers = {key: np.concatenate(arrays) for key, arrays in several.items()}
     if any((np.diff(each) <= 0).any() for each in numbers.values()):
-        raise IntegrityError(f"{selection / DROPPED}: its numbers of documents do not ascend; {REMAKE}")
+        raise IntegrityError(f"{selection / DROPPED}: its numbers of documents do not ascend; {REBUILD}")
     return numbers
 
 
@@ -214,22 +214,22 @@ def describe_selection(selection: Path, raw: Path) -> dict:
     The name of the rules is not among them, so that rules that drop the same documents train nothing again.
     """
     details, path = read_json(selection / DETAILS), selection / DROPPED
-    check_types(selection / DETAILS, details, dict.fromkeys(("manifest_sha256", *HASHES), str), REMAKE)
+    check_types(selection / DETAILS, details, dict.fromkeys(("manifest_sha256", *HASHES), str), REBUILD)
     if details["manifest_sha256"] != sha256_file(raw / MANIFEST):
         raise IntegrityError(f"{selection}: made from another version of {raw}; run `dvc repro`")
     actual = sha256_file(path) if path.exists() else "no file"
     if actual != details["dropped_sha256"]:
-        raise IntegrityError(f"{path}: sha256 is {actual}, {DETAILS} says {details['dropped_sha256']}; {MEND}")
+        raise IntegrityError(f"{path}: sha256 is {actual}, {DETAILS} says {details['dropped_sha256']}; {REPAIR}")
     return {name: details[name] for name in HASHES}
 
 
-def add_up(documents: dict) -> dict:
-    """Return the documents and characters that each rule drops in all parts and splits, in the order of RULES.
+def sum_by_rule(documents: dict) -> dict:
+    """Return the documents and characters that each rule drops in all sources and splits, in the order of RULES.
 
     `documents` is the entry of details.json.
     """
     by_rule = {rule: {"documents": 0, "characters": 0} for rule in RULES}
-    for found in (found for part in documents.values() for found in part.values()):
+    for found in (found for source in documents.values() for found in source.values()):
         for rule, dropped in found["dropped"].items():
             by_rule[rule] = {name: by_rule[rule][name] + dropped[name] for name in dropped}
     return {rule: dropped for rule, dropped in by_rule.items() if dropped["documents"]}

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Annotated
 
 from lm.core.errors import DataError, ParamsError
-from lm.core.params import at_least, needed
+from lm.core.params import at_least, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class MixedSlice(Slice):
-    """A range of the characters of a mixture's training stream, and the share of bytes of each part, in any unit."""
+    """A range of the characters of a mixture's training stream, and the share of bytes of each source, in any unit."""
 
     weights: dict[str, Annotated[float, at_least(0)]]
 
     def __post_init__(self):
-        needed(sum(self.weights.values()) > 0, "weights", self.weights, "at least one above 0")
+        require(sum(self.weights.values()) > 0, "weights", self.weights, "at least one above 0")
 
 
 # The one of the two whose keys a section has, for `read_section`.
@@ -50,30 +50,32 @@ def refuse_overlap(train: Slice, validation: Slice, where: str) -> None:
         raise ParamsError(f"{where}: train and validation share {overlap}; move validation.start_char")
 
 
-def check_weights(weights: dict[str, float], parts: Collection[str], where: str) -> None:
-    """Raise ParamsError unless `weights` has one entry for each part and no other."""
-    known = f"the parts are {', '.join(parts)}"
-    if unknown := [name for name in weights if name not in parts]:
-        raise ParamsError(f"{where}.train.weights names {unknown[0]!r}, which is not a part; {known}")
-    if missing := [name for name in parts if name not in weights]:
+def check_weights(weights: dict[str, float], sources: Collection[str], where: str) -> None:
+    """Raise ParamsError unless `weights` has one entry for each source and no other."""
+    known = f"the sources are {', '.join(sources)}"
+    if unknown := [name for name in weights if name not in sources]:
+        raise ParamsError(f"{where}.train.weights names {unknown[0]!r}, which is not a source; {known}")
+    if missing := [name for name in sources if name not in weights]:
         advice = "give it one; with 0 it stays out of training"
-        raise ParamsError(f"{where}.train.weights has no weight of the part {missing[0]!r}; {advice}")
+        raise ParamsError(f"{where}.train.weights has no weight of the source {missing[0]!r}; {advice}")
 
 
-def check_slice(manifest: dict, part: Slice) -> None:
+def check_slice(manifest: dict, text_slice: Slice) -> None:
     """Raise DataError if the split does not exist or is shorter than the slice."""
     splits, source = manifest["splits"], f"sources.{manifest['source']}"
-    if part.split not in splits:
-        raise DataError(f"{source} has no split {part.split!r}; its splits are {', '.join(splits)}")
-    total, start = splits[part.split]["characters"], part.start_char
+    if text_slice.split not in splits:
+        raise DataError(f"{source} has no split {text_slice.split!r}; its splits are {', '.join(splits)}")
+    total, start = splits[text_slice.split]["characters"], text_slice.start_char
     if start >= total:
-        raise DataError(f"{source}: start_char is {start}, but split {part.split!r} has {total} characters; lower it")
-    refuse_excess(part, total, source)
+        raise DataError(
+            f"{source}: start_char is {start}, but split {text_slice.split!r} has {total} characters; lower it"
+        )
+    refuse_excess(text_slice, total, source)
 
 
-def refuse_excess(part: Slice, total: int, source: str) -> None:
+def refuse_excess(text_slice: Slice, total: int, source: str) -> None:
     """Raise DataError if the slice asks for more than the `total` characters that there are."""
-    if part.num_chars is not None and part.end_char > total:
-        excess = f"the slice from {part.start_char} asks for {part.num_chars}, {part.end_char - total} too many"
+    if text_slice.num_chars is not None and text_slice.end_char > total:
+        excess = f"the slice from {text_slice.start_char} asks for {text_slice.num_chars}, {text_slice.end_char - total} too many"
         remedy = "lower num_chars, or set it to null for the rest"
-        raise DataError(f"{source}: split {part.split!r} has {total} characters; {excess}: {remedy}")
+        raise DataError(f"{source}: split {text_slice.split!r} has {total} characters; {excess}: {remedy}")

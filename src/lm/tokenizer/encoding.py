@@ -45,7 +45,7 @@ def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_proce
         ) from None
 
 
-def write_fast(write: Callable[[Engine | None], dict], engine: Engine | None, out: Path) -> tuple[dict, str]:
+def encode_with_fallback(write: Callable[[Engine | None], dict], engine: Engine | None, out: Path) -> tuple[dict, str]:
     """Return what `write(engine)` returns, and the encoder's name; if gigatoken fails, `write(None)` writes it all."""
     if engine:
         try:

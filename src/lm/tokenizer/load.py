@@ -17,8 +17,8 @@ import tiktoken
 import tokenizers
 from numpy.typing import ArrayLike
 
-from lm.core.errors import MEND, IntegrityError, UserError
-from lm.core.files import check_types, inside, read_json, regular, sha256_file
+from lm.core.errors import REPAIR, IntegrityError, UserError
+from lm.core.files import check_types, read_json, refuse_special_file, safe_join, sha256_file
 from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
 from lm.tokenizer.pretokenize import DEFAULT, PATTERNS, cut_long_runs
 
@@ -28,7 +28,7 @@ BACKEND = "tokenizer.json"
 BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay in the processor's cache
 MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the last, with or without a token
 BYTES = [bytes([byte]) for byte in range(256)]
-REMAKE = "run `dvc repro -f make_tokenizer`"
+REBUILD = "run `dvc repro -f make_tokenizer`"
 META_FORM = {
     "kind": str, "vocab_size": int, "eot_id": int, "dtype": str, "pattern": (str, type(None)),
     "special_tokens": {str: int}, "files": {str: str, BACKEND: str},
@@ -44,22 +44,22 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     """Load the tokenizer of a folder that `make_tokenizer` wrote. Raises IntegrityError if a file was changed."""
     folder, path = Path(folder), Path(folder, META)
     meta = read_json(path)
-    check_types(path, meta, META_FORM, REMAKE)
-    check_types(path, meta.get("pretokenizer"), (str, type(None)), REMAKE, "pretokenizer")
+    check_types(path, meta, META_FORM, REBUILD)
+    check_types(path, meta.get("pretokenizer"), (str, type(None)), REBUILD, "pretokenizer")
     if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
         problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
-        raise IntegrityError(f"{path}: {problem}; {REMAKE}")
+        raise IntegrityError(f"{path}: {problem}; {REBUILD}")
     pretokenizer = meta.get("pretokenizer", DEFAULT)
     if meta["pattern"] is not None and PATTERNS.get(pretokenizer) != meta["pattern"]:
         problem = f"pretokenizer is {pretokenizer!r}, but pattern is not the one of that name"
-        raise IntegrityError(f"{path}: {problem}; {REMAKE}")
+        raise IntegrityError(f"{path}: {problem}; {REBUILD}")
     if (RANKS in meta["files"]) != (meta["pattern"] is not None) or BACKEND not in meta["files"]:
-        raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REMAKE}")
+        raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REBUILD}")
     for name, expected in meta["files"].items():
-        file = inside(folder, name, path)
+        file = safe_join(folder, name, path)
         sha256 = sha256_file(file) if file.exists() else "no file"
         if sha256 != expected:
-            raise IntegrityError(f"{folder / name}: sha256 is {sha256}, {META} says {expected}; {MEND}")
+            raise IntegrityError(f"{folder / name}: sha256 is {sha256}, {META} says {expected}; {REPAIR}")
     return Tokenizer(folder, meta)
 
 
@@ -93,13 +93,13 @@ class Tokenizer:
             try:
                 self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
             except ValueError as error:  # a lone surrogate in the name of a special token
-                raise IntegrityError(f"{folder / META}: refused by tiktoken ({error}); {REMAKE}") from None
+                raise IntegrityError(f"{folder / META}: refused by tiktoken ({error}); {REBUILD}") from None
         else:
             self._backend = open_backend(folder / BACKEND)
             most = (folder / BACKEND).stat().st_size
             if not self.eot_id < self.vocab_size <= most:
                 found = f"eot_id is {self.eot_id}, vocab_size {self.vocab_size}"
-                raise IntegrityError(f"{folder / META}: {found}, {BACKEND} has room for {most} entries; {REMAKE}")
+                raise IntegrityError(f"{folder / META}: {found}, {BACKEND} has room for {most} entries; {REBUILD}")
 
     def __reduce__(self):
         return load_tokenizer, (self.folder.resolve(),)
@@ -120,7 +120,7 @@ class Tokenizer:
         ids = np.concatenate([piece for document in documents for piece in (document, eot)] or [eot[:0]])
         if len(ids) and ids.max() >= self.vocab_size:
             raise IntegrityError(
-                f"{self.folder}: text gave the id {ids.max()}, but {META} says {self.vocab_size} entries; {REMAKE}"
+                f"{self.folder}: text gave the id {ids.max()}, but {META} says {self.vocab_size} entries; {REBUILD}"
             )
         return ids.astype(self.dtype), lengths
 
@@ -156,7 +156,7 @@ class Tokenizer:
         """Return how many bytes of text each token stands for, (V,) int64; 0 for special tokens."""
         if (largest := max(self.token_texts, default=0)) >= self.vocab_size:
             raise IntegrityError(
-                f"{self.folder}: has the id {largest}, {META} says {self.vocab_size} entries; {REMAKE}"
+                f"{self.folder}: has the id {largest}, {META} says {self.vocab_size} entries; {REBUILD}"
             )
         sizes = np.zeros(self.vocab_size, dtype=np.int64)
         sizes[list(self.token_texts)] = [len(text) for text in self.token_texts.values()]
@@ -189,14 +189,14 @@ def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:
         lines = (line.split() for line in path.read_bytes().splitlines())
         ranks = [(base64.b64decode(token, validate=True), int(rank)) for token, rank in lines]
     except ValueError as error:
-        raise IntegrityError(f"{path}: not lines of a base64 token and its rank ({error}); {REMAKE}") from None
+        raise IntegrityError(f"{path}: not lines of a base64 token and its rank ({error}); {REBUILD}") from None
     size, tokens, problem = len(ranks), {token for token, _ in ranks}, None
     if sorted(rank for _, rank in ranks) != list(range(len(tokens))) or not tokens.issuperset(BYTES) or b"" in tokens:
         problem = "its ranks do not number every byte, and other tokens, from 0"
     elif (meta["eot_id"], meta["vocab_size"], set(meta["special_tokens"].values())) != (size, size + 1, {size}):
         problem = f"{META} has another eot_id, vocab_size or special token than follows {size} ranks"
     if problem:
-        raise IntegrityError(f"{path}: {problem}; {REMAKE}")
+        raise IntegrityError(f"{path}: {problem}; {REBUILD}")
     return dict(ranks)
 
 
@@ -206,15 +206,15 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
     Raise IntegrityError if `tokenizers` cannot read the file, or if an id is above MAX_TOKEN_ID.
     """
     try:
-        backend = tokenizers.Tokenizer.from_file(str(regular(path)))
+        backend = tokenizers.Tokenizer.from_file(str(refuse_special_file(path)))
     except (KeyboardInterrupt, MemoryError, UserError):
         raise
     except BaseException as error:  # `tokenizers` raises Exception itself, and a Rust panic is not an Exception
         raise IntegrityError(
-            f"{path}: refused by tokenizers ({' '.join(str(error).split())[:150]}); {REMAKE}"
+            f"{path}: refused by tokenizers ({' '.join(str(error).split())[:150]}); {REBUILD}"
         ) from None
     if (last_id := max(backend.get_vocab().values(), default=0)) > MAX_TOKEN_ID:
-        raise IntegrityError(f"{path}: a token has the id {last_id}, needed: at most {MAX_TOKEN_ID}; {REMAKE}")
+        raise IntegrityError(f"{path}: a token has the id {last_id}, needed: at most {MAX_TOKEN_ID}; {REBUILD}")
     backend.encode_special_tokens = True
     return backend
 

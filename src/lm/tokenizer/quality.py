@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a text: bytes per token by script and part, unused entries, longest tokens."""
+"""How well a vocabulary fits a text: bytes per token by script and source, unused entries, longest tokens."""
 
 import unicodedata
 from collections import Counter
@@ -16,7 +16,7 @@ _SCRIPT_OF_NAME = {"LATIN": "latin", "CYRILLIC": "cyrillic"} | dict.fromkeys(
 
 
 def describe_quality(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
-    """Return the card's entry on the tokenizer: figures of the training text, and of the parts of validation."""
+    """Return the card's entry on the tokenizer: figures of the training text, and of the sources of validation."""
     counts, texts = count_ids(train), tokenizer.token_texts
     sizes = tokenizer.token_bytes
     num_tokens = int(counts[sizes > 0].sum())  # without the ends of documents
@@ -34,8 +34,8 @@ def describe_quality(train: TokenFile, validation: TokenFile, tokenizer: Tokeniz
             for i in longest
         ],
     }
-    parts = describe_parts(validation)
-    return card | ({"validation_parts": parts} if parts else {})
+    sources = describe_sources(validation)
+    return card | ({"validation_sources": sources} if sources else {})
 
 
 def count_ids(tokens: TokenFile) -> np.ndarray:
@@ -80,14 +80,14 @@ def script_of(token: bytes) -> str:
     return _SCRIPT_OF_NAME.get(unicodedata.name(character, "").partition(" ")[0], "other")
 
 
-def describe_parts(validation: TokenFile) -> dict[str, dict]:
-    """Return the tokens and bytes per token of each part of a mixture's validation file, {} for another source.
+def describe_sources(validation: TokenFile) -> dict[str, dict]:
+    """Return the tokens and bytes per token of each source of a mixture's validation file, {} for another source.
 
-    The parts follow one another there; `parts` of the sidecar tells the documents and bytes of each.
+    The sources follow one another there; `sources` of the sidecar tells the documents and bytes of each.
     """
-    parts = validation.meta.get("parts") or {}
-    last_documents = np.cumsum([part["documents"] for part in parts.values()], dtype=np.int64)
-    ends, documents = [0] * int(np.count_nonzero(last_documents == 0)), 0  # of parts without a document
+    sources = validation.meta.get("sources") or {}
+    last_documents = np.cumsum([source["documents"] for source in sources.values()], dtype=np.int64)
+    ends, documents = [0] * int(np.count_nonzero(last_documents == 0)), 0  # of sources without a document
     for start, block in blocks_of(validation.ids):
         positions = np.flatnonzero(block == validation.eot_id)
         inside = last_documents[(last_documents > documents) & (last_documents <= documents + len(positions))]
@@ -95,7 +95,7 @@ def describe_parts(validation: TokenFile) -> dict[str, dict]:
         documents += len(positions)
     sizes = np.diff(ends, prepend=0).tolist()
     return {
-        name: {"tokens": size, "bytes_per_token": part["utf8_bytes"] / size}
-        for (name, part), size in zip(parts.items(), sizes, strict=True)
+        name: {"tokens": size, "bytes_per_token": source["utf8_bytes"] / size}
+        for (name, source), size in zip(sources.items(), sizes, strict=True)
         if size
     }

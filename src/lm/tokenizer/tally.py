@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from lm.text.documents import Chunk, PartCount
+from lm.text.documents import Chunk, SourceCount
 from lm.text.slices import Slice
 from lm.tokenizer.load import Tokenizer, describe_tokenizer
 
@@ -14,14 +14,14 @@ from lm.tokenizer.load import Tokenizer, describe_tokenizer
 class Tally:
     """Totals of the chunks counted so far; `surprisal_bits` is None if the source does not know it.
 
-    `parts` has the totals of each part of a mixture, and is empty for another source.
+    `sources` has the totals of each source of a mixture, and is empty for another source.
     """
 
     documents: int = 0
     characters: int = 0
     utf8_bytes: int = 0
     surprisal_bits: float | None = None
-    parts: dict[str, PartCount] = dataclasses.field(default_factory=dict)
+    sources: dict[str, SourceCount] = dataclasses.field(default_factory=dict)
 
     def add(self, counted) -> None:
         """Add the counts of a Chunk or of another Tally."""
@@ -30,9 +30,11 @@ class Tally:
         self.utf8_bytes += counted.utf8_bytes
         if counted.surprisal_bits is not None:
             self.surprisal_bits = (self.surprisal_bits or 0.0) + counted.surprisal_bits
-        for name, count in counted.parts.items():
-            documents, utf8_bytes, _ = self.parts.get(name, (0, 0, 0))
-            self.parts[name] = PartCount(documents + count.documents, utf8_bytes + count.utf8_bytes, count.pass_bytes)
+        for name, count in counted.sources.items():
+            documents, utf8_bytes, _ = self.sources.get(name, (0, 0, 0))
+            self.sources[name] = SourceCount(
+                documents + count.documents, utf8_bytes + count.utf8_bytes, count.pass_bytes
+            )
 
     def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]]) -> Iterator[np.ndarray]:
         """Yield each chunk's ids and count the chunk."""
@@ -43,12 +45,12 @@ class Tally:
     def describe(self, tokenizer: Tokenizer, text_slice: Slice, source: dict) -> dict:
         """Return the sidecar's entries about the text; `source` is its name and hashes."""
         described = {"tokenizer": describe_tokenizer(tokenizer), "slice": dataclasses.asdict(text_slice)}
-        totals = {name: value for name, value in dataclasses.asdict(self).items() if name != "parts"}
-        parts = {"parts": {name: _describe(count) for name, count in self.parts.items()}} if self.parts else {}
-        return {**totals, **parts, **described, "source": source}
+        totals = {name: value for name, value in dataclasses.asdict(self).items() if name != "sources"}
+        sources = {"sources": {name: _describe(count) for name, count in self.sources.items()}} if self.sources else {}
+        return {**totals, **sources, **described, "source": source}
 
 
-def _describe(count: PartCount) -> dict:
-    """Return a part's entry for the sidecar; `passes` is how often the stream holds the part, in bytes."""
+def _describe(count: SourceCount) -> dict:
+    """Return a source's entry for the sidecar; `passes` is how often the stream holds the source, in bytes."""
     passes = round(count.utf8_bytes / count.pass_bytes, 4)
     return {"documents": count.documents, "utf8_bytes": count.utf8_bytes, "passes": passes}

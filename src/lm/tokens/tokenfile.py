@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from lm.core.errors import MEND, DataError, IntegrityError
+from lm.core.errors import REPAIR, DataError, IntegrityError
 from lm.core.files import atomic_write, check_types, read_json, sha256_file, write_json
 
 FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 BLOCK_TOKENS = 1 << 22
-REMAKE = "run `dvc repro -f` on the stage that writes it"
+REBUILD = "run `dvc repro -f` on the stage that writes it"
 FORM = {"tokens": int, "sha256": str, "tokenizer": {"vocab_size": int, "eot_id": int, "sha256": str}}  # of a sidecar
 
 
@@ -81,13 +81,13 @@ def describe_tokens(dtype: str, num_tokens: int, described: dict, sha256: str) -
     return {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": num_tokens, **described, "sha256": sha256}
 
 
-def check_hash(path: Path, sha256: str, recorded: str, advice: str = MEND) -> None:
+def check_hash(path: Path, sha256: str, recorded: str, advice: str = REPAIR) -> None:
     """Raise IntegrityError if a file's SHA-256 is not the recorded one."""
     if sha256 != recorded:
         raise IntegrityError(f"{path}: sha256 is {sha256}, its sidecar says {recorded}; {advice}")
 
 
-def check_sidecar(path: Path, meta: dict, advice: str = REMAKE) -> None:
+def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
     """Raise IntegrityError unless `meta`, read from `path`, describes a stream that this version can read."""
     version, dtype = meta.get("format_version"), meta.get("dtype")
     if version != FORMAT_VERSION or dtype not in tuple(DTYPES):
@@ -118,7 +118,7 @@ def _check_size(path: Path, meta: dict) -> None:
         raise DataError(f"{path}: holds no token, needed: at least one; take a longer slice of the text")
     if size != expected:
         found = f"{size} bytes, its sidecar says {num_tokens} tokens of {dtype} = {expected} bytes"
-        raise IntegrityError(f"{path}: {found}; {MEND}")
+        raise IntegrityError(f"{path}: {found}; {REPAIR}")
 
 
 def blocks_of(ids: np.ndarray, block_tokens: int = BLOCK_TOKENS) -> Iterator[tuple[int, np.ndarray]]:

@@ -16,7 +16,7 @@ from lm.core.errors import DataError
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEISTEL_ROUNDS = 6
-LARGEST_FRACTION = 0.03  # of the selection tokens that one document holds, up to a window at each end
+LARGEST_FRACTION = 0.03  # of the model-selection tokens that one document holds, up to a window at each end
 _BLOCK_WINDOWS = 1 << 14  # window starts computed at once, because the permutation's last calls are for a few
 
 
@@ -27,7 +27,7 @@ def mix(value: np.ndarray) -> np.ndarray:
     return value ^ (value >> np.uint64(31))
 
 
-def hash_of(*numbers: int) -> int:
+def hash_integers(*numbers: int) -> int:
     """Return a 64-bit hash of integers, the same on every machine and with every NumPy."""
     state = np.zeros(1, np.uint64)
     for number in numbers:
@@ -73,7 +73,8 @@ def _round_tables(num_rows: int, num_columns: int, key: int, dtype: np.dtype) ->
     tables = []
     for round_number in range(_FEISTEL_ROUNDS // 2):
         down, right = (
-            mix(np.arange(length, dtype=np.uint64) + np.uint64(hash_of(key, 2 * round_number + i))) % np.uint64(modulus)
+            mix(np.arange(length, dtype=np.uint64) + np.uint64(hash_integers(key, 2 * round_number + i)))
+            % np.uint64(modulus)
             for i, (length, modulus) in enumerate([(num_columns, num_rows), (num_rows, num_columns)])
         )
         tables.append((down.astype(dtype), right.astype(dtype)))
@@ -100,7 +101,7 @@ class TokenWindows:
 
     def _offset(self, epoch: int) -> int:
         """Return r_e, the token at which the first window of an epoch starts."""
-        return hash_of(self.seed, epoch) % min(self.seq_len, len(self.ids) - self.seq_len)
+        return hash_integers(self.seed, epoch) % min(self.seq_len, len(self.ids) - self.seq_len)
 
     def windows_per_epoch(self, epoch: int = 0) -> int:
         """Return the number of windows between r_e and the end; the last may end on the last token."""
@@ -126,7 +127,7 @@ class TokenWindows:
             epoch = int(np.searchsorted(self._epoch_begins, number, side="right")) - 1
             epoch_begin, epoch_end = self._epoch_begins[epoch], self._epoch_begins[epoch + 1]
             index = np.arange(number, min(end, epoch_end)) - epoch_begin
-            order = permute(index, epoch_end - epoch_begin, hash_of(self.seed, epoch, 1))
+            order = permute(index, epoch_end - epoch_begin, hash_integers(self.seed, epoch, 1))
             starts.append(self._offset(epoch) + order * self.seq_len)
             number = min(end, epoch_end)
         return np.concatenate(starts)
@@ -143,10 +144,10 @@ class TokenWindows:
         return shift(self.buffer(step))
 
 
-def selection_starts(num_tokens: int, num_selected: int, seq_len: int, spans: np.ndarray) -> np.ndarray:
+def model_selection_starts(num_tokens: int, num_selected: int, seq_len: int, spans: np.ndarray) -> np.ndarray:
     """Return where the windows begin whose tokens select the best model: (W,) int64, ascending.
 
-    The stream is cut into windows of `seq_len` side by side; W = num_selected // seq_len of them, at least one and at
+    The stream is cut into non-overlapping windows of `seq_len`; W = num_selected // seq_len of them, at least one and at
     most all, are taken at even distances, so that they represent the stream. `spans` (D, 2) are its documents. A
     document longer than `_longest_counted` counts as that many tokens, so its windows are farther apart.
     """

@@ -1,1 +1,1 @@
-"""Training: the step, its ranks, the states of a run. src/train.py is the loop."""
+"""Training: the step, its ranks, the checkpoints of a run. src/train.py is the loop."""

@@ -1,6 +1,6 @@
-"""Run folders: .runs/<fingerprint>/ holds the last two states of a run, and its results once it is done.
+"""Run folders: .runs/<fingerprint>/ holds the last two checkpoints of a run, and its results once it is done.
 
-Some states on the way stay beside the results, so that parts of the run can be repeated. A state is written whole, with
+Some checkpoints on the way stay beside the results, so that parts of the run can be repeated. A checkpoint is written whole, with
 its SHA-256 in a record beside it. lm.train.fingerprint names the folders.
 """
 
@@ -17,27 +17,27 @@ from lm.model.weights import check_sha256, load_tensors, save_tensors
 from lm.train.config import TrainParams
 from lm.train.state import named_tensors
 
-KEPT_STATES = 2
+KEPT_CHECKPOINTS = 2
 
 
 def record_of(run: Path, step: int) -> Path:
-    """Return the path of a state's record, without which the state does not count."""
-    return run / f"state-{step:09d}.json"
+    """Return the path of a checkpoint's record, without which the checkpoint does not count."""
+    return run / f"checkpoint-{step:09d}.json"
 
 
-def save_state(run: Path, step: int, state: dict) -> None:
-    """Write state-<step>.pt and then its record into the run folder; delete all but the last two states."""
-    _write_state(record_of(run, step), step, state)
-    kept = sorted(run.glob("state-*.json"))[-KEPT_STATES:]
-    for old in sorted(run.glob("*state-*")):  # a record before its state, and what killed runs left
+def save_checkpoint(run: Path, step: int, checkpoint: dict) -> None:
+    """Write checkpoint-<step>.pt and then its record into the run folder; delete all but the last two checkpoints."""
+    _write_checkpoint(record_of(run, step), step, checkpoint)
+    kept = sorted(run.glob("checkpoint-*.json"))[-KEPT_CHECKPOINTS:]
+    for old in sorted(run.glob("*checkpoint-*")):  # a record before its checkpoint, and what killed runs left
         if old.with_suffix(".json") not in kept:
             old.unlink()
 
 
-def _write_state(record: Path, step: int, state: dict) -> None:
-    """Write a state and then its record."""
-    sha256 = save_tensors(record.with_suffix(".pt"), state)
-    segments = state.get("segments") or [{}]
+def _write_checkpoint(record: Path, step: int, checkpoint: dict) -> None:
+    """Write a checkpoint and then its record."""
+    sha256 = save_tensors(record.with_suffix(".pt"), checkpoint)
+    segments = checkpoint.get("segments") or [{}]
     write_json(record, {"run": record.parent.name, "step": step, "sha256": sha256, "dtype": segments[-1].get("dtype")})
 
 
@@ -48,19 +48,19 @@ def steps_to_keep(params: TrainParams, number: int) -> set[int]:
     return {i * params.eval_every_steps for i in chosen - {0}}
 
 
-def keep_state(run: Path, step: int, state: dict, name: str = "kept") -> float | None:
+def keep_checkpoint(run: Path, step: int, checkpoint: dict, name: str = "kept") -> float | None:
     """Write <name>-<step>.pt and then its record, which stay in the folder of a finished run; return its size in MB.
 
-    Return None, with a warning, if the disk would have no room left for the states that training needs.
+    Return None, with a warning, if the disk would have no room left for the checkpoints that training needs.
     """
-    tensors = [*(tensor for _, tensor in named_tensors(state)), *state["best_weights"].values()]
+    tensors = [*(tensor for _, tensor in named_tensors(checkpoint)), *checkpoint["best_weights"].values()]
     needed, free = sum(tensor.nbytes for tensor in tensors), shutil.disk_usage(run).free
     try:
-        if free < (1 + KEPT_STATES) * needed:
+        if free < (1 + KEPT_CHECKPOINTS) * needed:
             raise EnvironmentFailure(f"{run}: {free / 1e6:.0f} MB are free")
-        _write_state(run / f"{name}-{step:09d}.json", step, state)
+        _write_checkpoint(run / f"{name}-{step:09d}.json", step, checkpoint)
     except EnvironmentFailure as error:
-        print(f"warning: the state of step {step} is not kept: {error}", file=sys.stderr, flush=True)
+        print(f"warning: the checkpoint of step {step} is not kept: {error}", file=sys.stderr, flush=True)
         return None
     return needed / 1e6
 
@@ -71,33 +71,31 @@ def describe_run(run: Path, length_free: str, max_steps: int) -> None:
 
 
 def extend(run: Path, length_free: str, decay_begins: int) -> None:
-    """Give a run without states the last state that one of another length had before its learning rate fell.
+    """Give a run without checkpoints the last checkpoint that one of another length had before its learning rate fell.
 
     It must not be after step `decay_begins`, where this run's rate begins to fall. Say so, or why there is none.
     """
-    if any(run.glob("state-*.json")):
+    if any(run.glob("checkpoint-*.json")):
         return
     others = [path.parent for path in run.parent.glob("[!.]*/run.json") if path.parent != run]
     others = [other for other in others if read_json(other / "run.json").get("length_free") == length_free]
     records = {int(path.stem[-9:]): path for other in others for path in other.glob("stable-*.json")}
     for step in sorted((step for step in records if step <= decay_begins), reverse=True):
         try:
-            _link_state(records[step], record_of(run, step))
+            _link_checkpoint(records[step], record_of(run, step))
             print(f"extends run {records[step].parent.name}, which has the same steps up to step {step}", flush=True)
             return
         except (OSError, IntegrityError) as error:
             print(f"warning: {error}; not extended from there", file=sys.stderr, flush=True)
     if others:
-        reason = f"it has no state up to step {decay_begins}, where this run's learning rate begins to fall"
+        reason = f"it has no checkpoint up to step {decay_begins}, where this run's learning rate begins to fall"
         if not decay_begins:
-            reason = (
-                "with train.schedule cosine every learning rate depends on the length; stable_decay can be extended"
-            )
+            reason = "with train.schedule cosine every learning rate depends on the length; wsd can be extended"
         print(f"run {others[0].name} differs in train.max_tokens only, but is not extended: {reason}", flush=True)
 
 
-def _link_state(record: Path, target: Path) -> None:
-    """Make another run's state one of this run, without a copy where the disk has hard links."""
+def _link_checkpoint(record: Path, target: Path) -> None:
+    """Make another run's checkpoint one of this run, without a copy where the disk has hard links."""
     saved, source, link = read_json(record), record.with_suffix(".pt"), target.with_suffix(".pt")
     check_sha256(source, saved["sha256"], "delete it")
     link.unlink(missing_ok=True)
@@ -108,38 +106,40 @@ def _link_state(record: Path, target: Path) -> None:
     write_json(target, {**saved, "run": target.parent.name})
 
 
-def kept_states(run: Path) -> dict[int, Path]:
-    """Return step → record of the states that were kept of a run."""
+def kept_checkpoints(run: Path) -> dict[int, Path]:
+    """Return step → record of the checkpoints that were kept of a run."""
     return {int(record.stem.removeprefix("kept-")): record for record in sorted(run.glob("kept-*.json"))}
 
 
 def newest_dtype(run: Path) -> str | None:
-    """Return the name of the dtype of a run's newest segment, or None if the run has no states."""
-    for record in sorted(run.glob("state-*.json"), reverse=True):
+    """Return the name of the dtype of a run's newest segment, or None if the run has no checkpoints."""
+    for record in sorted(run.glob("checkpoint-*.json"), reverse=True):
         with contextlib.suppress(IntegrityError):
             return read_json(record).get("dtype")
     return None
 
 
-def load_newest_state(run: Path) -> dict | None:
-    """Return the newest intact state, or None if there are none; raise IntegrityError if all are damaged."""
-    records = sorted(run.glob("state-*.json"), reverse=True)
+def load_newest_checkpoint(run: Path) -> dict | None:
+    """Return the newest intact checkpoint, or None if there are none; raise IntegrityError if all are damaged."""
+    records = sorted(run.glob("checkpoint-*.json"), reverse=True)
     for record in records:
         try:
-            return load_state(record)
+            return load_checkpoint(record)
         except IntegrityError as error:
-            print(f"warning: {error}; trying the state before it", file=sys.stderr)
+            print(f"warning: {error}; trying the checkpoint before it", file=sys.stderr)
     if records:
-        raise IntegrityError(f"{run}: none of {len(records)} states is intact; delete the folder to train from scratch")
+        raise IntegrityError(
+            f"{run}: none of {len(records)} checkpoints is intact; delete the folder to train from scratch"
+        )
     return None
 
 
-def load_state(record: Path) -> dict:
-    """Return the state of a record; raise IntegrityError if it is damaged or belongs to another run."""
-    run, state = record.parent.name, read_json(record)
-    if state.get("run") != run:
-        raise IntegrityError(f"{record}: belongs to run {state.get('run')}, not {run}")
-    return load_tensors(record.with_suffix(".pt"), str(state.get("sha256", "missing")))
+def load_checkpoint(record: Path) -> dict:
+    """Return the checkpoint of a record; raise IntegrityError if it is damaged or belongs to another run."""
+    run, recorded = record.parent.name, read_json(record)
+    if recorded.get("run") != run:
+        raise IntegrityError(f"{record}: belongs to run {recorded.get('run')}, not {run}")
+    return load_tensors(record.with_suffix(".pt"), str(recorded.get("sha256", "missing")))
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
@@ -151,5 +151,5 @@ def prune_runs(runs: Path, current: Path, keep: int) -> None:
     folders = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
     for folder in folders[keep:]:
         if folder != current:
-            with contextlib.suppress(BusyError), output_lock(folder):  # experiments may run side by side
+            with contextlib.suppress(BusyError), output_lock(folder):  # experiments may run at the same time
                 shutil.rmtree(folder.rename(runs / f".{folder.name}.tmp"), ignore_errors=True)

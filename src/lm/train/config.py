@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from lm.core.params import FRACTION, SEED, Range, above, at_least, needed
+from lm.core.params import FRACTION, SEED, Range, above, at_least, require
 
 Count = Annotated[int, at_least(1)]
 CountOrNull = Annotated[int | None, at_least(1, ", or null")]
@@ -27,8 +27,8 @@ class TrainParams:
     min_lr: float
     embedding_lr_factor: Positive
     warmup_steps: int
-    schedule: Literal["cosine", "stable_decay"]
-    decay_share: Annotated[float, FRACTION]
+    schedule: Literal["cosine", "wsd"]
+    decay_fraction: Annotated[float, FRACTION]
     weight_decay: Annotated[float, at_least(0)]
     beta1: Beta
     beta2: Beta
@@ -59,7 +59,7 @@ class TrainParams:
             ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),
             ("compile", self.numerics == "fast" or not self.compile, "false, or numerics fast"),
         ):  # fmt: skip
-            needed(ok, name, getattr(self, name), requirement)
+            require(ok, name, getattr(self, name), requirement)
 
     @property
     def max_steps(self) -> int:
@@ -88,7 +88,7 @@ class TrainRuntime:
 
     checkpoint_every_s: float
     keep_fingerprints: int
-    keep_states: Annotated[int, at_least(0)]
+    keep_checkpoints: Annotated[int, at_least(0)]
     keep_freed_memory: bool
     num_processes: Count
     shard: bool

@@ -79,7 +79,7 @@ def join(sharded: bool, timeout_s: float) -> Iterator[World]:
         time.sleep(LAUNCHER_ENDS_S + rank)
         raise EnvironmentFailure(
             f"rank {rank} of {world_size} lost another rank, or had no answer within train.timeout_s {timeout_s:g} of "
-            f"runtime.yaml ({reason[:120]}); `dvc repro` continues from the last saved state"
+            f"runtime.yaml ({reason[:120]}); `dvc repro` continues from the last saved checkpoint"
         ) from None
 
 

@@ -16,7 +16,7 @@ from lm.core.errors import EnvironmentFailure, Interrupted
 from lm.train.distributed import RUN_ID
 from lm.train.signals import RELAYED_AS
 
-CONTINUES = "`dvc repro` continues from the last saved state"
+CONTINUES = "`dvc repro` continues from the last saved checkpoint"
 
 
 def start(world_size: int, arguments: list[str]) -> None:

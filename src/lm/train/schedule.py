@@ -8,8 +8,8 @@ from lm.train.config import TrainParams
 def learning_rate(step: int, params: TrainParams) -> float:
     """Return the learning rate of optimizer step `step`, counted from 0: linear warm-up, then `params.schedule`.
 
-    "cosine" falls to min_lr after the warm-up; "stable_decay" stays at the peak and falls linearly over the last
-    `decay_share` of the run (Hägele et al. 2024, arXiv 2405.18392). Where both ramps overlap, the smaller counts.
+    "cosine" falls to min_lr after the warm-up; "wsd" stays at the peak and falls linearly over the last
+    `decay_fraction` of the run (Hägele et al. 2024, arXiv 2405.18392). Where both ramps overlap, the smaller counts.
     """
     max_steps, span = params.max_steps, params.peak_lr - params.min_lr
     if params.schedule == "cosine":
@@ -26,4 +26,4 @@ def decay_begins(params: TrainParams) -> int:
     """Return the step up to which the rates do not depend on the length of the run; 0 for "cosine"."""
     if params.schedule == "cosine":
         return 0
-    return params.max_steps - max(1, round(params.decay_share * params.max_steps))
+    return params.max_steps - max(1, round(params.decay_fraction * params.max_steps))

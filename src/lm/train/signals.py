@@ -35,7 +35,9 @@ class StopRequest:
         number = self._meaning[signal.Signals(number)]
         if self._received:
             name = signal.Signals(number).name
-            os.write(2, f"error: stopped at once ({name}); `dvc repro` continues from the last saved state\n".encode())
+            os.write(
+                2, f"error: stopped at once ({name}); `dvc repro` continues from the last saved checkpoint\n".encode()
+            )
             os._exit(128 + number)
         self._received = number
         if self._verbose:
@@ -48,9 +50,9 @@ class StopRequest:
 
     @staticmethod
     def interrupted(step: int, signal_number: int) -> Interrupted:
-        """Return the error to raise after the state of `step` is saved."""
+        """Return the error to raise after the checkpoint of `step` is saved."""
         number, reason = signal_number, signal.Signals(signal_number).name
         if signal_number == ORPHANED:
             number, reason = signal.SIGTERM, "the process that started it is gone"
         stopped = f"training stopped at step {step} ({reason})"
-        return Interrupted(number, f"{stopped}; its state is saved, `dvc repro` continues from there")
+        return Interrupted(number, f"{stopped}; a checkpoint is saved, `dvc repro` continues from there")

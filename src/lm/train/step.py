@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
-from lm.tokens.windows import TokenWindows, selection_starts
+from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
 from lm.train.world import World
@@ -168,7 +168,7 @@ def validation_loss(
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
     world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
-    starts = selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len, tokens.spans)
+    starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len, tokens.spans)
     starts = starts[: max_batches and max_batches * batch_size]
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
     num_batches = -(-len(starts) // batch_size)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lm.core.errors import DataError, IntegrityError, UserError
-from lm.core.files import atomic_write, read_json, regular, write_json
+from lm.core.files import atomic_write, read_json, refuse_special_file, write_json
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.weights import build, recorded_config
 
@@ -21,7 +21,7 @@ WEIGHTS = "model.safetensors"
 NAMES = {
     "vocab_size": "vocab_size", "d_model": "hidden_size", "d_ff": "intermediate_size",
     "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_kv_head": "num_key_value_heads",
-    "head_dim": "head_dim", "sliding_window": "sliding_window", "query_scale": "query_pre_attn_scalar",
+    "head_dim": "head_dim", "sliding_window": "sliding_window", "query_pre_attn_scalar": "query_pre_attn_scalar",
     "norm_eps": "rms_norm_eps", "max_seq_len": "max_position_embeddings",
 }  # fmt: skip
 # Fields of a published configuration of which lm.model computes one value, or one form, only.
@@ -113,7 +113,7 @@ def shape_of(theirs) -> ModelConfig:
     """Return the shape of a Gemma3TextConfig; raise ValueError if it is not valid."""
     sizes = {ours: getattr(theirs, name) for ours, name in NAMES.items()}
     return ModelConfig(
-        **sizes | {"query_scale": int(theirs.query_pre_attn_scalar)},
+        **sizes | {"query_pre_attn_scalar": int(theirs.query_pre_attn_scalar)},
         full_attention_every=[*theirs.layer_types, "full_attention"].index("full_attention") + 1,
         rope_base_local=float(theirs.rope_parameters["sliding_attention"]["rope_theta"]),
         rope_base_global=float(theirs.rope_parameters["full_attention"]["rope_theta"]),
@@ -125,7 +125,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            weights |= safetensors.torch.load_file(regular(path))
+            weights |= safetensors.torch.load_file(refuse_special_file(path))
         except (OSError, UserError):
             raise
         except Exception as error:  # SafetensorError, and others for types that torch does not know

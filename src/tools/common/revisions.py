@@ -149,7 +149,7 @@ def _validation_text(revision: Revision, sidecar: dict) -> tuple:
         raise IntegrityError(f"{revision.name}: {problem}")
     manifest, whole = json.loads(content), sidecar["slice"]
     # A mixture's validation text is that of its sources in their order; their names do not matter.
-    sources = manifest["parts"].values() if "parts" in manifest else [manifest | {"validation": whole}]
+    sources = manifest["sources"].values() if "sources" in manifest else [manifest | {"validation": whole}]
     text = []
     for source in sources:
         taken = source["validation"]

@@ -79,7 +79,7 @@ def read_run(revision: Revision) -> Run:
     figures = [results["last"]["tokens_seen"], results["best"]["tokens_seen"], results["training"]["parameters"]]
     return Run(
         revision.name, np.arange(len(columns["nats"])), columns["nats"], columns["utf8_bytes"],
-        columns.get("selection_nats"), columns.get("selection_bytes"), columns.get("part"),
+        columns.get("model_selection_nats"), columns.get("model_selection_bytes"), columns.get("source"),
         preset_names_left_out(revision.params()), inputs, [*figures, read_timing(results).get("train_seconds")],
         list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
     )  # fmt: skip

@@ -55,9 +55,9 @@ def section(comparison: Comparison, previews: dict[int, str], num_listed: int, p
     a, b, seeds, sizes = comparison.a, comparison.b, comparison.seeds, comparison.sizes
     figures = ["Δ bits per byte", "standard error", f"{percent} interval", "p"]
     noise = {f"documents, all {len(sizes)}": comparison.documents}
-    if comparison.unseen:
-        fraction = f"{100 * comparison.unseen_fraction:.0f} %"
-        noise[f"documents, the {fraction} of their text that selected no model"] = comparison.unseen
+    if comparison.held_out:
+        fraction = f"{100 * comparison.held_out_fraction:.0f} %"
+        noise[f"documents, the {fraction} of their text that selected no model"] = comparison.held_out
     if seeds.se is not None:
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
         noise[f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})"] = seeds

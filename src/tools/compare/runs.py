@@ -28,8 +28,8 @@ class Run:
     numbers: np.ndarray  # (D,) of each document in the run's validation file
     nats: np.ndarray  # (D,) float64
     utf8_bytes: np.ndarray  # (D,) int64
-    selection_nats: np.ndarray | None  # (D,) over the tokens that selected the best model, None if not recorded
-    selection_bytes: np.ndarray | None  # (D,) of these tokens
+    model_selection_nats: np.ndarray | None  # (D,) over the tokens that selected the best model, None if not recorded
+    model_selection_bytes: np.ndarray | None  # (D,) of these tokens
     sources: np.ndarray | None  # (D,) source of the mixture that holds each document, None for a plain source
     params: dict[str, object]  # by dotted name
     inputs: dict[str, str]  # path → hash of the data and code that the stages read
@@ -44,7 +44,7 @@ class Run:
 
     def keep(self, documents: np.ndarray) -> "Run":
         """Return the run with some of its documents only, in the given order."""
-        names = ("numbers", "nats", "utf8_bytes", "selection_nats", "selection_bytes", "sources")
+        names = ("numbers", "nats", "utf8_bytes", "model_selection_nats", "model_selection_bytes", "sources")
         columns = {name: getattr(self, name) for name in names}
         kept = {name: column[documents] for name, column in columns.items() if column is not None}
         return dataclasses.replace(self, **kept)
@@ -70,7 +70,7 @@ class Group:
 
 
 class Comparison(NamedTuple):
-    """B - A over all documents, over the `unseen_fraction` of their bytes that selected no model, and over seeds.
+    """B - A over all documents, over the `held_out_fraction` of their bytes that selected no model, and over seeds.
 
     `baseline` is the figure of A itself; `sources` has B - A over the documents of each source of a mixture.
     """
@@ -79,8 +79,8 @@ class Comparison(NamedTuple):
     b: Group
     baseline: Estimate
     documents: Estimate
-    unseen: Estimate | None
-    unseen_fraction: float
+    held_out: Estimate | None
+    held_out_fraction: float
     seeds: Estimate
     sources: dict[str, Estimate]
 
@@ -119,13 +119,15 @@ def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: 
     def interval(nats: np.ndarray, sizes: np.ndarray) -> Estimate:
         return ratio_interval(nats / math.log(2), sizes, np.random.default_rng(seed), confidence, resamples)
 
-    rest, unseen, fraction = unseen_bytes(runs), None, 0.0
+    rest, held_out, fraction = held_out_bytes(runs), None, 0.0
     if rest is not None and rest.any():
-        nats_a, nats_b = (np.mean([run.nats - run.selection_nats for run in g.runs], axis=0) for g in (a, b))
-        unseen, fraction = interval(nats_b - nats_a, rest), float(rest.sum() / sizes.sum())
+        nats_a, nats_b = (np.mean([run.nats - run.model_selection_nats for run in g.runs], axis=0) for g in (a, b))
+        held_out, fraction = interval(nats_b - nats_a, rest), float(rest.sum() / sizes.sum())
     seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
     sources = {name: interval((b.nats - a.nats)[own], sizes[own]) for name, own in common_sources(runs).items()}
-    return Comparison(a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), unseen, fraction, seeds, sources)
+    return Comparison(
+        a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), held_out, fraction, seeds, sources
+    )
 
 
 def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
@@ -136,13 +138,13 @@ def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
     return {name: sources == name for name in dict.fromkeys(sources[sizes > 0])}
 
 
-def unseen_bytes(runs: list[Run]) -> np.ndarray | None:
+def held_out_bytes(runs: list[Run]) -> np.ndarray | None:
     """Return the bytes of each document (D,) that selected none of the best models; None if that is not known.
 
     If the runs selected on different text (another tokenizer or seq_len), only documents without any such
-    token are the same unseen text for all; the others count 0 bytes.
+    token are the same held-out text for all; the others count 0 bytes.
     """
-    selected = [run.selection_bytes for run in runs if run.selection_bytes is not None]
+    selected = [run.model_selection_bytes for run in runs if run.model_selection_bytes is not None]
     sizes = runs[0].utf8_bytes
     if len(selected) < len(runs) or not np.any(selected):
         return None
@@ -169,7 +171,7 @@ def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
 def same_until(a: Run, b: Run) -> str | None:
     """Say until which validation two runs of equal parameters and data had the same bits, and what differs then.
 
-    Return None for other runs, and without recorded digests of the states.
+    Return None for other runs, and without recorded digests of the checkpoints.
     """
     data_a, data_b = ({p: md5 for p, md5 in run.inputs.items() if not p.startswith(CODE)} for run in (a, b))
     recorded = a.validations and b.validations and all(r.get("state_digest") for r in a.validations + b.validations)

@@ -11,7 +11,7 @@ from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
-from lm.text.documents import parts_of
+from lm.text.documents import sources_of
 from tools.common import paths
 from tools.common.environment import git
 from tools.common.tables import render, table
@@ -48,7 +48,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
     """Return README.md: how to use the model, its loss, data and training, how to make it again, its limits."""
     config, evaluation = ModelConfig(**record["config"]), figures["evaluation"]
     manifest, source = figures["manifest"], params["data.source"]
-    parts = parts_of(manifest) if manifest else {}
+    sources = sources_of(manifest) if manifest else {}
     hashes = {
         paths.MANIFEST: figures["train"].get("source", {}).get("manifest_sha256"),
         paths.TOKENIZER_META: record["tokenizer_sha256"],
@@ -60,7 +60,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
     described = [", ".join(f"{name} {value}" for name, value in each.items()) for each in computed]
     lines = render(
         TEMPLATE,
-        head=card_head(f"{params['model.name']}-{source}", source, parts, evaluation, license_id),
+        head=card_head(f"{params['model.name']}-{source}", source, sources, evaluation, license_id),
         model_name=params["model.name"],
         source=source,
         config=config,
@@ -72,7 +72,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         evaluation=evaluation,
         audit=figures["audit"],
         loss_table=loss_table(evaluation),
-        origins=[origin(name, part) for name, part in parts.items()],
+        origins=[origin(name, source) for name, source in sources.items()],
         computed="; then ".join(dict.fromkeys(described)),
         is_portable={each.get("numerics") for each in record["segments"]} == {"portable"},
         hashes=table(("file", "SHA-256"), [(f"`{path}`", sha256) for path, sha256 in hashes.items() if sha256]),
@@ -82,9 +82,9 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
     return "\n".join(lines) + "\n"
 
 
-def card_head(name: str, source: str, parts: dict, evaluation: dict, license_id: str | None) -> list[str]:
+def card_head(name: str, source: str, sources: dict, evaluation: dict, license_id: str | None) -> list[str]:
     """Return the lines of YAML that the hub reads. The licence is that of the weights, which no record holds."""
-    repos = sorted({part["repo"] for part in parts.values() if "repo" in part})
+    repos = sorted({source["repo"] for source in sources.values() if "repo" in source})
     result = {
         "task": {"type": "text-generation"},
         "dataset": {"name": source, "type": repos[0] if len(repos) == 1 else source, "split": "validation"},
@@ -102,12 +102,12 @@ def card_head(name: str, source: str, parts: dict, evaluation: dict, license_id:
 
 
 def loss_table(evaluation: dict) -> list[str]:
-    """Return the loss of the whole text, of its sections, and of the parts of a mixture."""
+    """Return the loss of the whole text, of its sections, and of the sources of a mixture."""
     rows = {
         "whole validation text": evaluation,
         "documents that share little with the training text": evaluation.get("clean"),
-        "tokens that did not select the weights": evaluation.get("unseen"),
-        **{f"part `{name}`": figures for name, figures in evaluation.get("parts", {}).items()},
+        "tokens that did not select the weights": evaluation.get("held_out"),
+        **{f"source `{name}`": figures for name, figures in evaluation.get("sources", {}).items()},
     }
     cells = [
         (name, f"{each['documents']:,}", *(decimals(each[key]) for key in ("bits_per_byte", "bits_per_byte_se")))

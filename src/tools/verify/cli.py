@@ -10,7 +10,7 @@ prints one line: `ok`; `WRONG` with the command that repairs it (run these comma
 again); or `note` for a file that is not made yet or that has changed since. Exit status 4 if anything is wrong.
 
 --recompute also trains one interval between two validations again, chosen at random among those that begin at the
-initial weights or at a state that the run kept, and compares weights and optimizer with the recorded digest.
+initial weights or at a checkpoint that the run kept, and compares weights and optimizer with the recorded digest.
 """
 
 import itertools

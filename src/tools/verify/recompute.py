@@ -1,4 +1,4 @@
-"""Train one interval between two validations again and compare the digests of the states.
+"""Train one interval between two validations again and compare the digests of the checkpoints.
 
 The stage train itself does it, in a folder of its own, and is stopped after the next validation.
 """
@@ -31,7 +31,7 @@ POLL_S = 0.05
 
 
 class Interval(NamedTuple):
-    """The steps from one validation to the next, and the record of the state at its start; None: initial weights."""
+    """The steps from one validation to the next, and the record of the checkpoint at its start; None: initial weights."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 def recompute(start: int | None, seed: int) -> None:
     """Train an interval of the workspace's run again; raise IntegrityError where it differs from the recorded one.
 
-    It begins at step `start`, or `seed` chooses it. Raises ParamsError if no state is kept of that step.
+    It begins at step `start`, or `seed` chooses it. Raises ParamsError if no checkpoint is kept of that step.
     """
     model, recorded = read_json(MODEL), read_curve(CURVE)
     fingerprint = model.get("fingerprint")
@@ -49,8 +49,8 @@ def recompute(start: int | None, seed: int) -> None:
         raise IntegrityError(f"{CURVE}: missing, or made by an older version without digests; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
-    interval = choose(sorted(recorded), checkpoints.kept_states(Path(".runs", fingerprint)), start, seed)
-    origin = f"the state {interval.record}" if interval.record else "the initial weights"
+    interval = choose(sorted(recorded), checkpoints.kept_checkpoints(Path(".runs", fingerprint)), start, seed)
+    origin = f"the checkpoint {interval.record}" if interval.record else "the initial weights"
     chosen = f" (--seed {seed})" if start is None else ""
     steps = f"steps {interval.start} to {interval.end}"
     print(f"recompute: {steps} of run {fingerprint}, from {origin}{chosen}", flush=True)
@@ -81,16 +81,18 @@ def choose(steps: list[int], kept: dict[int, Path], start: int | None, seed: int
         start = random.Random(seed).choice(starts)
     if start not in starts:
         possible = ", ".join(map(str, starts)) or "none"
-        raise ParamsError(f"--from is {start}, needed: the step of a kept state before the last validation: {possible}")
+        raise ParamsError(
+            f"--from is {start}, needed: the step of a kept checkpoint before the last validation: {possible}"
+        )
     return Interval(start, steps[steps.index(start) + 1], kept.get(start))
 
 
 def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None:
-    """Raise IntegrityError if the kept state is damaged or not the one that the run had."""
+    """Raise IntegrityError if the kept checkpoint is damaged or not the one that the run had."""
     if interval.record:
         remedy = f"delete it and {interval.record.name}, or begin elsewhere with --from"
         check_sha256(interval.record.with_suffix(".pt"), read_json(interval.record).get("sha256", "missing"), remedy)
-        state = checkpoints.load_state(interval.record)
+        state = checkpoints.load_checkpoint(interval.record)
         digest = digest_of(named_tensors(state))
         if digest != recorded[interval.start]["state_digest"]:
             problem = f"{CURVE} records {recorded[interval.start]['state_digest']} at step {interval.start}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError
-from lm.core.files import read_json, regular
+from lm.core.files import read_json, refuse_special_file
 from tools.common import paths
 from tools.common.parameters import flatten
 
@@ -74,7 +74,7 @@ class Digests:
         Raises IntegrityError for a pipe or a device, whose bytes may never come.
         """
         try:
-            stat = regular(path).stat()
+            stat = refuse_special_file(path).stat()
             if (stat.st_dev, stat.st_ino) not in self._known:
                 self._known[stat.st_dev, stat.st_ino] = self._read(path)
             return self._known[stat.st_dev, stat.st_ino]

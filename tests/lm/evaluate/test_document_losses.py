@@ -1,4 +1,4 @@
-"""Test sums over documents: which tokens selected the model, sections, parts of a mixture."""
+"""Test sums over documents: which tokens selected the model, sections, sources of a mixture."""
 
 import dataclasses
 import math
@@ -12,8 +12,8 @@ from lm.core.errors import IntegrityError
 from lm.evaluate.documents import (
     loss_by_position,
     make_details,
-    mark_selection,
-    part_of_documents,
+    mark_model_selection,
+    source_of_documents,
     sum_by_document,
     sum_by_span,
     summarize,
@@ -60,7 +60,7 @@ class RecordingModel:
 
 @dataclasses.dataclass
 class Selection:
-    """The parameters of training that choose the selection tokens."""
+    """The parameters of training that choose the model-selection tokens."""
 
     eval_tokens: int
     seq_len: int
@@ -72,10 +72,10 @@ def test_selection_tokens_are_those_of_validations(num_tokens, eval_tokens, seq_
     ids = np.arange(num_tokens, dtype=np.uint16)
     ids[np.random.default_rng(1).integers(0, num_tokens // 2, 50)] = 0  # short documents, then a long one
     tokens, model = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}}), RecordingModel()
-    selected = mark_selection(tokens, eval_tokens, seq_len)
+    selected = mark_model_selection(tokens, eval_tokens, seq_len)
     validation_loss(TrainingState(model, []), tokens, Selection(eval_tokens, seq_len, 4 * seq_len), torch.float32)
     assert np.array_equal(ids[selected], np.concatenate(model.scored))
-    assert not mark_selection(tokens, 0, seq_len).any(), "no token selected an imported model"
+    assert not mark_model_selection(tokens, 0, seq_len).any(), "no token selected an imported model"
 
 
 def test_sums_by_document_keep_selection_tokens_apart(validation):
@@ -84,51 +84,51 @@ def test_sums_by_document_keep_selection_tokens_apart(validation):
     assert documents["tokens"].tolist() == [4, 3, 1, 4]
     assert documents["utf8_bytes"].tolist() == [6, 3, 0, 9]
     assert documents["nats"].tolist() == [10, 18, 8, 42]
-    assert documents["selection_nats"].tolist() == [7, 11, 0, 0]
-    assert documents["selection_bytes"].tolist() == [3, 3, 0, 0]
+    assert documents["model_selection_nats"].tolist() == [7, 11, 0, 0]
+    assert documents["model_selection_bytes"].tolist() == [3, 3, 0, 0]
 
 
 def test_bytes_are_those_of_the_text(validation):
     selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])
     documents = documents_of(validation, selected, utf8_bytes=(12, 2, 1, 9))
     assert documents["utf8_bytes"].tolist() == [12, 2, 1, 9]
-    assert documents["selection_bytes"].tolist() == [6, 2, 0, 0]
+    assert documents["model_selection_bytes"].tolist() == [6, 2, 0, 0]
 
 
 def test_sections_leave_out_documents_without_text_in_them(validation):
     selected = np.isin(np.arange(len(IDS)), [2, 3, 4, 5])
     sections = summarize_sections(documents_of(validation, selected))
     assert {name: section["documents"] for name, section in sections.items()} == {
-        "selection": 2, "unseen": 2, "clean": 2,
+        "model_selection": 2, "held_out": 2, "clean": 2,
     }  # fmt: skip
-    assert sections["selection"]["bits_per_byte"] == pytest.approx((7 + 11) / math.log(2) / 6)
-    assert sections["unseen"]["bits_per_byte"] == pytest.approx((3 + 42) / math.log(2) / 12)
+    assert sections["model_selection"]["bits_per_byte"] == pytest.approx((7 + 11) / math.log(2) / 6)
+    assert sections["held_out"]["bits_per_byte"] == pytest.approx((3 + 42) / math.log(2) / 12)
     assert sections["clean"]["bits_per_byte"] == pytest.approx((10 + 18) / math.log(2) / 9)
 
 
-def with_parts(validation: TokenFile, **documents: int) -> TokenFile:
-    parts = {name: {"documents": count, "utf8_bytes": 1, "passes": 1} for name, count in documents.items()}
-    return dataclasses.replace(validation, meta={**validation.meta, "parts": parts})
+def with_sources(validation: TokenFile, **documents: int) -> TokenFile:
+    sources = {name: {"documents": count, "utf8_bytes": 1, "passes": 1} for name, count in documents.items()}
+    return dataclasses.replace(validation, meta={**validation.meta, "sources": sources})
 
 
 def test_sources_of_a_mixture_are_summarized(validation):
-    mixed = with_parts(validation, stories=1, headers=3)
-    documents = documents_of(mixed, np.zeros(len(IDS), bool)) | part_of_documents(mixed)
-    assert documents["part"].tolist() == ["stories", "headers", "headers", "headers"]
-    parts = make_details(documents, np.ones(12, np.float32), entropy_bits=None)["parts"]
-    assert list(parts) == ["stories", "headers"]
-    assert parts["stories"] == {
+    mixed = with_sources(validation, stories=1, headers=3)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool)) | source_of_documents(mixed)
+    assert documents["source"].tolist() == ["stories", "headers", "headers", "headers"]
+    sources = make_details(documents, np.ones(12, np.float32), entropy_bits=None)["sources"]
+    assert list(sources) == ["stories", "headers"]
+    assert sources["stories"] == {
         "documents": 1, "bits_per_byte": pytest.approx(10 / math.log(2) / 6), "bits_per_byte_se": None,
     }  # fmt: skip
-    assert parts["headers"]["documents"] == 2, "the empty document has no figure"
-    assert parts["headers"]["bits_per_byte"] == pytest.approx((18 + 42) / math.log(2) / 12)
-    assert parts["headers"]["bits_per_byte_se"] > 0
-    assert part_of_documents(validation) == {}, "of a plain source"
+    assert sources["headers"]["documents"] == 2, "the empty document has no figure"
+    assert sources["headers"]["bits_per_byte"] == pytest.approx((18 + 42) / math.log(2) / 12)
+    assert sources["headers"]["bits_per_byte_se"] > 0
+    assert source_of_documents(validation) == {}, "of a plain source"
 
 
 def test_parts_that_count_other_documents_are_refused(validation):
-    with pytest.raises(IntegrityError, match=r"validation.json: `parts` counts 5 documents, the file holds 4; run"):
-        part_of_documents(with_parts(validation, stories=2, headers=3))
+    with pytest.raises(IntegrityError, match=r"validation.json: `sources` counts 5 documents, the file holds 4; run"):
+        source_of_documents(with_sources(validation, stories=2, headers=3))
 
 
 def test_a_known_entropy_is_compared_to_the_loss(validation):

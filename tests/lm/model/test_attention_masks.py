@@ -19,7 +19,7 @@ from support.model_cases import assert_close, random_model
 EOT, WINDOW = 0, 8
 CONFIG = ModelConfig(
     n_layer=3, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=WINDOW, full_attention_every=2,
-    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=640,
+    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_pre_attn_scalar=16, norm_eps=1e-6, max_seq_len=640,
     vocab_size=640,
 )  # fmt: skip
 # Where documents begin in two windows of 60 tokens, both of which begin inside a document: some are shorter than the

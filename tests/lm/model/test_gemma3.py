@@ -20,11 +20,11 @@ from tools.common.hugging_face import from_hugging_face, hugging_face_config, to
 
 TINY = ModelConfig(
     n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=8, full_attention_every=4,
-    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_scale=16, norm_eps=1e-6, max_seq_len=128,
+    rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_pre_attn_scalar=16, norm_eps=1e-6, max_seq_len=128,
     vocab_size=61,
 )  # fmt: skip
 GEMMA3_270M = ModelParams(**read_yaml(ROOT / "presets.yaml")["models"]["gemma3_270m"])
-SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "sliding_window": 11, "query_scale": 24}
+SMALLER = {"n_layer": 7, "head_dim": 32, "d_model": 80, "d_ff": 256, "sliding_window": 11, "query_pre_attn_scalar": 24}
 SMALL_270M = dataclasses.replace(GEMMA3_270M, **SMALLER, norm_eps=1e-3, max_seq_len=128).config(vocab_size=301)
 CONFIGS = pytest.mark.parametrize("config", [TINY, SMALL_270M], ids=["tiny", "small_270m"])
 AUTOCAST = pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])

@@ -80,9 +80,9 @@ def test_windows_that_strides_share_are_scored_once(strides, num_windows, num_ta
 
 
 def test_chosen_windows_are_scored_as_among_all():
-    side_by_side, _ = score_tokens(CountingModel(), stream(41), 4, 4, 2, torch.float32)
+    non_overlapping, _ = score_tokens(CountingModel(), stream(41), 4, 4, 2, torch.float32)
     starts = np.array([0, 8, 12, 24, 36])
     losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32)
-    assert losses.tolist() == [side_by_side[start : start + 4].tolist() for start in starts]
+    assert losses.tolist() == [non_overlapping[start : start + 4].tolist() for start in starts]
     after = score_windows(CountingModel(), stream(41), starts, 4, torch.float32, skip=3)
     assert after.tolist() == losses[:, 3:].tolist()

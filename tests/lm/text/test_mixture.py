@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lm.core.errors import NoDocument, ParamsError
 from lm.text import mixture, parquet
-from lm.text.documents import iter_chunks, iter_rows, iter_texts, parts_of, read_manifest
+from lm.text.documents import iter_chunks, iter_rows, iter_texts, read_manifest, sources_of
 from lm.text.slices import MixedSlice, Slice, slice_from
 from support.mixture_cases import mixed, write_mixture
 from support.properties import check_examples
@@ -25,13 +25,13 @@ VALIDATION = Slice("validation", 0, None)
 
 @pytest.fixture
 def raw(tmp_path):
-    parts = {"a": A, "b": B, "c": C}
-    write_mixture(tmp_path, {name: {"train": texts, "validation": texts[::-1]} for name, texts in parts.items()})
+    sources = {"a": A, "b": B, "c": C}
+    write_mixture(tmp_path, {name: {"train": texts, "validation": texts[::-1]} for name, texts in sources.items()})
     return tmp_path
 
 
-def texts_of(raw, part_slice, dropped=None):
-    return [text for batch in iter_texts(raw, part_slice, dropped) for text in batch]
+def texts_of(raw, text_slice, dropped=None):
+    return [text for batch in iter_texts(raw, text_slice, dropped) for text in batch]
 
 
 def train(**weights):
@@ -41,7 +41,7 @@ def train(**weights):
 def test_validation_is_each_source_once(raw):
     assert texts_of(raw, VALIDATION) == A[::-1] + B[::-1] + C
     (chunk,) = iter_chunks(raw, read_manifest(raw), VALIDATION, 10**6)
-    assert list(chunk.parts) == ["a", "b", "c"] and chunk.parts["b"] == (5, 30, 30)
+    assert list(chunk.sources) == ["a", "b", "c"] and chunk.sources["b"] == (5, 30, 30)
 
 
 def test_each_source_has_its_own_slices(tmp_path):
@@ -52,14 +52,14 @@ def test_each_source_has_its_own_slices(tmp_path):
     assert texts_of(tmp_path, VALIDATION) == A[:10] + B
 
 
-@pytest.mark.parametrize("part_slice", [train(a=1, b=1), VALIDATION])
-def test_a_slice_of_the_mixture_is_a_range_of_the_stream(raw, part_slice):
-    whole = texts_of(raw, part_slice)
+@pytest.mark.parametrize("text_slice", [train(a=1, b=1), VALIDATION])
+def test_a_slice_of_the_mixture_is_a_range_of_the_stream(raw, text_slice):
+    whole = texts_of(raw, text_slice)
     starts = np.cumsum([0, *map(len, whole)])[:-1]
     for start, num_chars in ((0, 20), (20, 40), (7, 21), (60, None)):
         end = np.inf if num_chars is None else start + num_chars
         wanted = [text for text, place in zip(whole, starts, strict=True) if start <= place < end]
-        range_of = {**vars(part_slice), "start_char": start, "num_chars": num_chars}
+        range_of = {**vars(text_slice), "start_char": start, "num_chars": num_chars}
         assert texts_of(raw, slice_from(range_of)) == wanted
 
 
@@ -68,16 +68,16 @@ def test_dropped_documents_do_not_count(raw):
     assert texts_of(raw, train(a=1), dropped) == A[10:]
     assert texts_of(raw, VALIDATION, dropped) == A[::-1] + B[::-1][1:4] + C
     (chunk,) = iter_chunks(raw, read_manifest(raw), train(a=1, b=1), 10**6, dropped)
-    assert chunk.parts["a"] == (10, 30, 30) and chunk.parts["b"] == (5, 30, 30)
+    assert chunk.sources["a"] == (10, 30, 30) and chunk.sources["b"] == (5, 30, 30)
 
 
 def test_dropped_numbers_count_over_all_files(tmp_path):
     texts = ["", "aa", None, "bb", "", "cc", "dd", "ee"]
     manifest = write_mixture(tmp_path, {"a": {"train": texts, "validation": ["x"]}}, per_file=3)
-    part, dropped = parts_of(manifest)["a"], {("a", "train"): np.array([1, 3])}
-    rows = iter_rows(tmp_path, part, Slice("train", 0, None), dropped=dropped)
+    source, dropped = sources_of(manifest)["a"], {("a", "train"): np.array([1, 3])}
+    rows = iter_rows(tmp_path, source, Slice("train", 0, None), dropped=dropped)
     assert [text for batch, _ in rows for text in batch.column(0).to_pylist()] == ["aa", "cc", "ee"]
-    rows = iter_rows(tmp_path, part, Slice("train", 2, 4), dropped=dropped)  # bb and cc before the selection
+    rows = iter_rows(tmp_path, source, Slice("train", 2, 4), dropped=dropped)  # bb and cc before the selection
     assert [text for batch, _ in rows for text in batch.column(0).to_pylist()] == ["cc"]
 
 
@@ -90,21 +90,21 @@ def test_a_part_without_a_document_is_refused(raw):
 
 
 @pytest.mark.parametrize(
-    ("part_slice", "sentence"),
+    ("text_slice", "sentence"),
     [
         (
             slice_from(mixed({"a": 1, "b": 1, "c": 1, "d": 1})),
-            "sources.mix.train.weights names 'd', which is not a part",
+            "sources.mix.train.weights names 'd', which is not a source",
         ),
-        (slice_from(mixed({"a": 1, "b": 1})), "sources.mix.train.weights has no weight of the part 'c'; give it one"),
+        (slice_from(mixed({"a": 1, "b": 1})), "sources.mix.train.weights has no weight of the source 'c'; give it one"),
         (Slice("train", 0, None), "sources.mix.train.weights is missing, and sources.mix is a mixture"),
         (Slice("text", 0, None), "sources.mix.validation.split is 'text', needed for a mixture: validation"),
         (MixedSlice("text", 0, None, {"a": 1, "b": 1, "c": 1}), "sources.mix.train.split is 'text', needed for a mix"),
     ],
 )
-def test_a_slice_that_does_not_fit_the_mixture_is_refused(raw, part_slice, sentence):
+def test_a_slice_that_does_not_fit_the_mixture_is_refused(raw, text_slice, sentence):
     with pytest.raises(ParamsError, match=sentence):
-        texts_of(raw, part_slice)
+        texts_of(raw, text_slice)
 
 
 # Properties.
@@ -112,17 +112,17 @@ def test_a_slice_that_does_not_fit_the_mixture_is_refused(raw, part_slice, sente
 
 TEXTS = st.lists(st.text(st.sampled_from("aé漢\N{GRINNING FACE}"), max_size=12), min_size=1, max_size=15).filter(any)
 PARTS = st.lists(st.tuples(TEXTS, st.sampled_from([0, 0.1, 0.5, 1, 2.7, 10])), min_size=1, max_size=4).filter(
-    lambda parts: any(weight for _, weight in parts)
+    lambda sources: any(weight for _, weight in sources)
 )
 
 
-def expected_stream(parts: list[tuple[list[str], float]]) -> list[tuple[int, str]]:
-    """Return (part, document) in the order of the definition, one document at a time."""
-    parts = [([text for text in texts if text], weight) for texts, weight in parts]
-    sum_of_weights = sum(weight for _, weight in parts if weight)
-    total = sum(len(text.encode()) for texts, weight in parts if weight for text in texts)
+def expected_stream(sources: list[tuple[list[str], float]]) -> list[tuple[int, str]]:
+    """Return (source, document) in the order of the definition, one document at a time."""
+    sources = [([text for text in texts if text], weight) for texts, weight in sources]
+    sum_of_weights = sum(weight for _, weight in sources if weight)
+    total = sum(len(text.encode()) for texts, weight in sources if weight for text in texts)
     keyed = []
-    for number, (texts, weight) in enumerate(parts):
+    for number, (texts, weight) in enumerate(sources):
         position, count = 0, itertools.count()
         for text in itertools.cycle(texts) if weight else ():
             key = position / (weight / sum_of_weights)
@@ -133,32 +133,32 @@ def expected_stream(parts: list[tuple[list[str], float]]) -> list[tuple[int, str
     return [(number, text) for _, number, _, text in sorted(keyed)]
 
 
-def read_stream(parts, chunk_chars: int, per_file: int) -> list[tuple[str, dict]]:
-    """Return the documents of the mixed stream, and the totals of the parts."""
-    names = [f"p{number}" for number in range(len(parts))]
+def read_stream(sources, chunk_chars: int, per_file: int) -> list[tuple[str, dict]]:
+    """Return the documents of the mixed stream, and the totals of the sources."""
+    names = [f"p{number}" for number in range(len(sources))]
     with tempfile.TemporaryDirectory() as folder:
-        texts = {name: {"train": texts, "validation": ["v"]} for name, (texts, _) in zip(names, parts, strict=True)}
+        texts = {name: {"train": texts, "validation": ["v"]} for name, (texts, _) in zip(names, sources, strict=True)}
         manifest = write_mixture(Path(folder), texts, per_file)
-        weights = {name: weight for name, (_, weight) in zip(names, parts, strict=True)}
+        weights = {name: weight for name, (_, weight) in zip(names, sources, strict=True)}
         chunks = list(iter_chunks(Path(folder), manifest, slice_from(mixed(weights)), chunk_chars))
     totals = {name: [0, 0] for name in names}
     for chunk in chunks:
-        for name, count in chunk.parts.items():
+        for name, count in chunk.sources.items():
             totals[name] = [totals[name][0] + count.documents, totals[name][1] + count.utf8_bytes]
     return [text for chunk in chunks for text in chunk.texts.to_pylist()], totals
 
 
 @check_examples
 @given(
-    parts=PARTS, chunk_chars=st.integers(1, 60), per_file=st.integers(1, 6), rows=st.integers(1, 5),
+    sources=PARTS, chunk_chars=st.integers(1, 60), per_file=st.integers(1, 6), rows=st.integers(1, 5),
     batch_bytes=st.integers(1, 200), group_chars=st.integers(1, 2000),
 )  # fmt: skip
-def test_the_stream_is_the_definition_for_any_batches(parts, chunk_chars, per_file, rows, batch_bytes, group_chars):
-    expected = expected_stream(parts)
+def test_the_stream_is_the_definition_for_any_batches(sources, chunk_chars, per_file, rows, batch_bytes, group_chars):
+    expected = expected_stream(sources)
     sizes = {"BATCH_BYTES": batch_bytes, "MAX_BATCH_ROWS": rows}
     with mock.patch.multiple(mixture, **sizes), mock.patch.multiple(parquet, **sizes, GROUP_CHARS=group_chars):
-        texts, totals = read_stream(parts, chunk_chars, per_file)
+        texts, totals = read_stream(sources, chunk_chars, per_file)
     assert texts == [text for _, text in expected]
     for number, counted in enumerate(totals.values()):
-        own = [len(text.encode()) for part, text in expected if part == number]
+        own = [len(text.encode()) for source, text in expected if source == number]
         assert counted == [len(own), sum(own)]

@@ -5,7 +5,7 @@ import pytest
 
 from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import describe_tokenizer, load_tokenizer
-from lm.tokenizer.quality import describe_parts, describe_scripts, script_of
+from lm.tokenizer.quality import describe_scripts, describe_sources, script_of
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.tokenizer_cases import write_bpe
 
@@ -59,12 +59,12 @@ def test_the_bytes_of_the_scripts_are_those_of_the_text(tmp_path):
 def test_sources_are_counted_apart(files, monkeypatch, block_tokens):
     monkeypatch.setattr("lm.tokens.tokenfile.blocks_of.__defaults__", (block_tokens,))
     _, write = files
-    parts = {"a": {"documents": 2, "utf8_bytes": 6, "passes": 1}, "b": {"documents": 1, "utf8_bytes": 4, "passes": 1}}
-    parts["c"] = {"documents": 1, "utf8_bytes": 3, "passes": 1}
-    validation = write("validation.bin", ["the", "xyz", "b  b", "the"], parts=parts)
-    assert describe_parts(validation) == {
+    sources = {"a": {"documents": 2, "utf8_bytes": 6, "passes": 1}, "b": {"documents": 1, "utf8_bytes": 4, "passes": 1}}
+    sources["c"] = {"documents": 1, "utf8_bytes": 3, "passes": 1}
+    validation = write("validation.bin", ["the", "xyz", "b  b", "the"], sources=sources)
+    assert describe_sources(validation) == {
         "a": {"tokens": 6, "bytes_per_token": 1.0},
         "b": {"tokens": 5, "bytes_per_token": 0.8},
         "c": {"tokens": 2, "bytes_per_token": 1.5},
     }
-    assert describe_parts(write("plain.bin", ["the"])) == {}
+    assert describe_sources(write("plain.bin", ["the"])) == {}

@@ -20,7 +20,7 @@ def plain(ids, others, n):
 
 
 def shared_tokens(ids, others, n):
-    """Return the blocks as one array, after checking that they are side by side."""
+    """Return the blocks as one array, after checking that they are adjacent."""
     found = np.zeros(0, bool)
     for position, is_shared in ngrams.shared_blocks(ids, others, EOT, n):
         assert position == len(found)

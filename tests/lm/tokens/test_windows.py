@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError
-from lm.tokens.windows import TokenWindows, hash_of, permute, read_windows, selection_starts
+from lm.tokens.windows import TokenWindows, hash_integers, model_selection_starts, permute, read_windows
 from lm.train.batches import prefetch, to_device
 from support.properties import check_examples
 
@@ -25,7 +25,7 @@ def test_neighbours_part():
 
 
 def test_hashes_are_the_same_on_every_machine():
-    assert hash_of(1, 2, 3) == 7702586659592502839
+    assert hash_integers(1, 2, 3) == 7702586659592502839
     assert permute(np.arange(5), 5, 42).tolist() == [1, 0, 4, 2, 3]
 
 
@@ -102,7 +102,7 @@ def test_inputs_and_targets_on_a_device_share_one_buffer():
 
 
 def spans_of(lengths):
-    """Return the spans (D, 2) of documents side by side."""
+    """Return the spans (D, 2) of adjacent documents."""
     ends = np.cumsum(lengths)
     return np.column_stack([ends - lengths, ends])
 
@@ -119,12 +119,12 @@ def spans_of(lengths):
     ],
 )
 def test_selected_windows_at_the_limits(num_tokens, num_selected, expected):
-    assert selection_starts(num_tokens, num_selected, 10, spans_of([num_tokens])).tolist() == expected
+    assert model_selection_starts(num_tokens, num_selected, 10, spans_of([num_tokens])).tolist() == expected
 
 
 def fractions_of(lengths, num_selected, seq_len):
-    """Return the fraction (D,) of the selection tokens that each document holds; no token is selected twice."""
-    starts = selection_starts(sum(lengths), num_selected, seq_len, spans_of(lengths))
+    """Return the fraction (D,) of the model-selection tokens that each document holds; no token is selected twice."""
+    starts = model_selection_starts(sum(lengths), num_selected, seq_len, spans_of(lengths))
     assert len(starts) == num_selected // seq_len and len(set(starts)) == len(starts)
     held = np.repeat(np.arange(len(lengths)), lengths)[starts[:, None] + np.arange(seq_len)]
     return np.bincount(held.ravel(), minlength=len(lengths)) / held.size
@@ -151,7 +151,7 @@ def test_few_documents_have_a_higher_limit(lengths, num_selected, most):
 
 
 def test_tokens_after_the_last_document_count_as_a_document():
-    starts = selection_starts(10_000, 1_000, 100, spans_of([2_000, 3_000]))
+    starts = model_selection_starts(10_000, 1_000, 100, spans_of([2_000, 3_000]))
     assert np.histogram(starts, 2, (0, 10_000))[0].tolist() == [5, 5]
 
 
@@ -209,7 +209,7 @@ def test_two_epochs_take_every_window_once_each(num_tokens, seq_len, batch_size,
 @check_examples
 @given(num_tokens=st.integers(1, 100_000), num_selected=st.integers(1, 100_000), seq_len=st.integers(1, 600))
 def test_selected_windows_are_evenly_spread(num_tokens, num_selected, seq_len):
-    starts = selection_starts(num_tokens, num_selected, seq_len, np.array([[0, num_tokens]]))
+    starts = model_selection_starts(num_tokens, num_selected, seq_len, np.array([[0, num_tokens]]))
     num_windows = max(1, num_tokens // seq_len)
     assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
     assert np.all(starts % seq_len == 0)
@@ -229,7 +229,7 @@ def test_selected_windows_are_evenly_spread(num_tokens, num_selected, seq_len):
 )
 def test_selected_windows_are_different_ones(lengths, num_selected, seq_len):
     ends = np.cumsum(lengths)
-    starts = selection_starts(int(ends[-1]), num_selected, seq_len, np.column_stack([ends - lengths, ends]))
+    starts = model_selection_starts(int(ends[-1]), num_selected, seq_len, np.column_stack([ends - lengths, ends]))
     num_windows = max(1, ends[-1] // seq_len)
     assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
     assert np.all(starts % seq_len == 0) and np.all(np.diff(starts) > 0)

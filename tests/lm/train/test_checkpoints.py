@@ -1,4 +1,4 @@
-"""States and weights are whole and verified; a run never restarts silently."""
+"""Checkpoints and weights are whole and verified; a run never restarts silently."""
 
 import json
 import os
@@ -7,15 +7,15 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.core.files import output_lock
-from lm.train.checkpoints import load_newest_state, prune_runs, save_state
+from lm.train.checkpoints import load_newest_checkpoint, prune_runs, save_checkpoint
 
 
 def test_the_last_two_states_are_kept(tmp_path):
     for step in (1, 2, 3):
-        save_state(tmp_path, step, {"step": step})
-    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["state-000000002.pt", "state-000000003.pt"]
-    assert load_newest_state(tmp_path) == {"step": 3}
-    assert load_newest_state(tmp_path / "empty") is None
+        save_checkpoint(tmp_path, step, {"step": step})
+    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["checkpoint-000000002.pt", "checkpoint-000000003.pt"]
+    assert load_newest_checkpoint(tmp_path) == {"step": 3}
+    assert load_newest_checkpoint(tmp_path / "empty") is None
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which folder is synced")
@@ -27,10 +27,10 @@ def test_the_folder_of_a_run_is_synced(tmp_path, monkeypatch):
 
 
 def test_a_state_of_another_run_is_not_loaded(tmp_path, capsys):
-    save_state(tmp_path / "one", 1, {"step": 1})
+    save_checkpoint(tmp_path / "one", 1, {"step": 1})
     (tmp_path / "one").rename(tmp_path / "another")
-    with pytest.raises(IntegrityError, match="none of 1 states is intact"):
-        load_newest_state(tmp_path / "another")
+    with pytest.raises(IntegrityError, match="none of 1 checkpoints is intact"):
+        load_newest_checkpoint(tmp_path / "another")
     assert "belongs to run one, not another" in capsys.readouterr().err
 
 

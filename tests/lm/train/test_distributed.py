@@ -16,7 +16,7 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_yaml
 from lm.model.device import pick_device
 from lm.train import distributed
-from lm.train.checkpoints import load_newest_state
+from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.config import TrainParams
 from lm.train.preflight import refuse_unequal_rows
 from lm.train.state import digest_of, named_tensors
@@ -112,9 +112,9 @@ def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, a
     set_runtime(shard=str(shard).lower())
     ended = run_ranks(before, stop_at, before - 1, STOP)  # the last rank alone is asked
     assert [rank.code for rank in ended] == [143] * before, ended
-    assert f"training stopped at step {STOP} (SIGTERM); its state is saved" in ended[0].sentence
+    assert f"training stopped at step {STOP} (SIGTERM); a checkpoint is saved" in ended[0].sentence
     assert all("error" not in rank.err for rank in ended[1:])
-    state = load_newest_state(only_run())
+    state = load_newest_checkpoint(only_run())
     assert state["step"] == STOP and state["model"]["embed_tokens.weight"].shape == (50, 16)
     assert state["history"]["digests"][-1] == digest_of(named_tensors(state))
     ended = run_ranks(after)
@@ -202,7 +202,7 @@ def test_a_divergence_ends_all_ranks(workspace):
     ended = run_ranks(2)
     assert [rank.code for rank in ended] == [6, 6], ended
     assert "training diverged at step 1: loss " in ended[0].sentence and ended[1].err == ""
-    assert load_newest_state(only_run())["step"] == 1
+    assert load_newest_checkpoint(only_run())["step"] == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ SHORT, LONG = 512 * 8, 512 * 14
 def template(tmp_path_factory):
     workspace = make_training(tmp_path_factory.mktemp("template") / "ws")
     # The rate falls from steps 4 and 7 on, in the middle of a log row and of a validation interval.
-    workspace.change(**{"train.schedule": "stable_decay", "train.decay_share": 0.5, "train.eval_every_tokens": 512 * 3})
+    workspace.change(**{"train.schedule": "wsd", "train.decay_fraction": 0.5, "train.eval_every_tokens": 512 * 3})
     workspace.change(**{"train.log_every_tokens": 512 * 3})
     return workspace
 
@@ -39,7 +39,7 @@ def test_an_extended_run_has_the_bits_of_a_long_one(workspace):
     assert "extend" not in alone.out
     expected = results()
     clear()
-    assert "kept the state of step 4 for longer runs: 0." in run(workspace, SHORT).out
+    assert "kept the checkpoint of step 4 for longer runs: 0." in run(workspace, SHORT).out
     assert results() != expected
     extended = run(workspace, LONG)
     assert "which has the same steps up to step 4" in extended.out and "resumed at step 4 " in extended.out
@@ -60,10 +60,12 @@ def test_a_damaged_state_is_not_extended(workspace):
 
 def test_a_run_that_cannot_be_extended_says_why(workspace):
     run(workspace, LONG)  # its state is of step 7
-    assert "it has no state up to step 4, where this run's learning rate begins to fall" in run(workspace, SHORT).out
+    assert (
+        "it has no checkpoint up to step 4, where this run's learning rate begins to fall" in run(workspace, SHORT).out
+    )
     run(workspace, SHORT, **{"train.schedule": "cosine"})
     assert "train.schedule cosine" in run(workspace, LONG).out
-    assert "extended" not in run(workspace, LONG, **{"train.schedule": "stable_decay", "train.seed": 9}).out
+    assert "extended" not in run(workspace, LONG, **{"train.schedule": "wsd", "train.seed": 9}).out
 
 
 def fill_disk():
@@ -72,5 +74,5 @@ def fill_disk():
 
 def test_a_full_disk_does_not_stop_training(workspace):
     ended = run(workspace, SHORT, fill_disk, **{"train.seed": 1})
-    assert "warning: the state of step 4 is not kept: " in ended.err
+    assert "warning: the checkpoint of step 4 is not kept: " in ended.err
     assert not [*workspace.folder.glob(".runs/*/kept-*"), *workspace.folder.glob(".runs/*/stable-*")]

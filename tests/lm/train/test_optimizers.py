@@ -19,15 +19,20 @@ from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
 
-def rates(schedule, max_steps=100, warmup_steps=10, decay_share=0.4):
+def rates(schedule, max_steps=100, warmup_steps=10, decay_fraction=0.4):
     tokens = dict(batch_tokens=1024, micro_batch_tokens=1024, max_tokens=1024 * max_steps)
     values = dict(tokens, warmup_steps=warmup_steps, peak_lr=1.0, min_lr=0.1)
-    params = {**read_yaml(ROOT / "params.yaml")["train"], **values, "schedule": schedule, "decay_share": decay_share}
+    params = {
+        **read_yaml(ROOT / "params.yaml")["train"],
+        **values,
+        "schedule": schedule,
+        "decay_fraction": decay_fraction,
+    }
     return [learning_rate(step, TrainParams(**params)) for step in range(max_steps)]
 
 
-def test_stable_decay_stays_at_the_peak():
-    values = rates("stable_decay")
+def test_wsd_stays_at_the_peak():
+    values = rates("wsd")
     assert values[10:61] == [1.0] * 51
     assert values[80] == pytest.approx(0.1 + 0.9 * 0.5)
 

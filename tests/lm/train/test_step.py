@@ -45,8 +45,8 @@ class Params:
     warmup_steps: int = 2
     peak_lr: float = 0.02
     min_lr: float = 0.0
-    schedule: str = "stable_decay"
-    decay_share: float = 0.4
+    schedule: str = "wsd"
+    decay_fraction: float = 0.4
     grad_clip: float = 1.0
     sampled_vocab_size: int | None = None
     log_every_steps: int = 3

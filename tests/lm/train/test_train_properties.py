@@ -21,8 +21,8 @@ def schedules(draw):
         "warmup_steps": draw(st.integers(0, max_steps - 1)),
         "peak_lr": peak_lr,
         "min_lr": peak_lr * draw(st.floats(0, 1)),
-        "schedule": draw(st.sampled_from(["cosine", "stable_decay"])),
-        "decay_share": draw(st.floats(0.001, 1)),
+        "schedule": draw(st.sampled_from(["cosine", "wsd"])),
+        "decay_fraction": draw(st.floats(0.001, 1)),
     }
 
 
@@ -38,7 +38,7 @@ def test_a_schedule_warms_up_and_never_rises_again(schedule):
     top = rates.index(max(rates))
     assert all(after > before - room for before, after in itertools.pairwise(rates[: top + 1]))
     assert all(after <= before + room for before, after in itertools.pairwise(rates[top:]))
-    decay_steps = max(1, round(schedule["decay_share"] * schedule["max_steps"]))
+    decay_steps = max(1, round(schedule["decay_fraction"] * schedule["max_steps"]))
     if schedule["schedule"] == "cosine" or schedule["max_steps"] - decay_steps >= schedule["warmup_steps"]:
         assert not warmup or math.isclose(warmup[-1], schedule["peak_lr"])
 
@@ -46,8 +46,8 @@ def test_a_schedule_warms_up_and_never_rises_again(schedule):
 @check_examples
 @given(schedule=schedules())
 def test_the_rate_never_jumps(schedule):
-    params = types.SimpleNamespace(**schedule | {"schedule": "stable_decay"})
+    params = types.SimpleNamespace(**schedule | {"schedule": "wsd"})
     rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
-    decay_steps = max(1, round(schedule["decay_share"] * schedule["max_steps"]))
+    decay_steps = max(1, round(schedule["decay_fraction"] * schedule["max_steps"]))
     steepest = max(1 / max(1, schedule["warmup_steps"]), 1 / decay_steps) * schedule["peak_lr"] * (1 + 1e-9)
     assert all(abs(after - before) <= steepest for before, after in itertools.pairwise(rates))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from lm.core.params import needed
+from lm.core.params import require
 from lm.text.parquet import describe_split, open_parquet
 
 
@@ -26,24 +26,24 @@ class HubFetch:
         check_splits("files", self.files)
         for split, paths in self.files.items():
             are_unique = 0 < len(paths) == len(set(paths))
-            needed(are_unique, f"files.{split}", list(paths), "at least one path, none twice")
+            require(are_unique, f"files.{split}", list(paths), "at least one path, none twice")
             for path in paths:
                 is_inside = path == str(PurePosixPath("/", path))[1:] and ".." not in PurePosixPath(path).parts
-                needed(is_inside, f"files.{split}", repr(path), "a path inside the repository")
-                needed(path.endswith(".parquet"), f"files.{split}", repr(path), ".parquet, or kind: datasets")
+                require(is_inside, f"files.{split}", repr(path), "a path inside the repository")
+                require(path.endswith(".parquet"), f"files.{split}", repr(path), ".parquet, or kind: datasets")
 
 
 def check_repository(repo: str, revision: str) -> None:
     """Raise ValueError if `repo` is not owner/name or `revision` is empty."""
     is_name = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo) and "--" not in repo and ".." not in repo
-    needed(is_name, "repo", repr(repo), "owner/name")
-    needed(revision.strip(), "revision", "empty", "a 40-digit commit, or a branch or tag")
+    require(is_name, "repo", repr(repo), "owner/name")
+    require(revision.strip(), "revision", "empty", "a 40-digit commit, or a branch or tag")
 
 
 def check_splits(key: str, splits: Iterable[str]) -> None:
     """Raise ValueError if there is no split or a name is not usable for a folder."""
     are_names = splits and all(re.fullmatch(r"\w[\w-]*", split) for split in splits)
-    needed(are_names, f"{key}", list(splits), "at least one split, named with letters and digits")
+    require(are_names, f"{key}", list(splits), "at least one split, named with letters and digits")
 
 
 def fetch_hub(fetch: HubFetch, folder: Path) -> dict:

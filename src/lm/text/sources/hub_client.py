@@ -35,14 +35,14 @@ def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     asked = {"repo_type": repo_type, "revision": revision, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
-    with explained(repo, repo_type, f"revision {revision!r}"):
+    with explain_hub_errors(repo, repo_type, f"revision {revision!r}"):
         return str(retry(lambda: hf.HfApi().repo_info(repo, **asked)).sha)
 
 
 def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path:
     """Return the path of a file in the Hugging Face cache, verified by its digest; download it if it is not there."""
     cached = hf.try_to_load_from_cache(repo, filename, revision=commit, repo_type=repo_type)
-    with explained(repo, repo_type, f"{filename} at commit {commit}"):
+    with explain_hub_errors(repo, repo_type, f"{filename} at commit {commit}"):
         get = functools.partial(hf.hf_hub_download, repo, filename, revision=commit, repo_type=repo_type)
         path = Path(cached if isinstance(cached, str) else retry(get))
     blob = path.resolve()  # its name is the digest, if the cache has symbolic links
@@ -89,7 +89,7 @@ def _verify(file: BufferedReader, etag: str, name: str) -> None:
 
 
 @contextlib.contextmanager
-def explained(repo: str, repo_type: RepoType, what: str) -> Iterator[None]:
+def explain_hub_errors(repo: str, repo_type: RepoType, what: str) -> Iterator[None]:
     """Turn the client's exceptions about `what` of `repo` into an EnvironmentFailure with one sentence."""
     page = f"https://huggingface.co/{'datasets/' if repo_type == 'dataset' else ''}{repo}"
     try:

@@ -83,13 +83,13 @@ def _one_sentence(fetch: DatasetsFetch, commit: str) -> Iterator[None]:
     import datasets
     from datasets.exceptions import DatasetsError
 
-    from lm.text.sources.hub_client import explained
+    from lm.text.sources.hub_client import explain_hub_errors
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
-        with explained(fetch.repo, "dataset", f"its files at commit {commit}"):
+        with explain_hub_errors(fetch.repo, "dataset", f"its files at commit {commit}"):
             yield
     except (DatasetsError, ValueError, RuntimeError) as error:
         raise DataError(f"{fetch.repo}: {' '.join(str(error.__cause__ or error).split())}") from None

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from lm.core.errors import DataError, EnvironmentFailure
-from lm.core.params import needed
+from lm.core.params import require
 from lm.text.parquet import describe_split, iter_batches, write_documents
 from lm.text.splits import MAX_OVERSHOOT, SplitParams, choose_validation, digest, in_batches
 
@@ -56,8 +56,8 @@ class LocalFetch:
     def __post_init__(self):
         parts = PurePosixPath(self.include).parts
         is_below = parts and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
-        needed(is_below, "include", repr(self.include), "a glob below local.path such as '**/*.txt'")
-        needed(self.separator != "", "separator", "empty", "a string, or null for one document per file")
+        require(is_below, "include", repr(self.include), "a glob below local.path such as '**/*.txt'")
+        require(self.separator != "", "separator", "empty", "a string, or null for one document per file")
 
 
 def link_into_copy(path: Path) -> None:

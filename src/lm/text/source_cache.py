@@ -1,4 +1,4 @@
-"""Keep the fetched parts of a mixture, each in a folder named by all that decides its bytes."""
+"""Keep the fetched sources of a mixture, each in a folder named by all that decides its bytes."""
 
 import os
 import shutil
@@ -14,14 +14,14 @@ CODE = Path(__file__).parent  # this room, which writes the documents
 
 
 def key_of(name: str, fetch: dict) -> str:
-    """Return the hash of a part's name and definition, and of the code and the package that write its files."""
+    """Return the hash of a source's name and definition, and of the code and the package that write its files."""
     files = sorted(path for path in CODE.rglob("*") if path.suffix in (".py", ".txt"))
     code = {path.relative_to(CODE).as_posix(): sha256_file(path) for path in files}
     return sha256_json({"name": name, "fetch": fetch, "code": code, "pyarrow": version("pyarrow")})
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether a part is there and every file has the SHA-256 of its manifest."""
+    """Return whether a source is there and every file has the SHA-256 of its manifest."""
     try:
         return bool(read_manifest(folder))
     except IntegrityError:
@@ -43,8 +43,8 @@ def link_files(source: Path, target: Path) -> None:
     shutil.copyfile(source / MANIFEST, target / MANIFEST)
 
 
-def describe_part(manifest: dict, name: str) -> dict:
-    """Return a part's manifest for that of the mixture, where its files are in the folder `name`."""
+def describe_in_mixture(manifest: dict, name: str) -> dict:
+    """Return a source's manifest for that of the mixture, where its files are in the folder `name`."""
     splits = {}
     for split, entry in manifest["splits"].items():
         splits[split] = {**entry, "files": [{**file, "path": f"{name}/{file['path']}"} for file in entry["files"]]}
@@ -52,8 +52,8 @@ def describe_part(manifest: dict, name: str) -> dict:
     return {**described, "splits": splits}
 
 
-def remove_others(kept_parts: Path, keys: Collection[str]) -> None:
-    """Remove the parts that are not in `keys`."""
-    for folder in kept_parts.glob("*"):
+def remove_others(cache: Path, keys: Collection[str]) -> None:
+    """Remove the sources that are not in `keys`."""
+    for folder in cache.glob("*"):
         if folder.name not in keys:
             shutil.rmtree(folder, ignore_errors=True)

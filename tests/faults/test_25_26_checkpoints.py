@@ -1,4 +1,4 @@
-"""Training that is killed at any moment, finds no space on the disk, or finds damaged states.
+"""Training that is killed at any moment, finds no space on the disk, or finds damaged checkpoints.
 
 After each fault the same command ends with the bits of an undisturbed run.
 """
@@ -11,7 +11,7 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.train import checkpoints
-from lm.train.checkpoints import load_newest_state, save_state
+from lm.train.checkpoints import load_newest_checkpoint, save_checkpoint
 from support.damage import DAMAGES, flip
 from support.train_cases import (
     check_rerun,
@@ -50,7 +50,7 @@ CASES = [
 @pytest.mark.parametrize(("step", "name", "call", "when"), CASES)
 def test_25_a_kill_in_any_phase_of_a_state_leaves_one_that_loads(workspace, undisturbed, step, name, call, when):
     assert run_stage(in_state, step, die_at, name, call, when).code == -signal.SIGKILL
-    loaded = load_newest_state(only_run())
+    loaded = load_newest_checkpoint(only_run())
     saved = step if (name, call, when) == PHASES[-1] else step - 1
     assert (loaded["step"] if loaded else 0) == saved
     set_runtime(checkpoint_every_s=3600)
@@ -62,21 +62,21 @@ def test_25_a_kill_in_any_phase_of_a_state_leaves_one_that_loads(workspace, undi
 
 
 def test_25_a_kill_while_a_state_is_kept_leaves_the_same_one_in_the_end(workspace, undisturbed):
-    assert run_stage(in_call, "keep_state", die_at, "torch.save", 1, "during").code == -signal.SIGKILL
-    assert checkpoints.kept_states(only_run()) == {}
+    assert run_stage(in_call, "keep_checkpoint", die_at, "torch.save", 1, "during").code == -signal.SIGKILL
+    assert checkpoints.kept_checkpoints(only_run()) == {}
     assert run_stage().code == 0
     assert results() == undisturbed and sorted(path.name for path in only_run().iterdir()) == FINISHED
-    (record,) = checkpoints.kept_states(only_run()).values()
-    assert checkpoints.load_state(record)["step"] == 4
+    (record,) = checkpoints.kept_checkpoints(only_run()).values()
+    assert checkpoints.load_checkpoint(record)["step"] == 4
 
 
 def test_25_what_a_killed_save_left_is_not_counted_among_the_states_kept(tmp_path):
     for step in (2, 3):
-        save_state(tmp_path, step, {"step": step})
-    (tmp_path / "state-000000004.pt").write_bytes(b"renamed, but killed before its record")
-    save_state(tmp_path, 5, {"step": 5})
-    flip(tmp_path / "state-000000005.pt")
-    assert load_newest_state(tmp_path) == {"step": 3}
+        save_checkpoint(tmp_path, step, {"step": step})
+    (tmp_path / "checkpoint-000000004.pt").write_bytes(b"renamed, but killed before its record")
+    save_checkpoint(tmp_path, 5, {"step": 5})
+    flip(tmp_path / "checkpoint-000000005.pt")
+    assert load_newest_checkpoint(tmp_path) == {"step": 3}
 
 
 def test_25_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undisturbed):
@@ -91,18 +91,18 @@ def test_25_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, un
     check_rerun(undisturbed)
 
 
-# ---------------------------------------------------------------- 26: full disk, damaged states
+# ---------------------------------------------------------------- 26: full disk, damaged checkpoints
 
 
 def test_26_a_state_that_cannot_be_written_ends_with_5_and_the_one_before_stays(workspace, undisturbed):
     ended = run_stage(in_state, 3, limit_files, 4096)
     assert ended.code == 5
-    assert "state-000000003.pt: " in ended.sentence and "free some space" in ended.sentence
+    assert "checkpoint-000000003.pt: " in ended.sentence and "free some space" in ended.sentence
     names = sorted(path.name for path in only_run().iterdir())
     names = [name for name in names if not name.startswith("stable-")]  # kept before the disk is full
-    states = [f"state-00000000{step}.{suffix}" for step in (1, 2) for suffix in ("json", "pt")]
+    states = [f"checkpoint-00000000{step}.{suffix}" for step in (1, 2) for suffix in ("json", "pt")]
     assert names == ["run.json", *states, "timing.json"]
-    assert load_newest_state(only_run())["step"] == 2
+    assert load_newest_checkpoint(only_run())["step"] == 2
     check_rerun(undisturbed)
 
 
@@ -115,10 +115,10 @@ def test_26_results_that_cannot_be_published_end_with_5_and_a_sentence(workspace
 
 def test_26_a_damaged_newest_state_gives_way_to_the_one_before_with_a_warning(workspace, undisturbed):
     stop_after(3)
-    flip(only_run() / "state-000000003.pt")
+    flip(only_run() / "checkpoint-000000003.pt")
     ended = run_stage()
     assert ended.code == 0 and "resumed at step 2 " in ended.out
-    assert "warning: " in ended.err and "state-000000003.pt: sha256 is" in ended.err
+    assert "warning: " in ended.err and "checkpoint-000000003.pt: sha256 is" in ended.err
     assert results() == undisturbed
 
 
@@ -135,10 +135,10 @@ def test_26_without_an_intact_state_nothing_starts_from_scratch(workspace, undis
     for damage in (DAMAGES | RECORDS).values():
         shutil.rmtree(run)
         shutil.copytree(kept, run)
-        for path in run.glob("state-*.pt"):
+        for path in run.glob("checkpoint-*.pt"):
             damage(path)
-        with pytest.raises(IntegrityError, match=f"{run}: none of 2 states is intact; delete"):
-            load_newest_state(run)
+        with pytest.raises(IntegrityError, match=f"{run}: none of 2 checkpoints is intact; delete"):
+            load_newest_checkpoint(run)
     assert run_stage().code == 4
     shutil.rmtree(kept)
     shutil.rmtree(run)
