@@ -92,14 +92,11 @@ def describe_tokens(tokens: TokenFile) -> dict:
 def describe_rows(manifest: dict) -> dict:
     """Return the rows that fetch dropped in each split, of each source if it is a mixture, and replaced characters."""
     sources = sources_of(manifest)
-    dropped = {
-        name: {split: entry["dropped_rows"] for split, entry in source["splits"].items()}
-        for name, source in sources.items()
-    }
-    replaced = sum(source.get("replaced_characters", 0) for source in sources.values())
+    rows_of = lambda source: {split: entry["dropped_rows"] for split, entry in source["splits"].items()}  # noqa: E731
+    dropped = {name: rows_of(source) for name, source in sources.items()}
     return {
         "dropped_rows": dropped if "sources" in manifest else dropped[manifest["source"]],
-        "replaced_characters": replaced,
+        "replaced_characters": sum(source.get("replaced_characters", 0) for source in sources.values()),
     }
 
 

@@ -55,7 +55,8 @@ def read_params() -> EvalParams:
 def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return each validation document's UTF-8 bytes (D,), and columns (D,) that are known before it is scored.
 
-    `leaked_fraction` is the fraction of its tokens that is in the training text too; `source` see `source_of_documents`.
+    `leaked_fraction` is the fraction of its tokens that is in the training text too; for `source` see
+    `source_of_documents`.
     """
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
@@ -161,8 +162,8 @@ def main(argv: list[str]) -> None:
     stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner()
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
-        # Score every token in overlapping windows, which give it more context, and in non-overlapping windows: those fill
-        # every position equally, and are what others report.
+        # Score every token in overlapping windows, which give it more context, and in non-overlapping ones, which use
+        # every position equally and are what others report.
         scored = score(model, validation, seq_len, [stride, seq_len], cores)
         (losses, _), (losses_non_overlapping, positions) = scored
         by_position = loss_by_position(losses_non_overlapping, positions)

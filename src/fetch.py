@@ -2,8 +2,8 @@
 
 python src/fetch.py --definition data/source.json --raw data/raw
 
-The sources of the last mixture stay in .sources/, which DVC does not know, so that only those whose definition changed are
-fetched again. Files are linked from there, or copied from another disk.
+The sources of the last mixture stay in .sources/, which DVC does not know, so that only those whose definition changed
+are fetched again. Files are linked from there, or copied from another disk.
 """
 
 import argparse

@@ -61,10 +61,8 @@ def open_text(raw: Path) -> Text:
     """Check the files of data/raw and return them with the validation slices; a mixture's are in its manifest."""
     manifest, source = read_manifest(raw), read_section(PARAMS, "data.source", str)
     own = read_section(PRESETS, f"sources.{source}.validation", Slice)
-    is_mixture, sources = "sources" in manifest, sources_of(manifest)
-    return Text(
-        raw, manifest, {n: Slice(**source["validation"]) if is_mixture else own for n, source in sources.items()}
-    )
+    mixed = {name: Slice(**each["validation"]) for name, each in manifest.get("sources", {}).items()}
+    return Text(raw, manifest, mixed or {manifest["source"]: own})
 
 
 def select(text: Text, selection: Selection) -> Marks:

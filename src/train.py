@@ -271,7 +271,7 @@ def print_plan(training: Training) -> None:
 
 
 def resume(training: Training) -> None:
-    """Load the newest checkpoint of the run's folder, if there is one; record a segment if what computes has changed."""
+    """Load the newest checkpoint of the run's folder, if there is one; record a segment if the hardware has changed."""
     inputs, state, world, folder = training.inputs, training.state, training.state.world, training.inputs.folder
     saved = checkpoints.load_newest_checkpoint(folder) if world.is_main else None
     (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])

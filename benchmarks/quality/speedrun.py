@@ -7,7 +7,8 @@
 All use fast numerics and train on text before the default validation text, of which recipes must know nothing. A
 recipe trains as many tokens as fit into the time: the steps of all recipes are measured interleaved first, so that a
 machine whose speed drifts treats them alike. `--append` trains the last recorded recipe again beside the new ones, so
-that each change is measured in turns. The loss is that of the rest of the training text, in non-overlapping windows. Writes results/speedrun.json.
+that each change is measured in turns. The loss is that of the rest of the training text, in non-overlapping windows.
+Writes results/speedrun.json.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Choose what to read of the validation text: the tokens that the model got most wrong, and typical documents.
 
-The excess loss of a token is its loss; on generated stories, whose grammar is known, it is the loss minus the surprisal of
-the token in the grammar (extras.probes.phenomena), so that what nobody can know does not count.
+The excess loss of a token is its loss; on generated stories, whose grammar is known, it is the loss minus the
+surprisal of the token in the grammar (extras.probes.phenomena), below which no model can go.
 """
 
 import codecs

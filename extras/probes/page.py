@@ -44,7 +44,7 @@ def render(details: dict, excerpts: dict[str, list[Excerpt]], against: Path | No
         if entry:
             parts.append(f"<h2>{title}</h2><p>{escape(note)}</p>\n<pre>{escape(text_table(entry))}</pre>\n")
     parts.append(
-        "<p>In the excerpts, a token is the darker, the larger its excess loss, up to 12 bits. The excess loss is the loss; on "
+        "<p>In the excerpts, a token is the darker, the larger its excess loss, up to 12 bits. It is the loss; on "
         "stories it is the loss minus the surprisal in the grammar.</p>\n"
     )
     for title, chosen in excerpts.items():

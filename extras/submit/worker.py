@@ -188,7 +188,7 @@ def warn(problem: object) -> None:
 
 
 def end_group(child: subprocess.Popen) -> None:
-    """Send SIGTERM to a process and its descendants, upon which training saves a checkpoint; kill them after a minute."""
+    """Send SIGTERM to a process and its descendants, so that training saves a checkpoint; kill them after a minute."""
     end, sent = time.monotonic() + END_S, signal.SIGTERM
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, sent)

@@ -68,7 +68,7 @@ def wait_all_gone(pids):
 
 
 def go_on_alone(step, undisturbed):
-    """Check that the checkpoint of `step` is intact, and that one process finishes the run as if nothing had happened."""
+    """Check that the checkpoint of `step` is intact, and that one process finishes the run as if undisturbed."""
     assert load_newest_checkpoint(only_run())["step"] == step
     set_runtime(num_processes=1)
     ended = run_stage()

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src:tests python tests/torture/long_life.py [--steps 50000]
 
-A checkpoint is saved every 2 seconds. At half of the steps no checkpoint can be written any more (a limit on the size of files
+A checkpoint is saved every 2 seconds. At half of the steps none can be written any more (a limit on the size of files
 stands in for the full disk): the stage ends with 5 and one sentence, and goes on once there is space. Memory, open
 files and files in .runs stay flat, and the results have the bytes of an undisturbed run. If not, the exit status is 1.
 """

@@ -30,20 +30,20 @@ def mark_model_selection(validation: TokenFile, eval_tokens: int, seq_len: int) 
 def sum_by_document(
     losses: np.ndarray, selected: np.ndarray, token_bytes: np.ndarray, spans: np.ndarray, utf8_bytes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return columns (D,): each document's tokens, bytes and nats, and the bytes and nats of its model-selection tokens.
+    """Return columns (D,): each document's tokens, bytes and nats, and bytes and nats of its model-selection tokens.
 
-    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first; the model-selection tokens have the same fraction of them.
+    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first: the model-selection tokens have the
+    same fraction of both.
     """
     bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
+    selected_bytes = np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte)
     return {
         "document": np.arange(len(spans)),
         "tokens": spans[:, 1] - spans[:, 0],
         "utf8_bytes": utf8_bytes,
         "nats": sum_by_span(losses, spans),
         "model_selection_nats": sum_by_span(losses * selected, spans),
-        "model_selection_bytes": np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte).astype(
-            np.int64
-        ),
+        "model_selection_bytes": selected_bytes.astype(np.int64),
     }
 
 
@@ -69,14 +69,12 @@ def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
 
 
 def summarize_sources(documents: dict[str, np.ndarray]) -> dict[str, dict]:
-    """Return {"sources": name → figures} of the sources with text, in the order of the stream; {} for a plain source."""
+    """Return {"sources": name → results} of the sources with text, in the stream's order; {} for a plain source."""
     nats, utf8_bytes, sources = documents["nats"], documents["utf8_bytes"], documents.get("source")
     if sources is None:
         return {}
-    names = dict.fromkeys(sources[utf8_bytes > 0])
-    return {
-        "sources": {name: summarize_documents(nats[sources == name], utf8_bytes[sources == name]) for name in names}
-    }
+    rows = {name: sources == name for name in dict.fromkeys(sources[utf8_bytes > 0])}
+    return {"sources": {name: summarize_documents(nats[own], utf8_bytes[own]) for name, own in rows.items()}}
 
 
 def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
@@ -93,9 +91,7 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     return {name: summarize_documents(*sums) for name, sums in sections.items() if sums[1].any()}
 
 
-def make_details(
-    documents: dict[str, np.ndarray], losses_non_overlapping: np.ndarray, entropy_bits: float | None
-) -> dict:
+def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray, entropy_bits: float | None) -> dict:
     """Return the figures of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
     details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
     utf8_bytes, num_documents = details["utf8_bytes"], details["documents"]
@@ -108,7 +104,7 @@ def make_details(
             for unit, count in (("byte", utf8_bytes), ("document", num_documents))
             for name, value in (("floor", entropy_bits), ("excess", bits - entropy_bits))
         } | {"excess_fraction": bits / entropy_bits - 1}
-    nats_non_overlapping = float(losses_non_overlapping.sum(dtype="float64"))
+    nats_non_overlapping = float(non_overlapping.sum(dtype="float64"))
     details["bits_per_byte_side_by_side"] = nats_non_overlapping / math.log(2) / utf8_bytes
     return details | summarize_sections(documents) | summarize_sources(documents)
 

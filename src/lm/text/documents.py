@@ -1,8 +1,8 @@
 """Read the documents of a slice of data/raw in order, as a stream.
 
 A slice is a range of the characters of a split. A document belongs to the slice that holds its first character, so
-no document is cut and none is in two slices. The split `train` of a mixture is the mixed stream of its sources' training
-slices, and its split `validation` is their validation slices one after the other.
+no document is cut and none is in two slices. The split `train` of a mixture is the mixed stream of its sources'
+training slices, and its split `validation` is their validation slices one after the other.
 """
 
 import dataclasses
@@ -37,9 +37,8 @@ def read_manifest(raw: Path) -> dict:
 def open_manifest(raw: Path) -> dict:
     """Return the manifest of data/raw. Raise IntegrityError if it has another form; the files are not read."""
     manifest = read_json(raw / MANIFEST)
-    form = (
-        {"sources": {str: SOURCE_FORM | {"train": dict, "validation": dict}}} if "sources" in manifest else SOURCE_FORM
-    )
+    mixture_form = {"sources": {str: SOURCE_FORM | {"train": dict, "validation": dict}}}
+    form = mixture_form if "sources" in manifest else SOURCE_FORM
     check_types(raw / MANIFEST, manifest, form | {"source": str}, "run `dvc repro -f` to make it again")
     return manifest
 
@@ -98,7 +97,7 @@ def _measured(batch: pa.RecordBatch) -> Rows:
 
 
 def _within(rows: Iterable[Rows], text_slice: Slice, source: str, left_out: np.ndarray) -> Iterator[Rows]:
-    """Yield the rows with text that begin inside `text_slice`, without those numbered in `left_out`, (n,) int64, sorted."""
+    """Yield the rows with text that begin in `text_slice`, without those numbered in `left_out`, (n,) int64, sorted."""
     position, number, is_empty = 0, 0, True
     for batch, lengths in rows:
         ends, has_text = position + np.cumsum(lengths), np.flatnonzero(lengths)
@@ -154,11 +153,9 @@ def open_sources(raw: Path, manifest: dict, text_slice: Slice, dropped: Dropped 
     if text_slice.split != split:
         raise ParamsError(f"{source}.{split}.split is {text_slice.split!r}, needed for a mixture: {split}")
     names = [name for name in manifest["sources"] if getattr(text_slice, "weights", {}).get(name, 1)]
-    opened = [
-        SourceRows(raw, manifest["sources"][name], Slice(**manifest["sources"][name][split]), dropped or {})
-        for name in names
-    ]
-    return [MixtureSource(name, rows, rows.num_bytes()) for name, rows in zip(names, opened, strict=True)]
+    chosen = [(name, manifest["sources"][name]) for name in names]
+    opened = [(name, SourceRows(raw, each, Slice(**each[split]), dropped or {})) for name, each in chosen]
+    return [MixtureSource(name, rows, rows.num_bytes()) for name, rows in opened]
 
 
 def _mixed_rows(manifest: dict, text_slice: Slice, sources: list[MixtureSource]) -> Iterator[Rows]:
@@ -175,14 +172,13 @@ def _mixed_rows(manifest: dict, text_slice: Slice, sources: list[MixtureSource])
 
 def expected_chars(manifest: dict, text_slice: Slice) -> float:
     """Return the number of characters of the slice; for a mixture it is an estimate."""
+    split = text_slice.split
     if "sources" in manifest:
         weights = getattr(text_slice, "weights", {})
-        sources = [
-            each for name, each in manifest["sources"].items() if text_slice.split in each and weights.get(name, 1)
-        ]
-        total = sum(expected_chars(each, Slice(**each[text_slice.split])) for each in sources)
+        sources = [each for name, each in manifest["sources"].items() if split in each and weights.get(name, 1)]
+        total = sum(expected_chars(each, Slice(**each[split])) for each in sources)
     else:
-        total = manifest["splits"].get(text_slice.split, {}).get("characters", 0)
+        total = manifest["splits"].get(split, {}).get("characters", 0)
     return min(total, text_slice.end_char) - text_slice.start_char
 
 

@@ -1,9 +1,9 @@
 """Interleave the documents of several sources into one stream that has the asked shares of bytes everywhere.
 
 A document's start key is the number of bytes that its source gave before it, divided by the weight of the source. The
-stream is in the order of these keys (start-time fair queueing) and ends where they reach the bytes of all sources. A source
-that is too short for its weight is repeated whole. The order depends on the documents and the weights alone, not on
-the batches in which the documents are read. Memory holds a few batches of each source.
+stream is in the order of these keys (start-time fair queueing) and ends where they reach the bytes of all sources. A
+source that is too short for its weight is repeated whole. The order depends on the documents and the weights alone, not
+on the batches in which the documents are read. Memory holds a few batches of each source.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """Which documents of data/raw are left out: search them, record them in data/selection, and read them back.
 
-A document is named by its source (one source of a mixture, or the plain source), its split, and its number
-among the documents of that split that are neither null nor empty, from 0.
+A document is named by its source (one source of a mixture, or the plain source), its split, and its number among the
+documents of that split that are neither null nor empty, from 0.
 """
 
 import dataclasses

@@ -63,19 +63,19 @@ def check_weights(weights: dict[str, float], sources: Collection[str], where: st
 def check_slice(manifest: dict, text_slice: Slice) -> None:
     """Raise DataError if the split does not exist or is shorter than the slice."""
     splits, source = manifest["splits"], f"sources.{manifest['source']}"
-    if text_slice.split not in splits:
-        raise DataError(f"{source} has no split {text_slice.split!r}; its splits are {', '.join(splits)}")
-    total, start = splits[text_slice.split]["characters"], text_slice.start_char
+    split, start = text_slice.split, text_slice.start_char
+    if split not in splits:
+        raise DataError(f"{source} has no split {split!r}; its splits are {', '.join(splits)}")
+    total = splits[split]["characters"]
     if start >= total:
-        raise DataError(
-            f"{source}: start_char is {start}, but split {text_slice.split!r} has {total} characters; lower it"
-        )
+        raise DataError(f"{source}: start_char is {start}, but split {split!r} has {total} characters; lower it")
     refuse_excess(text_slice, total, source)
 
 
 def refuse_excess(text_slice: Slice, total: int, source: str) -> None:
     """Raise DataError if the slice asks for more than the `total` characters that there are."""
     if text_slice.num_chars is not None and text_slice.end_char > total:
-        excess = f"the slice from {text_slice.start_char} asks for {text_slice.num_chars}, {text_slice.end_char - total} too many"
+        asked = f"the slice from {text_slice.start_char} asks for {text_slice.num_chars}"
+        excess = f"{asked}, {text_slice.end_char - total} too many"
         remedy = "lower num_chars, or set it to null for the rest"
         raise DataError(f"{source}: split {text_slice.split!r} has {total} characters; {excess}: {remedy}")

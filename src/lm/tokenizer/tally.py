@@ -31,10 +31,9 @@ class Tally:
         if counted.surprisal_bits is not None:
             self.surprisal_bits = (self.surprisal_bits or 0.0) + counted.surprisal_bits
         for name, count in counted.sources.items():
-            documents, utf8_bytes, _ = self.sources.get(name, (0, 0, 0))
-            self.sources[name] = SourceCount(
-                documents + count.documents, utf8_bytes + count.utf8_bytes, count.pass_bytes
-            )
+            before = self.sources.get(name, SourceCount(0, 0, 0))
+            documents, utf8_bytes = before.documents + count.documents, before.utf8_bytes + count.utf8_bytes
+            self.sources[name] = SourceCount(documents, utf8_bytes, count.pass_bytes)
 
     def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]]) -> Iterator[np.ndarray]:
         """Yield each chunk's ids and count the chunk."""

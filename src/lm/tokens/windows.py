@@ -147,8 +147,8 @@ class TokenWindows:
 def model_selection_starts(num_tokens: int, num_selected: int, seq_len: int, spans: np.ndarray) -> np.ndarray:
     """Return where the windows begin whose tokens select the best model: (W,) int64, ascending.
 
-    The stream is cut into non-overlapping windows of `seq_len`; W = num_selected // seq_len of them, at least one and at
-    most all, are taken at even distances, so that they represent the stream. `spans` (D, 2) are its documents. A
+    The stream is cut into non-overlapping windows of `seq_len`. W = num_selected // seq_len of them, at least one and
+    at most all, are taken at even distances, so that they represent the stream. `spans` (D, 2) are its documents. A
     document longer than `_longest_counted` counts as that many tokens, so its windows are farther apart.
     """
     num_windows = max(1, num_tokens // seq_len)

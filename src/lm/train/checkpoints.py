@@ -1,7 +1,7 @@
 """Run folders: .runs/<fingerprint>/ holds the last two checkpoints of a run, and its results once it is done.
 
-Some checkpoints on the way stay beside the results, so that parts of the run can be repeated. A checkpoint is written whole, with
-its SHA-256 in a record beside it. lm.train.fingerprint names the folders.
+Some earlier checkpoints stay beside the results, so that intervals of the run can be trained again. A checkpoint is
+written whole, with its SHA-256 in a record beside it. lm.train.fingerprint names the folders.
 """
 
 import contextlib
@@ -128,9 +128,8 @@ def load_newest_checkpoint(run: Path) -> dict | None:
         except IntegrityError as error:
             print(f"warning: {error}; trying the checkpoint before it", file=sys.stderr)
     if records:
-        raise IntegrityError(
-            f"{run}: none of {len(records)} checkpoints is intact; delete the folder to train from scratch"
-        )
+        remedy = "delete the folder to train from scratch"
+        raise IntegrityError(f"{run}: none of {len(records)} checkpoints is intact; {remedy}")
     return None
 
 

@@ -34,10 +34,8 @@ class StopRequest:
     def _note(self, number: int, frame) -> None:
         number = self._meaning[signal.Signals(number)]
         if self._received:
-            name = signal.Signals(number).name
-            os.write(
-                2, f"error: stopped at once ({name}); `dvc repro` continues from the last saved checkpoint\n".encode()
-            )
+            stopped = f"stopped at once ({signal.Signals(number).name})"
+            os.write(2, f"error: {stopped}; `dvc repro` continues from the last saved checkpoint\n".encode())
             os._exit(128 + number)
         self._received = number
         if self._verbose:

@@ -21,7 +21,8 @@ from lm.train.step import compute_gradients, update_weights
 
 SMALL = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=192, sliding_window=64, full_attention_every=2,
-    rope_base_local=10000.0, rope_base_global=10000.0, query_pre_attn_scalar=16, norm_eps=1e-6, max_seq_len=512, vocab_size=1000,
+    rope_base_local=10000.0, rope_base_global=10000.0, query_pre_attn_scalar=16, norm_eps=1e-6, max_seq_len=512,
+    vocab_size=1000,
 )  # fmt: skip
 LARGE = dataclasses.replace(
     SMALL, n_layer=4, head_dim=48, d_model=192, d_ff=512, query_pre_attn_scalar=48, vocab_size=8192

@@ -31,7 +31,7 @@ POLL_S = 0.05
 
 
 class Interval(NamedTuple):
-    """The steps from one validation to the next, and the record of the checkpoint at its start; None: initial weights."""
+    """The steps from one validation to the next, and the first one's checkpoint record; None: initial weights."""
 
     start: int
     end: int
@@ -81,9 +81,8 @@ def choose(steps: list[int], kept: dict[int, Path], start: int | None, seed: int
         start = random.Random(seed).choice(starts)
     if start not in starts:
         possible = ", ".join(map(str, starts)) or "none"
-        raise ParamsError(
-            f"--from is {start}, needed: the step of a kept checkpoint before the last validation: {possible}"
-        )
+        requirement = "the step of a kept checkpoint before the last validation"
+        raise ParamsError(f"--from is {start}, needed: {requirement}: {possible}")
     return Interval(start, steps[steps.index(start) + 1], kept.get(start))
 
 
