@@ -47,10 +47,20 @@ def test_files_of_different_tokenizers_are_refused(workspace, capsys):
     assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_parameters_of_the_past_are_said_to_be_gone(workspace, capsys):
+def test_parameters_of_the_past_are_said_to_be_gone_or_renamed(workspace, capsys):
     workspace.change(**{"train.average_decay": 0.0, "eval.num_pairs": 500})
+    path = Path("params.yaml")
+    text = path.read_text().replace("decay_fraction:", "decay_share:")
+    path.write_text(text.replace("schedule: wsd", "schedule: stable_decay"))
     assert train_stage.main(ARGUMENTS) == 2
-    assert "train.average_decay is gone; delete the line" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    for sentence in (
+        "train.average_decay is gone; delete the line",
+        "train.decay_share is now named train.decay_fraction; rename it",
+        "train.schedule is 'stable_decay', which is now named 'wsd'; change it",
+    ):
+        assert sentence in printed
+    assert "train.decay_fraction is missing" not in printed
     with pytest.raises(ParamsError, match="num_pairs is now the option --pairs of `python src probes`"):
         eval_stage.read_params()
 

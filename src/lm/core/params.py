@@ -22,6 +22,13 @@ from lm.core.files import refuse_special_file
 
 Section = typing.TypeVar("Section")
 MAX_VALUES = 100_000  # in a file; a few lines with aliases can stand for billions
+RENAMED = {  # keys and values of earlier versions → their present names
+    "decay_share": "decay_fraction",
+    "stable_decay": "wsd",
+    "keep_states": "keep_checkpoints",
+    "query_scale": "query_pre_attn_scalar",
+    "parts": "sources",
+}
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
 
 
@@ -131,7 +138,10 @@ def _typed(value, wanted, name: str, problems: list[str]) -> typing.Any:
     if origin is typing.Literal:
         if isinstance(value, str) and value in arguments:
             return value
-        problems.append(f"{name} is {value!r}; it must be one of {', '.join(arguments)}")
+        if isinstance(value, str) and (new := RENAMED.get(value)) in arguments:
+            problems.append(f"{name} is {value!r}, which is now named {new!r}; change it")
+        else:
+            problems.append(f"{name} is {value!r}; it must be one of {', '.join(arguments)}")
         return None
     if origin is tuple and isinstance(value, list):
         return tuple(_typed(item, arguments[0], f"{name}[{i}]", problems) for i, item in enumerate(value))
@@ -168,10 +178,13 @@ def _dataclass(value, wanted, name: str, problems: list[str]):
     for key in value:
         if key in getattr(wanted, "GONE", ()):
             problems.append(f"{name}.{key} is gone; delete the line")
+        elif RENAMED.get(key) in fields:
+            problems.append(f"{name}.{key} is now named {name}.{RENAMED[key]}; rename it")
         elif key not in fields:
             nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
             problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
-    problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in value]
+    present = {RENAMED.get(key, key) for key in value}
+    problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in present]
     typed = {k: _typed(value[k], kind, f"{name}.{k}", problems) for k, kind in fields.items() if k in value}
     if len(problems) > count:
         return None
