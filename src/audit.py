@@ -159,7 +159,7 @@ def main(argv: list[str]) -> None:
         }
         write_json(folder / "details.json", card)
 
-    # Write the two figures that a person decides by, and print a summary.
+    # Write the two headline metrics, and print a summary.
     leaked_fraction = contamination["leaked_fraction"]
     metrics = {"bytes_per_token": card["train"]["bytes_per_token"], "leaked_fraction": leaked_fraction}
     write_json(args.metrics / "data.json", metrics)

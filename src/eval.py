@@ -163,7 +163,7 @@ def main(argv: list[str]) -> None:
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, which give it more context, and in non-overlapping ones, which use
-        # every position equally and are what others report.
+        # every position equally and are the usual ones.
         scored = score(model, validation, seq_len, [stride, seq_len], cores)
         (losses, _), (losses_non_overlapping, positions) = scored
         by_position = loss_by_position(losses_non_overlapping, positions)

@@ -70,7 +70,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Training:
-    """What computes a run: its state, which each step changes, and what stays the same."""
+    """A run in progress: its state, which each step changes, and what stays the same."""
 
     inputs: Inputs
     plan: preflight.Plan

@@ -12,7 +12,7 @@ REPAIR = "run `python src verify --cache`, which names the command that repairs 
 
 
 class UserError(Exception):
-    """Say in one sentence: the file or parameter, the actual value, what is needed, what to do.
+    """State the file or parameter, the actual value, the value that is needed, and what to do, in a single sentence.
 
     Of several things that are wrong at once, each has its line.
     """

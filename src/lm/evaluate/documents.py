@@ -92,7 +92,7 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
 
 
 def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray, entropy_bits: float | None) -> dict:
-    """Return the figures of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
+    """Return the results of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
     details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
     utf8_bytes, num_documents = details["utf8_bytes"], details["documents"]
     estimate = ratio_interval(documents["nats"] / math.log(2), documents["utf8_bytes"], np.random.default_rng(1))

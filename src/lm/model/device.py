@@ -122,7 +122,7 @@ def bfloat16_speedup(device: torch.device) -> float:
 
 
 def numerics_identity(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
-    """Return what decides the bits of a result besides parameters, code and data."""
+    """Return all that a result depends on, bit for bit, besides parameters, code and data."""
     if numerics == "portable" and not portability_problem():
         return {"numerics": "portable", "torch": torch.__version__.split("+")[0]}
     return {"numerics": "fast", **describe(device, dtype, ranks)}
@@ -149,7 +149,7 @@ def device_name(device: torch.device) -> str:
 
 
 def portability_problem() -> str | None:
-    """Return why float32 results of this process may have bits of their own, or None if they have not."""
+    """Return why float32 results of this process may differ from those of other machines, or None if they do not."""
     if not products.is_available():
         return f"this {platform.machine()} processor is not an x86-64 one with AVX2"
     if torch.backends.cpu.get_cpu_capability() != "AVX2":
@@ -161,7 +161,7 @@ def portability_problem() -> str | None:
 
 
 def portability_warnings(numerics: str) -> list[str]:
-    """Return warnings about portable numerics on this machine: bits of its own, or a GPU that has nothing to do."""
+    """Return warnings about portable numerics on this machine: results that may differ, or a GPU that stays idle."""
     if numerics != "portable":
         return []
     reason, messages = portability_problem(), []

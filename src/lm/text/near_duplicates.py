@@ -205,7 +205,7 @@ def _pairs_with_first(buckets: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[
 
 
 def _join_band(clusters: Clusters, signatures: np.ndarray, buckets: tuple, params: NearDuplicates) -> None:
-    """Join the near-duplicates of each bucket: first with its first document, then what is left with each other."""
+    """Join the near-duplicates of each bucket: first with its first document, then the others with each other."""
     documents, starts = buckets
     for left, right in _pairs_with_first(buckets):
         _join_similar(clusters, signatures, left, right, params)

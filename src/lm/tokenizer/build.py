@@ -117,7 +117,7 @@ def _check_cache(encoding_name: str) -> list[tuple[Path, str, str]]:
 
 
 def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
-    """Copy a fast tokenizer, verified, from the hub into a folder; return its commit. Raises EnvironmentFailure."""
+    """Copy a fast tokenizer, verified, from the Hub into a folder; return its commit. Raises EnvironmentFailure."""
     from lm.text.sources.hub_client import download, resolve_commit
 
     # Not by transformers: it continues silently without a tokenizer_config.json if the network fails.

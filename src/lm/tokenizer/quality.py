@@ -16,7 +16,7 @@ _SCRIPT_OF_NAME = {"LATIN": "latin", "CYRILLIC": "cyrillic"} | dict.fromkeys(
 
 
 def describe_quality(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
-    """Return the card's entry on the tokenizer: figures of the training text, and of the sources of validation."""
+    """Return the card's entry on the tokenizer: results on the training text, and on the sources of validation."""
     counts, texts = count_ids(train), tokenizer.token_texts
     sizes = tokenizer.token_bytes
     num_tokens = int(counts[sizes > 0].sum())  # without the ends of documents

@@ -38,10 +38,9 @@ def hash_integers(*numbers: int) -> int:
 def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
     """Return the images, int64, of `index` under a keyed permutation of 0 … size - 1 that is never stored.
 
-    The numbers are the cells of a table with about as many rows as columns. In turns, each cell moves down by an amount
-    that its column decides, and to the right by one that its row decides (generalized Feistel network: Black and
-    Rogaway 2002, "Ciphers with arbitrary finite domains"). The few cells past the range are moved again until they are
-    inside.
+    The numbers are the cells of a table with about as many rows as columns. Each cell moves down by an amount that its
+    column decides, then to the right by one that its row decides, and so on (generalized Feistel network: Black and
+    Rogaway 2002, "Ciphers with arbitrary finite domains"). The few cells past the range move again until inside.
     """
     num_rows = math.isqrt(size - 1) + 1
     num_columns = -(-size // num_rows)

@@ -60,7 +60,7 @@ def fingerprint(params: dict, input_hashes: dict[str, str | None]) -> str:
 
 
 def deciding_files() -> list[str]:
-    """Return the files below SOURCE whose code decides the bits of a run, sorted."""
+    """Return the files below SOURCE whose code determines the weights of a run, sorted."""
     found, pending = set(), [LOOP]
     while pending:
         name = pending.pop()

@@ -70,7 +70,7 @@ class TrainingState:
             setattr(self, name, saved[name])
 
     def begin_segment(self, here: dict) -> None:
-        """Record what computes from this step on, as `numerics_identity` of lm.model.device says, if changed; warn."""
+        """Record the `numerics_identity` (lm.model.device) of the steps from here on; warn if it changed."""
         before = {name: value for name, value in (self.segments or [{}])[-1].items() if name != "from_step"}
         if before and before != here and self.world.is_main:
             print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)

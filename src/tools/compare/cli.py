@@ -66,7 +66,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def read_run(revision: Revision) -> Run:
-    """Read the losses and figures of a run; IntegrityError if a loss is not finite or the run is too old."""
+    """Read the losses and metrics of a run; IntegrityError if a loss is not finite or the run is too old."""
     results = revision.results()
     table = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
     columns = {name: table[name].to_numpy() for name in table.column_names}

@@ -72,7 +72,7 @@ class Group:
 class Comparison(NamedTuple):
     """B - A over all documents, over the `held_out_fraction` of their bytes that selected no model, and over seeds.
 
-    `baseline` is the figure of A itself; `sources` has B - A over the documents of each source of a mixture.
+    `baseline` is the value of A itself; `sources` has B - A over the documents of each source of a mixture.
     """
 
     a: Group

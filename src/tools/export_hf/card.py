@@ -83,7 +83,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
 
 
 def card_head(name: str, source: str, sources: dict, evaluation: dict, license_id: str | None) -> list[str]:
-    """Return the lines of YAML that the hub reads. The licence is that of the weights, which no record holds."""
+    """Return the lines of YAML that the Hub reads. The licence is that of the weights, which no record holds."""
     repos = sorted({source["repo"] for source in sources.values() if "repo" in source})
     result = {
         "task": {"type": "text-generation"},

@@ -51,7 +51,7 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
             if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
                 from tools.verify.recompute import fault_of_model  # torch takes seconds to import
 
-                # DVC's run cache holds what others wrote: its record of these parameters may name any model.
+                # DVC's run cache holds files of other users: its record of these parameters may name any model.
                 fault = fault_of_model(read_json(MODEL))
                 yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
             if with_cache:

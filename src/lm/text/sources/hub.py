@@ -48,7 +48,7 @@ def check_splits(key: str, splits: Iterable[str]) -> None:
 
 def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
     """Copy the files into folder/<split> in the listed order, unchanged, and return the manifest."""
-    from lm.text.sources.hub_client import download, resolve_commit  # importing the hub's client takes a second
+    from lm.text.sources.hub_client import download, resolve_commit  # importing the Hub's client takes a second
 
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
     names = {split: [f"{fetch.repo}: {path}" for path in paths] for split, paths in fetch.files.items()}

@@ -31,7 +31,7 @@ RETRIED_STATUS = (408, 429, 500, 502, 503, 504)
 
 
 def resolve_commit(repo: str, revision: str, repo_type: RepoType) -> str:
-    """Return the commit of a revision; ask the hub unless it is one. Raise EnvironmentFailure if the hub fails."""
+    """Return the commit of a revision; ask the Hub unless it is one. Raise EnvironmentFailure if the Hub fails."""
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     asked = {"repo_type": repo_type, "revision": revision, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
@@ -63,7 +63,7 @@ def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path
 
 
 def retry(call: Callable[[], T]) -> T:
-    """Return call(); repeat it after each of RETRY_WAITS_S if the hub answers that it cannot now."""
+    """Return call(); repeat it after each of RETRY_WAITS_S if the Hub answers that it cannot now."""
     for wait_s in RETRY_WAITS_S:
         try:
             return call()
