@@ -28,7 +28,7 @@ class SavedCheckpoints:
     """A copy of an experiment's `.runs` in the folder submit/ of the default DVC remote."""
 
     def __init__(self, repository: Path, name: str):
-        """Use the remote of a repository. A run finds its checkpoints by fingerprint, so one name may serve several runs."""
+        """Use the remote of a repository. Runs find their checkpoints by fingerprint, so one name may serve several."""
         with Repo(str(repository)) as repo:
             remote = repo.cloud.get_remote()
         self.fs, self.root = remote.fs, remote.fs.join(remote.path, "submit", name)
