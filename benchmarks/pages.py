@@ -91,6 +91,7 @@ def results() -> str:
         clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found and not entropy else "–"
         loss = f"{found['bits_per_byte']:.3f}{floor}"
         tokens, seconds = f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['train_seconds']:.0f} s"
+        label += f" (commit {run['commit']})" if entropy else ""
         rows.append((label, tokens, loss, clean, computed(run), seconds))
     head = "run | tokens seen | bits per byte | on clean documents | computed in | training"
     return table(head, rows)

@@ -36,7 +36,11 @@ def describe(folder: Path) -> dict:
     timing = read_json(folder / ".runs" / model["fingerprint"] / "timing.json")
     names = ("data", "train", "eval")
     metrics = {key: value for name in names for key, value in read_json(folder / "metrics" / f"{name}.json").items()}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, text=True, capture_output=True
+    )
     return {
+        "commit": commit.stdout.strip(),
         "metrics": metrics | {"train_seconds": timing["train_seconds"]},
         "computed_on": timing["computed_on"],
         "training": model["training"],
