@@ -101,7 +101,7 @@ def test_26_a_state_that_cannot_be_written_ends_with_5_and_the_one_before_stays(
     names = sorted(path.name for path in only_run().iterdir())
     names = [name for name in names if not name.startswith("stable-")]  # kept before the disk is full
     states = [f"checkpoint-00000000{step}.{suffix}" for step in (1, 2) for suffix in ("json", "pt")]
-    assert names == ["run.json", *states, "timing.json"]
+    assert names == [*states, "run.json", "timing.json"]
     assert load_newest_checkpoint(only_run())["step"] == 2
     check_rerun(undisturbed)
 
