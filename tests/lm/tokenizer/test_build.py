@@ -39,7 +39,7 @@ def test_trained_bpe_gives_the_ids_of_tokenizers(bpe_folder):
     options = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
     trained.train_from_iterator(TRAINING, trainers.BpeTrainer(vocab_size=VOCAB_SIZE - 1, **options))
     tokenizer = load_tokenizer(bpe_folder)
-    assert [tokenizer.encode(text) for text in TEXTS] == [e.ids for e in trained.encode_batch_fast(TEXTS)]
+    assert [tokenizer.encode(text) for text in TEXTS[:5000]] == [e.ids for e in trained.encode_batch_fast(TEXTS[:5000])]
     assert tokenizer.vocab_size == VOCAB_SIZE and tokenizer.eot_id == VOCAB_SIZE - 1
     written = json.loads((bpe_folder / "tokenizer.json").read_text(encoding="utf-8"))
     assert written["model"]["merges"] == json.loads(trained.to_str())["model"]["merges"]
@@ -138,7 +138,7 @@ def test_end_of_text_comes_before_eos(bpe_folder, tmp_path):
     ours, imported = load_tokenizer(bpe_folder), load_tokenizer(folder)
     assert imported.meta["special_tokens"]["<end of turn>"] == VOCAB_SIZE
     assert (imported.vocab_size, imported.eot_id) == (VOCAB_SIZE, ours.eot_id)
-    assert imported.encode_documents(TEXTS)[0].tolist() == ours.encode_documents(TEXTS)[0].tolist()
+    assert imported.encode_documents(TEXTS[:2000])[0].tolist() == ours.encode_documents(TEXTS[:2000])[0].tolist()
     assert imported.token_bytes.tolist() == ours.token_bytes.tolist()
 
 

@@ -83,7 +83,9 @@ def test_a_sample_of_the_fuzz_shows_no_difference(tokenizer):
     assert count > 3600 and found == []
 
 
-def test_a_million_spaces_are_encoded_as_tiktoken_does(tokenizer):
+@pytest.mark.parametrize("name", ["bpe", "o200k"])
+def test_a_million_spaces_are_encoded_as_tiktoken_does(tokenizers, name):
+    tokenizer = tokenizers(name)
     texts = [" " * 1_000_000 + "x", "!\n" + "\t" * 600_000 + "\n" + " " * 600_000 + "/"]
     assert strings_that_differ(open_engine(tokenizer), tokenizer, texts) == (2, [])
 
