@@ -13,7 +13,7 @@ from support import ROOT
 
 PAGE = (ROOT / "docs" / "distributed.md").read_text()
 (SLURM,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH.*?)^```", PAGE, re.M | re.S)
-SKY = yaml.safe_load((ROOT / "docs" / "sky.yaml").read_text())
+SKY = yaml.safe_load((ROOT / "extras" / "cloud" / "sky.yaml").read_text())
 STAGE = shlex.split(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["cmd"])[1:]
 
 
@@ -33,7 +33,7 @@ def test_slurms_ranks_run_the_stage_with_its_flags():
     assert words[words.index("src/train.py") :] == STAGE
 
 
-@pytest.mark.parametrize("script", [PAGE, SKY["run"]], ids=["docs/distributed.md", "docs/sky.yaml"])
+@pytest.mark.parametrize("script", [PAGE, SKY["run"]], ids=["docs/distributed.md", "extras/cloud/sky.yaml"])
 def test_torchrun_knows_its_flags_and_runs_the_stage(script):
     torchrun = get_args_parser().parse_args(command(script, "torchrun")[1:])
     assert [torchrun.training_script, *torchrun.training_script_args] == STAGE
