@@ -125,9 +125,9 @@ def test_run_blocks_run(workspace, language, tag, code):
 def test_the_run_blocks_of_a_page_with_experiments_run_in_order(finished, tmp_path, page):
     workspace = Workspace(tmp_path, finished)
     if page == "docs/tutorial.md":  # it trains on a hundred times the tokens of the small pipeline
-        large = dict.fromkeys(("batch_tokens", "micro_batch_tokens", "log_every_tokens", "eval_every_tokens"), 8192)
+        names = ("batch_tokens", "micro_batch_tokens", "log_every_tokens")
         workspace.change(
-            **{f"train.{name}": value for name, value in large.items()}, **{"train.eval_every_tokens": 204800}
+            **dict.fromkeys([f"train.{name}" for name in names], 8192), **{"train.eval_every_tokens": 204800}
         )
     workspace.commit()
     for block in blocks("run"):
