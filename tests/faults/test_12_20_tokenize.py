@@ -249,7 +249,7 @@ def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, capsys)
 def test_17_a_full_disk_while_importing_a_vocabulary(project, byte_vocabularies):
     """transformers writes it with a library that does not raise OSError."""
     with small_disk(Path("out"), "8k") as resize:
-        sentence = "out/tokenizer: No space left on device; .* free some space"
+        sentence = "out/tokenizer: No space left on device; free some space"
         with pytest.raises(EnvironmentFailure, match=sentence), atomic_folder("out/tokenizer") as folder:
             write_huggingface(folder, byte_vocabularies["bytes"])
         assert outputs() == []
