@@ -109,14 +109,12 @@ def metrics_of(details: dict) -> dict[str, float]:
 
 
 def describe(details: dict) -> str:
-    """Return the loss in words."""
     se, documents = details["bits_per_byte_se"] or math.nan, details["documents"]
     loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
     return f"validation: {loss} (standard error {se:.4f} over {documents} documents)"
 
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:
-    """Return the paths of the inputs and outputs."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     for name, text in {
         "models": "folder that train wrote",

@@ -68,7 +68,6 @@ def to_png(figure: Figure) -> bytes:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure to a file."""
     with atomic_write(path) as file:
         file.write(to_png(figure))
 
@@ -147,7 +146,6 @@ def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
 
 
 def draw_learning_rate(axes: Axes, train: dict) -> None:
-    """Draw the learning rate against tokens seen."""
     axes.plot(train.get("tokens", []), train.get("lr", []), color=GREY)
     axes.set(xlabel="tokens seen", ylabel="learning rate", ylim=(0, 1.08 * max(train.get("lr", [1]))))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

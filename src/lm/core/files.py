@@ -82,7 +82,6 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file or a folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

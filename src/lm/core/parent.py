@@ -22,7 +22,6 @@ _parent = _started_by()
 
 
 def _note_again() -> None:
-    """Note the parent of a process that was forked."""
     global _parent
     _parent = os.getppid()
 

@@ -99,7 +99,6 @@ def generate(
 
     @torch.inference_mode()
     def stream() -> Iterator[int]:  # inside, so that `generate` raises its errors when it is called
-        """Yield the ids one by one."""
         nonlocal ids, cache
         for _ in range(max_new_tokens):
             new_ids = ids[cache.num_tokens :] if cache else ids

@@ -208,7 +208,6 @@ class Chunk(NamedTuple):
 
     @property
     def documents(self) -> int:
-        """Return the number of documents."""
         return len(self.texts)
 
 
@@ -240,7 +239,6 @@ def iter_chunks(
 
 
 def _chunk(pending: list[Rows], first_document: int, sources: list[MixtureSource]) -> Chunk:
-    """Join the rows of several batches into one chunk."""
     texts = pa.concat_arrays([rows.column(0).cast(pa.large_string()) for rows, _ in pending])  # one type for all files
     has_bits = "surprisal_bits" in pending[0][0].schema.names
     bits = sum(pc.sum(rows.column("surprisal_bits")).as_py() for rows, _ in pending) if has_bits else None

@@ -35,7 +35,6 @@ class KeyedDocuments(NamedTuple):
     keys: np.ndarray
 
     def cut(self, begin: int, end: int) -> "KeyedDocuments":
-        """Return the documents `begin` to `end`."""
         return KeyedDocuments(self.texts[begin:end], self.lengths[begin:end], self.keys[begin:end])
 
 

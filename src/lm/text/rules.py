@@ -52,7 +52,6 @@ class Selection:
 
     @property
     def keeps_everything(self) -> bool:
-        """Return whether every rule is off."""
         has_limit = any(getattr(self, name) is not None for name in MEASURES)
         return not (has_limit or self.exact_duplicates) and self.near_duplicates.threshold is None
 

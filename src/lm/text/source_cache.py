@@ -53,7 +53,6 @@ def describe_in_mixture(manifest: dict, name: str) -> dict:
 
 
 def remove_others(cache: Path, keys: Collection[str]) -> None:
-    """Remove the sources that are not in `keys`."""
     for folder in cache.glob("*"):
         if folder.name not in keys:
             shutil.rmtree(folder, ignore_errors=True)

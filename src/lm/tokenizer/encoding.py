@@ -85,7 +85,6 @@ _tokenizer: Tokenizer | None = None
 
 
 def _start_worker(tokenizer: Tokenizer) -> None:
-    """Keep the tokenizer for this worker process."""
     global _tokenizer
     _tokenizer = tokenizer
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -101,6 +100,5 @@ def _exit_with_parent() -> None:
 
 
 def _encode(chunk: Chunk) -> np.ndarray:
-    """Encode one chunk in a worker process."""
     assert _tokenizer is not None, "the worker was not given its tokenizer"
     return encode_exactly(chunk, _tokenizer)

@@ -33,12 +33,10 @@ class TokenFile:
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of entries in the vocabulary."""
         return self.meta["tokenizer"]["vocab_size"]
 
     @property
     def eot_id(self) -> int:
-        """Return the id that ends each document."""
         return self.meta["tokenizer"]["eot_id"]
 
     @functools.cached_property

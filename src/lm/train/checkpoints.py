@@ -35,7 +35,6 @@ def save_checkpoint(run: Path, step: int, checkpoint: dict) -> None:
 
 
 def _write_checkpoint(record: Path, step: int, checkpoint: dict) -> None:
-    """Write a checkpoint and then its record."""
     sha256 = save_tensors(record.with_suffix(".pt"), checkpoint)
     segments = checkpoint.get("segments") or [{}]
     write_json(record, {"run": record.parent.name, "step": step, "sha256": sha256, "dtype": segments[-1].get("dtype")})

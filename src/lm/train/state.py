@@ -89,7 +89,6 @@ class TrainingState:
         return digest_of((name, self.world.gather(tensor)) for name, tensor in named_tensors(self._tensors()))
 
     def count_seconds(self, activity: str) -> None:
-        """Add the time since the last call to seconds[activity]."""
         before, self.measured = self.measured, time.monotonic()
         self.seconds[activity] += self.measured - before
 

@@ -113,7 +113,6 @@ def plots() -> tuple[Plot, ...]:
 
 
 def _compile(text: str) -> Plot:
-    """Compile the text of one plot."""
     slots: dict[str, int] = {}
     fields = []
     for form, name in FIELD.findall(text):
