@@ -100,11 +100,6 @@ def describe_rows(manifest: dict) -> dict:
     }
 
 
-def describe_dropped(details: dict) -> dict:
-    """Return the name of the selection, and how many documents and characters of data/raw each rule dropped."""
-    return {"name": details["selection"], "dropped": sum_by_rule(details["documents"])}
-
-
 def open_current(path: Path, raw: Path, selection: Path) -> TokenFile:
     """Open a token file. Raise IntegrityError if it was made from another data/raw or another selection of it."""
     tokens = open_tokens(path)
@@ -147,6 +142,7 @@ def main(argv: list[str]) -> None:
         contamination = audit_contamination(train, validation, utf8_bytes, folder / "contamination.parquet")
 
         # Write the data card.
+        selection = read_json(args.selection / DETAILS)
         card = {
             "source": manifest["source"],
             "train": describe_tokens(train),
@@ -154,7 +150,7 @@ def main(argv: list[str]) -> None:
             "duplicates": duplicates,
             "contamination": contamination,
             "tokenizer": describe_quality(train, validation, tokenizer),
-            "selection": describe_dropped(read_json(args.selection / DETAILS)),
+            "selection": {"name": selection["selection"], "dropped": sum_by_rule(selection["documents"])},
             **describe_rows(manifest),
         }
         write_json(folder / "details.json", card)

@@ -114,14 +114,9 @@ def mark_documents(batches: Iterator[Batch], selection: Selection) -> Marks:
     arrays = [np.concatenate(values) for values in zip(*columns, strict=True)]
     marks = Marks(list(sources), *arrays, repeats=np.full(len(arrays[0]), -1))
     if selection.exact_duplicates:
-        marks.drop_repeats("exact_duplicates", first_equal(marks.digest[marks.is_kept]))
+        _, first, inverse = np.unique(marks.digest[marks.is_kept], return_index=True, return_inverse=True)
+        marks.drop_repeats("exact_duplicates", first[inverse])
     return marks
-
-
-def first_equal(digests: np.ndarray) -> np.ndarray:
-    """Return for each of n digests the position of the first one that is equal to it, (n,) int64."""
-    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
-    return first[inverse]
 
 
 def kept_texts(batches: Iterator[Batch], marks: Marks) -> Iterator[list[str]]:
