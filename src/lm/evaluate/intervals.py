@@ -66,10 +66,13 @@ def studentized(values: np.ndarray, sizes: np.ndarray, true_ratio: np.ndarray | 
     total = sizes.sum(-1, keepdims=True)
     weights = sizes / total
     squares = np.square(weights).sum(-1, keepdims=True)
-    kept = np.maximum(1 - 2 * weights + squares, 1e-12)  # the expected square of a residual, in units of its size
+    # A document of weight w draws the ratio towards its own rate, so the expected square of its residual is only
+    # 1 - 2w + Σw² of its variance. Dividing by it (CR2) keeps the standard error unbiased if one document dominates.
+    kept = np.maximum(1 - 2 * weights + squares, 1e-12)
     ratio = values.sum(-1, keepdims=True) / total
     se = np.sqrt((np.square(values / total - ratio * weights) / kept).sum(-1))
-    # The trace and the squared norm of the residuals' covariance give the degrees of freedom.
+    # Satterthwaite's degrees of freedom, trace² / squared norm of the residuals' covariance. The norm is expanded into
+    # sums over documents: the covariance itself would be a D × D matrix for each of the resamples.
     scaled = np.square(weights) / kept
     sums = [(scaled * weights**power).sum(-1) for power in range(3)]
     whole, own = squares[..., 0], (scaled * (squares - 2 * weights)) ** 2
@@ -116,7 +119,8 @@ def _resampled(values: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, 
     offsets = logs - middle
     slope = offsets @ rates / (offsets @ offsets) if variance > 1e-12 else 0.0
     scatter = (rates - rates.mean() - slope * offsets) * math.sqrt(count / (count - 2))
-    # The kernel widens the sizes; shrinking them to their mean first keeps the variance.
+    # Without smoothing no resample has a document longer than the longest one, and the interval is too narrow if few
+    # documents hold most bytes. The kernel widens the sizes; shrinking them to their mean first keeps the variance.
     bandwidth = _SMOOTHING * count**-0.2
     shrunk = offsets / math.sqrt(1 + bandwidth**2)
     kernel = variance * bandwidth**2 / (1 + bandwidth**2)

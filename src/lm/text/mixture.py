@@ -44,7 +44,8 @@ def interleave(sources: list[MixtureSource], weights: list[float]) -> Iterator[R
     streams = [_keyed(source, weight / sum_of_weights, total) for source, weight in zip(sources, weights, strict=True)]
     waiting = [next(stream, None) for stream in streams]
     while last_keys := [documents.keys[-1] for documents in waiting if documents]:
-        # No later document can precede those up to the end of the source whose waiting documents end first.
+        # Keys rise within a source, so no later document can precede those up to the smallest last key. Yield them
+        # sorted, and read on in the sources that are empty now: a merge without a heap, in whole batches.
         ready = []
         for number, documents in enumerate(waiting):
             if documents is None:
@@ -83,7 +84,7 @@ def _keyed(source: MixtureSource, share: float, total: int) -> Iterator[KeyedDoc
         for texts, lengths in _one_pass(source):
             sizes = np.from_dlpack(pc.binary_length(texts))
             ends = position + np.cumsum(sizes, dtype=np.int64)
-            keys = (ends - sizes) / share
+            keys = (ends - sizes) / share  # bytes of the whole stream at which this source's turn has come
             documents = KeyedDocuments(texts, lengths, keys)
             count = int(np.searchsorted(keys, total))
             if count:

@@ -3,6 +3,9 @@
 A word is a run of letters, digits and underscores, in ASCII without regard to case; a character from U+3000 on begins
 a word of its own, as Chinese and Japanese have no spaces. A document with fewer words than an n-gram is compared as a
 whole, so that it only equals itself. All hashes are fixed, so the clusters are the same on every machine.
+
+rensa computes the signatures from hashes made here. Its `digests_from_token_sets` hashes strings instead, which gives
+other signatures and another default split, and its `RMinHashLSH` needs bands that divide the signature evenly.
 """
 
 import dataclasses
@@ -143,7 +146,8 @@ def _hash_blocks(content: bytes) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         starts[0] = is_word[0]
         starts[1:] |= is_word[1:] & ~is_word[:-1]
         begins = np.flatnonzero(starts)
-        # The sum of value × factor^position over a word's bytes, divided by the power of its first position.
+        # A word's hash is the sum of value × factor^(position in the word) over its bytes. reduceat adds all words of a
+        # block at C speed, but with positions in the block: so multiply by the inverse (modulo 2⁶⁴) of the first power.
         values *= _powers(_FACTOR, len(block))
         sums = np.add.reduceat(values, begins) if len(begins) else np.zeros(0, np.uint64)
         yield begin + begins, _mix(sums * _powers(_INVERSE, len(block))[begins])
@@ -206,6 +210,8 @@ def _pairs_with_first(buckets: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[
 
 def _join_band(clusters: Clusters, signatures: np.ndarray, buckets: tuple, params: NearDuplicates) -> None:
     """Join the near-duplicates of each bucket: first with its first document, then the others with each other."""
+    # Comparing all pairs of a bucket is quadratic, so compare each document with the first one, and then pair by pair
+    # only in buckets that this leaves divided.
     documents, starts = buckets
     for left, right in _pairs_with_first(buckets):
         _join_similar(clusters, signatures, left, right, params)

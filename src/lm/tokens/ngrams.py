@@ -18,6 +18,7 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     """Return a hash of the n ids from each position of ids (N,): (N - n + 1,) uint64."""
     values = mix(ids.astype(np.uint64) + _FACTOR)
     hashes = np.zeros(max(0, len(ids) - n + 1), np.uint64)
+    # n whole-array steps of Horner's rule. A rolling hash would need one step per token, but in a loop of Python.
     for i in range(n if len(hashes) else 0):
         hashes = hashes * _FACTOR + values[i : i + len(hashes)]
     return mix(hashes)
@@ -33,6 +34,8 @@ def shared_blocks(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> I
     open_grams = np.zeros(n - 1, bool)  # of the next block's first ids: in an n-gram that begins in this block
     for start in range(0, len(ids), KNOWN_NGRAMS):
         begins = _shared_begins(ids, start, min(start + KNOWN_NGRAMS, len(ids)), others, eot_id, n)
+        # A token is shared if an n-gram begins at one of the n positions up to its own; the last n - 1 positions of
+        # a block reach into the next one.
         covered = np.zeros(len(begins) + n - 1, bool)
         covered[: n - 1] = open_grams
         for i in range(n):
@@ -50,6 +53,7 @@ def _shared_begins(ids: np.ndarray, start: int, end: int, others: np.ndarray, eo
     known, is_shared, begins = known[:count], np.zeros(count, bool), np.zeros(end - start, bool)
     if not count:
         return begins
+    # Hashing twice costs less memory than keeping 8 bytes of position for each n-gram: hashes first, then positions.
     known.sort()
     num_blocks = -(-len(others) // _BLOCK_TOKENS)
     matches = _matches(known, others, n)

@@ -155,6 +155,7 @@ def model_selection_starts(num_tokens: int, num_selected: int, seq_len: int, spa
     ends = np.minimum(np.append(spans[:, 1], end), end)  # the last: of tokens after the last document
     lengths = np.diff(ends, prepend=0)
     counted = np.minimum(lengths, _longest_counted(lengths[lengths > 0], count * seq_len))
+    # Take the middles of `count` equal stretches of the counted tokens; map each back into its document.
     counted_ends = np.cumsum(counted)
     places = (2 * np.arange(count) + 1) * counted_ends[-1] // (2 * count)
     document = np.searchsorted(counted_ends, places, side="right")
@@ -168,6 +169,8 @@ def _longest_counted(lengths: np.ndarray, num_selected: int) -> int:
     It is the most that keeps a document at LARGEST_FRACTION of all counted tokens, or at 2 / D where there are few
     documents; but at least so much that `num_selected` tokens are counted.
     """
+    # In the default text one of 97 documents holds 13 % of the bytes and would choose the model for all others.
+    # Both conditions are monotonic in the limit, so a bisection finds it in 30 passes over the lengths.
     fraction = max(LARGEST_FRACTION, 2 / len(lengths))
     least, most = 1, int(lengths.max())
     while least < most:
