@@ -71,7 +71,7 @@ def select(text: Text, selection: Selection) -> Marks:
     rule = selection.near_duplicates
     if rule.threshold is not None:
         kept = kept_texts(text.read("near-duplicates"), marks)
-        marks.drop_repeats("near_duplicates", find_clusters(kept, rule.search(rule.threshold)))
+        marks.drop_repeats("near_duplicates", find_clusters(kept, rule))
     return marks
 
 

@@ -14,23 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm.core.params import FRACTION, Range, at_least, require
-from lm.text.near_duplicates import NearDuplicates, NgramWords, NumPermutations
+from lm.text.near_duplicates import NearDuplicates
 
 Limit = Annotated[int | None, at_least(1, ", or null for off")]
 Fraction = Annotated[float | None, Range(lambda value: 0 <= value <= 1, "from 0 to 1, or null for off")]
 
 
 @dataclasses.dataclass(frozen=True)
-class NearDuplicateRule:
+class NearDuplicateRule(NearDuplicates):
     """Parameters of lm.text.near_duplicates; a threshold of None switches the rule off."""
 
-    threshold: Annotated[float | None, FRACTION]
-    ngram_words: NgramWords
-    num_permutations: NumPermutations
-
-    def search(self, threshold: float) -> NearDuplicates:
-        """Return the parameters of a search from this threshold on."""
-        return NearDuplicates(threshold, self.ngram_words, self.num_permutations)
+    threshold: Annotated[float | None, FRACTION]  # pyright: ignore - None: off
 
 
 @dataclasses.dataclass(frozen=True)
