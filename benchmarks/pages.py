@@ -78,7 +78,7 @@ def experiment(name: str, with_metrics: bool = True) -> str:
     where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
     taken = f"{where} took {found['seconds'] / 60:.1f} minutes. This is what the commands print, shortened:"
     metrics = [metrics.rstrip(), ""] if with_metrics else []
-    return "\n".join([taken, "", "```text output", *metrics, heading, *noise, *said, "```"])
+    return "\n".join([taken, "```text output", *metrics, heading, *noise, *said, "```"])
 
 
 def results() -> str:
