@@ -50,7 +50,7 @@ from lm.train.config import TrainParams
 from support import ROOT
 from support.model_cases import CPU, build, write_gemma_like, write_trained
 from support.selections import dropping, make_selection
-from tools.common.hugging_face import own_record, read_pretrained, write_pretrained
+from tools.common.hugging_face import read_exported_record, read_pretrained, write_pretrained
 
 HANG_S, PER_FORK = 10, 200
 SPARE_BYTES = 64 << 20  # beyond twice the files: buffers, and modules loaded late
@@ -142,7 +142,7 @@ def write_export(folder: Path) -> None:
 
 def read_export(folder: Path) -> object:
     model = read_pretrained(folder)
-    own_record(folder / RECORD, model, "s")
+    read_exported_record(folder / RECORD, model, "s")
     return score(model)
 
 

@@ -8,9 +8,8 @@ from lm.core.errors import ParamsError
 
 def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return the parser of `python src NAME`; `description` is the tool's docstring, printed as it is."""
-    look = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(f"python src {name}", description=description, formatter_class=look,
-                                   allow_abbrev=False)  # fmt: skip
+    as_it_is = {"description": description, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    return argparse.ArgumentParser(f"python src {name}", allow_abbrev=False, **as_it_is)
 
 
 def count(text: str) -> int:

@@ -138,7 +138,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise DataError(f"{folder}: {error}") from None
 
 
-def own_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
+def read_exported_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
     """Return the exported model.json; raise IntegrityError if it describes other weights."""
     record = read_json(path, "export the model again")
     config, recorded = recorded_config(path, record, "export the model again"), record["best"]["sha256"]

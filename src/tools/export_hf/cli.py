@@ -24,7 +24,7 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, tokenizer_files, write_model
-from tools.common.hugging_face import CONFIG, GENERATION_CONFIG, own_record, read_pretrained
+from tools.common.hugging_face import CONFIG, GENERATION_CONFIG, read_exported_record, read_pretrained
 from tools.common.hugging_face import WEIGHTS as SAFETENSORS
 from tools.common.parameters import SELECTORS, flatten, recorded_params, selected_presets
 from tools.export_hf.card import model_card, read_figures
@@ -102,7 +102,7 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
         tokenizer = load_tokenizer(copied)
         sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
         if own.exists():
-            record = own_record(own, model, sha256)
+            record = read_exported_record(own, model, sha256)
             check_trained_with(tokenizer.sha256, f"{args.source}/tokenizer", args.source, record, "export it again")
         else:
             record = foreign_record(args.source, model, tokenizer, sha256)

@@ -80,27 +80,29 @@ def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
 
 def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
     """Return {subject: fault or None} of an export's files: of its weights, and of what is written from them again."""
+    # torch and transformers take seconds to import.
     from lm.model.weights import save_tensors
     from lm.tokenizer.load import load_tokenizer
     from tools.common.export import write_model
-    from tools.common.hugging_face import own_record, read_pretrained  # torch and transformers take seconds to import
+    from tools.common.hugging_face import read_exported_record, read_pretrained
 
     weights, card = f"{folder}/model.safetensors, config.json (in {MODEL.name})", folder / "README.md"
-    try:
-        model, tokenizer = read_pretrained(folder), load_tokenizer(folder / TOKENIZER.name)
-        with tempfile.TemporaryDirectory() as temporary:
-            own_record(folder / MODEL.name, model, save_tensors(Path(temporary, "w.pt"), dict(model.state_dict())))
-    except UserError as error:
-        return {weights: str(error).split(";")[0]}
-    names_weights = card.exists() and record["best"]["sha256"] in card.read_text(encoding="utf-8", errors="replace")
-    faults = {weights: None, f"{card} (from {MODEL.name})": None if names_weights else "is about another model"}
     with tempfile.TemporaryDirectory() as temporary:
-        write_model(Path(temporary), model, record, tokenizer)
-        for path in sorted(path for path in Path(temporary).iterdir() if path.is_file() and path.name != MODEL.name):
+        again = Path(temporary, "again")
+        again.mkdir()
+        try:
+            model, tokenizer = read_pretrained(folder), load_tokenizer(folder / TOKENIZER.name)
+            sha256 = save_tensors(Path(temporary, "weights.pt"), dict(model.state_dict()))
+            read_exported_record(folder / MODEL.name, model, sha256)
+        except UserError as error:
+            return {weights: str(error).split(";")[0]}
+        names_weights = card.exists() and sha256 in card.read_text(encoding="utf-8", errors="replace")
+        faults = {weights: None, f"{card} (from {MODEL.name})": None if names_weights else "is about another model"}
+        write_model(again, model, record, tokenizer)
+        for path in sorted(path for path in again.iterdir() if path.is_file() and path.name != MODEL.name):
             exported = folder / path.name
             is_same = exported.exists() and sha256_file(exported) == sha256_file(path)
-            origin = f"{exported} (from {folder / TOKENIZER.name})"
-            faults[origin] = None if is_same else "is another one"
+            faults[f"{exported} (from {folder / TOKENIZER.name})"] = None if is_same else "is another one"
     return faults
 
 
