@@ -45,8 +45,7 @@ class Run:
     def keep(self, documents: np.ndarray) -> "Run":
         """Return the run with some of its documents only, in the given order."""
         names = ("numbers", "nats", "utf8_bytes", "model_selection_nats", "model_selection_bytes", "sources")
-        columns = {name: getattr(self, name) for name in names}
-        kept = {name: column[documents] for name, column in columns.items() if column is not None}
+        kept = {name: column[documents] for name in names if (column := getattr(self, name)) is not None}
         return dataclasses.replace(self, **kept)
 
 
