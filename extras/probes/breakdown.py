@@ -3,24 +3,16 @@
 import numpy as np
 
 from lm.evaluate.documents import summarize_documents
-from lm.tokens.tokenfile import TokenFile, blocks_of
+from lm.tokens.tokenfile import blocks_of
 
 DECADES = 10 ** np.arange(16)
-
-
-def count_ids(tokens: TokenFile) -> np.ndarray:
-    """Return how often each id occurs in a token file: (V,) int64."""
-    counts = np.zeros(tokens.vocab_size, np.int64)
-    for _, block in blocks_of(tokens.ids):
-        counts += np.bincount(block, minlength=len(counts))
-    return counts
 
 
 def loss_by_frequency(losses: np.ndarray, ids: np.ndarray, train_counts: np.ndarray) -> list[dict]:
     """Return a row for each decade of the training count of a token: 0, 1-9, 10-99, …
 
-    `losses` (N,) in nats are of ids (N,), `train_counts` (V,) as `count_ids`. A row has the ids of the decade, their
-    number of tokens in N, the mean loss of these, and their fraction of the total loss.
+    `losses` (N,) in nats are of ids (N,), `train_counts` (V,) as `lm.tokens.tokenfile.count_ids`. A row has the ids of
+    the decade, their number of tokens in N, the mean loss of these, and their fraction of the total loss.
     """
     decade_of = np.searchsorted(DECADES, train_counts, side="right")  # (V,)
     decades = decade_of[ids]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from extras.probes.breakdown import count_ids, loss_by_frequency, loss_by_length
+from extras.probes.breakdown import loss_by_frequency, loss_by_length
 from extras.probes.calibration import calibrate
 from extras.probes.excerpts import largest_excess_losses, typical_documents
 from extras.probes.minimal_pairs import compare_pairs, score_pairs, summarize_pairs
@@ -29,7 +29,7 @@ from lm.model.device import pick_device
 from lm.model.score import score_tokens
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with, load_trained
 from lm.tokenizer.load import load_tokenizer
-from lm.tokens.tokenfile import check_tokenizer, open_tokens
+from lm.tokens.tokenfile import check_tokenizer, count_ids, open_tokens
 from tools.common.arguments import tool_parser
 from tools.common.paths import DOCUMENT_LOSSES, EVALUATION_DETAILS, MODELS, TOKENIZER, TRAIN, VALIDATION
 
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> None:
         "phenomena": split_by_phenomenon(losses, stories, validation.spans) if stories else {},
         "minimal_pairs": summarize_pairs(columns),
         "against": compare_pairs(pq.read_table(args.against / PAIRS), pairs) if args.against else {},
-        "by_frequency": loss_by_frequency(losses, validation.ids, count_ids(train)),
+        "by_frequency": loss_by_frequency(losses, validation.ids, count_ids(train.ids, train.vocab_size)),
         "by_length": loss_by_length(documents),
         "calibration": calibrate(model, validation, seq_len),
     }

@@ -125,13 +125,17 @@ class Block(nn.Module):
 class Gemma3Model(nn.Module):
     """The decoder; its output head is its embedding (V, C), stored once.
 
+    `entry_weights` (V,) int64 are the odds of each entry in a sampled softmax; lm.train.step.entry_weights counts them.
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
+
+    entry_weights: Tensor
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config, self.is_compiled = config, False
         self.document_start_id: int | None = None
+        self.register_buffer("entry_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
@@ -208,11 +212,12 @@ class Gemma3Model(nn.Module):
     def loss(self, ids: Tensor, targets: Tensor, jitter: Tensor | None = None, max_logits: int = MAX_LOGITS) -> Tensor:
         """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once.
 
-        With `jitter` (K,) they are estimated from about K entries of the vocabulary (lm.model.kernels.sample_entries).
+        With `jitter` (K,) they are estimated from about K entries of the vocabulary, drawn in proportion to
+        `entry_weights` (lm.model.kernels.sample_entries).
         """
         h = self.hidden(ids).flatten(0, 1).float()
         rows = max(1, max_logits // self.config.vocab_size)
-        return cross_entropy(h, self.embed_tokens.weight, targets.flatten(), rows, jitter)
+        return cross_entropy(h, self.embed_tokens.weight, targets.flatten(), rows, jitter, self.entry_weights)
 
     def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
         """Return the nats (B, S) float32 of targets (B, S), which come after the last S of ids (B, T)."""

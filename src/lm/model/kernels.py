@@ -171,47 +171,54 @@ SOFTMAX_ROWS = 32  # rows of logits at a time on a CPU: their softmax stays in t
 FIXED_ROWS = 512  # rows of logits at a time in the fixed order, as many as a product sums at once
 
 
-def cross_entropy(h: Tensor, head: Tensor, targets: Tensor, rows: int, jitter: Tensor | None = None) -> Tensor:
+def cross_entropy(
+    h: Tensor, head: Tensor, targets: Tensor, rows: int, jitter: Tensor | None = None, weights: Tensor | None = None
+) -> Tensor:
     """Return the mean nats, float32, of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
 
-    `jitter` (K,) estimates them from about K entries of the vocabulary: `sample_entries`.
+    `jitter` (K,) and `weights` (V,) estimate them from about K entries of the vocabulary: `sample_entries`.
     """
-    if jitter is None or len(jitter) >= len(head):
+    if jitter is None or weights is None or len(jitter) >= len(head):
         return CrossEntropyFunction.apply(h, head, targets, rows, None)  # pyright: ignore[reportReturnType]
-    entries, targets, drawn = sample_entries(targets, len(head), jitter)
-    return CrossEntropyFunction.apply(h, head[entries], targets, rows, drawn)  # pyright: ignore[reportReturnType]
+    entries, targets, log_factors = sample_entries(targets, weights, jitter)
+    return CrossEntropyFunction.apply(h, head[entries], targets, rows, log_factors)  # pyright: ignore[reportReturnType]
 
 
-def sample_entries(targets: Tensor, vocab_size: int, jitter: Tensor) -> tuple[Tensor, Tensor, tuple[int, float]]:
+def sample_entries(targets: Tensor, weights: Tensor, jitter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Choose entries of the vocabulary for a softmax: all that are targets, and a sample of the others.
 
-    targets: (N,) int64. jitter: (K,) float64, uniform in [0, 1), on the CPU. Return the entries (S,) int64, the targets
-    first; the places of the targets among them (N,); and the first place of a drawn entry, with the logarithm of how
-    many entries each drawn one stands for. S is K, or more if more than half of K are targets. The entries that are not
-    targets are cut into equal strata, in the order of their ids; one of each is drawn, which may be the same where two
-    meet. So the sum of exp(logit) over all entries is estimated without bias (importance sampling: Bengio and Senécal
-    2003; with the targets of a batch: Jean et al. 2015, arXiv 1412.2007).
+    targets: (N,) int64. weights: (V,) int64, positive. jitter: (K,) float64, uniform in [0, 1), on the CPU. Return the
+    entries (S,) int64, the targets first; the positions of the targets among them (N,); and for each entry after the
+    targets the logarithm of how many entries it stands for, float32. S is K, or more if more than half of K are
+    targets. The other entries are laid on a line in the order of their ids, each as long as its weight. The line is cut
+    into equal strata, and a point of each chooses the entry on which it falls. So the *sum* of exp(logit) over all
+    entries is estimated without bias (importance sampling: Bengio and Senécal 2003; with the targets of a batch: Jean
+    et al. 2015, arXiv 1412.2007). Its logarithm, the loss, is too low on average, and the gradient of entries that are
+    seldom drawn too small; weights in proportion to the frequencies make both errors small (docs/experiments.md).
     """
-    present, places = targets.unique(return_inverse=True)
-    is_absent = torch.ones(vocab_size, dtype=torch.bool, device=targets.device).index_fill_(0, present, False)
-    absent = is_absent.nonzero()[:, 0]
-    num_drawn = min(max(len(jitter) - len(present), len(jitter) // 2), len(absent))
-    stratum = len(absent) / max(1, num_drawn)
-    drawn = (torch.arange(num_drawn) + jitter[:num_drawn]) * stratum  # on the CPU: GPUs may lack float64
-    drawn = drawn.long().clamp_(max=len(absent) - 1).to(absent.device)  # a jitter next to 1 is rounded up to it
-    return torch.cat([present, absent[drawn]]), places, (len(present), math.log(max(1.0, stratum)))
+    present, positions = targets.unique(return_inverse=True)
+    absent_weights = weights.index_fill(0, present, 0)
+    ends = absent_weights.cumsum(0)  # integers: the same on every device
+    num_drawn = min(max(len(jitter) - len(present), len(jitter) // 2), len(weights) - len(present))
+    length = int(ends[-1])
+    stratum = length / max(1, num_drawn)
+    points = ((torch.arange(num_drawn) + jitter[:num_drawn]) * stratum).long()  # on the CPU: GPUs may lack float64
+    points.clamp_(max=max(0, length - 1))  # a jitter next to 1 is rounded up to it
+    drawn = torch.searchsorted(ends, points.to(ends.device), right=True)
+    log_factors = (stratum / weights[drawn].cpu().double()).log().float()
+    return torch.cat([present, drawn]), positions, log_factors.to(ends.device)
 
 
 class CrossEntropyFunction(Function):
     """Compute the mean nats of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
 
-    `drawn`, if any, is a place and a log weight, which is added to the logits of all entries from that place on.
+    `log_factors` (W,), if any, are added to the logits of the last W entries.
 
     The forward pass computes the gradients too, so that at most (rows, V) logits are in memory.
     """
 
     @staticmethod
-    def forward(ctx, h, head, targets, rows, drawn):
+    def forward(ctx, h, head, targets, rows, log_factors):
         """Return the mean nats, float32; save both gradients, not yet divided by N."""
         loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
         dtype = compute_dtype(h)
@@ -221,9 +228,9 @@ class CrossEntropyFunction(Function):
         for start in range(0, len(h), rows):
             chunk = slice(start, start + rows)
             logits = product(narrow_h[chunk], narrow_head.T)  # (rows, V)
-            if drawn is not None:
-                first, log_weight = drawn
-                logits[:, first:] += log_weight  # a tensor of float32 would widen all logits for a while
+            if log_factors is not None:
+                # In the dtype of the logits: float32 would widen all of them for a while.
+                logits[:, len(narrow_head) - len(log_factors) :] += log_factors.to(dtype)
             loss += nats_and_gradient_(logits, targets[chunk])
             grad_h[chunk] = product(logits, narrow_head)
             grad_chunk = product(logits.T, narrow_h[chunk])  # (V, C)

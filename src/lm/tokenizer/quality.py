@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from lm.tokenizer.load import Tokenizer
-from lm.tokens.tokenfile import TokenFile, blocks_of
+from lm.tokens.tokenfile import TokenFile, blocks_of, count_ids
 
 SCRIPTS = ("latin", "cyrillic", "cjk", "digits", "punctuation", "white_space", "other", "incomplete")
 NUM_LONGEST = 10
@@ -17,7 +17,7 @@ _SCRIPT_OF_NAME = {"LATIN": "latin", "CYRILLIC": "cyrillic"} | dict.fromkeys(
 
 def describe_quality(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
     """Return the card's entry on the tokenizer: results on the training text, and on the sources of validation."""
-    counts, texts = count_ids(train), tokenizer.token_texts
+    counts, texts = count_ids(train.ids, train.vocab_size), tokenizer.token_texts
     sizes = tokenizer.token_bytes
     num_tokens = int(counts[sizes > 0].sum())  # without the ends of documents
     used = np.flatnonzero(counts)
@@ -36,14 +36,6 @@ def describe_quality(train: TokenFile, validation: TokenFile, tokenizer: Tokeniz
     }
     sources = describe_sources(validation)
     return card | ({"validation_sources": sources} if sources else {})
-
-
-def count_ids(tokens: TokenFile) -> np.ndarray:
-    """Return how often each id occurs in a token file: (V,) int64."""
-    counts = np.zeros(tokens.vocab_size, np.int64)
-    for _, block in blocks_of(tokens.ids):
-        counts += np.bincount(block, minlength=len(counts))
-    return counts
 
 
 def describe_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict]:

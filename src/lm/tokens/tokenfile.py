@@ -125,6 +125,14 @@ def blocks_of(ids: np.ndarray, block_tokens: int = BLOCK_TOKENS) -> Iterator[tup
         yield start, ids[start : start + block_tokens]
 
 
+def count_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Return how often each id occurs in a stream: (V,) int64."""
+    counts = np.zeros(vocab_size, np.int64)
+    for _, block in blocks_of(ids):
+        counts += np.bincount(block, minlength=vocab_size)
+    return counts
+
+
 def entropy_per_token(tokens: TokenFile) -> float | None:
     """Return the text's entropy in nats per token, a lower bound on the loss; None if the source does not know it."""
     bits = tokens.meta.get("surprisal_bits")

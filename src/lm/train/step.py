@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
+from lm.tokens.tokenfile import count_ids
 from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
@@ -54,6 +55,14 @@ def vocabulary_jitter(step: int, params: TrainParams) -> Tensor | None:
     if params.sampled_vocab_size is None:
         return None
     return torch.from_numpy(np.random.default_rng([params.seed, step]).random(params.sampled_vocab_size))
+
+
+def entry_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
+    """Return the odds (V,) int64 with which a step draws the entries of its vocabulary: how often they occur, and 10.
+
+    The 10 let an entry that the text lacks be drawn too.
+    """
+    return torch.from_numpy(count_ids(ids, vocab_size) + 10)
 
 
 def accumulate_gradients(

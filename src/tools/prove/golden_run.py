@@ -17,7 +17,7 @@ from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, update_weights
+from lm.train.step import compute_gradients, entry_weights, update_weights
 
 SMALL = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=192, sliding_window=64, full_attention_every=2,
@@ -48,7 +48,9 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
     model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = 0
     state = TrainingState(model, build_optimizers(model, params, torch.float32))
-    windows = TokenWindows(make_ids(config.vocab_size), SEQ_LEN, params.batch_size, params.seed)
+    ids = make_ids(config.vocab_size)
+    model.entry_weights = entry_weights(ids, config.vocab_size)
+    windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
     for step in range(num_steps):
         hooks = record_forward(model, operations) if step == 0 else []
         batch = windows.buffer(step)

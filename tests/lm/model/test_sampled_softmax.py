@@ -1,6 +1,7 @@
-"""The loss from a sample of the vocabulary: which entries are chosen, and that no bias is added."""
+"""The loss from a sample of the vocabulary: which entries are chosen, and which sums have a bias."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ import torch.nn.functional as F
 
 from lm.model.gemma3 import ModelConfig, flops_per_token
 from lm.model.kernels import cross_entropy, sample_entries
+from lm.train.step import entry_weights
 from support.workspace import MICRO_MODEL
 
 V, N, C = 300, 64, 16
 TARGETS = torch.arange(N) * 7 % 40  # 40 entries of 300
+EQUAL, ZIPF = torch.ones(V, dtype=torch.int64), 10_000 // (torch.arange(V) + 1)
 
 
 def jitter(size: int, seed: int) -> torch.Tensor:
@@ -25,44 +28,81 @@ def parts(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(N, C, generator=generator), torch.randn(V, C, generator=generator) * 0.5
 
 
+@pytest.mark.parametrize("weights", [EQUAL, ZIPF])
 @pytest.mark.parametrize("size", [60, 100, 299])
-def test_every_target_and_one_entry_of_each_stratum_are_chosen(size):
-    entries, places, (first_drawn, log_weight) = sample_entries(TARGETS, V, jitter(size, 1))
-    assert torch.equal(entries[places], TARGETS)
-    assert len(entries) == max(size, 40 + size // 2)
-    assert first_drawn == 40 and torch.equal(entries[:40], TARGETS.unique())
+def test_every_target_and_one_entry_of_each_stratum_are_chosen(size, weights):
+    entries, positions, log_factors = sample_entries(TARGETS, weights, jitter(size, 1))
+    num_drawn = len(log_factors)
+    assert torch.equal(entries[positions], TARGETS) and torch.equal(entries[:40], TARGETS.unique())
+    assert len(entries) == 40 + num_drawn == max(size, 40 + size // 2)
     assert not torch.isin(entries[40:], TARGETS).any()
-    numbers = torch.arange(len(entries) - 40)  # of strata; the entries that are no targets are 40, 41, … here
-    begin = (numbers * 260 / len(numbers)).floor()
-    assert (entries[40:] - 40 >= begin).all() and (entries[40:] - 40 <= begin + 260 / len(numbers) + 1).all()
-    assert 40 + len(numbers) * math.exp(log_weight) == pytest.approx(V, rel=1e-6)
+    ends = weights[40:].cumsum(0)  # on a line of the entries that are no targets: 40, 41, … here
+    stratum = int(ends[-1]) / num_drawn
+    begins = torch.arange(num_drawn) * stratum
+    assert (ends[entries[40:] - 40] > begins.floor()).all()
+    assert ((ends - weights[40:])[entries[40:] - 40] <= begins + stratum).all()
+    assert torch.allclose(log_factors.exp(), (stratum / weights[entries[40:]]).float())
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 100])
 def test_numbers_next_to_one_stay_within_the_vocabulary(size):
     almost = torch.full((size,), math.nextafter(1.0, 0.0), dtype=torch.float64)
     for vocab_size in (40, 50, 8191, 262_144):
-        entries, _, _ = sample_entries(TARGETS, vocab_size, almost)
+        weights = torch.arange(vocab_size) + 1
+        entries, _, _ = sample_entries(TARGETS, weights, almost)
         assert int(entries.max()) < vocab_size
 
 
-def test_sums_over_the_vocabulary_are_estimated_without_bias():
+@pytest.mark.parametrize("weights", [EQUAL, ZIPF])
+def test_sums_over_the_vocabulary_are_estimated_without_bias(weights):
     values = torch.linspace(-2, 3, V).exp().double()
     estimates = []
     for seed in range(400):
-        entries, _, (first_drawn, log_weight) = sample_entries(TARGETS, V, jitter(60, seed))
+        entries, _, log_factors = sample_entries(TARGETS, weights, jitter(60, seed))
         chosen = values[entries]
-        estimates.append(float(chosen[:first_drawn].sum() + math.exp(log_weight) * chosen[first_drawn:].sum()))
+        estimates.append(float(chosen[:40].sum() + (log_factors.double().exp() * chosen[40:]).sum()))
     error = np.std(estimates) / math.sqrt(len(estimates))
-    assert 0 < error < 0.005 * float(values.sum())
     assert abs(np.mean(estimates) - float(values.sum())) < 4 * error
+    assert error < 0.03 * float(values.sum())
+
+
+def test_weights_are_counts_and_ten():
+    weights = entry_weights(np.array([0, 2, 2, 3], np.uint16), 5)
+    assert weights.dtype == torch.int64 and weights.tolist() == [11, 10, 12, 11, 10]
+
+
+def test_weights_by_frequency_halve_the_bias_of_loss_and_gradient():
+    """The logits resemble those of a trained model: rare entries are improbable."""
+    h, head = parts()
+    targets = TARGETS * 7  # rare entries and common ones
+    head *= 0.5  # the frequency decides more of a logit than the context
+    h[:, 0], head[:, 0] = 1, ZIPF.float().log()
+    absent = ~torch.isin(torch.arange(V), targets)
+
+    def biases(weights) -> SimpleNamespace:
+        losses, heads = [], []
+        for seed in [None, *range(200)]:
+            part = head.clone().requires_grad_()
+            draw = None if seed is None else jitter(60, seed)
+            loss = cross_entropy(h, part, targets, 512, draw, weights)
+            losses.append(float(loss.detach()))
+            heads.append(torch.autograd.grad(loss, part)[0])
+        true, mean = heads[0][absent], torch.stack(heads[1:]).mean(0)[absent]
+        return SimpleNamespace(
+            loss=np.mean(losses[1:]) - losses[0], absent=float((true * mean).sum() / (true**2).sum())
+        )
+
+    equal, by_frequency = biases(EQUAL), biases(ZIPF)
+    assert equal.loss < 2 * by_frequency.loss < 0  # the loss is too low
+    assert equal.absent < by_frequency.absent < 1  # and so is the gradient of entries that are no targets
 
 
 @pytest.mark.parametrize("size", [None, V, V + 1])
 def test_the_whole_vocabulary_gives_the_bits_of_the_full_loss(size):
     h, head = parts()
     found, wanted = (
-        cross_entropy(h, head, TARGETS, 512, given) for given in (None if size is None else jitter(size, 1), None)
+        cross_entropy(h, head, TARGETS, 512, given, EQUAL)
+        for given in (None if size is None else jitter(size, 1), None)
     )
     assert torch.equal(found, wanted)
     assert float(wanted) == pytest.approx(float(F.cross_entropy(h @ head.T, TARGETS)), rel=1e-5)
@@ -73,7 +113,7 @@ def test_loss_and_gradients_are_near_the_full_ones_on_average(dtype):
     def mean_of(jitters):
         h, head = (part.requires_grad_() for part in parts())
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = sum(cross_entropy(h, head, TARGETS, 512, each) for each in jitters) / len(jitters)
+            loss = sum(cross_entropy(h, head, TARGETS, 512, each, EQUAL) for each in jitters) / len(jitters)
         return float(loss.detach()), *torch.autograd.grad(loss, (h, head))
 
     loss, grad_h, grad_head = mean_of([jitter(150, seed) for seed in range(60)])

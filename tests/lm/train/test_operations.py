@@ -24,15 +24,15 @@ from tools.prove.golden_run import SMALL, make_ids, train_params
 pytestmark = pytest.mark.skipif(not products.is_available(), reason="needs an x86-64 processor with AVX2")
 PORTABLE = {
     "make, copy, view": """_to_copy _unsafe_view arange cat clone constant_pad_nd copy_ detach empty_like expand fill_
-        lift_fresh new_empty_strided new_zeros ones ones_like permute repeat roll select slice split stack transpose
+        lift_fresh new_empty_strided new_zeros ones_like permute repeat roll select slice split stack transpose
         unbind unsqueeze view zeros zeros_like _local_scalar_dense _record_function_enter_new _record_function_exit""",
-    "integers and comparisons": """_unique2 bitwise_and bitwise_not cumsum eq equal ge lt nonzero""",
+    "integers and comparisons": "_unique2 bitwise_and bitwise_not cumsum eq equal ge lt searchsorted",
     "each number by itself": """_foreach_add_ _foreach_mul_ _fused_adamw_ add add_ addcmul addcmul_ clamp clamp_ cos div
         div_ lerp lerp_ log masked_fill_ mul mul_ neg pow reciprocal rsqrt rsub sin sub tanh_""",
     "a row, or one whole tensor, by one thread": """_foreach_norm _softmax _softmax_backward_data amax
         linalg_vector_norm mean""",
     "sums over rows by column, or of at most 32 numbers": "sum",
-    "places": "embedding gather index index_fill_",
+    "places": "embedding gather index index_fill",
     "additions to places, one after the other": "embedding_dense_backward index_put scatter_add_",
     "products in the fixed order": "_linear_pointwise",
 }
