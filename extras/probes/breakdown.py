@@ -3,7 +3,6 @@
 import numpy as np
 
 from lm.evaluate.documents import summarize_documents
-from lm.tokens.tokenfile import blocks_of
 
 DECADES = 10 ** np.arange(16)
 
