@@ -66,9 +66,9 @@ def test_sums_over_the_vocabulary_are_estimated_without_bias(weights):
     assert error < 0.03 * float(values.sum())
 
 
-def test_weights_are_counts_and_ten():
-    weights = entry_weights(np.array([0, 2, 2, 3], np.uint16), 5)
-    assert weights.dtype == torch.int64 and weights.tolist() == [11, 10, 12, 11, 10]
+def test_weights_grow_with_the_count_and_none_is_zero():
+    weights = entry_weights(np.repeat(np.arange(4, dtype=np.uint16), [0, 15, 80, 255]), 5)
+    assert weights.dtype == torch.int64 and weights.tolist() == [16, 16 * 8, 16 * 27, 16 * 64, 16]
 
 
 def test_weights_by_frequency_halve_the_bias_of_loss_and_gradient():
