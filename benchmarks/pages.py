@@ -117,9 +117,9 @@ def default_evaluation() -> str:
     found, evaluation, clean = run["metrics"], run["evaluation"], run["evaluation"]["clean"]
     return (
         f"The default run, for example, has {found['bits_per_byte']:.3f} bits per byte with overlapping windows and "
-        f"{evaluation['bits_per_byte_side_by_side']:.3f} with non-overlapping windows. Its validation text has "
+        f"{evaluation['bits_per_byte_non_overlapping']:.3f} with non-overlapping windows. Its validation text has "
         f"{evaluation['documents']} documents of very unequal length, so the standard error is {found['bpb_se']:.2f}. "
-        f"{found['leaked_fraction']:.0%} of its validation tokens are part of a 13-gram that also occurs in the "
+        f"{found['contaminated_fraction']:.0%} of its validation tokens are part of a 13-gram that also occurs in the "
         f"training text. On the {clean['documents']} documents with less than a fifth of such tokens, the same model "
         f"has {clean['bits_per_byte']:.3f} bits per byte."
     )

@@ -33,10 +33,15 @@ from lm.tokens.ngrams import CLEAN_BELOW, count_shared
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 
 NGRAM_TOKENS = 13  # Brown et al. 2020, appendix C
-LEAKED_FROM = 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
+CONTAMINATED_FROM = 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
 DUPLICATES = pa.schema([("split", pa.string()), ("document", pa.int64())] + [(kind, pa.bool_()) for kind in KINDS])
 CONTAMINATION = pa.schema(
-    [("document", pa.int64()), ("tokens", pa.int64()), ("leaked_fraction", pa.float64()), ("utf8_bytes", pa.int64())]
+    [
+        ("document", pa.int64()),
+        ("tokens", pa.int64()),
+        ("contaminated_fraction", pa.float64()),
+        ("utf8_bytes", pa.int64()),
+    ]
 )
 
 
@@ -62,18 +67,18 @@ def audit_duplicates(train: Digests, validation: Digests, path: Path) -> dict:
 def audit_contamination(train: TokenFile, validation: TokenFile, utf8_bytes: list[int], path: Path) -> dict:
     """Write a row for each validation document: the fraction of its tokens in n-grams that train has too.
 
-    Returns the leaked fraction of all tokens, and the number of documents that are clean or leaked.
+    Returns the contaminated fraction of all tokens, and the number of documents that are clean or contaminated.
     """
     blocks = count_shared(validation.ids, train.ids, validation.eot_id, NGRAM_TOKENS)
-    tokens, leaked = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    fraction = leaked / np.maximum(tokens, 1)
+    tokens, contaminated = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    fraction = contaminated / np.maximum(tokens, 1)
     schema = CONTAMINATION.with_metadata({"validation_sha256": validation.meta["sha256"]})
     pq.write_table(pa.table([np.arange(len(tokens)), tokens, fraction, utf8_bytes], schema=schema), path, **PARQUET)
     return {
         "ngram_tokens": NGRAM_TOKENS,
-        "leaked_fraction": int(leaked.sum()) / max(1, int(tokens.sum())),
+        "contaminated_fraction": int(contaminated.sum()) / max(1, int(tokens.sum())),
         "clean_documents": int((fraction < CLEAN_BELOW).sum()),
-        "leaked_documents": int((fraction >= LEAKED_FROM).sum()),
+        "contaminated_documents": int((fraction >= CONTAMINATED_FROM).sum()),
     }
 
 
@@ -156,12 +161,12 @@ def main(argv: list[str]) -> None:
         write_json(folder / "details.json", card)
 
     # Write the two headline metrics, and print a summary.
-    leaked_fraction = contamination["leaked_fraction"]
-    metrics = {"bytes_per_token": card["train"]["bytes_per_token"], "leaked_fraction": leaked_fraction}
+    fraction = contamination["contaminated_fraction"]
+    metrics = {"bytes_per_token": card["train"]["bytes_per_token"], "contaminated_fraction": fraction}
     write_json(args.metrics / "data.json", metrics)
     repeated = f"{duplicates['validation']['folded_across']} of {card['validation']['documents']}"
-    leaked = f"{leaked_fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
-    print(f"{repeated} validation documents are also in train; {leaked}")
+    contaminated = f"{fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
+    print(f"{repeated} validation documents are also in train; {contaminated}")
 
 
 if __name__ == "__main__":

@@ -55,13 +55,13 @@ def read_params() -> EvalParams:
 def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return each validation document's UTF-8 bytes (D,), and columns (D,) that are known before it is scored.
 
-    `leaked_fraction` is the fraction of its tokens that is in the training text too; for `source` see
+    `contaminated_fraction` is the fraction of its tokens that is in the training text too; for `source` see
     `source_of_documents`.
     """
     table = pq.read_table(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
-    known = {"leaked_fraction": table["leaked_fraction"].to_numpy()}
+    known = {"contaminated_fraction": table["contaminated_fraction"].to_numpy()}
     return table["utf8_bytes"].to_numpy(), known | source_of_documents(validation)
 
 

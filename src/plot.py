@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by length of the context"
     plots.save_png(plots.figure_of(by_position, size=(7.5, 3.6), title=title), folder / "loss_by_position.png")
     table = pq.read_table(args.evaluation / "document_losses.parquet")
-    documents = {name: table[name].to_numpy() for name in ("leaked_fraction", "nats", "utf8_bytes")}
+    documents = {name: table[name].to_numpy() for name in ("contaminated_fraction", "nats", "utf8_bytes")}
     by_document = draw(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
     title = "Loss and contamination of each validation document (area: its bytes)"
     plots.save_png(plots.figure_of(by_document, size=(7.5, 4.2), title=title), folder / "contamination.png")

@@ -65,7 +65,7 @@ MUTANTS = [
            "lm/tokens/test_windows.py"),
     Mutant("last target", WINDOWS, "(len(self.ids) - 1 - self._offset(epoch))",
            "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "lm/tokens/test_windows.py"),
-    Mutant("leaked n-grams", "src/lm/tokens/ngrams.py", "        covered[: n - 1] = open_grams\n", "",
+    Mutant("contaminated n-grams", "src/lm/tokens/ngrams.py", "        covered[: n - 1] = open_grams\n", "",
            "lm/tokens/test_ngrams.py"),
     Mutant("wrong tokenizer", "src/audit.py", "        check_tokenizer(tokens, tokenizer.sha256)\n", "        pass\n",
            "stages/test_audit.py -k another_tokenizer"),

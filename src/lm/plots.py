@@ -31,7 +31,7 @@ SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOTE = """Why the curves differ: the validation documents are not in the training text,
 and with train.sampled_vocab_size the training loss is an estimate from a sample
 of the vocabulary. Thin: mean between two log lines. Thick: smoothed."""
-NOT_NUMBERS = ("state_digest",)
+NOT_NUMBERS = ("checkpoint_digest",)
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
@@ -180,28 +180,29 @@ def draw_loss_by_position(axes: Axes, curve: dict) -> None:
 
 
 def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: float | None = None) -> None:
-    """Draw each document's bits per byte against its leaked fraction, with its bytes as area; skip those without text.
+    """Draw each document's bits per byte against its contaminated fraction, its bytes as area, if it has text.
 
-    `documents` has the columns leaked_fraction, nats and utf8_bytes, each (D,); a line marks `clean_below`.
+    `documents` has the columns contaminated_fraction, nats and utf8_bytes, each (D,); a line marks `clean_below`.
     """
     kept = documents["utf8_bytes"] > 0
-    leaked, nats, utf8_bytes = (documents[name][kept] for name in ("leaked_fraction", "nats", "utf8_bytes"))
+    fractions, nats, utf8_bytes = (documents[name][kept] for name in ("contaminated_fraction", "nats", "utf8_bytes"))
     bits_per_byte = nats / math.log(2) / utf8_bytes
     areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
-    is_clean = np.ones(len(leaked), bool) if clean_below is None else leaked < clean_below
+    is_clean = np.ones(len(fractions), bool) if clean_below is None else fractions < clean_below
     looks = {"clean": (is_clean, BLUE, "o"), "not clean": (~is_clean, ORANGE, "s")}
     for name, (group, color, marker) in looks.items():
         if group.any():
             mean = nats[group].sum() / math.log(2) / utf8_bytes[group].sum()
             label = f"{name}: {group.sum()} documents, {mean:.3f} bits per byte"
             style = {"alpha": 0.45, "edgecolors": color, "linewidths": 0.8, "label": label}
-            axes.scatter(leaked[group], bits_per_byte[group], areas[group], color, marker, **style)
+            axes.scatter(fractions[group], bits_per_byte[group], areas[group], color, marker, **style)
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
         legend = axes.legend(loc="lower left", fontsize=9)
         for handle in legend.legend_handles:
             cast(PathCollection, handle).set_sizes([40])
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set(xlabel="leaked fraction: tokens in 13-grams that are also in the training text", ylabel="bits per byte")
-    end = max(0.05, leaked.max(), clean_below or 0)
+    contaminated = "contaminated fraction: tokens in 13-grams that are also in the training text"
+    axes.set(xlabel=contaminated, ylabel="bits per byte")
+    end = max(0.05, fractions.max(), clean_below or 0)
     axes.set(xlim=(-0.04 * end, 1.06 * end), ylim=(0, 1.12 * bits_per_byte.max()))

@@ -213,10 +213,12 @@ def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
     def run(ids) -> tuple[int, str]:
         written = write_tokens(path, [np.array(ids, np.uint16)], "uint16", lambda: meta)
         num_documents = list(ids).count(END)
-        leaked = pa.table({"leaked_fraction": np.zeros(num_documents), "utf8_bytes": np.full(num_documents, 99)})
-        leaked = leaked.replace_schema_metadata({"validation_sha256": written["sha256"]})
+        contaminated = pa.table(
+            {"contaminated_fraction": np.zeros(num_documents), "utf8_bytes": np.full(num_documents, 99)}
+        )
+        contaminated = contaminated.replace_schema_metadata({"validation_sha256": written["sha256"]})
         Path("data/audit/contamination.parquet").unlink(missing_ok=True)  # a link into DVC's cache
-        pq.write_table(leaked, "data/audit/contamination.parquet")
+        pq.write_table(contaminated, "data/audit/contamination.parquet")
         record = read_json("data/models/model.json")
         record["data_sha256"]["validation"] = written["sha256"]
         write_json("data/models/model.json", record)

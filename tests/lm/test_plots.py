@@ -23,7 +23,7 @@ TOKENS = [1000.0, 2000.0, 3000.0]
 TRAIN = {"tokens": TOKENS, "lr": [0.1, 0.2, 0.0], "train_loss": [5.0, 4.0, 3.0], "grad_norm": [2.0, 1.0, 0.5]}
 VALIDATION = {"tokens": [0.0, 3000.0], "val_loss": [9.0, 3.01]}
 DOCUMENTS = {
-    "leaked_fraction": np.array([0.0, 0.5, 1.0]),
+    "contaminated_fraction": np.array([0.0, 0.5, 1.0]),
     "nats": np.array([100.0, 50.0, 1.0]),
     "utf8_bytes": np.array([100, 80, 0]),
 }
@@ -89,7 +89,9 @@ def test_smoothing_keeps_the_beginning_and_shows_no_noise_at_the_end():
 
 
 def test_contamination_fills_the_axis():
-    draw = DRAW(draw_documents, documents=DOCUMENTS | {"leaked_fraction": np.array([0.0, 0.3, 0.1])}, clean_below=0.2)
+    draw = DRAW(
+        draw_documents, documents=DOCUMENTS | {"contaminated_fraction": np.array([0.0, 0.3, 0.1])}, clean_below=0.2
+    )
     assert figure_of(draw, size=(4, 3)).axes[0].get_xlim()[1] < 0.35
 
 
@@ -101,6 +103,6 @@ def test_the_legend_of_the_documents_has_the_loss_of_both_groups():
 
 def test_only_columns_of_numbers_are_read_and_a_csv_without_rows_has_none(tmp_path):
     (tmp_path / "empty.csv").write_text("tokens,train_loss\n")
-    (tmp_path / "full.csv").write_text("tokens,train_loss,state_digest\n1,2.5,0e9999999999\n3,4,aa\n")
+    (tmp_path / "full.csv").write_text("tokens,train_loss,checkpoint_digest\n1,2.5,0e9999999999\n3,4,aa\n")
     assert read_csv(tmp_path / "empty.csv") == {}
     assert read_csv(tmp_path / "full.csv") == {"tokens": [1.0, 3.0], "train_loss": [2.5, 4.0]}

@@ -37,11 +37,16 @@ def test_contamination_is_counted_by_document(tmp_path):
     counts = audit.audit_contamination(train, validation, [1, 2, 3, 4], tmp_path / "x.parquet")
     table = pq.read_table(tmp_path / "x.parquet")
     assert table.to_pydict() == {
-        "document": [0, 1, 2, 3], "tokens": [20, 50, 26, 0], "leaked_fraction": [1.0, 0.0, 0.5, 0.0],
+        "document": [0, 1, 2, 3], "tokens": [20, 50, 26, 0], "contaminated_fraction": [1.0, 0.0, 0.5, 0.0],
         "utf8_bytes": [1, 2, 3, 4],
     }  # fmt: skip
     assert table.schema.metadata == {b"validation_sha256": b"ab" * 32}
-    assert counts == {"ngram_tokens": 13, "leaked_fraction": 33 / 96, "clean_documents": 2, "leaked_documents": 1}
+    assert counts == {
+        "ngram_tokens": 13,
+        "contaminated_fraction": 33 / 96,
+        "clean_documents": 2,
+        "contaminated_documents": 1,
+    }
 
 
 @pytest.fixture

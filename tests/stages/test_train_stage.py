@@ -89,7 +89,7 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert record["best"]["step"] <= record["last"]["step"] == 20
     assert record["segments"][0]["from_step"] == 0
     curve = [row.split(",") for row in Path("plots/validation.csv").read_text().splitlines()]
-    assert curve[0] == ["step", "tokens", "val_loss", "state_digest"]
+    assert curve[0] == ["step", "tokens", "val_loss", "checkpoint_digest"]
     assert all(re.fullmatch("[0-9a-f]{12}", row[3]) for row in curve[1:]) and len({row[3] for row in curve}) == 4
     rows = Path("plots/training.csv").read_text().splitlines()
     assert rows[0] == "step,tokens,lr,train_loss,grad_norm" and len(rows) == 11

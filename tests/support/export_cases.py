@@ -14,7 +14,7 @@ PARAMS, PRESETS = (yaml.safe_load((ROOT / name).read_text()) for name in ("param
 SIZES = {"train": {"documents": 9, "utf8_bytes": 12345, "tokens": 5000}}
 SIZES |= {"validation": {"documents": 7, "utf8_bytes": 1234, "tokens": 500}}
 AUDIT = SIZES | {
-    "contamination": {"ngram_tokens": 13, "leaked_fraction": 0.0812},
+    "contamination": {"ngram_tokens": 13, "contaminated_fraction": 0.0812},
     "tokenizer": {"longest": [{"text": "|\n|", "count": 1}]},
     "selection": {"name": "none", "dropped": {}},
 }

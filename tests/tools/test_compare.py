@@ -159,7 +159,7 @@ def test_a_difference_is_given_for_each_source():
 
 def test_parts_are_read_where_they_are_recorded():
     columns = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4]}
-    curve = b"step,tokens,val_loss,state_digest\n0,0,6.5,0123456789ab\n"
+    curve = b"step,tokens,val_loss,checkpoint_digest\n0,0,6.5,0123456789ab\n"
     for extra in ({}, {"source": ["stories", "headers"]}):
         content = io.BytesIO()
         pq.write_table(pa.table(columns | extra), content)
@@ -171,7 +171,7 @@ def test_parts_are_read_where_they_are_recorded():
         )  # fmt: skip
         found = read_run(revision)
         assert (found.sources is None) if not extra else (found.sources.tolist() == extra["source"])
-        row = {"step": "0", "tokens": "0", "val_loss": "6.5", "state_digest": "0123456789ab"}
+        row = {"step": "0", "tokens": "0", "val_loss": "6.5", "checkpoint_digest": "0123456789ab"}
         assert found.validations == [row]
 
 
@@ -268,7 +268,8 @@ def curve(losses=LOSSES, digests=DIGESTS) -> list[dict]:
     """Validations at the steps 0, 200, 400."""
     rows = enumerate(zip(losses, digests, strict=True))
     return [
-        {"step": str(200 * i), "tokens": "0", "val_loss": loss, "state_digest": digest} for i, (loss, digest) in rows
+        {"step": str(200 * i), "tokens": "0", "val_loss": loss, "checkpoint_digest": digest}
+        for i, (loss, digest) in rows
     ]
 
 

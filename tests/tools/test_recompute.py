@@ -82,7 +82,7 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
     origin = f"the checkpoint .runs/{fingerprint}/kept-0000000{start}.json" if start else "the initial weights"
     assert first == f"recompute: steps {start} to {start + 5} of run {fingerprint}, from {origin}"
     row = read_curve(CURVE)[start + 5]
-    validation = f"digest {row['state_digest']} and validation loss {row['val_loss']}"
+    validation = f"digest {row['checkpoint_digest']} and validation loss {row['val_loss']}"
     assert second == f"same bits: step {start + 5} has {validation} as recorded"
     assert times() == before
 
@@ -112,9 +112,11 @@ def test_a_weight_changed_by_one_bit_is_found(workspace, monkeypatch):
         patch.setattr(train_stage.step, "update_weights", altered)
         train()
     found = read_curve(CURVE)
-    assert found[5] == honest[5] and found[10]["state_digest"] != honest[10]["state_digest"]
+    assert found[5] == honest[5] and found[10]["checkpoint_digest"] != honest[10]["checkpoint_digest"]
     pattern = r"plots/validation\.csv: step 10 has digest {} and .*; trained again from step 5: digest {} "
-    with pytest.raises(IntegrityError, match=pattern.format(*(each[10]["state_digest"] for each in (found, honest)))):
+    with pytest.raises(
+        IntegrityError, match=pattern.format(*(each[10]["checkpoint_digest"] for each in (found, honest)))
+    ):
         recompute(5, 1)
 
 

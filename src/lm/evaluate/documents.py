@@ -81,7 +81,7 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     """Return bits per byte of the tokens that selected the model, of all others, and of the clean documents."""
     nats, utf8_bytes = documents["nats"], documents["utf8_bytes"]
     model_selection_nats, model_selection_bytes = documents["model_selection_nats"], documents["model_selection_bytes"]
-    clean = documents["leaked_fraction"] < CLEAN_BELOW
+    clean = documents["contaminated_fraction"] < CLEAN_BELOW
     sections = {
         "model_selection": (model_selection_nats, model_selection_bytes),
         "held_out": (nats - model_selection_nats, utf8_bytes - model_selection_bytes),
@@ -105,7 +105,7 @@ def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray, 
             for name, value in (("floor", entropy_bits), ("excess", bits - entropy_bits))
         } | {"excess_fraction": bits / entropy_bits - 1}
     nats_non_overlapping = float(non_overlapping.sum(dtype="float64"))
-    details["bits_per_byte_side_by_side"] = nats_non_overlapping / math.log(2) / utf8_bytes
+    details["bits_per_byte_non_overlapping"] = nats_non_overlapping / math.log(2) / utf8_bytes
     return details | summarize_sections(documents) | summarize_sources(documents)
 
 

@@ -17,7 +17,7 @@ def write_curves(plots: Path, history: History) -> None:
     """Write the curves as CSV files, also of a run in progress."""
     validation = [[*row, digest] for row, digest in zip(history.validation, history.digests, strict=True)]
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
-    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss", "state_digest"], validation)
+    write_csv(plots / "validation.csv", ["step", "tokens", "val_loss", "checkpoint_digest"], validation)
 
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:

@@ -173,14 +173,20 @@ def same_until(a: Run, b: Run) -> str | None:
     Return None for other runs, and without recorded digests of the checkpoints.
     """
     data_a, data_b = ({p: md5 for p, md5 in run.inputs.items() if not p.startswith(CODE)} for run in (a, b))
-    recorded = a.validations and b.validations and all(r.get("state_digest") for r in a.validations + b.validations)
-    if not recorded or a.params != b.params or data_a != data_b:
+    digest, rows = "checkpoint_digest", a.validations + b.validations
+    if (
+        not a.validations
+        or not b.validations
+        or not all(row.get(digest) for row in rows)
+        or a.params != b.params
+        or data_a != data_b
+    ):
         return None
     until = "different from step 0 on"
     for x, y in zip(a.validations, b.validations, strict=False):
         if x != y:
             losses = f"validation losses {x['val_loss']} and {y['val_loss']}"
-            return f"{until}; step {x['step']} has the {losses}, digests {x['state_digest']} and {y['state_digest']}"
+            return f"{until}; step {x['step']} has the {losses}, digests {x[digest]} and {y[digest]}"
         until = f"identical until step {x['step']}"
     if len(a.validations) == len(b.validations):
         return "identical"

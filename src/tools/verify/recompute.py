@@ -45,7 +45,7 @@ def recompute(start: int | None, seed: int) -> None:
     """
     model, recorded = read_json(MODEL), read_curve(CURVE)
     fingerprint = model.get("fingerprint")
-    if not (fingerprint and recorded and all(row.get("state_digest") for row in recorded.values())):
+    if not (fingerprint and recorded and all(row.get("checkpoint_digest") for row in recorded.values())):
         raise IntegrityError(f"{CURVE}: missing, or made by an older version without digests; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
@@ -93,8 +93,8 @@ def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None
         check_sha256(interval.record.with_suffix(".pt"), read_json(interval.record).get("sha256", "missing"), remedy)
         state = checkpoints.load_checkpoint(interval.record)
         digest = digest_of(named_tensors(state))
-        if digest != recorded[interval.start]["state_digest"]:
-            problem = f"{CURVE} records {recorded[interval.start]['state_digest']} at step {interval.start}"
+        if digest != recorded[interval.start]["checkpoint_digest"]:
+            problem = f"{CURVE} records {recorded[interval.start]['checkpoint_digest']} at step {interval.start}"
             raise IntegrityError(f"{interval.record.with_suffix('.pt')}: its digest is {digest}, {problem}")
 
 
@@ -132,7 +132,7 @@ def train_again(interval: Interval, fingerprint: str, folder: Path, is_last: boo
 
 def describe(row: dict[str, str] | None) -> str:
     """Describe a validation."""
-    return f"digest {row['state_digest']} and validation loss {row['val_loss']}" if row else "no validation"
+    return f"digest {row['checkpoint_digest']} and validation loss {row['val_loss']}" if row else "no validation"
 
 
 def fault_of_model(model: dict) -> str | None:

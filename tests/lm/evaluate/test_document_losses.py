@@ -37,7 +37,7 @@ def documents_of(validation: TokenFile, selected: np.ndarray, utf8_bytes=(6, 3, 
     losses = np.arange(1, len(IDS) + 1, dtype=np.float32)
     utf8_bytes = np.array(utf8_bytes)
     documents = sum_by_document(losses, selected, TOKEN_BYTES[IDS], validation.spans, utf8_bytes)
-    return documents | {"leaked_fraction": np.array([0.0, 0.19, 0.2, 1.0])}
+    return documents | {"contaminated_fraction": np.array([0.0, 0.19, 0.2, 1.0])}
 
 
 class RecordingModel:
@@ -137,7 +137,7 @@ def test_a_known_entropy_is_compared_to_the_loss(validation):
     bits = (10 + 18 + 8 + 42) / math.log(2)
     assert details["entropy"]["excess_bits_per_byte"] == pytest.approx((bits - 50) / 18)
     assert details["entropy"]["excess_fraction"] == pytest.approx(bits / 50 - 1)
-    assert details["bits_per_byte_side_by_side"] == pytest.approx(12 / math.log(2) / 18)
+    assert details["bits_per_byte_non_overlapping"] == pytest.approx(12 / math.log(2) / 18)
     assert "entropy" not in make_details(documents, np.ones(12, np.float32), entropy_bits=None)
 
 
