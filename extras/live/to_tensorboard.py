@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     except ImportError:
         raise EnvironmentFailure("tensorboard is missing; pip install -r requirements/tensorboard.txt") from None
     with SummaryWriter(args.events) as writer:
-        written = dict.fromkeys(CURVES, 0)
+        written: dict[str, int] = dict.fromkeys(CURVES, 0)
         add_rows(writer, args.plots, written)
         while args.follow:
             time.sleep(PAUSE_S)

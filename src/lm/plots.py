@@ -194,8 +194,10 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
         if group.any():
             mean = nats[group].sum() / math.log(2) / utf8_bytes[group].sum()
             label = f"{name}: {group.sum()} documents, {mean:.3f} bits per byte"
-            style = {"alpha": 0.45, "edgecolors": color, "linewidths": 0.8, "label": label}
-            axes.scatter(fractions[group], bits_per_byte[group], areas[group], color, marker, **style)
+            x, y = fractions[group], bits_per_byte[group]
+            axes.scatter(
+                x, y, areas[group], color, marker=marker, alpha=0.45, edgecolors=color, linewidths=0.8, label=label
+            )
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
         legend = axes.legend(loc="lower left", fontsize=9)

@@ -74,8 +74,9 @@ class Outputs:
     def make_again(self, path: Path) -> str:
         """Return advice for a file that does not fit what it was made from."""
         out = self.outs.get(self.holding(path) or "")
-        is_stale = out is None or out.stage.addressing in self.stale
-        return "run `dvc repro`" if is_stale else f"run `dvc repro -fs {out.stage.addressing}`"
+        if out is None or out.stage.addressing in self.stale:
+            return "run `dvc repro`"
+        return f"run `dvc repro -fs {out.stage.addressing}`"
 
     def _check_inputs(self, stage: Stage) -> Finding:
         """Report inputs that are not the recorded outputs of other stages; note what else changed since it ran."""
