@@ -5,13 +5,12 @@
     python src convert dumps/ train.bin
 
 The stream of ids and its sidecar stay the same, so that converting back gives the same bytes and training accepts
-every X.bin that is written. If the input has no sidecar, --tokenizer is needed to create one. Padding of a last row
-or sample is recorded in the sidecar and is never part of the stream.
+every X.bin that is written. If the input has no sidecar, --tokenizer is needed to create one. End-of-text ids fill up a
+last row or sample; the sidecar records this padding, which is never part of the stream.
 """
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,29 +23,22 @@ from extras.formats.stream import Stream, bin_stream, checked, narrowed
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock, sha256_file
 from lm.tokenizer.load import Tokenizer, describe_tokenizer, load_tokenizer
-from lm.tokens.tokenfile import DTYPES, describe_tokens, write_tokens
+from lm.tokens.tokenfile import describe_tokens, write_tokens
 from tools.common.arguments import tool_parser
 
-# The options that apply to one output format only.
-ONLY_FOR = {"row_length": ".npy", "dtype": ".npy", "seq_len": "dumps", "max_dump_size": "dumps"}
-MAX_DUMP_SIZE = 10_000
+ONLY_FOR = {"row_length": ".npy", "seq_len": "dumps"}
+SAMPLES_PER_DUMP = 10_000
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; exit with status 2 if one is unknown."""
     parser = tool_parser("convert", __doc__)
     add = parser.add_argument
     add("input", type=Path, metavar="IN", help="X.bin, X.npy or a folder of dumps")
     add("output", type=Path, metavar="OUT", help="X.bin, X.npy, or any other name for a folder of dumps")
     add("--tokenizer", type=Path, help="folder of the tokenizer that made IN; needed if IN has no sidecar")
     add("--row_length", type=int, help=".npy: tokens per row of a 2-D array (default: 1-D)")
-    add("--dtype", type=np.dtype, help=".npy: type of the ids, such as int32 (default: the stream's)")
     add("--seq_len", type=int, help="dumps: tokens per sample (needed)")
-    add("--max_dump_size", type=int, help=f"dumps: samples per file (default: {MAX_DUMP_SIZE})")
-    add("--tail", choices=("pad", "refuse"), default="pad", help="what to do with a short last row or sample")
-    add("--pad_token", type=int, help="id that pads OUT (default: the end-of-text id)")
     add("--input_pad_token", type=int, help="id that pads IN's samples or rows, if IN has no record of it; -1: none")
-    add("--input_dtype", choices=tuple(DTYPES), help="of a .bin without sidecar (default: the tokenizer's)")
     return parser.parse_args(argv)
 
 
@@ -70,25 +62,22 @@ def check_arguments(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and out_format != only:
             raise ParamsError(f"--{name} is for {only} outputs, {args.output} is {out_format}; leave it out")
-        if isinstance(value, int) and value < 1:
+        if value is not None and value < 1:
             raise ParamsError(f"--{name} is {value}, needed: at least 1")
     if out_format == "dumps" and args.seq_len is None:
         raise ParamsError(f"{args.output}: a folder of dumps needs --seq_len, the tokens per sample")
-    if args.pad_token is not None and args.pad_token < 0:
-        raise ParamsError(f"--pad_token is {args.pad_token}, needed: an id, 0 or more")
 
 
-def open_input(args: argparse.Namespace, tokenizer: Tokenizer | None) -> Stream:
-    """Return IN's stream; raise ParamsError if an option repeats what IN records, or is missing."""
-    in_format = format_of(args.input)
+def open_input(args: argparse.Namespace) -> Stream:
+    """Return IN's stream; raise ParamsError if --input_pad_token repeats what IN records, or is missing."""
+    in_format, pad_token = format_of(args.input), args.input_pad_token
     if in_format == ".bin":
-        stream = bin_stream(args.input, args.input_dtype or (tokenizer.meta["dtype"] if tokenizer else "uint16"))
+        stream = bin_stream(args.input)
     else:
-        stream = (npy_stream if in_format == ".npy" else dumps_stream)(args.input, args.input_pad_token)
-    for name, applies in (("input_dtype", in_format == ".bin"), ("input_pad_token", in_format != ".bin")):
-        if getattr(args, name) is not None and not (applies and stream.meta is None):
-            raise ParamsError(f"{args.input}: --{name} is not needed, the file has a record of it; leave it out")
-    if in_format == "dumps" and stream.meta is None and args.input_pad_token is None:
+        stream = (npy_stream if in_format == ".npy" else dumps_stream)(args.input, pad_token)
+    if pad_token is not None and stream.meta is not None:
+        raise ParamsError(f"{args.input}: --input_pad_token is not needed, the file has a record of it; leave it out")
+    if in_format == "dumps" and stream.meta is None and pad_token is None:
         raise ParamsError(
             f"{args.input}: has no record of its padding; give --input_pad_token (the original script's "
             "--pad_token, 32014 by default), or -1 if nothing is padded"
@@ -121,13 +110,12 @@ def write_output(args: argparse.Namespace, stream: Stream, meta: dict) -> int:
     """Write the stream in the format that OUT's name gives; return the padding in tokens."""
     chunks, dtype, out_format = checked_with_progress(stream, meta), meta["dtype"], format_of(args.output)
     described = {key: meta[key] for key in meta if key not in ("format_version", "dtype", "tokens")}
-    pad_token = meta["tokenizer"]["eot_id"] if args.pad_token is None else args.pad_token
     if out_format == ".bin":
         write_tokens(args.output, chunks, dtype, lambda: described)
         return 0
     if out_format == ".npy":
-        return write_npy(args.output, chunks, meta, args.dtype or np.dtype(dtype), args.row_length, pad_token)
-    sizes = {"seq_len": args.seq_len, "pad_token": pad_token, "max_dump_size": args.max_dump_size or MAX_DUMP_SIZE}
+        return write_npy(args.output, chunks, meta, args.row_length)
+    sizes = {"seq_len": args.seq_len, "pad_token": meta["tokenizer"]["eot_id"], "max_dump_size": SAMPLES_PER_DUMP}
     with replace_dumps(args.output) as folder:
         return write_dumps(folder, chunks, dtype, lambda: described, **sizes)["padding_tokens"]
 
@@ -161,18 +149,8 @@ def main(argv: list[str]) -> None:
     """Convert IN to OUT, which appears complete or not at all."""
     args = parse(argv)
     check_arguments(args)
-    tokenizer = load_tokenizer(args.tokenizer) if args.tokenizer else None
-    stream = open_input(args, tokenizer)
-    meta = sidecar_of(stream, tokenizer)
-    length = args.seq_len or args.row_length
-    rows, rest = divmod(meta["tokens"], length) if length else (0, 0)
-    if args.tail == "refuse" and rest:
-        tokens = f"{meta['tokens']} tokens are {rows} times {length} and {rest} more"
-        raise DataError(f"{args.input}: {tokens}; choose another length, or --tail pad")
+    stream = open_input(args)
+    meta = sidecar_of(stream, load_tokenizer(args.tokenizer) if args.tokenizer else None)
     with output_lock(args.output):
         padding = write_output(args, stream, meta)
     print(f"{args.output}: {meta['tokens']:,} tokens" + (f" and {padding:,} of padding" if padding else ""))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,19 +3,15 @@
 Item i depends only on the arguments and on i, so that any number of workers see the same data.
 """
 
-import os
-import tempfile
-import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from extras.formats.dumps import DumpFolder, open_dumps, read_dumps
+from extras.formats.dumps import open_dumps, read_dumps
 from extras.formats.npy import count_tokens, open_npy
 from lm.core.errors import DataError, ParamsError
 from lm.tokens.windows import hash_integers, permute, shift
@@ -28,8 +24,7 @@ DEEPSEEK_PAD_TOKEN = 32014  # the default padding of the original tokenize_data.
 class NpyTokensDataset(Dataset):
     """Windows (x, y) of a memory-mapped .npy: (seq_len,) int64 each, y is x shifted by one token.
 
-    path: (N,) or (R, L) ids of any integer dtype. rows: "separate", no window crosses from one row into the
-    next; "stream", the rows are one text.
+    path: (N,) or (R, L) ids of any integer dtype; no window crosses from one row into the next.
     Item i is the window that begins `stride` (None: seq_len) tokens after item i - 1; stride 1 gives every window.
     With a `seed`, items are random: every window (stride None: stride 1) once, then every window again in
     another order. `length` is the number of items, so make it as long as the run.
@@ -39,19 +34,19 @@ class NpyTokensDataset(Dataset):
     """
 
     def __init__(
-        self, path: Path | str, seq_len: int, *, stride: int | None = None, rows: str = "separate",
-        seed: int | None = None, length: int | None = None,
+        self, path: Path | str, seq_len: int, *, stride: int | None = None, seed: int | None = None,
+        length: int | None = None,
     ):  # fmt: skip
-        self.path, self.seq_len, self.rows, self.seed, self.length = path, seq_len, rows, seed, length
+        for name, value in (("seq_len", seq_len), ("stride", stride), ("length", length)):
+            if value is not None and value < 1:
+                raise ParamsError(f"{name} is {value}, needed: at least 1")
+        if length is not None and seed is None:
+            raise ParamsError(f"length is {length} without a seed; only a random dataset has its own length")
+        self.path, self.seq_len, self.seed, self.length = path, seq_len, seed, length
         self.stride = stride if stride is not None else seq_len if seed is None else 1
-        self._check_arguments()
         ids = open_npy(Path(path))
         self.num_tokens = count_tokens(Path(path), ids)
         ids = np.atleast_2d(np.asarray(ids))
-        if rows == "stream":
-            if not ids.flags.c_contiguous:
-                raise DataError(f"{path}: is stored by columns; rows='stream' needs it stored by rows")
-            ids = ids.reshape(1, -1)[:, : self.num_tokens]
         self.row_length = ids.shape[1]
         if self.row_length <= seq_len:
             row = f"{self.row_length} tokens in a row"
@@ -64,18 +59,8 @@ class NpyTokensDataset(Dataset):
         if not self.num_windows:
             raise DataError(f"{path}: holds {self.num_tokens} token; a window needs a target too")
 
-    def _check_arguments(self) -> None:
-        """Raise ParamsError if an argument is out of range or contradicts another."""
-        for name in ("seq_len", "stride", "length"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ParamsError(f"{name} is {value}, needed: at least 1")
-        if self.rows not in ("separate", "stream"):
-            raise ParamsError(f"rows is {self.rows!r}; it must be one of separate, stream")
-        if self.length is not None and self.seed is None:
-            raise ParamsError(f"length is {self.length} without a seed; only a random dataset has its own length")
-
     def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("path", "seq_len", "stride", "rows", "seed", "length")}
+        return {name: getattr(self, name) for name in ("path", "seq_len", "stride", "seed", "length")}
 
     def __setstate__(self, arguments: dict) -> None:
         self.__init__(**arguments)
@@ -109,9 +94,9 @@ class PickledTrainerDataset(Dataset):
     """Samples of folders of dump-*.pkl for the Hugging Face Trainer, in the dumps' numeric order.
 
     ds[i]: input_ids, labels (IGNORED in the padding; the model shifts them) and attention_mask, (seq_len,)
-    int64 each. Dumps are unpickled one at a time, with every import refused, into one memory-mapped temporary file
-    of 4 bytes per token. `pad_token` is the padding of folders without provenance. Samples of a single token, which
-    have no target, are left out.
+    int64 each. Dumps are unpickled one at a time, with every import refused, into an array of 4 bytes per token.
+    `pad_token` is the padding of folders without provenance. Samples of a single token, which have no target, are left
+    out.
 
     Raises IntegrityError if dumps and meta file disagree or a dump is not a list of samples, DataError if
     the samples differ in length.
@@ -119,46 +104,25 @@ class PickledTrainerDataset(Dataset):
 
     def __init__(self, folders: Iterable[Path | str] | Path | str, pad_token: int = DEEPSEEK_PAD_TOKEN):
         folders = [folders] if isinstance(folders, str | Path) else list(folders)
-        opened = [open_dumps(Path(folder)) for folder in folders]
-        self.seq_len = self.num_samples = self.num_tokens = 0
-        descriptor, self._path = tempfile.mkstemp(prefix="samples-", suffix=".u32")
-        weakref.finalize(self, _remove, self._path, os.getpid())
-        with open(descriptor, "wb") as file:
-            for folder in opened:
-                self._append(file, folder, pad_token)
-        if not self.num_samples:
+        parts: list[np.ndarray] = []  # (n, 1 + seq_len): the number of tokens without padding, then the sample
+        for folder in (open_dumps(Path(folder)) for folder in folders):
+            dumps = read_dumps(folder, pad_token)
+            for rows, padding in tqdm(dumps, f"load {folder.path}", len(folder.dumps), unit="dump", disable=None):
+                if parts and rows.shape[1] != parts[0].shape[1] - 1:
+                    mixed = f"samples of {rows.shape[1]} tokens among samples of {parts[0].shape[1] - 1}"
+                    raise DataError(f"{folder.path}: {mixed}; tokenize with one seq_length")
+                num_real = rows.shape[1] - padding
+                parts.append(np.column_stack([num_real, rows])[num_real > 1].astype(np.uint32))
+        if not sum(map(len, parts)):
             raise DataError(f"{', '.join(map(str, folders)) or 'no folder'}: no sample of 2 tokens or more")
-        self._map()
-
-    def _append(self, file: BinaryIO, folder: DumpFolder, pad_token: int) -> None:
-        """Append the folder's samples, each after its number of tokens without padding."""
-        dumps = read_dumps(folder, pad_token)
-        for rows, padding in tqdm(dumps, f"load {folder.path}", len(folder.dumps), unit="dump", disable=None):
-            self.seq_len = self.seq_len or rows.shape[1]
-            if rows.shape[1] != self.seq_len:
-                mixed = f"samples of {rows.shape[1]} tokens among samples of {self.seq_len}"
-                raise DataError(f"{folder.path}: {mixed}; tokenize with one seq_length")
-            num_real = rows.shape[1] - padding
-            content = np.column_stack([num_real, rows])[num_real > 1]
-            file.write(content.astype(np.uint32).data)
-            self.num_samples += len(content)
-            self.num_tokens += int(content[:, 0].sum())
-
-    def _map(self) -> None:
-        self._rows = np.memmap(self._path, np.uint32, "r", shape=(self.num_samples, 1 + self.seq_len))
-
-    def __getstate__(self) -> dict:
-        return {name: value for name, value in vars(self).items() if name != "_rows"}
-
-    def __setstate__(self, state: dict) -> None:
-        vars(self).update(state)
-        self._map()
+        self._rows = np.concatenate(parts)
+        self.num_tokens, self.seq_len = int(self._rows[:, 0].sum()), self._rows.shape[1] - 1
 
     def __repr__(self) -> str:
-        return f"PickledTrainerDataset({self.num_samples:,} samples of {self.seq_len:,}, {self.num_tokens:,} tokens)"
+        return f"PickledTrainerDataset({len(self):,} samples of {self.seq_len:,}, {self.num_tokens:,} tokens)"
 
     def __len__(self) -> int:
-        return self.num_samples
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = self._rows[index]
@@ -166,9 +130,3 @@ class PickledTrainerDataset(Dataset):
         is_real = torch.arange(self.seq_len) < int(row[0])
         labels = input_ids.masked_fill(~is_real, IGNORED)
         return {"input_ids": input_ids, "labels": labels, "attention_mask": is_real.long()}
-
-
-def _remove(path: str, owner: int) -> None:
-    """Delete the temporary file, unless this process is a forked worker."""
-    if os.getpid() == owner:
-        Path(path).unlink(missing_ok=True)

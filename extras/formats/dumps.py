@@ -131,12 +131,11 @@ def replace_dumps(path: Path) -> Iterator[Path]:
         yield folder
 
 
-def cut_samples(chunks: Iterable[np.ndarray], dtype: str, seq_len: int) -> Iterator[np.ndarray]:
+def cut_samples(chunks: Iterable[np.ndarray], seq_len: int) -> Iterator[np.ndarray]:
     """Yield a stream in samples of seq_len ids; the last one may be shorter."""
-    rest = np.empty(0, DTYPES[dtype])
+    rest = np.empty(0, np.uint8)
     for chunk in chunks:
-        assert chunk.dtype == rest.dtype, f"ids are {chunk.dtype}, the stream is {dtype}"
-        rest = np.concatenate([rest, chunk])
+        rest = np.concatenate([rest, chunk]) if len(rest) else chunk
         num_whole = len(rest) // seq_len * seq_len
         yield from rest[:num_whole].reshape(-1, seq_len)
         rest = rest[num_whole:]
@@ -158,18 +157,26 @@ def write_dumps(
     def kept_samples() -> Iterator[np.ndarray]:
         """Yield the samples that are long enough, and count the tokens of the others."""
         nonlocal left_out_tokens
-        for sample in cut_samples(chunks, dtype, seq_len):
+        for sample in cut_samples(chunks, seq_len):
             if len(sample) < shortest:  # the last one
                 left_out_tokens = len(sample)
                 return
-            digest.update(np.ascontiguousarray(sample).data)
+            digest.update(np.ascontiguousarray(sample, DTYPES[dtype]).data)
             yield sample
 
     entries, samples = {}, kept_samples()
     for first in samples:
-        dump = itertools.chain([first], itertools.islice(samples, max_dump_size - 1))
-        path = folder / f"dump-{len(entries)}.pkl"
-        entries[path.name] = _write_dump(path, dump, seq_len, pad_token)
+        path, num_samples, num_tokens = folder / f"dump-{len(entries)}.pkl", 0, 0
+        # Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1 byte; without those it can be
+        # appended to a list around it. The bytes are the same in every Python version.
+        with open(path, "wb") as file:
+            file.write(pickle.PROTO + b"\x02" + pickle.EMPTY_LIST)
+            for sample in itertools.chain([first], itertools.islice(samples, max_dump_size - 1)):
+                ids = sample.tolist() + [pad_token] * (seq_len - len(sample))
+                file.write(pickle.dumps(ids, protocol=2)[2:-1] + pickle.APPEND)
+                num_samples, num_tokens = num_samples + 1, num_tokens + len(sample)
+            file.write(pickle.STOP)
+        entries[path.name] = {"num_samples": num_samples, "num_tokens": num_tokens}
     if not entries:
         raise DataError(f"{left_out_tokens} tokens, needed: a sample of at least {shortest}; take more text")
     num_samples, num_tokens = (sum(e[key] for e in entries.values()) for key in ("num_samples", "num_tokens"))
@@ -182,19 +189,3 @@ def write_dumps(
     write_json(folder / META, entries)
     write_json(folder / PROVENANCE, provenance)
     return provenance
-
-
-def _write_dump(path: Path, samples: Iterable[np.ndarray], seq_len: int, pad_token: int) -> dict:
-    """Write one dump sample by sample and return its entry of the meta file."""
-    # Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1 byte; without those it can be
-    # appended to a list around it. The bytes are the same in every Python version.
-    num_samples = num_tokens = 0
-    with open(path, "wb") as file:
-        file.write(pickle.PROTO + b"\x02" + pickle.EMPTY_LIST)
-        for sample in samples:
-            ids = sample.tolist() + [pad_token] * (seq_len - len(sample))
-            file.write(pickle.dumps(ids, protocol=2)[2:-1] + pickle.APPEND)
-            num_samples += 1
-            num_tokens += len(sample)
-        file.write(pickle.STOP)
-    return {"num_samples": num_samples, "num_tokens": num_tokens}

@@ -12,6 +12,7 @@ import numpy as np
 from extras.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
 from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
 from lm.core.files import atomic_write, read_json, refuse_special_file, write_json
+from lm.tokens.tokenfile import DTYPES
 
 
 def npy_sidecar_path(path: Path) -> Path:
@@ -61,7 +62,6 @@ def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
         raise ParamsError(f"{path}: a padding id is only for 2-D files without a sidecar; leave it out")
 
     def blocks() -> Iterator[np.ndarray]:
-        """Yield the ids in order, without padding."""
         rows_per_block = max(1, BLOCK_TOKENS // row_length)
         for start in range(0, num_rows, rows_per_block):
             # Mapped again for each block, so that memory that was read does not stay resident.
@@ -74,24 +74,19 @@ def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
     return Stream(path, blocks, read_json(npy_sidecar_path(path)) if has_sidecar else None)
 
 
-def write_npy(
-    path: Path, chunks: Iterable[np.ndarray], meta: dict, dtype: np.dtype, row_length: int | None, pad_token: int
-) -> int:
+def write_npy(path: Path, chunks: Iterable[np.ndarray], meta: dict, row_length: int | None) -> int:
     """Write a stream, with the bytes of np.save, and its sidecar `meta`; return the padding in tokens.
 
-    row_length None gives (N,), else (R, row_length) with the last row padded. ParamsError if `dtype` is too small.
+    row_length None gives (N,), else (R, row_length), and end-of-text ids fill up the last row.
     """
-    num_tokens = meta["tokens"]
+    num_tokens, dtype = meta["tokens"], DTYPES[meta["dtype"]]
     padding = -num_tokens % row_length if row_length else 0
-    largest = max(meta["tokenizer"]["vocab_size"] - 1, pad_token if padding else 0)
-    if dtype.kind not in "iu" or largest > np.iinfo(dtype).max:
-        raise ParamsError(f"dtype is {dtype}, needed: an integer type that holds {largest}")
     shape = (-(-num_tokens // row_length), row_length) if row_length else (num_tokens,)
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with atomic_write(path) as file:
         np.lib.format.write_array_header_1_0(file, header)
         for chunk in chunks:
-            file.write(chunk.astype(dtype).data)
-        file.write(np.full(padding, pad_token, dtype).data)
+            file.write(chunk.data)
+        file.write(np.full(padding, meta["tokenizer"]["eot_id"], dtype).data)
         write_json(npy_sidecar_path(path), meta)
     return padding

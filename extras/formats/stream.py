@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lm.core.errors import IntegrityError
-from lm.tokens.tokenfile import DTYPES, check_sidecar, map_ids, open_tokens, sidecar_path
+from lm.tokens.tokenfile import DTYPES, check_sidecar, map_ids, open_tokens
 
 BLOCK_TOKENS = 1 << 20
 
@@ -30,21 +30,13 @@ class Stream:
             check_sidecar(self.path, self.meta, "convert or tokenize it again")
 
 
-def bin_stream(path: Path, dtype: str) -> Stream:
-    """Return the stream of X.bin; `dtype` is the type of ids ("uint16" or "uint32") if it has no sidecar."""
-    if sidecar_path(path).exists():
-        described = meta = open_tokens(path).meta
-    else:
-        num_tokens, odd_bytes = divmod(path.stat().st_size, DTYPES[dtype].itemsize)
-        if odd_bytes:
-            raise IntegrityError(f"{path}: {path.stat().st_size} bytes, needed: a whole number of {dtype} ids")
-        described, meta = {"dtype": dtype, "tokens": num_tokens, "sha256": ""}, None
+def bin_stream(path: Path) -> Stream:
+    meta = open_tokens(path).meta
 
     def blocks() -> Iterator[np.ndarray]:
-        """Yield the ids in order."""
-        for start in range(0, described["tokens"], BLOCK_TOKENS):
+        for start in range(0, meta["tokens"], BLOCK_TOKENS):
             # Mapped again for each block, so that memory that was read does not stay resident.
-            yield map_ids(path, described)[start : start + BLOCK_TOKENS]
+            yield map_ids(path, meta)[start : start + BLOCK_TOKENS]
 
     return Stream(path, blocks, meta)
 

@@ -26,16 +26,14 @@ from lm.tokenizer.build import write_from_hub, write_huggingface, write_tiktoken
 from lm.tokenizer.encoding import encode_here, show_progress
 from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
+from tools.common.arguments import tool_parser
 
 SPLIT = "train"
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Return the arguments: those of the original script, and those that fix its defects."""
-    parser = argparse.ArgumentParser(
-        prog="python src tokenize_data", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = tool_parser("tokenize_data", __doc__)
     add = parser.add_argument
     add("--data_file", type=Path, required=True, help="parquet file")
     add("--tokenization_folder", type=Path, required=True, help="folder for the dumps; older dumps are replaced")
@@ -142,7 +140,6 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
 
 
 def report(provenance: dict, folder: Path) -> None:
-    """Print what the folder contains and what was left out."""
     stream, padding = provenance["stream"], provenance["padding_tokens"]
     print(f"{folder}: {stream['documents']:,} documents, {stream['characters']:,} characters")
     print(f"Total number of files: {len(provenance['files'])}")

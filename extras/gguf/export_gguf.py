@@ -21,7 +21,6 @@ MAGIC = b"GGUF"  # the first bytes of every such file
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; a wrong one ends the program with status 2."""
     parser = tool_parser("export_gguf", __doc__)
     parser.add_argument("file", type=Path, help="the file to write")
     for path in (paths.MODELS, paths.TOKENIZER):
@@ -45,7 +44,6 @@ def load_writer() -> ModuleType:
 
 @command
 def main(argv: list[str]) -> None:
-    """Write the best model of a run and its tokenizer."""
     args = parse(argv)
     file = args.file.resolve()
     check_replaceable(file)

@@ -32,7 +32,6 @@ PACKAGES = ("lm_eval", "torch", "transformers", "tokenizers", "datasets")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments, paths absolute; exit with status 2 if one is wrong."""
     parser = tool_parser("lm_eval", __doc__)
     add = parser.add_argument
     add("--export", type=Path, help="folder that export_hf wrote; without it, the model of --models")
@@ -62,7 +61,6 @@ def load_harness() -> ModuleType:
 
 
 def describe_model(export: Path, record: dict) -> dict:
-    """Return what identifies an exported model."""
     return {
         "weights_sha256": record["best"]["sha256"],
         f"{WEIGHTS}_sha256": sha256_file(export / WEIGHTS),
@@ -100,7 +98,6 @@ def summarize(results: dict) -> dict[str, dict]:
 
 
 def rows_of(tasks: dict[str, dict]) -> list[list[str]]:
-    """Return the rows of the printed table."""
     return [
         [name, metric, f"{found['value']:.4f}", "" if found["stderr"] is None else f"{found['stderr']:.4f}"]
         for name, task in tasks.items() for metric, found in task["metrics"].items()

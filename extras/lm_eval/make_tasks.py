@@ -45,7 +45,6 @@ class Item(NamedTuple):
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; exit with status 2 if one is wrong."""
     parser = tool_parser("make_tasks", __doc__)
     add = parser.add_argument
     add("folder", type=Path, help="the folder to write; its name begins the names of the tasks")
@@ -118,13 +117,11 @@ def describe_task(name: str, data: str, fields: dict[str, str], metrics: dict[st
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
-    """Write JSON lines."""
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Draw the documents and write the data and the description of both tasks."""
     args = parse(argv)
     folder, rng = args.folder.resolve(), np.random.default_rng(args.seed)
 

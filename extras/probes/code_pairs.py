@@ -39,7 +39,6 @@ KEYWORDS = TYPES.union(re.findall(r"\w+", OTHER_KEYWORDS))
 
 
 def code_places(document: int, text: str) -> list[Place]:
-    """Return the places of a document."""
     code = SKIPPED.sub(lambda skipped: " " * len(skipped[0]), text)
     return [*_brackets(document, text, code), *_guards(document, text), *_identifiers(document, text, code)]
 

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 
 from extras.probes import code_pairs, story_pairs
 from extras.probes.pair_choice import Pair, Place, choose_pairs
-from lm.core.errors import DataError
 from lm.evaluate.intervals import proportion_interval
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
@@ -45,14 +44,15 @@ class EncodedPair(NamedTuple):
 
 
 def score_pairs(
-    model: Gemma3Model, validation: TokenFile, tokenizer: Tokenizer, seq_len: int, num_pairs: int, seed: int,
+    model: Gemma3Model, validation: TokenFile, are_stories: bool, tokenizer: Tokenizer, seq_len: int, num_pairs: int,
+    seed: int,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Return a table of columns (P,), sorted: each pair's kind, document, character, words, and the nats of both words.
 
     There are up to `num_pairs` pairs of a kind.
     """
     texts = read_documents(validation, tokenizer, seed)
-    pairs = find_pairs(texts, validation.meta["surprisal_bits"] is not None, num_pairs, seed)
+    pairs = find_pairs(texts, are_stories, num_pairs, seed)
     encoded = [encode_pair(pair, texts[pair.document], tokenizer, seq_len) for pair in pairs]
     nats = score_encoded(model, encoded)
     columns = {name: np.array([pair[i] for pair in pairs]) for i, name in enumerate(Pair._fields)}
@@ -110,7 +110,6 @@ def credit_of(right_nats: np.ndarray, wrong_nats: np.ndarray) -> np.ndarray:
 
 
 def _credits(table: pa.Table) -> dict[Pair, float]:
-    """Return pair → credit."""
     pairs = map(Pair, *(table[name].to_pylist() for name in Pair._fields))
     return dict(zip(pairs, credit_of(*(table[f"{word}_nats"].to_numpy() for word in ("right", "wrong"))), strict=True))
 
@@ -129,24 +128,15 @@ def read_documents(validation: TokenFile, tokenizer: Tokenizer, seed: int) -> di
 
 def find_pairs(texts: dict[int, str], are_stories: bool, num_pairs: int, seed: int) -> list[Pair]:
     """Return up to `num_pairs` pairs of each kind in the texts of documents, sorted."""
-    places = [place for document, text in texts.items() for place in code_pairs.code_places(document, text)]
     by_kind: dict[str, list[Place]] = defaultdict(list)
-    for place in places + (_story_places(texts) if are_stories else []):
-        by_kind[place.kind].append(place)
+    for number, (document, text) in enumerate(texts.items()):
+        places = code_pairs.code_places(document, text)
+        if are_stories and number < MAX_STORIES:
+            places += story_pairs.story_places(document, text)
+        for place in places:
+            by_kind[place.kind].append(place)
     chosen = [choose_pairs(by_kind[kind], num_pairs, np.random.default_rng([seed, i])) for i, kind in enumerate(KINDS)]
     return sorted(itertools.chain.from_iterable(chosen))
-
-
-def _story_places(texts: dict[int, str]) -> list[Place]:
-    """Return the places of the first MAX_STORIES stories; none if the tokenizer has changed a story."""
-    places = []
-    try:
-        for document, text in itertools.islice(texts.items(), MAX_STORIES):
-            places += story_pairs.story_places(document, text)
-    except DataError as error:
-        print(f"no minimal pairs of the stories' grammar: {error}", flush=True)
-        return []
-    return places
 
 
 def encode_pair(pair: Pair, text: str, tokenizer: Tokenizer, seq_len: int) -> EncodedPair:

@@ -104,7 +104,6 @@ def _kinds(text: str, derivation: Derivation) -> np.ndarray:
 
 
 def _kind_of_field(field: Field) -> str:
-    """Return the phenomenon of a field's characters."""
     if field.slot_name == "closing":
         return "ending"
     if field.form in FORMS:

@@ -38,7 +38,6 @@ BATCH_TOKENS = 8192
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; ParamsError if one is out of range or the folder of --against has no pairs."""
     parser = tool_parser("probes", __doc__)
     parser.add_argument("--out", type=Path, default=Path("data/probes"), help="the folder to write (data/probes)")
     parser.add_argument("--pairs", type=int, default=500, help="minimal pairs of each kind, at most (500)")
@@ -55,7 +54,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 @command
 def main(argv: list[str]) -> None:
-    """Write the figures and the page."""
     args = parse(argv)
 
     # Open the model, its text and its evaluation, and check that they belong together.
@@ -77,11 +75,11 @@ def main(argv: list[str]) -> None:
     print(f"scoring {len(validation.ids):,} tokens, then minimal pairs", flush=True)
     batch_size = max(1, BATCH_TOKENS // seq_len)
     losses, _ = score_tokens(model, validation, seq_len, stride, batch_size, torch.float32)
-    columns = score_pairs(model, validation, tokenizer, seq_len, args.pairs, args.seed)
+    stories = derive_stories(validation, tokenizer)
+    columns = score_pairs(model, validation, stories is not None, tokenizer, seq_len, args.pairs, args.seed)
     pairs = pa.table(columns)
 
     # Break the loss down, on generated stories also by what their grammar knows; measure calibration.
-    stories = derive_stories(validation, tokenizer)
     excess_losses = losses - stories.surprisal_nats if stories else losses
     details = {
         "weights_sha256": record["best"]["sha256"][:WEIGHTS_DIGITS],

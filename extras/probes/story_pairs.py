@@ -20,8 +20,6 @@ REACH_CHARS = 400  # largest distance from a word back to the mention that deter
 
 
 class _Mention(NamedTuple):
-    """A word that a field has written."""
-
     start: int
     word: str
     field: Field
@@ -52,7 +50,6 @@ def story_places(document: int, text: str) -> list[Place]:
 
 
 def _is_name(field: Field) -> bool:
-    """Return True if the field writes the name of a person."""
     return field.slot_name in PERSONS and not field.form
 
 

@@ -59,9 +59,6 @@ class Interval(NamedTuple):
     high: float
 
 
-# The law.
-
-
 def _log_loss(laws: np.ndarray, log_n: np.ndarray, log_d: np.ndarray) -> np.ndarray:
     """Return log L of laws (…, 5): (…, n)."""
     return np.logaddexp.reduce(_terms(laws, log_n, log_d), axis=-1)
@@ -82,9 +79,6 @@ def named(laws: np.ndarray) -> dict[str, np.ndarray]:
     """Return E, A, alpha, B, beta of laws (…, 5) by name."""
     a, alpha, b, beta, e = np.moveaxis(laws, -1, 0)
     return {"E": np.exp(e), "A": np.exp(a), "alpha": alpha, "B": np.exp(b), "beta": beta}
-
-
-# The fit.
 
 
 def _starts(losses: np.ndarray) -> np.ndarray:
@@ -172,9 +166,6 @@ def too_few(runs: Runs) -> str | None:
         needs.append((what, len(np.unique(values)), LEAST_LEVELS))
     lacking = [f"{count} {what}, needed: at least {least}" for what, count, least in needs if count < least]
     return "; ".join(lacking) or None
-
-
-# Predictions.
 
 
 def interval(value: float, drawn: np.ndarray, confidence: float, num_runs: int) -> Interval:

@@ -36,7 +36,6 @@ class Scaling(NamedTuple):
 
     @property
     def fitted(self) -> np.ndarray:
-        """Return the law's loss of each run (n,)."""
         return loss(self.fit.law, self.runs.parameters, self.runs.tokens)
 
     def parameter_intervals(self) -> dict[str, Interval]:
@@ -47,7 +46,6 @@ class Scaling(NamedTuple):
 
 
 def report(scaling: Scaling) -> list[str]:
-    """Return the lines of the report."""
     runs, losses, fitted, best = scaling.runs, scaling.runs.bits_per_byte, scaling.fitted, on_frontier(scaling.runs)
     percent, frontier = f"{100 * scaling.confidence:g} % interval", scaling.frontier
     run_rows = [
@@ -138,12 +136,10 @@ def error(predicted: float, measured: float) -> str:
 
 
 def between(interval: Interval, digits: str = ".4f") -> str:
-    """Return the ends of an interval as text."""
     return f"{interval.low:{digits}} to {interval.high:{digits}}"
 
 
 def as_json(scaling: Scaling) -> dict:
-    """Return the numbers of the report for programs."""
     runs, fitted, best, frontier = scaling.runs, scaling.fitted, on_frontier(scaling.runs), scaling.frontier
     held = {i: predicted._asdict() for i, predicted in scaling.held_back.items()}
     predicted = [one._asdict() | {"law": one.law._asdict(), "frontier": one.frontier and one.frontier._asdict()}

@@ -28,7 +28,6 @@ from tools.common.revisions import Revision, matching, refuse_other_text
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; ParamsError if one is out of range."""
     parser = tool_parser("scaling", __doc__)
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help="experiments or 'pattern-*' (all experiments)")
@@ -87,7 +86,6 @@ def analyse(revisions: list[Revision], args: argparse.Namespace) -> Scaling:
 
 @command
 def main(argv: list[str]) -> None:
-    """Fit the law to the named runs; write and print the report."""
     args = parse(argv)
     revisions = [Revision(name) for name in matching(args.names or ["*"])]
     for other in revisions[1:]:

@@ -1,7 +1,5 @@
 """Conversions are lossless, refuse what does not fit, and leave no unfinished file."""
 
-import json
-import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -11,13 +9,14 @@ import pytest
 
 from extras.formats import stream as formats_stream
 from extras.formats.convert import main as convert
-from extras.formats.dumps import META, PROVENANCE
+from extras.formats.dumps import PROVENANCE
 from lm.core.files import write_json
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
 from support import ROOT
+from support.dump_cases import write_foreign
 
 TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", "x", "while (true) { the(); }\n" * 9]
 
@@ -68,9 +67,6 @@ def visible(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
-# ---------------------------------------------------------------- round trips
-
-
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
 @pytest.mark.parametrize("num_tokens", [1, 64, 65])
 @pytest.mark.parametrize(
@@ -78,15 +74,16 @@ def visible(folder):
     [
         ("b.npy", []),
         ("b.npy", ["--row_length", 8]),
-        ("b.npy", ["--row_length", 7, "--dtype", ">i8", "--pad_token", 12345]),
-        ("b", ["--seq_len", 8, "--max_dump_size", 2]),
-        ("b", ["--seq_len", 7, "--pad_token", 4]),
+        ("b.npy", ["--row_length", 7]),
+        ("b", ["--seq_len", 8]),
+        ("b", ["--seq_len", 7]),
     ],
 )
 def test_a_round_trip_gives_the_same_bytes_and_sidecar(
     tmp_path, run, tokenizer, monkeypatch, dtype, num_tokens, name, options
 ):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
+    monkeypatch.setattr("extras.formats.convert.SAMPLES_PER_DUMP", 2)
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(num_tokens), dtype)
     run("a.bin", name, *options)
     run(name, "c.bin")
@@ -100,19 +97,12 @@ def test_a_round_trip_gives_the_same_bytes_and_sidecar(
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["int32", ">i8"])
 @pytest.mark.parametrize("shape", [(60,), (6, 10), (60, 1), (1, 60)])
-def test_a_foreign_npy_survives_a_round_trip(tmp_path, run, tokenizer, monkeypatch, shape, dtype, order):
+def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, monkeypatch, shape, dtype, order):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
     ids = stream_ids(60).astype(dtype).reshape(shape)
     np.save(tmp_path / "a.npy", np.asarray(ids, order=order))
     run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
     assert open_tokens(tmp_path / "b.bin").ids.tolist() == ids.ravel().tolist()
-    row_length = ["--row_length", shape[1]] if len(shape) == 2 else []
-    run("b.bin", "c.npy", "--dtype", dtype, *row_length)
-    np.save(tmp_path / "wanted.npy", ids)
-    assert contents(tmp_path / "c.npy") == contents(tmp_path / "wanted.npy")
-
-
-# ---------------------------------------------------------------- sidecars
 
 
 def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
@@ -133,31 +123,9 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     assert x.shape == (2, 16) and (x[:, 1:] == y[:, :-1]).all()
 
 
-def test_a_bin_without_sidecar_is_read_with_the_given_type(tmp_path, run, tokenizer):
-    ids = stream_ids(31)
-    for name, dtype, options in (("a", "<u2", []), ("b", "<u4", ["--input_dtype", "uint32"])):
-        (tmp_path / f"{name}.bin").write_bytes(ids.astype(dtype).tobytes())
-        run(f"{name}.bin", f"{name}.npy", "--tokenizer", tokenizer.folder, *options)
-        assert np.load(tmp_path / f"{name}.npy").tolist() == ids.tolist()
-    (tmp_path / "c.bin").write_bytes(b"odd")
-    assert "3 bytes, needed: a whole number of uint16 ids" in run(
-        "c.bin", "c.npy", "--tokenizer", tokenizer.folder, expect=4
-    )
-
-
-# ---------------------------------------------------------------- padding
-
-
-def write_foreign_dumps(folder, samples):
-    folder.mkdir()
-    (folder / "dump-0.pkl").write_bytes(pickle.dumps(samples))
-    entry = {"num_samples": len(samples), "num_tokens": sum(map(len, samples))}
-    (folder / META).write_text(json.dumps({"dump-0.pkl": entry}))
-
-
 def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, tokenizer):
     rows = [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]]
-    write_foreign_dumps(tmp_path / "a", rows)
+    write_foreign(tmp_path / "a", rows)
     np.save(tmp_path / "a.npy", np.array(rows))
     options = ["--tokenizer", tokenizer.folder]
     assert "a: has no record of its padding; give --input_pad_token" in run("a", "b.bin", *options, expect=2)
@@ -173,19 +141,6 @@ def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, 
     assert "has a record of it" in run("own", "d.bin", "--input_pad_token", 9, expect=2)
 
 
-@pytest.mark.parametrize(("name", "option"), [("b.npy", "--row_length"), ("b", "--seq_len")])
-def test_a_short_tail_is_refused_on_request(tmp_path, run, tokenizer, name, option):
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
-    sentence = run("a.bin", name, option, 8, "--tail", "refuse", expect=3)
-    assert "21 tokens are 2 times 8 and 5 more" in sentence
-    assert visible(tmp_path) == ["a.bin", "a.json"]
-    run("a.bin", name, option, 7, "--tail", "refuse")
-    assert run("a.bin", name, option, 8) == f"{name}: 21 tokens and 3 of padding"
-
-
-# ---------------------------------------------------------------- refusals
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
@@ -195,9 +150,6 @@ def test_a_short_tail_is_refused_on_request(tmp_path, run, tokenizer, name, opti
         (["a.bin", "b"], 2, "needs --seq_len"),
         (["a.bin", "b", "--seq_len", "0"], 2, "--seq_len is 0"),
         (["a.bin", "b.npy", "--seq_len", "4"], 2, "--seq_len is for dumps outputs"),
-        (["a.bin", "b.npy", "--pad_token", "-2"], 2, "--pad_token is -2"),
-        (["a.bin", "b.npy", "--dtype", "uint8"], 2, "dtype is uint8, needed: an integer type that holds 299"),
-        (["a.bin", "b.npy", "--input_dtype", "uint16"], 2, "--input_dtype is not needed, the file has a record of it"),
         (["a.bin", "full", "--seq_len", "4"], 2, "full: holds thesis.txt"),
         (["full", "b.bin"], 4, "full: has no dump-meta_data.json"),
         (["bare.npy", "b.bin"], 2, "bare.npy: has no sidecar; give --tokenizer"),
@@ -215,20 +167,20 @@ def test_mistakes_give_one_line_and_leave_no_file(tmp_path, run, tokenizer, argu
     assert visible(tmp_path) == before and visible(tmp_path / "full") == ["thesis.txt"]
 
 
-def test_another_tokenizer_is_refused(tmp_path, run, tokenizer, monkeypatch):
+def test_ids_outside_the_vocabulary_and_another_tokenizer_are_refused(tmp_path, run, tokenizer, monkeypatch):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 2)
-    other = tmp_path / "other"
-    other.mkdir()
-    write_byte_level(other, train_ranks([["only this"]], 280), "bpe")
+    for ids, found in (
+        ([1, 2, 3, 300], "token 300 at position 3"),
+        ([1, -1], "token -1"),
+        ([2**16 + 1], "token 65537"),
+    ):
+        np.save(tmp_path / "c.npy", ids)  # the last one would wrap to 1
+        line = run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
+        assert found in line and "is outside the vocabulary of 300" in line
+    (tmp_path / "other").mkdir()
+    write_byte_level(tmp_path / "other", train_ranks([["only this"]], 280), "bpe")
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
-    assert "made with tokenizer" in run("a.bin", "b.npy", "--tokenizer", other, expect=4)
-    run("a.bin", "b.npy", "--tokenizer", tokenizer.folder)
-    np.save(tmp_path / "c.npy", [1, 2, 3, 298, 3])
-    assert "token 298 at position 3 is outside the vocabulary" in run("c.npy", "c.bin", "--tokenizer", other, expect=4)
-    np.save(tmp_path / "c.npy", [1, -1])
-    assert "token -1 at position 1" in run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
-    np.save(tmp_path / "c.npy", [1, 2**16 + 1])  # would wrap to 1
-    assert "token 65537 at position 1" in run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
+    assert "made with tokenizer" in run("a.bin", "b.npy", "--tokenizer", "other", expect=4)
 
 
 def flip(path, place=-1):
@@ -261,21 +213,15 @@ def test_an_altered_input_is_refused_and_the_old_output_is_kept(tmp_path, run, t
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
-# ---------------------------------------------------------------- size and command line
-
-
 @pytest.mark.parametrize(
     ("source", "target"),
-    [("wide.npy", ["b.bin"]), ("bare.bin", ["b.npy", "--row_length", 1000]), ("a.npy", ["b", "--seq_len", 1000])],
+    [("wide.npy", ["b.bin"]), ("a.npy", ["b", "--seq_len", 1000])],
 )
 def test_memory_does_not_grow_with_the_file(tmp_path, run, tokenizer, monkeypatch, source, target):
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 1 << 14)
     monkeypatch.setattr("extras.formats.npy.BLOCK_TOKENS", 1 << 14)
     ids = np.resize(stream_ids(1000), 2_000_000).astype(np.int32)
-    if source == "bare.bin":
-        (tmp_path / source).write_bytes(ids.astype("<u2").tobytes())
-    else:
-        np.save(tmp_path / source, ids if source == "a.npy" else ids.reshape(2, -1))
+    np.save(tmp_path / source, ids if source == "a.npy" else ids.reshape(2, -1))
     peaks_bytes = []
     for _ in range(2):  # a thread that another test has left may allocate beside one of them
         tracemalloc.start()
@@ -291,17 +237,8 @@ def test_every_tool_of_the_folder_can_be_called_from_anywhere(tmp_path, tokenize
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
     tools = ROOT / "src" / "tools"
-    extras = [
-        "convert",
-        "export_gguf",
-        "lm_eval",
-        "make_tasks",
-        "probes",
-        "scaling",
-        "submit",
-        "tokenize_cluster",
-        "tokenize_data",
-    ]
+    extras = {path.stem for path in (ROOT / "extras").glob("*/*.py") if "\ndef main(" in path.read_text()}
+    assert {"convert", "export_gguf", "lm_eval", "probes", "scaling", "submit", "tokenize_data"} < extras
     folders = [path.parent.name for path in tools.glob("*/cli.py")]
     names = sorted([*extras, *folders, *(path.stem for path in tools.glob("[!_]*.py"))])
     for arguments in ([], ["unknown"], ["__init__"]):

@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from extras.formats.convert import main as convert
-from extras.formats.datasets import IGNORED, PickledTrainerDataset
+from extras.formats.datasets import PickledTrainerDataset
 from extras.formats.dumps import META, PROVENANCE, dumps_stream, open_dumps
 from extras.formats.tokenize_data import main as tokenize
 from lm.core.files import read_json
@@ -84,11 +83,7 @@ def digests(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-# ---------------------------------------------------------------- nothing lost
-
-
-@pytest.mark.parametrize("seq_length", [2, 100, 10_000])
-@pytest.mark.parametrize("chunk_size", [1, 10_000_000])
+@pytest.mark.parametrize(("seq_length", "chunk_size"), [(2, 10_000_000), (100, 1), (10_000, 10_000_000)])
 def test_every_document_is_decoded_whole_and_separately(run, tokenizer, seq_length, chunk_size):
     folder = run("--seq_length", seq_length, "--chunk_size", chunk_size, "--max_dump_size", 7)
     wanted = tokenizer.encode_documents(DOCUMENTS)[0].tolist()
@@ -98,42 +93,6 @@ def test_every_document_is_decoded_whole_and_separately(run, tokenizer, seq_leng
     entries = read_json(folder / META)
     assert [entries[f"dump-{i}.pkl"]["num_samples"] for i in range(len(entries) - 1)] == [7] * (len(entries) - 1)
     assert sum(entry["num_tokens"] for entry in entries.values()) == len(wanted)
-
-
-def test_chunk_size_and_a_second_run_change_no_byte(run):
-    first = digests(run("--seq_length", 16, "--chunk_size", 50))
-    assert digests(run("--seq_length", 16, "--max_dump_size", 3)) != first
-    assert digests(run("--seq_length", 16)) == first  # the smaller dumps are gone
-
-
-def test_only_the_last_sample_is_padded_and_the_padding_is_no_target(run, tokenizer):
-    for options, pad_token in (([], tokenizer.eot_id), (["--pad_token", 7], 7)):
-        folder = run("--seq_length", 1000, *options)
-        *_, last = PickledTrainerDataset(folder)
-        num_tokens = open_dumps(folder).provenance["stream"]["tokens"] % 1000
-        assert last["input_ids"][num_tokens:].unique().tolist() == [pad_token]
-        assert last["labels"][num_tokens:].unique().tolist() == [IGNORED]
-        assert (last["labels"][:num_tokens] == last["input_ids"][:num_tokens]).all()
-        assert last["labels"][num_tokens - 1] == tokenizer.eot_id
-        assert last["attention_mask"].tolist() == [1] * num_tokens + [0] * (1000 - num_tokens)
-
-
-def test_a_short_last_sample_is_left_out_only_on_request(run, tokenizer, capsys, tmp_path):
-    num_tokens = len(tokenizer.encode_documents(DOCUMENTS)[0])
-    rest = num_tokens % 1000
-    arguments = ["--seq_length", 1000, "--min_sample_length"]
-    assert len(samples_of(run(*arguments, rest))) == num_tokens // 1000 + 1
-    folder = run(*arguments, rest + 1)
-    assert len(samples_of(folder)) == num_tokens // 1000
-    assert open_dumps(folder).provenance["left_out_tokens"] == rest
-    assert open_dumps(folder).provenance["stream"]["tokens"] == num_tokens - rest
-    assert "needed: a sample of at least 10000" in run(
-        "--seq_length", 10_000, "--min_sample_length", 50_000, expect=3, folder="b"
-    )
-    assert not (tmp_path / "b").exists()
-
-
-# ---------------------------------------------------------------- ranges
 
 
 def test_adjacent_ranges_hold_every_document_once(run, tokenizer):
@@ -161,9 +120,6 @@ def test_an_overlapping_range_is_refused_on_request(run, tmp_path, data_file):
     assert "names no range" in run(*begin, *disjoint, folder="b", expect=4)
 
 
-# ---------------------------------------------------------------- with the rest of the project
-
-
 def test_the_folder_becomes_a_token_file_of_the_same_stream(run, tmp_path, tokenizer):
     folder = run("--seq_length", 50)
     assert convert([str(folder), str(tmp_path / "a.bin")]) == 0
@@ -172,16 +128,6 @@ def test_the_folder_becomes_a_token_file_of_the_same_stream(run, tmp_path, token
     assert tokens.meta["utf8_bytes"] == sum(len(text.encode()) for text in DOCUMENTS)
     assert tokens.meta["tokenizer"]["sha256"] == tokenizer.sha256 == load_tokenizer(folder / "tokenizer").sha256
     assert tokens.meta["slice"] == {"split": "train", "start_char": 0, "num_chars": None}
-
-
-def test_a_hugging_face_tokenizer_folder_is_accepted(run, tmp_path, tokenizer):
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tokenizer.folder / name, plain / name)
-    folder = run("--seq_length", 64, base=plain)
-    assert samples_of(folder) == samples_of(run("--seq_length", 64, folder="b"))
-    assert load_tokenizer(folder / "tokenizer").meta["kind"] == "huggingface"
 
 
 def test_the_documents_own_commands_run_against_a_hub(tmp_path, data_file, tokenizer):
@@ -201,20 +147,14 @@ def test_the_documents_own_commands_run_against_a_hub(tmp_path, data_file, token
     assert load_tokenizer(tmp_path / "testme" / "tokenizer").meta["commit"] == commit
 
 
-# ---------------------------------------------------------------- refusals
-
-
 @pytest.mark.parametrize(
     ("options", "status", "sentence"),
     [
         (["--seq_length", 0], 2, "--seq_length is 0"),
-        (["--starting_character", -1], 2, "--starting_character is -1"),
         (["--pad_token", 400], 2, "--pad_token is 400"),
         (["--starting_character", 10**8], 3, f"--starting_character is {10**8}, needed: below the "),
         (["--column", "text"], 3, "has no column 'text'; its columns are content, size"),
-        (["--column", "size"], 3, "holds int64, not strings"),
         (["--data_file", "none.parquet"], 2, "--data_file none.parquet: there is no such file"),
-        (["--data_file", __file__], 3, "not a whole parquet file"),
         (["--tokenizer_base", "/"], 2, "--tokenizer_base /: a folder without"),
         (["--tokenizer_base", "gpt3"], 2, "--tokenizer_base is 'gpt3'"),
     ],
@@ -226,14 +166,6 @@ def test_mistakes_give_one_line_and_keep_the_old_folder(run, options, status, se
     folder = run("--seq_length", 64, folder="other").with_name("out")
     assert digests(folder) == before
     assert not [path for path in folder.parent.iterdir() if path.suffix == ".tmp"]
-
-
-def test_a_misleading_option_of_the_original_is_unknown(run):
-    with pytest.raises(SystemExit, match="2"):
-        run("--force_padding", "False")
-
-
-# ---------------------------------------------------------------- real text
 
 
 @pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")

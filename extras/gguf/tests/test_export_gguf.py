@@ -91,9 +91,6 @@ def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     return entries, {tensor.name: tensor.data for tensor in reader.tensors}
 
 
-# ---------------------------------------------------------------- what the file holds
-
-
 @needs_gguf
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_the_shape_is_under_the_names_of_llama_cpp(run):
@@ -179,9 +176,6 @@ def test_only_a_gguf_file_is_replaced(tmp_path, capfd):
     assert other.read_text() == "mine"
 
 
-# ---------------------------------------------------------------- tokenizers that are refused
-
-
 def change_rules(folder: Path, change) -> None:
     """Apply `change` to the content of a folder's tokenizer.json, as if it had been made so."""
     path = folder / "tokenizer.json"
@@ -247,9 +241,6 @@ def test_other_rules_are_refused_in_one_sentence(gemma_like, change, sentence):
     change_rules(gemma_like.folder, change)
     with pytest.raises(DataError, match=sentence):
         describe_vocabulary(gemma_like, gemma_like.vocab_size)
-
-
-# ---------------------------------------------------------------- llama.cpp
 
 
 def open_llama(run: SimpleNamespace):

@@ -163,25 +163,6 @@ def test_without_an_export_the_trained_model_is_exported_first(run, tmp_path):
     assert figures["model"] == expected["model"]
 
 
-@needs_lm_eval
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_an_unknown_task_and_a_folder_without_tasks_are_refused(run, tmp_path, monkeypatch, capfd):
-    from extras.lm_eval import harness
-
-    manager = harness.TaskManager  # reading the files of lm-eval's own tasks takes 10 s
-    monkeypatch.setattr(harness, "TaskManager", lambda include_path, **_: manager(None, include_path, False))
-    options = ["--export", run.folder / "export", "--output", tmp_path / "x.json"]
-    status = call(*options, "--task_folder", run.folder / "tasks", "--tasks", "tasks_endings", "nope")
-    refused(status, capfd.readouterr().err, 2, "nope is unknown", "tasks_endings, tasks_perplexity")
-    (tmp_path / "empty").mkdir()
-    status = call(*options, "--task_folder", tmp_path / "empty")
-    refused(status, capfd.readouterr().err, 2, "empty has no task", "python src make_tasks")
-    assert not (tmp_path / "x.json").exists()
-
-
-# ---------------------------------------------------------------- without lm-eval
-
-
 @pytest.fixture
 def tiny(tmp_path) -> SimpleNamespace:
     """An exported model, with what lm-eval would report of two requests."""
@@ -211,17 +192,6 @@ def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm.model differ by 0\.00011 nats"):
         check()
     assert agreement.check_agreement(tiny.export, SEQ_LEN, {"generated": tiny.samples[2:]}) == {"generated": None}
-
-
-def test_the_score_of_a_continuation_is_that_of_its_tokens_in_one_window(tiny):
-    """White space at the end of the context belongs to the continuation, as in lm-eval."""
-    model, *_, tokenizer = load_run(tiny.export.parent / "models", tiny.export.parent / "tokenizer")
-    text = "the dog saw a cat"
-    whole = agreement.score_text(model, tokenizer, 96, text)
-    for context in ("the dog", "the dog "):
-        losses = agreement.score_continuation(model, tokenizer, 96, context, text[len(context) :])
-        assert np.allclose(losses, whole[len(tokenizer.encode("the dog")) :], atol=1e-6) and len(losses) < len(whole)
-    assert np.allclose(agreement.score_continuation(model, tokenizer, 96, "", text), whole, atol=1e-6)
 
 
 @pytest.mark.parametrize("package", ["lm_eval", "accelerate"])

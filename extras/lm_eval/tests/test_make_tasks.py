@@ -45,14 +45,6 @@ def test_the_same_text_and_seed_give_the_same_bytes(source, tmp_path):
     assert a["stories/documents.jsonl"] != c["stories/documents.jsonl"]
 
 
-def test_the_documents_are_whole_and_in_order(source, tmp_path):
-    odd = 'é \u2028 "quoted" \\ \ttab\nline'
-    (source / "99.txt").write_text(odd)
-    (source / "empty.txt").write_text(" \n")
-    assert call(tmp_path / "all", "--source", source) == 0
-    assert [row["text"] for row in rows_of(tmp_path / "all/documents.jsonl")] == [*TEXTS, odd]
-
-
 def test_the_right_ending_follows_the_beginning_and_the_others_are_of_other_documents(source, tmp_path):
     assert call(tmp_path / "tasks", "--source", source) == 0
     rows, documents = rows_of(tmp_path / "tasks/endings.jsonl"), "\0".join(TEXTS)
@@ -95,13 +87,6 @@ def test_parquet_files_are_read_by_column_and_short_documents_have_no_question(s
     pq.write_table(pa.table({"content": [*TEXTS[:5], "short", None]}), tmp_path / "x.parquet")
     assert call(tmp_path / "tasks", "--source", tmp_path / "x.parquet", "--column", "content") == 0
     assert [len(rows_of(tmp_path / f"tasks/{name}.jsonl")) for name in ("documents", "endings")] == [6, 5]
-
-
-@pytest.mark.parametrize(("name", "content"), [("a.jsonl", '{"content": "x"}\n'), ("a.csv", "content\nx\n")])
-def test_a_missing_column_is_chosen_by_the_option_of_this_command(tmp_path, capfd, name, content):
-    (tmp_path / name).write_text(content)
-    sentence = "has no 'text' but content; set --column to one of them"
-    refused(call(tmp_path / "tasks", "--source", tmp_path / name), capfd.readouterr().err, 3, sentence)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import torch
 from extras.probes import minimal_pairs
 from extras.probes.code_pairs import BRACKET, IDENTIFIER
 from extras.probes.minimal_pairs import (
-    CONTEXT_CHARS,
     EncodedPair,
     compare_pairs,
     encode_pair,
@@ -22,7 +21,6 @@ from extras.probes.minimal_pairs import (
     summarize_pairs,
 )
 from extras.probes.pair_choice import Pair
-from extras.probes.story_pairs import NEW_NAME, PRONOUN
 from lm.text.sources.stories.grammar import story
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -62,10 +60,9 @@ def tokenizer(tmp_path_factory, code) -> Tokenizer:
     return write_bpe(tmp_path_factory.mktemp("pairs") / "bpe", code)
 
 
-def token_file(texts: list[str], tokenizer: Tokenizer, surprisal_bits: float | None = None) -> TokenFile:
+def token_file(texts: list[str], tokenizer: Tokenizer) -> TokenFile:
     ids, _ = tokenizer.encode_documents(texts)
-    meta = {"tokenizer": {"eot_id": tokenizer.eot_id}, "surprisal_bits": surprisal_bits}
-    return TokenFile(Path("validation.bin"), ids, meta)
+    return TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": tokenizer.eot_id}})
 
 
 def unigram_columns(texts: dict[int, str], pairs: list[Pair], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
@@ -99,12 +96,6 @@ def test_a_unigram_model_is_right_in_half_of_the_pairs_of_real_code(tmp_path):
     check_half_right(texts, False, write_bpe(tmp_path / "bpe", texts[:40], 2000), kinds=3)
 
 
-def test_only_text_of_the_grammar_has_story_pairs():
-    texts = {i: story(5, i).text for i in range(100)}
-    assert {pair.kind for pair in find_pairs(texts, True, 60, seed=1)} >= {NEW_NAME, PRONOUN}
-    assert find_pairs(texts, False, 60, seed=1) == []
-
-
 @pytest.mark.parametrize("kind", ["bpe", "gemma-like"])
 def test_both_words_are_encoded_whole_and_end_at_the_same_character(tmp_path, code, tokenizer, kind):
     chosen = tokenizer if kind == "bpe" else write_gemma_like(tmp_path / "gemma", tmp_path / "source")
@@ -126,15 +117,6 @@ def test_a_token_that_goes_on_after_the_word_is_scored_in_both_texts(tmp_path):
     assert merged.decode(pair.right) == ");" and merged.decode(pair.wrong) == "];"
     pair = encode_pair(Pair(BRACKET, 0, 3, ")", "]"), "f(x) }\n", merged, 128)
     assert merged.decode(pair.right) == ")" and merged.decode(pair.wrong) == "]"
-
-
-def test_the_context_begins_with_end_of_text_only_at_the_start_of_a_document(tokenizer):
-    text = "int a;\n" * 200 + "f(x);\n"
-    pair = Pair(BRACKET, 0, len(text) - 3, ")", "]")
-    encoded = encode_pair(pair, text, tokenizer, 1024)
-    decoded = tokenizer.decode(encoded.context)
-    assert tokenizer.eot_id not in encoded.context and decoded.endswith("\nf(x") and decoded[0].isspace()
-    assert CONTEXT_CHARS - 56 <= len(decoded) <= CONTEXT_CHARS
 
 
 ENCODED = [
@@ -164,7 +146,7 @@ def test_scores_are_the_losses_of_the_model_and_have_the_same_bits_in_any_batch(
 
 def test_the_table_has_a_row_for_each_pair_and_can_be_written(code, tokenizer):
     model, validation = build(tokenizer.vocab_size, max_seq_len=64), token_file(code, tokenizer)
-    columns = score_pairs(model, validation, tokenizer, 64, 60, 1)
+    columns = score_pairs(model, validation, False, tokenizer, 64, 60, 1)
     table = pa.table(columns)
     assert table.column_names == ["kind", "document", "character", "right", "wrong", "right_nats", "wrong_nats"]
     rows = list(zip(*(table[name].to_pylist() for name in table.column_names[:5]), strict=True))

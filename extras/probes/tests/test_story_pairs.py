@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from extras.probes import story_pairs
 from extras.probes.derivation import follow
 from extras.probes.pair_choice import Pair, Place, choose_pairs
 from extras.probes.story_pairs import NEW_NAME, OBJECT, OTHER_PERSON, PRONOUN, REACH_CHARS, story_places
@@ -51,14 +50,3 @@ def test_a_name_that_only_the_gender_of_its_person_has_announced_is_no_place():
     friend = next(f for f in plots()[number].fields if f.slot_name == "friend" and not f.form).words[0]
     found = [place.character for place in story_places(0, text) if place.word == friend]
     assert text.index(friend) not in found and found
-
-
-def test_a_mention_out_of_reach_and_a_word_that_the_grammar_leaves_open_do_not_decide(monkeypatch):
-    monkeypatch.setattr(story_pairs, "_is_decided_by", lambda near, field: True)
-    for place in story_places(0, STORIES[0]):
-        before = STORIES[0][: place.character]
-        assert bits_of(before) == bits_of(before + place.word)
-    monkeypatch.undo()
-    monkeypatch.setattr(story_pairs, "REACH_CHARS", 60)
-    near = [place for place in story_places(0, STORIES[0]) if place.kind == NEW_NAME]
-    assert len(near) < sum(place.kind == NEW_NAME for place in places() if place.document == 0)
