@@ -47,7 +47,7 @@ def scored(tokenizer, stories):
     return model, score_tokens(model, stories, SEQ_LEN, STRIDE, 16, torch.float32)[0]
 
 
-def test_the_largest_regrets_are_found_one_for_each_id_and_do_not_overlap(stories):
+def test_the_largest_excess_losses_are_found_one_for_each_id_and_do_not_overlap(stories):
     excess_losses = np.random.default_rng(1).gamma(1.0, 4.0, len(stories.ids))
     places = choose_places(excess_losses, stories.ids, stories.spans)
     found, tokens = [excess_losses[token] for _, token in places], sorted(token for _, token in places)

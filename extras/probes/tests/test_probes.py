@@ -35,7 +35,7 @@ def test_the_figures_sum_to_those_of_the_evaluation(folder, capsys):
     assert not re.search(r"<script|<link|<img|url\(|src=|href=", page)
 
 
-def test_the_page_shows_each_token_in_the_shade_of_its_regret():
+def test_the_page_shows_each_token_in_the_shade_of_its_excess_loss():
     texts, excess_losses = ["<b>", " cat", "\n", "\t", "", "\x00 a"], np.array([0.1, 0.0, 2.0, -5.0, 8.0, 19.0])
     block = text_of(Excerpt("a & b", texts, excess_losses, excess_losses, 1))
     found = re.findall(
