@@ -21,11 +21,11 @@ class Writer:
 
 def test_new_rows_are_written_once_and_a_shorter_curve_is_refused(tmp_path):
     writer, written, curve = Writer(), {"training": 0, "validation": 0}, tmp_path / "validation.csv"
-    curve.write_text("step,tokens,val_loss,state_digest\n0,0,9.5,aa\n")
+    curve.write_text("step,tokens,val_loss,checkpoint_digest\n0,0,9.5,aa\n")
     add_rows(writer, tmp_path, written)
-    curve.write_text("step,tokens,val_loss,state_digest\n0,0,9.5,aa\n5,512,3.5,bb\n")
+    curve.write_text("step,tokens,val_loss,checkpoint_digest\n0,0,9.5,aa\n5,512,3.5,bb\n")
     add_rows(writer, tmp_path, written)
     assert writer.rows == [("validation/val_loss", 9.5, 0), ("validation/val_loss", 3.5, 512)]
-    curve.write_text("step,tokens,val_loss,state_digest\n0,0,9.5,aa\n")
+    curve.write_text("step,tokens,val_loss,checkpoint_digest\n0,0,9.5,aa\n")
     with pytest.raises(ParamsError, match="became shorter"):
         add_rows(writer, tmp_path, written)

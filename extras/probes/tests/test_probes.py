@@ -44,7 +44,7 @@ def test_the_page_shows_each_token_in_the_shade_of_its_excess_loss():
     assert [unescape(text) for *_, text in found] == ["<b>", " cat", "↵\n", "→\t", "▫", "␀ a"]
     assert [bool(marked) for marked, *_ in found] == [False, True, False, False, False, False]
     assert [float(opacity) for _, opacity, *_ in found] == [0.01, 0, 0.19, 0, 0.77, 0.8] and "a &amp; b" in block
-    assert found[2][2] == "loss 2.00 nats, excess 2.00, probability 0.14"
+    assert found[2][2] == "loss 2.00 nats, excess loss 2.00, probability 0.14"
 
 
 def test_what_does_not_belong_together_is_refused(folder, capsys):
