@@ -163,8 +163,9 @@ def test_the_recorded_default_run_is_the_committed_one():
 
 
 def test_fast_numerics_stay_within_the_tolerance():
-    results = [read_json(RESULTS / f"{name}.json")["metrics"]["bits_per_byte"] for name in ("default", "fast")]
-    assert abs(results[0] - results[1]) < TOLERANCE
+    fast = read_json(RESULTS / "fast.json")
+    portable = fast.get("portable") or read_json(RESULTS / "default.json")  # of the same commit
+    assert abs(fast["metrics"]["bits_per_byte"] - portable["metrics"]["bits_per_byte"]) < TOLERANCE
     assert f"±{TOLERANCE} bits per byte" in text_of("docs/reproducibility.md")
 
 
