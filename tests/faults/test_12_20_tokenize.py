@@ -134,7 +134,7 @@ def test_13_documents_that_break_tokenizers_are_encoded_completely(tokenized):
 
 def test_13_a_vocabulary_is_trained_on_them_in_seconds(project):
     """Without cutting long words the trainer would take hours for each."""
-    write_raw(LONG.values())
+    write_raw([*LONG.values()])
     program = "import sys, make_tokenizer; sys.exit(make_tokenizer.main(sys.argv[1:]))"
     assert select() == 0
     command = [sys.executable, "-c", program, *TEXT, "--tokenizer", "out"]

@@ -107,7 +107,7 @@ def test_a_run_and_its_copy_in_the_workspace_are_identical(compare):
 
 def test_two_seeds_of_one_configuration_differ_by_noise(compare):
     status, output, _ = compare("b*e", "se*2")
-    assert status == 0 and output.startswith("# base against seed2\n") and "- Training of" not in output
+    assert status == 0 and output.startswith("# seed2 against base\n") and "- Training of" not in output
     assert re.search(r"\| train\.seed +\| +1 \| +2 \|", output)
     assert "this difference comes from the seed or the machine" in output
 
