@@ -140,8 +140,8 @@ def test_saved_states_go_to_another_machine(tmp_path):
         (here / "f1" / name).write_text(name)
     states = worker.SavedCheckpoints(home, "a-1")
     states.save(here)
-    (here / "f1/state-1.json").unlink()
-    (here / "f1/state-2.json").write_text("two")
+    (here / "f1/checkpoint-1.json").unlink()
+    (here / "f1/checkpoint-2.json").write_text("two")
     states.save(here)
     worker.SavedCheckpoints(home, "a-1").restore(there)
     assert {path.name: path.read_text() for path in (there / "f1").iterdir()} == {
