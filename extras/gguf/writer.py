@@ -83,6 +83,6 @@ def llama_tensors(model: Gemma3Model, dtype: str) -> Iterator[tuple[str, np.ndar
 
 
 def query_gain(config: ModelConfig) -> float:
-    """Return the factor that makes llama.cpp's scale of the queries ours; a file has no entry for that scale."""
+    """Return the factor by which queries are multiplied, because llama.cpp derives their scale from other sizes."""
     divisor = config.d_model // config.n_head if config.n_layer == LAYERS_OF_27B else config.head_dim
     return (divisor / config.query_pre_attn_scalar) ** 0.5

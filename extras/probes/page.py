@@ -9,7 +9,7 @@ from extras.probes.excerpts import Excerpt
 from tools.common.tables import table
 
 DARKEST_BITS = 12
-SIGNS = {"\n": "↵\n", "\t": "→\t", " ": "·", "": "▫"}  # of a token of white space; a part of a character has no text
+SIGNS = {"\n": "↵\n", "\t": "→\t", " ": "·", "": "▫"}  # shown for white space, and for part of a character
 CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}  # which HTML cannot hold
 HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
