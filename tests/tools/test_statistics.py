@@ -1,9 +1,19 @@
-"""Statistics of comparisons: Student's t and Welch's test equal printed tables and published examples."""
+"""Statistics of comparisons equal printed tables and published examples, and keep their promises in simulations."""
 
 import numpy as np
 import pytest
 
-from tools.common.statistics import student_t_p_value, student_t_quantile, welch
+from lm.evaluate.intervals import Estimate
+from tools.common.statistics import (
+    MOST_UNITS,
+    clustered_difference,
+    detectable_difference,
+    holm,
+    student_t_p_value,
+    student_t_quantile,
+    units_needed,
+    welch,
+)
 
 
 # Two-sided quantiles and tails of Student's t, from printed tables.
@@ -30,3 +40,80 @@ def test_a_single_run_gives_no_interval_over_seeds():
     found = welch(np.array([1.0]), np.array([1.5, 1.6]))
     assert found.value == pytest.approx(0.55) and found.se is found.low is found.p_value is None
     assert welch(np.array([1.0, 1.0]), np.array([2.0, 2.0])).p_value is None
+
+
+# Simulated differences of items: how often a test rejects, and whether intervals hold.
+
+
+def items(rng, documents: int, effect: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return B - A (N,) of right or wrong answers, sizes 1, and the document of each of 1 to 12 items.
+
+    In each document one model is a little better, by chance; on average B is better by `effect`.
+    """
+    document = np.repeat(np.arange(documents), rng.integers(1, 13, documents))
+    skill = rng.normal(0, 0.25, documents)[document]
+    right = [rng.random(len(document)) < np.clip(0.5 + side * (effect + skill) / 2, 0, 1) for side in (-1, 1)]
+    return right[1].astype(float) - right[0], np.ones(len(document)), document
+
+
+def rejected(documents: int, by_item: bool, effect: float = 0.0) -> float:
+    """Return the fraction of 600 simulations with p ≤ 0.05."""
+    rng, found = np.random.default_rng(documents), []
+    for _ in range(600):
+        differences, sizes, document = items(rng, documents, effect)
+        clusters = np.arange(len(document)) if by_item else document
+        found.append(clustered_difference(differences, sizes, clusters).p_value)
+    return float(np.mean(np.array(found) <= 0.05))
+
+
+@pytest.mark.parametrize("documents", [12, 80])
+def test_items_of_one_document_count_as_dependent(documents):
+    """False positives within three standard errors of 5 %; with the items as independent there would be far more."""
+    assert abs(rejected(documents, by_item=False) - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 600)
+    assert rejected(documents, by_item=True) > 0.12
+
+
+def test_the_clustered_interval_contains_the_true_difference():
+    rng, held = np.random.default_rng(3), []
+    for _ in range(600):
+        found = clustered_difference(*items(rng, 40, 0.1))
+        held.append(found.low <= 0.1 <= found.high)
+    assert abs(np.mean(held) - 0.95) < 3 * np.sqrt(0.05 * 0.95 / 600)
+
+
+def test_single_items_give_the_paired_t_test():
+    differences = np.array([1, -1, 1, 1, 0, 1, 1, 0, 1, -1.0])
+    found = clustered_difference(differences, np.ones(10), np.arange(10))
+    assert found.se == pytest.approx(differences.std(ddof=1) / np.sqrt(10)) and found.value == pytest.approx(0.4)
+    assert found.degrees_of_freedom == pytest.approx(9)
+    assert clustered_difference(differences, np.ones(10), np.arange(10) // 2).low is None, "five documents differ"
+    assert clustered_difference(np.ones(10), np.ones(10), np.arange(10)).low is None, "no spread"
+
+
+def test_holm_equals_a_worked_example_and_holds_the_error_of_the_family():
+    assert holm([0.01, None, 0.04, 0.03, 0.005]) == pytest.approx([0.03, None, 0.06, 0.06, 0.02])
+    p_values = np.random.default_rng(1).random((2000, 10))
+    p_values[:, :3] = 1e-9  # three differences are real: they do not make errors in the other seven more frequent
+    wrong = np.mean([min(holm(row.tolist())[3:]) <= 0.05 for row in p_values])
+    assert abs(wrong - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 2000)
+    assert np.mean(p_values[:, 3:].min(axis=1) <= 0.05) > 0.25, "without the correction"
+
+
+def test_a_detectable_difference_is_shown_in_four_of_five_comparisons():
+    rng = np.random.default_rng(2)
+    detectable = np.mean([detectable_difference(clustered_difference(*items(rng, 60))) for _ in range(20)])
+    assert rejected(60, False, detectable) == pytest.approx(0.8, abs=0.06)
+    assert rejected(60, False, detectable / 2) < 0.4
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(4.0, 3), (1.5, 9), (0.7, 34)])
+def test_the_seeds_needed_are_those_of_the_t_test(effect, seeds):
+    """Seeds of each side for a difference in standard deviations, from tables of the two-sample t-test (Cohen 1988)."""
+    values = np.array([-1.0, 0.0, 1.0])
+    assert units_needed(welch(values, values + effect), 3) == pytest.approx(seeds, abs=1)
+
+
+def test_without_an_interval_nothing_is_said_about_power():
+    for found in (Estimate(0.1), Estimate(0.1, 0.0), Estimate(0.0, 0.0, 0.0, 0.0, 1.0)):
+        assert detectable_difference(found) is units_needed(found, 9) is None
+    assert units_needed(Estimate(1e-9, 1.0, -2.0, 2.0, 1.0), 9) == MOST_UNITS + 1

@@ -1,11 +1,18 @@
-"""Bits per byte of documents, and differences between configurations over training seeds."""
+"""Differences over training seeds and over items of documents, what several of them show, and what they could show."""
 
+import bisect
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from lm.evaluate.intervals import Estimate
+from lm.evaluate.intervals import Estimate, studentized
+
+POWER = 0.8  # of tests that show a difference of the detectable size, the convention since Cohen (1988)
+LEAST_DIFFERENT = 6  # clusters: if all of five fall on one side, the exact sign test has p = 2 / 2^5 > 0.05
+MOST_UNITS = 10**6  # above which nobody wants to know how many
+_NORMAL = 1e6  # degrees of freedom at which Student's t is the normal distribution
 
 _legendre = functools.cache(np.polynomial.legendre.leggauss)  # takes longer to compute than to use
 
@@ -29,8 +36,77 @@ def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
         return Estimate(delta, 0.0)
     se = math.sqrt(variances.sum())
     df = float(variances.sum() ** 2 / (variances**2 / [len(a) - 1, len(b) - 1]).sum())
+    return _student_t(delta, se, df, confidence)
+
+
+def clustered_difference(
+    differences: np.ndarray, sizes: np.ndarray, clusters: np.ndarray, confidence: float = 0.95
+) -> Estimate:
+    """Return Σ differences / Σ sizes over the items (N,) that two models answered, as an estimate for other clusters.
+
+    `differences` are B - A, `sizes` what an item counts (1, or its bytes), `clusters` name what an item belongs to,
+    such as its document. Items of one cluster depend on each other, so only the sums of clusters are independent: the
+    standard error is the clustered one of paired differences (Miller 2024, arXiv 2411.00640), corrected for few and for
+    unequal clusters, with Student's t (`studentized`). If fewer than LEAST_DIFFERENT clusters differ, there is no
+    interval.
+    """
+    _, cluster = np.unique(clusters, return_inverse=True)
+    sums, totals = np.bincount(cluster, differences), np.bincount(cluster, sizes)
+    value = float(sums.sum() / totals.sum())
+    if np.count_nonzero(sums) < LEAST_DIFFERENT:
+        return Estimate(value)
+    _, se, df = (float(each) for each in studentized(sums, totals, 0.0))
+    return _student_t(value, se, df, confidence) if se > 1e-9 * abs(value) else Estimate(value, se)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return the p-values adjusted for their number: an error in any of them is as rare as in one alone (Holm 1979).
+
+    The k-th smallest of m is multiplied by m - k + 1 and is at least the one before. None, for no test, stays None.
+    """
+    tested = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    adjusted, largest = [None] * len(p_values), 0.0
+    for rank, (p, i) in enumerate(tested):
+        largest = adjusted[i] = max(largest, min(1.0, (len(tested) - rank) * p))
+    return adjusted
+
+
+def detectable_difference(found: Estimate) -> float | None:
+    """Return the smallest true difference that such a comparison shows with a probability of POWER; None if unknown.
+
+    It is (t(1 - α/2) + t(POWER)) standard errors (Bloom 1995; Miller 2024 with the normal distribution): half the
+    interval, whose confidence is 1 - α, and what the estimate falls short of the truth in POWER of the cases.
+    """
+    if not found.se or found.low is None:
+        return None
+    spare = student_t_quantile(2 * POWER - 1, found.degrees_of_freedom or _NORMAL)
+    return (found.high - found.low) / 2 + found.se * spare
+
+
+def units_needed(found: Estimate, num_units: int) -> int | None:
+    """Return how many units make the difference that `num_units` of them gave the detectable one; None if unknown.
+
+    Units are documents, or seeds of each side; the answer is at most MOST_UNITS + 1. The standard error falls with the
+    square root of their number, and both t of `detectable_difference` with the degrees of freedom.
+    """
+    detectable, df = detectable_difference(found), found.degrees_of_freedom or _NORMAL
+    if detectable is None or not found.value:
+        return None
+
+    def is_enough(count: int) -> bool:
+        df_then = max(1.0, (df + 1) * count / num_units - 1)
+        return detectable * _both_t(df_then) / _both_t(df) * math.sqrt(num_units / count) <= abs(found.value)
+
+    return 2 + bisect.bisect_left(range(2, MOST_UNITS + 1), True, key=is_enough)
+
+
+def _student_t(value: float, se: float, df: float, confidence: float) -> Estimate:
     half = se * student_t_quantile(confidence, df)
-    return Estimate(delta, se, delta - half, delta + half, student_t_p_value(delta / se, df), df)
+    return Estimate(value, se, value - half, value + half, student_t_p_value(value / se, df), df)
+
+
+def _both_t(df: float) -> float:
+    return student_t_quantile(0.95, df) + student_t_quantile(2 * POWER - 1, df)
 
 
 def student_t_p_value(t: float, df: float) -> float:
