@@ -23,7 +23,7 @@ from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from tools.common.arguments import tool_parser
 from tools.common.paths import PARAMS, TOKENIZER, TRAIN
-from tools.common.preview import preview
+from tools.common.preview import previews
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -52,7 +52,7 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
         first, last = np.searchsorted(spans[:, 1], start, side="right"), np.searchsorted(spans[:, 0], end)
         lines += [
             f"  document {document}, its tokens {max(start, begin) - begin:,} to {min(end, stop) - begin - 1:,} of "
-            f"{stop - begin:,}: {preview(tokens, tokenizer, spans[document])}"
+            f"{stop - begin:,}: {previews(tokens, tokenizer, spans[document : document + 1])[0]}"
             for document, (begin, stop) in enumerate(spans[first:last].tolist(), int(first))
         ]
         text = tokenizer.decode(inputs[row])

@@ -7,7 +7,6 @@ import json
 import re
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,18 +17,19 @@ from lm.evaluate.intervals import ratio_interval
 from lm.text.selection import hash_of_validation
 from support.loss_cases import LN2, corpus
 from tools.common.revisions import Revision, refuse_other_text
+from tools.common.statistics import detectable_difference, holm
 from tools.compare.cli import read_run
-from tools.compare.report import draw_panel, report
-from tools.compare.runs import Run, compare_groups, group_by_seed, held_out_bytes, same_until, what_differs
+from tools.compare.report import report
+from tools.compare.runs import Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
 
 
 def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, curve=(), **inputs: str) -> Run:
-    """Return a made-up run of 40 documents; a quarter of each selected the best model."""
+    """Return a made-up run of 40 documents."""
     rng = np.random.default_rng(11)
     nats, _, sizes = corpus(rng, 40)
     nats = nats + shift * sizes * LN2 + np.random.default_rng(seed).normal(0, 0.001, 40) * sizes
     sizes, params = sizes.astype(np.int64), {"train.seed": seed, **(params or {})}
-    own = np.arange(40), nats, sizes, nats / 4, sizes // 4, None
+    own = np.arange(40), nats, sizes, None
     return Run(name, *own, params, inputs, [100, 90, 1000, 1.5], list(curve))
 
 
@@ -70,8 +70,8 @@ def test_documents_that_changed_most():
 
 def text_of(runs: list[Run]) -> str:
     groups = group_by_seed(runs)
-    comparisons = [compare_groups(groups[0], group, 1, 0.95, 999) for group in groups[1:]]
-    return "\n".join(report(groups, comparisons, {d: "x" for d in range(40)}, 3, "95 %"))
+    comparisons = compare_with_first(groups, 1, 0.95, 999)
+    return "\n".join(report(groups, comparisons, {d: "x" for d in range(40)}, 3, 0.95))
 
 
 def test_several_seeds_on_both_sides_are_tested():
@@ -84,20 +84,45 @@ def test_several_seeds_on_both_sides_are_tested():
     assert "only one run" not in text
 
 
+def test_several_comparisons_are_corrected_for_their_number():
+    runs = [run("a"), *(run(f"b{i}", i + 2, shift, params={"p": i}) for i, shift in enumerate((0.001, 0.05, 0.0)))]
+    groups = group_by_seed(runs)
+    alone = [compare_groups(groups[0], group, 1, 0.95, 999).documents for group in groups[1:]]
+    found = [each.documents for each in compare_with_first(groups, 1, 0.95, 999)]
+    corrected = [each.p_value for each in found]
+    assert found == holm(alone) and alone[0].p_value <= 0.05 < corrected[0]
+    text = text_of(runs)
+    assert (
+        f"no difference was shown between `a` and `b0`; p is {corrected[0]:.2g} after Holm's correction for 3" in text
+    )
+    assert f"`b1` is worse than `a`; p is {corrected[1]:.2g} after Holm's correction for 3 comparisons." in text
+    assert "| p after Holm |" in re.sub(" +", " ", text)
+    single = text_of(runs[:2])
+    assert "`b0` is worse than `a`; the 95 % interval excludes zero." in single and "Holm" not in single
+
+
+def test_the_report_says_what_could_have_been_shown():
+    params = {"p": 1}
+    runs = [*(run(f"a-{i}", i) for i in range(1, 4)), *(run(f"b-{i}", i + 9, 0.0001, params) for i in range(1, 4))]
+    found, text = compared(*runs), text_of(runs)
+    for estimate, units in ((found.documents, "40 documents"), (found.seeds, "3 seeds of each side")):
+        shown = f"With {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in 80 % of"
+        assert re.search(rf"{shown} comparisons; one of 0\.000\d needs about [\d,]+\.", text)
+
+
 def test_a_single_run_says_nothing_about_seeds():
     params = {"p": 1, "train.seq_len": 64}
     text = text_of([run("a", params={"train.seq_len": 32}), run("b", params=params), run("b2", 2, params=params)])
     assert "`train.seq_len` differs: the two were scored with different context." in text
     assert "there is only one run of `a`, so this compares trained models" in text
     assert re.search(r"\| a +\| +1 \| +[\d.]+ \| +unknown \|", text) and "Welch's t" not in text
-    assert re.search(r"documents, all 40 .*\n\| documents, the 75 % of their text that selected no model ", text)
 
 
 def test_few_and_dominating_documents_are_reported():
     a, b = run("a"), run("b", shift=-0.05, params={"p": 1})
     assert "Few documents: the 40 count like " in text_of([a, b])
     sizes = np.full(40, 1000)
-    equal = [dataclasses.replace(r, utf8_bytes=sizes, model_selection_bytes=sizes // 4) for r in (a, b)]
+    equal = [dataclasses.replace(r, utf8_bytes=sizes) for r in (a, b)]
     text = text_of(equal)
     assert "Few documents" not in text and "of the bytes; without it" not in text and "depends on" not in text
     sizes = np.array([9000, *range(500, 539)])
@@ -108,35 +133,7 @@ def test_few_and_dominating_documents_are_reported():
     assert "Δ depends on the length of a document (correlation with log bytes +1.00)" in text
 
 
-# Text that selected no model.
-
-
-def test_unseen_text_is_what_selected_no_model():
-    a, b = run("a"), run("b", shift=0.05, params={"p": 1})
-    found = compared(a, b)
-    rest = a.utf8_bytes - a.model_selection_bytes
-    rng = np.random.default_rng(1)
-    assert found.held_out == ratio_interval(
-        (b.nats - b.model_selection_nats - (a.nats - a.model_selection_nats)) / LN2, rest, rng, 0.95, 99
-    )
-    assert found.held_out_fraction == pytest.approx(rest.sum() / a.utf8_bytes.sum())
-
-
-def test_runs_that_selected_on_different_text():
-    a, b = run("a"), run("b", params={"p": 1})
-    first = np.where(np.arange(40) < 30, a.model_selection_bytes, 0)
-    a = dataclasses.replace(
-        a, model_selection_bytes=first, model_selection_nats=np.where(first, a.model_selection_nats, 0.0)
-    )
-    assert held_out_bytes([a, b]).sum() == 0
-    assert compared(a, b).held_out is None
-    b = dataclasses.replace(b, model_selection_bytes=first // 2, model_selection_nats=a.model_selection_nats / 2)
-    assert np.array_equal(held_out_bytes([a, b]), np.where(first, 0, a.utf8_bytes))
-
-
-def test_without_a_selection_there_is_no_held_out_text():
-    a, b = (dataclasses.replace(run(name, params={"p": name}), model_selection_bytes=None) for name in "ab")
-    assert compared(a, b).held_out is None and "selected no model" not in text_of([a, b])
+# Sources.
 
 
 def test_a_difference_is_given_for_each_source():
@@ -249,14 +246,6 @@ def test_runs_of_an_older_version_are_refused():
     old = SimpleNamespace(name="old", read_json=lambda path: {"best": {}, "last": {}})
     with pytest.raises(IntegrityError, match=r"old: .* was made by an older version; run the experiment again"):
         Revision.results(old)
-
-
-def test_documents_with_equal_losses_are_drawn():
-    a, (_, axes) = run("a"), plt.subplots()
-    draw_panel(axes, compared(a, dataclasses.replace(a, name="b", params={"p": 1, "train.seed": 1})), "95 %")
-    assert sum(len(marks.get_offsets()) for marks in axes.collections) == 40
-    assert "b is better or equal: 40 documents" in axes.texts[0].get_text()
-    plt.close()
 
 
 # Until which step two runs had the same bits.

@@ -1,4 +1,6 @@
-"""One-line preview of a document of a token file."""
+"""One-line previews of documents of a token file."""
+
+from collections import Counter
 
 import numpy as np
 
@@ -6,14 +8,24 @@ from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
 
 NUM_CHARS = 40
+SEARCHED_TOKENS = 1000  # for a line that the other documents lack
 
 
-def preview(tokens: TokenFile, tokenizer: Tokenizer, span: np.ndarray) -> str:
-    """Return the first characters of the document at token positions `span` (2,), safe inside Markdown code.
+def previews(tokens: TokenFile, tokenizer: Tokenizer, spans: np.ndarray) -> list[str]:
+    """Return the first words of each document at token positions `spans` (D, 2), from a line on that the others lack.
 
-    The end-of-text id is left out, white space becomes single spaces, backticks become apostrophes.
+    Where no line tells a document apart, such as a licence that all begin with, these are its first words. The
+    end-of-text id is left out, white space becomes single spaces, backticks become apostrophes, so that the text is
+    safe inside Markdown code.
     """
-    start, end = int(span[0]), int(span[1]) - 1
-    text = tokenizer.decode(tokens.ids[start : min(end, start + 2 * NUM_CHARS)])
-    words = " ".join(text.split()).replace("`", "'")
-    return words if len(words) <= NUM_CHARS else words[: NUM_CHARS - 1] + "…"
+    texts = [
+        tokenizer.decode(tokens.ids[start : min(end - 1, start + SEARCHED_TOKENS)]) for start, end in spans.tolist()
+    ]
+    lines = [[line.strip() for line in text.splitlines()] for text in texts]
+    documents_with = Counter(line for own in lines for line in set(own))
+    shown = []
+    for own in lines:
+        first = next((i for i, line in enumerate(own) if line and documents_with[line] == 1), 0)
+        words = " ".join(" ".join(own[first:]).split()).replace("`", "'")
+        shown.append(words if len(words) <= NUM_CHARS else words[: NUM_CHARS - 1] + "…")
+    return shown

@@ -59,15 +59,17 @@ def clustered_difference(
     return _student_t(value, se, df, confidence) if se > 1e-9 * abs(value) else Estimate(value, se)
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return the p-values adjusted for their number: an error in any of them is as rare as in one alone (Holm 1979).
+def holm(found: Sequence[Estimate]) -> list[Estimate]:
+    """Return the estimates of several comparisons with p-values that allow for their number (Holm 1979).
 
-    The k-th smallest of m is multiplied by m - k + 1 and is at least the one before. None, for no test, stays None.
+    The k-th smallest p of m is multiplied by m - k + 1 and is at least the one before, so that p ≤ 0.05 is as rare for
+    any of the comparisons without a difference as it is for a single one. An estimate without a p-value stays.
     """
-    tested = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    adjusted, largest = [None] * len(p_values), 0.0
+    tested = sorted((each.p_value, i) for i, each in enumerate(found) if each.p_value is not None)
+    adjusted, largest = list(found), 0.0
     for rank, (p, i) in enumerate(tested):
-        largest = adjusted[i] = max(largest, min(1.0, (len(tested) - rank) * p))
+        largest = max(largest, min(1.0, (len(tested) - rank) * p))
+        adjusted[i] = found[i]._replace(p_value=largest)
     return adjusted
 
 
@@ -98,6 +100,16 @@ def units_needed(found: Estimate, num_units: int) -> int | None:
         return detectable * _both_t(df_then) / _both_t(df) * math.sqrt(num_units / count) <= abs(found.value)
 
     return 2 + bisect.bisect_left(range(2, MOST_UNITS + 1), True, key=is_enough)
+
+
+def power(found: Estimate, num_units: int, units: str) -> str:
+    """Return what a comparison of `num_units` units could have shown, as a sentence after a space, or ""."""
+    detectable, needed = detectable_difference(found), units_needed(found, num_units)
+    if detectable is None or needed is None:
+        return ""
+    count = f"about {needed:,}" if needed <= MOST_UNITS else f"more than {MOST_UNITS:,}"
+    shown = f"With {num_units:,} {units}, a true difference of {detectable:.4f} would be shown in {100 * POWER:g} %"
+    return f" {shown} of comparisons; one of {abs(found.value):.4f} needs {count}."
 
 
 def _student_t(value: float, se: float, df: float, confidence: float) -> Estimate:

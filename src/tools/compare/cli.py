@@ -32,14 +32,14 @@ from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, count, tool_parser
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
-from tools.common.preview import preview
+from tools.common.preview import previews
 from tools.common.revisions import Revision, left_out, matching, refuse_other_text
 from tools.common.timing import read_timing
-from tools.compare.report import draw_comparisons, report
-from tools.compare.runs import Group, Run, compare_groups, group_by_seed
+from tools.compare.report import report
+from tools.compare.runs import Group, Run, compare_with_first, group_by_seed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-NOT_CAUSES = ("resolve", "fetch", "select", "audit", "plot"), ("data/models", "data/audit")  # stages, paths
+STAGES_LEFT_OUT, INPUTS_LEFT_OUT = ("resolve", "fetch", "select", "audit", "plot"), ("data/models", "data/audit")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -74,13 +74,14 @@ def read_run(revision: Revision) -> Run:
         raise IntegrityError(
             f"{revision.name}: {DOCUMENT_LOSSES} holds losses that are not finite; run `dvc repro -f eval`"
         )
-    stages, paths = NOT_CAUSES
-    inputs = {path: md5 for path, md5 in revision.hashes("deps", leave_out=stages).items() if path not in paths}
+    inputs = {
+        path: md5 for path, md5 in revision.hashes("deps", STAGES_LEFT_OUT).items() if path not in INPUTS_LEFT_OUT
+    }
     figures = [results["last"]["tokens_seen"], results["best"]["tokens_seen"], results["training"]["parameters"]]
+    figures.append(read_timing(results).get("train_seconds"))
     return Run(
-        revision.name, np.arange(len(columns["nats"])), columns["nats"], columns["utf8_bytes"],
-        columns.get("model_selection_nats"), columns.get("model_selection_bytes"), columns.get("source"),
-        preset_names_left_out(revision.params()), inputs, [*figures, read_timing(results).get("train_seconds")],
+        revision.name, np.arange(len(columns["nats"])), columns["nats"], columns["utf8_bytes"], columns.get("source"),
+        preset_names_left_out(revision.params()), inputs, figures,
         list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
     )  # fmt: skip
 
@@ -128,19 +129,15 @@ def main(argv: list[str]) -> None:
     # Compare each group with the first one; the runs of a single group with its first run.
     groups = group_by_seed(runs)
     sides = groups if len(groups) > 1 else [Group([run]) for run in runs]
-    comparisons = [compare_groups(sides[0], b, args.seed, args.confidence, args.resamples) for b in sides[1:]]
+    comparisons = compare_with_first(sides, args.seed, args.confidence, args.resamples)
     # Write and print.
-    listed = {int(i) for comparison in comparisons for i in comparison.most_changed(args.documents)}
+    listed = sorted({int(i) for comparison in comparisons for i in comparison.most_changed(args.documents)})
     with open_validation(revisions[0]) as (tokens, tokenizer):
-        spans = document_spans(tokens)[runs[0].numbers]
-        previews = {i: preview(tokens, tokenizer, spans[i]) for i in listed}
-    percent = f"{100 * args.confidence:g} %"
-    lines = report(groups, comparisons, previews, args.documents, percent, totals)
-    picture, table = args.out.with_suffix(".png"), args.out.with_suffix(".csv")
-    draw_comparisons(picture, comparisons, percent)
+        shown = previews(tokens, tokenizer, document_spans(tokens)[runs[0].numbers[listed]])
+    lines = report(groups, comparisons, dict(zip(listed, shown, strict=True)), args.documents, args.confidence, totals)
     names, sizes = ["document", "utf8_bytes", *(group.name for group in groups)], runs[0].utf8_bytes
     columns = [runs[0].numbers, sizes, *(group.nats / math.log(2) / sizes for group in groups)]
-    write_csv(table, names, list(zip(*(column.tolist() for column in columns), strict=True)))
-    write_text(args.out, "\n".join([*lines, f"![Difference of each document]({picture.name})", ""]))
+    write_csv(args.out.with_suffix(".csv"), names, list(zip(*(column.tolist() for column in columns), strict=True)))
+    write_text(args.out, "\n".join([*lines, ""]))
     print("\n".join(lines))
-    print(f"written: {args.out}, {picture.name}, {table.name}")
+    print(f"written: {args.out}, {args.out.with_suffix('.csv').name}")

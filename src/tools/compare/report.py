@@ -1,16 +1,13 @@
-"""The report of a comparison as Markdown, and its picture."""
+"""The report of a comparison as Markdown."""
 
-import functools
 import itertools
 import math
 from pathlib import Path
 
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
-from lm.plots import BLUE, GREY, ORANGE, figure_of, save_png
-from tools.common.statistics import bits_per_byte
+from tools.common.statistics import bits_per_byte, power
 from tools.common.tables import render, table
 from tools.compare.runs import SEED, Comparison, Group, common_sources, same_until, what_differs
 
@@ -19,17 +16,15 @@ GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 FEW_DOCUMENTS = 30  # effective number below which the report warns
 CORRELATED = 0.3  # with the log of the length, from which the report warns
-ALL_MARKS, SMALLEST_MARK = 5000, 4  # areas in square points
-LABEL = {"fontsize": 9, "fontweight": "bold", "annotation_clip": False, "textcoords": "offset points"}
 
 
 def report(
-    groups: list[Group], comparisons: list[Comparison], previews: dict[int, str], num_listed: int, percent: str,
+    groups: list[Group], comparisons: list[Comparison], previews: dict[int, str], num_listed: int, confidence: float,
     totals: dict[str, int] | None = None,
 ) -> list[str]:  # fmt: skip
     """Return the lines of report.md.j2 filled in.
 
-    `previews`: position of a document → its first characters; `totals`: documents of each run by its name, if they were
+    `previews`: position of a document → some of its words; `totals`: documents of each run by its name, if they were
     evaluated on different ones and those in common are compared.
     """
     run_rows = []
@@ -42,22 +37,21 @@ def report(
         group_rows.append([group.name, len(group.runs), f"{group.bits_per_byte.mean():.4f}", deviation])
     several, sizes = any(len(group.runs) > 1 for group in groups), comparisons[0].sizes
     return render(
-        Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=percent, totals=totals,
+        Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=f"{100 * confidence:g} %", totals=totals,
         runs=table(RUN_COLUMNS, run_rows), groups=several and table(GROUP_COLUMNS, group_rows),
-        sections=[section(comparison, previews, num_listed, percent) for comparison in comparisons],
+        sections=[section(each, previews, num_listed, confidence, len(comparisons)) for each in comparisons],
         num_documents=len(sizes), num_bytes=int(sizes.sum()), effective_documents=effective_documents(sizes),
         few_documents=FEW_DOCUMENTS, baseline=comparisons[0].baseline,
     )  # fmt: skip
 
 
-def section(comparison: Comparison, previews: dict[int, str], num_listed: int, percent: str) -> dict:
-    """Return what the template shows of one comparison: tables as text, and the conditions of its sentences."""
+def section(
+    comparison: Comparison, previews: dict[int, str], num_listed: int, confidence: float, num_comparisons: int
+) -> dict:
+    """Return what the template shows of one comparison: tables and sentences as text, and conditions."""
     a, b, seeds, sizes = comparison.a, comparison.b, comparison.seeds, comparison.sizes
-    figures = ["Δ bits per byte", "standard error", f"{percent} interval", "p"]
+    figures = ["Δ bits per byte", "standard error", f"{100 * confidence:g} % interval"]
     noise = {f"documents, all {len(sizes)}": comparison.documents}
-    if comparison.held_out:
-        fraction = f"{100 * comparison.held_out_fraction:.0f} %"
-        noise[f"documents, the {fraction} of their text that selected no model"] = comparison.held_out
     if seeds.se is not None:
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
         noise[f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})"] = seeds
@@ -73,10 +67,15 @@ def section(comparison: Comparison, previews: dict[int, str], num_listed: int, p
         documents.append([f"{a.runs[0].numbers[i]}: `{previews[int(i)]}`", f"{sizes[i]:,}", *numbers])
     different = what_differs(a, b)
     pairs = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
+    p = "p after Holm" if num_comparisons > 1 else "p"
     return {
         "comparison": comparison,
-        "noise": table(["noise from", *figures], [[name, *cells(each)] for name, each in noise.items()]),
-        "sources": sources and table(["source", "documents", a.name, b.name, *figures], sources),
+        "noise": table(["noise from", *figures, p], [[name, *cells(each)] for name, each in noise.items()]),
+        "over_documents": verdict(comparison, comparison.documents, num_comparisons, confidence)
+        + power(comparison.documents, len(sizes), "documents"),
+        "over_seeds": verdict(comparison, seeds, num_comparisons, confidence)
+        + power(seeds, min(len(a.runs), len(b.runs)), "seeds of each side"),
+        "sources": sources and table(["source", "documents", a.name, b.name, *figures, "p after Holm"], sources),
         "different": different and table(["what differs", a.name, b.name], different),
         "documents": table(["document that changed most", "bytes", a.name, b.name, figures[0], "Δ bits"], documents),
         "same_bits": [pair for pair in pairs if pair[2]],
@@ -102,6 +101,19 @@ def cells(difference: Estimate) -> list[str]:
     return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
 
 
+def verdict(comparison: Comparison, found: Estimate, num_comparisons: int, confidence: float) -> str:
+    """Return the sentence whether a difference was shown; p of `found` is corrected for the number of comparisons."""
+    if found.low is None:
+        return "too few for an interval."
+    a, b, is_shown = comparison.a.name, comparison.b.name, found.p_value <= 1 - confidence + 1e-9
+    why = f"the {100 * confidence:g} % interval {'excludes' if is_shown else 'contains'} zero."
+    if num_comparisons > 1:
+        why = f"p is {found.p_value:.2g} after Holm's correction for {num_comparisons} comparisons."
+    if not is_shown:
+        return f"no difference was shown between `{a}` and `{b}`; {why}"
+    return f"`{b}` is {'better' if found.value < 0 else 'worse'} than `{a}`; {why}"
+
+
 def dominating(comparison: Comparison) -> list[dict]:
     """Return each document with a large fraction of the bytes, and the figures without it."""
     sizes, nats, documents = comparison.sizes, comparison.a.nats, []
@@ -122,37 +134,3 @@ def length_correlation(comparison: Comparison) -> float | None:
         return None
     correlation = float(np.corrcoef(rates, logs)[0, 1])
     return correlation if abs(correlation) > max(CORRELATED, 2 / math.sqrt(len(rates))) else None
-
-
-def draw_comparisons(path: Path, comparisons: list[Comparison], percent: str) -> None:
-    """Draw each document's difference against its length, a panel for each comparison."""
-    panels = [functools.partial(draw_panel, comparison=comparison, percent=percent) for comparison in comparisons]
-    figure = figure_of(*panels, size=(7.5, 0.6 + 3.7 * len(panels)))
-    figure.axes[-1].set_xlabel("document length in bytes (logarithmic); area of a mark: weight of the document")
-    save_png(figure, path)
-
-
-def draw_panel(axes, comparison: Comparison, percent: str) -> None:
-    """Draw the whole difference with its band, and a mark for each document: hollow if B is worse, else filled."""
-    a, b, whole, sizes = comparison.a, comparison.b, comparison.documents, comparison.sizes
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.axhline(0, color="black", linewidth=1.0)
-    axes.axhline(whole.value, color=GREY, linestyle="--", linewidth=1.4)
-    words = "too few documents for an interval"
-    if whole.low is not None:
-        axes.axhspan(whole.low, whole.high, color=GREY, alpha=0.25, linewidth=0)
-        words = f"{percent} interval {whole.low:+.4f} to {whole.high:+.4f}"
-    differences, areas = comparison.bits / sizes, np.maximum(ALL_MARKS * sizes / sizes.sum(), SMALLEST_MARK)
-    filled, hollow = {"color": BLUE, "alpha": 0.6, "linewidths": 0}, {"facecolors": "none", "edgecolors": ORANGE}
-    for keep, label, style, y in (
-        (differences <= 0, f"● {b.name} is better or equal", filled, 0),
-        (differences > 0, f"○ {b.name} is worse", hollow, 1),
-    ):
-        axes.scatter(sizes[keep], differences[keep], areas[keep], **style)
-        axes.annotate(f"{label}: {keep.sum():,} documents", (1, y), xycoords="axes fraction", xytext=(-4, 4 - 8 * y),
-                      ha="right", va=("bottom", "top")[y], color=(BLUE, ORANGE)[y], **LABEL)  # fmt: skip
-    axes.margins(x=0.06, y=0.16)
-    axes.set(ylabel="Δ bits per byte", title=f"{b.name} − {a.name}: {whole.value:+.4f} ({words})")

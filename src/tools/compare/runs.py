@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lm.evaluate.intervals import Estimate, ratio_interval
-from tools.common.statistics import bits_per_byte, welch
+from tools.common.statistics import bits_per_byte, holm, welch
 
 SEED = "train.seed"
 ABSENT = "(none)"
@@ -28,8 +28,6 @@ class Run:
     numbers: np.ndarray  # (D,) of each document in the run's validation file
     nats: np.ndarray  # (D,) float64
     utf8_bytes: np.ndarray  # (D,) int64
-    model_selection_nats: np.ndarray | None  # (D,) over the tokens that selected the best model, None if not recorded
-    model_selection_bytes: np.ndarray | None  # (D,) of these tokens
     sources: np.ndarray | None  # (D,) source of the mixture that holds each document, None for a plain source
     params: dict[str, object]  # by dotted name
     inputs: dict[str, str]  # path → hash of the data and code that the stages read
@@ -44,9 +42,8 @@ class Run:
 
     def keep(self, documents: np.ndarray) -> "Run":
         """Return the run with some of its documents only, in the given order."""
-        names = ("numbers", "nats", "utf8_bytes", "model_selection_nats", "model_selection_bytes", "sources")
-        kept = {name: column[documents] for name in names if (column := getattr(self, name)) is not None}
-        return dataclasses.replace(self, **kept)
+        names = ("numbers", "nats", "utf8_bytes", *([] if self.sources is None else ["sources"]))
+        return dataclasses.replace(self, **{name: getattr(self, name)[documents] for name in names})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,17 +66,12 @@ class Group:
 
 
 class Comparison(NamedTuple):
-    """B - A over all documents, over the `held_out_fraction` of their bytes that selected no model, and over seeds.
-
-    `baseline` is the value of A itself; `sources` has B - A over the documents of each source of a mixture.
-    """
+    """B - A over the documents, those of each source of a mixture, and over seeds; `baseline` is A itself."""
 
     a: Group
     b: Group
     baseline: Estimate
     documents: Estimate
-    held_out: Estimate | None
-    held_out_fraction: float
     seeds: Estimate
     sources: dict[str, Estimate]
 
@@ -113,20 +105,30 @@ def group_by_seed(runs: list[Run]) -> list[Group]:
 
 def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: int) -> Comparison:
     """Return the differences between two groups; documents are resampled with `seed`."""
-    runs, sizes = a.runs + b.runs, a.runs[0].utf8_bytes
+    sizes = a.runs[0].utf8_bytes
 
-    def interval(nats: np.ndarray, sizes: np.ndarray) -> Estimate:
-        return ratio_interval(nats / math.log(2), sizes, np.random.default_rng(seed), confidence, resamples)
+    def interval(nats: np.ndarray, own: np.ndarray) -> Estimate:
+        rng = np.random.default_rng(seed)
+        return ratio_interval(nats[own] / math.log(2), sizes[own], rng, confidence, resamples)
 
-    rest, held_out, fraction = held_out_bytes(runs), None, 0.0
-    if rest is not None and rest.any():
-        nats_a, nats_b = (np.mean([run.nats - run.model_selection_nats for run in g.runs], axis=0) for g in (a, b))
-        held_out, fraction = interval(nats_b - nats_a, rest), float(rest.sum() / sizes.sum())
+    change, every = b.nats - a.nats, np.full(len(sizes), True)
+    sources = {name: interval(change, own) for name, own in common_sources(a.runs + b.runs).items()}
     seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
-    sources = {name: interval((b.nats - a.nats)[own], sizes[own]) for name, own in common_sources(runs).items()}
-    return Comparison(
-        a, b, interval(a.nats, sizes), interval(b.nats - a.nats, sizes), held_out, fraction, seeds, sources
-    )
+    return Comparison(a, b, interval(a.nats, every), interval(change, every), seeds, sources)
+
+
+def compare_with_first(groups: list[Group], seed: int, confidence: float, resamples: int) -> list[Comparison]:
+    """Return `compare_groups` of each other group with the first one, with p after Holm's correction.
+
+    The comparisons over documents are one family of tests, those over seeds another, those of all sources a third.
+    """
+    found = [compare_groups(groups[0], other, seed, confidence, resamples) for other in groups[1:]]
+    documents, seeds = holm([each.documents for each in found]), holm([each.seeds for each in found])
+    sources = iter(holm([of_source for each in found for of_source in each.sources.values()]))
+    return [
+        each._replace(documents=documents[i], seeds=seeds[i], sources={name: next(sources) for name in each.sources})
+        for i, each in enumerate(found)
+    ]
 
 
 def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
@@ -135,21 +137,6 @@ def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
     if sources is None or not all(run.sources is not None and np.array_equal(sources, run.sources) for run in runs):
         return {}
     return {name: sources == name for name in dict.fromkeys(sources[sizes > 0])}
-
-
-def held_out_bytes(runs: list[Run]) -> np.ndarray | None:
-    """Return the bytes of each document (D,) that selected none of the best models; None if that is not known.
-
-    If the runs selected on different text (another tokenizer or seq_len), only documents without any such
-    token are the same held-out text for all; the others count 0 bytes.
-    """
-    selected = [run.model_selection_bytes for run in runs if run.model_selection_bytes is not None]
-    sizes = runs[0].utf8_bytes
-    if len(selected) < len(runs) or not np.any(selected):
-        return None
-    if all(np.array_equal(selected[0], other) for other in selected):
-        return sizes - selected[0]
-    return np.where(np.any(selected, axis=0), 0, sizes)
 
 
 def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
@@ -172,15 +159,9 @@ def same_until(a: Run, b: Run) -> str | None:
 
     Return None for other runs, and without recorded digests of the checkpoints.
     """
-    data_a, data_b = ({p: md5 for p, md5 in run.inputs.items() if not p.startswith(CODE)} for run in (a, b))
-    digest, rows = "checkpoint_digest", a.validations + b.validations
-    if (
-        not a.validations
-        or not b.validations
-        or not all(row.get(digest) for row in rows)
-        or a.params != b.params
-        or data_a != data_b
-    ):
+    digest, rows = "checkpoint_digest", [*a.validations, *b.validations]
+    of_a, of_b = ((r.params, {p: md5 for p, md5 in r.inputs.items() if not p.startswith(CODE)}) for r in (a, b))
+    if not (a.validations and b.validations and all(row.get(digest) for row in rows) and of_a == of_b):
         return None
     until = "different from step 0 on"
     for x, y in zip(a.validations, b.validations, strict=False):
