@@ -2,7 +2,7 @@
 
     python src make_tasks tasks/stories --source stories/
     python src lm_eval --task_folder tasks/stories
-    python src lm_eval --export exported --tasks blimp lambada_openai --limit 100
+    python src lm_eval --export exported --tasks blimp lambada_openai --limit 100 --samples items/a
 
 Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output. The windows have
 the length of the training. --check also scores each request with lm.model and compares. A task of lm-eval downloads
@@ -12,6 +12,7 @@ Needs `pip install -r requirements/lm-eval.txt`.
 
 import argparse
 import hashlib
+import json
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from types import ModuleType
 
 from extras.lm_eval.agreement import check_agreement
 from lm.core.errors import ParamsError, command
-from lm.core.files import read_json, sha256_file, write_json
+from lm.core.files import read_json, sha256_file, write_json, write_text
 from lm.model.weights import RECORD
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, write_model
@@ -41,6 +42,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--task_folder", type=Path, help="folder of your own tasks; their data files are relative to it")
     add("--limit", type=int, help="use only the first documents of each task")
     add("--check", action="store_true", help="score with lm.model too; refuse a difference above 1e-4 nats a token")
+    add("--samples", type=Path, metavar="FOLDER", help="folder for the items of each task, which compare_tasks reads")
     add("--output", type=Path, default=Path("lm_eval.json"), help="file for the figures (lm_eval.json)")
     args = parser.parse_args(argv)
     if not (args.tasks or args.task_folder):
@@ -118,6 +120,9 @@ def run(args: argparse.Namespace, export: Path) -> None:
     versions = {name: version(name) for name in PACKAGES}
     figures = {"model": describe_model(export, record), "versions": versions, "limit": args.limit, "tasks": tasks}
     write_json(args.output, figures)
+    for name, samples in results["samples"].items() if args.samples else ():
+        lines = [json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples]
+        write_text(args.samples / f"samples_{name}.jsonl", "".join(lines))
 
 
 @command

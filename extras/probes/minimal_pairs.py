@@ -6,7 +6,6 @@ model that expects it gives little probability to `)` alone. Tokens after that, 
 """
 
 import itertools
-import math
 import re
 from collections import defaultdict
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
+from tools.common.statistics import clustered_difference, detectable_difference, holm, units_needed
 
 KINDS = (
     story_pairs.OTHER_PERSON, story_pairs.NEW_NAME, story_pairs.PRONOUN, story_pairs.OBJECT,
@@ -75,33 +75,26 @@ def summarize_pairs(columns: dict[str, np.ndarray]) -> dict[str, dict]:
 
 
 def compare_pairs(a: pa.Table, b: pa.Table) -> dict[str, dict]:
-    """Return kind → accuracies of two models on the pairs that both have scored, and McNemar's test.
+    """Return kind → accuracies of two models on the pairs that both have scored, and their difference.
 
-    `only_a` counts the places where A has more pairs right, `only_b` those where B has. A tie is half a pair.
+    A tie is half a pair. The pairs of a document count as one, and p is corrected for the number of kinds
+    (`clustered_difference`, `holm`); there is no interval if few documents differ.
     """
     credits_a, credits_b, by_kind = _credits(a), _credits(b), defaultdict(list)
     for pair in sorted(credits_a.keys() & credits_b.keys()):
-        by_kind[pair.kind].append(pair)
-    compared = {}
-    for kind, pairs in by_kind.items():
-        of_a, of_b = (np.array([credit[pair] for pair in pairs]) for credit in (credits_a, credits_b))
-        _, place = np.unique([(pair.document, pair.character) for pair in pairs], axis=0, return_inverse=True)
-        difference = np.bincount(place, of_b - of_a)
-        only_a, only_b = int((difference < 0).sum()), int((difference > 0).sum())
+        by_kind[pair.kind].append((pair.document, credits_a[pair], credits_b[pair]))
+    compared, differences = {}, []
+    for kind, rows in by_kind.items():
+        documents, of_a, of_b = (np.array(column) for column in zip(*rows, strict=True))
+        differences.append(clustered_difference(of_b - of_a, np.ones(len(rows)), documents))
         accuracies = {"accuracy_a": float(of_a.mean()), "accuracy_b": float(of_b.mean())}
-        figures = {"pairs": len(pairs), **accuracies, "only_a": only_a, "only_b": only_b}
-        compared[kind] = figures | {"p_value": mcnemar(only_a, only_b)}
+        compared[kind] = {"pairs": len(rows), "documents": len(set(documents.tolist())), **accuracies}
+    for figures, found in zip(compared.values(), holm(differences), strict=True):
+        figures["difference"] = found.value
+        figures["difference_interval"] = None if found.low is None else [found.low, found.high]
+        figures["p_after_holm"], figures["detectable_difference"] = found.p_value, detectable_difference(found)
+        figures["documents_needed"] = units_needed(found, figures["documents"])
     return compared
-
-
-def mcnemar(only_a: int, only_b: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test: a fair coin falls so unevenly, or more so.
-
-    Source: the binomial test of the discordant pairs (Fagerland, Lydersen and Laake 2013).
-    """
-    tosses = only_a + only_b
-    tail = sum(math.comb(tosses, heads) for heads in range(min(only_a, only_b) + 1))
-    return min(1.0, 2 * tail / 2**tosses)
 
 
 def credit_of(right_nats: np.ndarray, wrong_nats: np.ndarray) -> np.ndarray:

@@ -31,8 +31,9 @@ def render(details: dict, excerpts: dict[str, list[Excerpt]], against: Path | No
          "in the grammar, which no model can avoid.", details["phenomena"]),
         ("Minimal pairs", "Two texts that differ in one word, which is right in only one of them. Chance gives 0.5. "
          "The 95 % interval is for other documents.", details["minimal_pairs"]),
-        ("Minimal pairs of two models", f"A is {against}, B is this model, on the pairs that both have; p is that of "
-         "McNemar's exact test.", details["against"]),
+        ("Minimal pairs of two models", f"A is {against}, B is this model, on the pairs that both have. The "
+         "95 % interval is for other documents. A true difference of the detectable size would be shown 80 % of the "
+         "time, and so would the measured one with the documents needed.", details["against"]),
         ("Loss by occurrences of the token in training", "", details["by_frequency"]),
         ("Loss by tokens of the document", "", details["by_length"]),
         ("Calibration", f"The most likely token has a mean probability of {calibration['mean_probability']:.1%} and is "

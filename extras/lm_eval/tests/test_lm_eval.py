@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from extras.lm_eval import agreement
+from extras.lm_eval.compare_tasks import main as compare_tasks
 from extras.lm_eval.lm_eval import main
 from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError
@@ -150,6 +151,19 @@ def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
     assert first["tasks"]["tasks_endings"]["documents"] == 9
     assert first["tasks"]["tasks_endings"]["metrics"]["acc"]["stderr"] > 0
     assert first["tasks"]["tasks_endings"]["hash"] != evaluate(run)["tasks"]["tasks_endings"]["hash"]
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_the_written_items_have_the_means_of_the_figures(run, capsys):
+    figures, _ = (evaluate(run, "--samples", run.folder / name)["tasks"] for name in "ab")
+    capsys.readouterr()
+    assert compare_tasks([str(run.folder / name) for name in "ab"]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    rows = {row[0]: row[1:] for row in rows if row}
+    for task, metric in (("tasks_endings", "acc"), ("tasks_perplexity", "bits_per_byte")):
+        mean, count = figures[task]["metrics"][metric]["value"], str(figures[task]["documents"])
+        assert rows[f"{task}, {metric}"][:5] == [count, count, f"{mean:.4f}", f"{mean:.4f}", "+0.0000"]
 
 
 @needs_lm_eval
