@@ -33,7 +33,7 @@ from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.fingerprint import run_fingerprint
 from lm.train.optimizers import build_optimizers
-from lm.train.outputs import publish, write_curves, write_metrics, write_results, write_timing
+from lm.train.outputs import keep_weights, publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.progress import Progress, print_end
 from lm.train.schedule import decay_begins, learning_rate
 from lm.train.signals import StopRequest
@@ -66,6 +66,15 @@ class Inputs:
         """Return the fingerprint of the run, or of all runs that differ in nothing but the parameters `without`."""
         token_files = [self.train.path, self.validation.path]
         return run_fingerprint(self.params, self.config, self.initial_sha256, token_files, without)
+
+    def provenance(self) -> dict:
+        """Return what describes in model.json what made a model."""
+        return {
+            "fingerprint": self.folder.name, "config": dataclasses.asdict(self.config),
+            "eot_id": self.train.eot_id, "tokenizer_sha256": self.train.meta["tokenizer"]["sha256"],
+            "data_sha256": {"train": self.train.meta["sha256"], "validation": self.validation.meta["sha256"]},
+            "init_sha256": self.initial_sha256,
+        }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,6 +153,7 @@ def train(inputs: Inputs, world: World) -> None:
         # Validate the initial weights.
         if not state.history.validation:
             validate(training, progress)
+        keep_chosen_weights(training)
         try:
             # A run that diverged does not continue.
             step.check_divergence(state, params)
@@ -167,8 +177,11 @@ def train(inputs: Inputs, world: World) -> None:
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
                     validate(training, progress)
 
+                # Keep the weights of the steps of train.keep_checkpoints.
+                keep_chosen_weights(training)
+
                 # Keep a checkpoint before the learning rate falls: a longer run continues from it.
-                if state.step == decay_begins(params) and runtime.keep_checkpoints:
+                if state.step == decay_begins(params) and runtime.keep_resumable:
                     keep_stable_checkpoint(training)
 
                 # Save a checkpoint if one is due, or if any rank is asked to stop.
@@ -210,9 +223,9 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
 
 def extend(inputs: Inputs) -> None:
     """Begin with the checkpoint that a run of another length had before its learning rate fell, if one was kept."""
-    length_free = inputs.fingerprint(without=("max_tokens",))
+    length_free = inputs.fingerprint(without=("max_tokens", "keep_checkpoints"))
     checkpoints.describe_run(inputs.folder, length_free, inputs.params.max_steps)
-    checkpoints.extend(inputs.folder, length_free, decay_begins(inputs.params))
+    checkpoints.extend(inputs.folder, length_free, decay_begins(inputs.params), inputs.params.kept_steps)
 
 
 def build(inputs: Inputs, world: World) -> Training:
@@ -304,12 +317,23 @@ def validate(training: Training, progress: Progress) -> None:
         write_metrics(inputs.paths.metrics, state, training.plan)
         computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size)
         write_timing(inputs.folder, state, computed_on)
-    if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_checkpoints):
+    if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_resumable):
         saved = state.as_dict()
         if state.world.is_main:
             checkpoints.keep_checkpoint(inputs.folder, state.step, saved)
     progress.show_validation()
     state.count_seconds("saving")
+
+
+def keep_chosen_weights(training: Training) -> None:
+    """Keep the weights of this step if train.keep_checkpoints chose it; all ranks call it together."""
+    inputs, state, params = training.inputs, training.state, training.inputs.params
+    if state.step in params.kept_steps:
+        state.count_seconds("training")
+        weights = state.weights()
+        if state.world.is_main:
+            keep_weights(inputs.folder, state, weights, params, inputs.provenance())
+        state.count_seconds("saving")
 
 
 def keep_stable_checkpoint(training: Training) -> None:
@@ -338,13 +362,7 @@ def finish(training: Training) -> None:
     if not state.world.is_main:
         state.weights()  # all ranks gather the weights together
         return
-    provenance = {
-        "fingerprint": inputs.folder.name, "config": dataclasses.asdict(inputs.config),
-        "eot_id": inputs.train.eot_id, "tokenizer_sha256": inputs.train.meta["tokenizer"]["sha256"],
-        "data_sha256": {"train": inputs.train.meta["sha256"], "validation": inputs.validation.meta["sha256"]},
-        "init_sha256": inputs.initial_sha256,
-    }  # fmt: skip
-    write_results(inputs.folder / "done", state, training.plan, inputs.params, provenance)
+    write_results(inputs.folder / "done", state, training.plan, inputs.params, inputs.provenance())
     for checkpoint in inputs.folder.glob("*checkpoint-*"):
         checkpoint.unlink()
     print_end(state, inputs.params)

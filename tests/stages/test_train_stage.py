@@ -61,6 +61,12 @@ def test_parameters_of_the_past_are_said_to_be_gone_or_renamed(workspace, capsys
     ):
         assert sentence in printed
     assert "train.decay_fraction is missing" not in printed
+    with restored("runtime.yaml"):
+        runtime = Path("runtime.yaml")
+        runtime.write_text(runtime.read_text().replace("keep_resumable:", "keep_checkpoints:"))
+        assert train_stage.main(ARGUMENTS) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == ["error: runtime.yaml: train.keep_checkpoints is now named train.keep_resumable; rename it"]
     with pytest.raises(ParamsError, match="num_pairs is now the option --pairs of `python src probes`"):
         eval_stage.read_params()
 

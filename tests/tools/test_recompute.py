@@ -148,10 +148,10 @@ def test_kept_states_are_spread_over_the_run(workspace):
     assert list(kept()) == [5, 10, 15]
     for step, record in kept().items():
         assert checkpoints.load_checkpoint(record)["step"] == step
-    set_runtime(keep_checkpoints=1)
+    set_runtime(keep_resumable=1)
     train()
     assert list(kept()) == [10]
-    set_runtime(keep_checkpoints=0)
+    set_runtime(keep_resumable=0)
     train()
     assert kept() == {}
-    set_runtime(keep_checkpoints=3)
+    set_runtime(keep_resumable=3)

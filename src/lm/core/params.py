@@ -25,7 +25,8 @@ MAX_VALUES = 100_000  # in a file; a few lines with aliases can stand for billio
 RENAMED = {  # keys and values of earlier versions → their present names
     "decay_share": "decay_fraction",
     "stable_decay": "wsd",
-    "keep_states": "keep_checkpoints",
+    "keep_states": "keep_resumable",
+    "keep_checkpoints": "keep_resumable",  # of runtime.yaml; params.yaml has another one of this name
     "query_scale": "query_pre_attn_scalar",
     "parts": "sources",
 }
@@ -176,14 +177,16 @@ def _dataclass(value, wanted, name: str, problems: list[str]):
         return None
     count, fields = len(problems), typing.get_type_hints(wanted, include_extras=True)
     for key in value:
+        if key in fields:
+            continue
         if key in getattr(wanted, "GONE", ()):
             problems.append(f"{name}.{key} is gone; delete the line")
         elif RENAMED.get(key) in fields:
             problems.append(f"{name}.{key} is now named {name}.{RENAMED[key]}; rename it")
-        elif key not in fields:
+        else:
             nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
             problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
-    present = {RENAMED.get(key, key) for key in value}
+    present = {*value, *map(RENAMED.get, value)}
     problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in present]
     typed = {k: _typed(value[k], kind, f"{name}.{k}", problems) for k, kind in fields.items() if k in value}
     if len(problems) > count:

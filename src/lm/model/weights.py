@@ -1,4 +1,7 @@
-"""The folder data/models: best_model_params.pt, last_model_params.pt and model.json, which describes both."""
+"""The folder data/models: best_model_params.pt, last_model_params.pt and model.json, which describes both.
+
+Its `checkpoints/` has a folder of the same form for each step of train.keep_checkpoints, with one file of weights.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -7,14 +10,28 @@ import torch
 from torch import Tensor
 
 from lm.core.errors import REPAIR, IntegrityError, ParamsError
-from lm.core.files import atomic_write, check_types, read_json, refuse_special_file, sha256_file, write_json
+from lm.core.files import (
+    atomic_folder,
+    atomic_write,
+    check_types,
+    read_json,
+    refuse_special_file,
+    sha256_file,
+    write_json,
+)
 from lm.core.params import coerce
 from lm.model.archives import check_archive
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 
 RECORD = "model.json"
 WEIGHTS, LAST_WEIGHTS = "best_model_params.pt", "last_model_params.pt"
+CHECKPOINTS = "checkpoints"
 WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of the folder of a kept checkpoint; the names sort by step."""
+    return f"step-{step:0>9}"
 
 
 def save_tensors(path: Path, value) -> str:
@@ -57,10 +74,21 @@ def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], 
     write_json(folder / RECORD, {**record, **described})
 
 
+def save_weights(folder: Path, weights: dict[str, Tensor], record: dict) -> None:
+    """Write one file of weights and its model.json, all or nothing: `record` with their SHA-256 added to "best"."""
+    with atomic_folder(folder) as temporary:
+        sha256 = save_tensors(temporary / WEIGHTS, weights)
+        write_json(temporary / RECORD, {**record, "best": {**record["best"], "sha256": sha256}})
+
+
 def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
     """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit."""
     record = read_json(models / RECORD)
     config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
+    if models.parent.name == CHECKPOINTS and models.name != checkpoint_name(record["best"].get("step")):
+        raise IntegrityError(
+            f"{models / RECORD}: is of step {record['best'].get('step')}, not that of its folder; {REPAIR}"
+        )
     weights = load_tensors(models / WEIGHTS, record["best"]["sha256"])
     try:
         model = build(config, weights, (models / WEIGHTS).stat().st_size // 4)

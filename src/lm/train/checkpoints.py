@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
-from lm.core.files import make_folder, output_lock, read_json, write_json
-from lm.model.weights import check_sha256, load_tensors, save_tensors
+from lm.core.files import atomic_folder, make_folder, output_lock, read_json, write_json
+from lm.model.weights import CHECKPOINTS, RECORD, WEIGHTS, check_sha256, checkpoint_name, load_tensors, save_tensors
 from lm.train.config import TrainParams
 from lm.train.state import named_tensors
 
@@ -69,10 +69,11 @@ def describe_run(run: Path, length_free: str, max_steps: int) -> None:
     write_json(run / "run.json", {"length_free": length_free, "max_steps": max_steps})
 
 
-def extend(run: Path, length_free: str, decay_begins: int) -> None:
+def extend(run: Path, length_free: str, decay_begins: int, kept_steps: set[int]) -> None:
     """Give a run without checkpoints the last checkpoint that one of another length had before its learning rate fell.
 
-    It must not be after step `decay_begins`, where this run's rate begins to fall. Say so, or why there is none.
+    It must not be after step `decay_begins`, where this run's rate begins to fall. The weights that this run keeps of
+    the steps before it come from the other run too. Say so, or why there is none.
     """
     if any(run.glob("checkpoint-*.json")):
         return
@@ -81,6 +82,7 @@ def extend(run: Path, length_free: str, decay_begins: int) -> None:
     records = {int(path.stem[-9:]): path for other in others for path in other.glob("stable-*.json")}
     for step in sorted((step for step in records if step <= decay_begins), reverse=True):
         try:
+            _copy_kept_weights(records[step].parent, run, {kept for kept in kept_steps if kept < step})
             _link_checkpoint(records[step], record_of(run, step))
             print(f"extends run {records[step].parent.name}, which has the same steps up to step {step}", flush=True)
             return
@@ -103,6 +105,15 @@ def _link_checkpoint(record: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, link)
     write_json(target, {**saved, "run": target.parent.name})
+
+
+def _copy_kept_weights(other: Path, run: Path, steps: set[int]) -> None:
+    for source in (other / CHECKPOINTS / checkpoint_name(step) for step in sorted(steps)):
+        record = read_json(source / RECORD)
+        check_sha256(source / WEIGHTS, record["best"]["sha256"], "delete it")
+        with atomic_folder(run / CHECKPOINTS / source.name) as folder:
+            shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
+            write_json(folder / RECORD, {**record, "fingerprint": run.name})
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:

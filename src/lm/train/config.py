@@ -38,6 +38,7 @@ class TrainParams:
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
     seed: Annotated[int, SEED]
+    keep_checkpoints: tuple[Annotated[int, at_least(0)], ...]
     init_from: str
     patience_evals: CountOrNull
     divergence_nats: Annotated[float | None, above(0, ", or null")]
@@ -54,6 +55,8 @@ class TrainParams:
             ("batch_tokens", self.batch_tokens % self.micro_batch_tokens == 0,
              f"a multiple of micro_batch_tokens {self.micro_batch_tokens}"),
             ("max_tokens", self.max_tokens >= self.batch_tokens, f"at least batch_tokens {self.batch_tokens}"),
+            ("keep_checkpoints", max(self.keep_checkpoints, default=0) <= self.max_tokens,
+             f"at most max_tokens {self.max_tokens} each"),
             ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
             ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
             ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),
@@ -77,6 +80,11 @@ class TrainParams:
         return max(1, self.log_every_tokens // self.batch_tokens)
 
     @property
+    def kept_steps(self) -> set[int]:
+        """Return the optimizer steps after which the weights are kept; 0: before the first one."""
+        return {tokens // self.batch_tokens for tokens in self.keep_checkpoints}
+
+    @property
     def batch_size(self) -> int:
         """Return the sequences of an optimizer step."""
         return self.batch_tokens // self.seq_len
@@ -88,7 +96,7 @@ class TrainRuntime:
 
     checkpoint_every_s: float
     keep_fingerprints: int
-    keep_checkpoints: Annotated[int, at_least(0)]
+    keep_resumable: Annotated[int, at_least(0)]
     keep_freed_memory: bool
     num_processes: Count
     shard: bool

@@ -45,9 +45,9 @@ def run_fingerprint(
 ) -> str:
     """Return the fingerprint of the run that trains this model on these token files, from these weights if any.
 
-    `without` names parameters that do not count.
+    `without` names parameters that do not count; an empty list does not count either.
     """
-    train = {name: value for name, value in dataclasses.asdict(params).items() if name not in without}
+    train = {name: value for name, value in dataclasses.asdict(params).items() if name not in without and value != ()}
     inputs = {"initial": initial_sha256} | {path.name: sha256_file(sidecar_path(path)) for path in tokens}
     return fingerprint({"train": train, "model": dataclasses.asdict(config)}, inputs)
 

@@ -3,8 +3,19 @@
 import shutil
 from pathlib import Path
 
+from torch import Tensor
+
 from lm.core.files import atomic_folder, atomic_write, read_json, write_csv, write_json
-from lm.model.weights import LAST_WEIGHTS, RECORD, WEIGHTS, check_sha256, save_models
+from lm.model.weights import (
+    CHECKPOINTS,
+    LAST_WEIGHTS,
+    RECORD,
+    WEIGHTS,
+    check_sha256,
+    checkpoint_name,
+    save_models,
+    save_weights,
+)
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
@@ -34,6 +45,18 @@ def write_timing(folder: Path, state: TrainingState, computed_on: dict) -> None:
     write_json(folder / "timing.json", {**seconds, "computed_on": computed_on})
 
 
+def keep_weights(
+    run: Path, state: TrainingState, weights: dict[str, Tensor], params: TrainParams, provenance: dict
+) -> None:
+    """Write the weights of this step into the run's folder, as a folder like data/models; `publish` copies it."""
+    validated, _, loss = state.history.validation[-1]
+    here = {"step": state.step, "tokens_seen": state.step * params.batch_tokens}
+    here |= {"val_loss": loss if validated == state.step else None}
+    recorded = {name: getattr(params, name) for name in RECORDED}
+    record = {**provenance, **recorded, "segments": state.segments, "best": here}
+    save_weights(run / CHECKPOINTS / checkpoint_name(state.step), weights, record)
+
+
 def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainParams, provenance: dict) -> None:
     """Write models, metrics and curves of a finished run; `provenance` describes in model.json what made the model."""
     tokens_at = {step: tokens for step, tokens, _ in state.history.validation}
@@ -50,6 +73,10 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainP
         "best": {"step": state.best_step, "tokens_seen": tokens_at[state.best_step], "val_loss": state.best_loss},
         "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
     }  # fmt: skip
+    kept, advice = {}, f"delete {folder.parent} to train from scratch"
+    for name in (checkpoint_name(step) for step in sorted(params.kept_steps) if step <= state.step):
+        kept[name] = read_json(folder.parent / CHECKPOINTS / name / RECORD, advice)["best"]["sha256"]
+    record |= {CHECKPOINTS: kept} if kept else {}
     with atomic_folder(folder) as done:
         save_models(done / "models", state.best_weights, state.weights(), record)
         write_metrics(done / "metrics", state, plan)
@@ -59,11 +86,18 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainP
 def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
     """Copy a finished run to the stage's outputs; each file appears whole. Raise IntegrityError if it is damaged."""
     record = read_json(done / "models" / RECORD)
-    for name, file in (("best", WEIGHTS), ("last", LAST_WEIGHTS)):
-        check_sha256(done / "models" / file, record[name]["sha256"], f"delete {done.parent} to train from scratch")
+    kept = {done.parent / CHECKPOINTS / name: sha256 for name, sha256 in record.get(CHECKPOINTS, {}).items()}
+    weights = {
+        done / "models" / WEIGHTS: record["best"]["sha256"],
+        done / "models" / LAST_WEIGHTS: record["last"]["sha256"],
+    }
+    for path, sha256 in (weights | {folder / WEIGHTS: sha256 for folder, sha256 in kept.items()}).items():
+        check_sha256(path, sha256, f"delete {done.parent} to train from scratch")
     with atomic_folder(models) as folder:
-        for path in (done / "models").iterdir():  # copytree's error for a full disk has no errno
-            shutil.copyfile(path, folder / path.name)
+        for source, target in ((done / "models", folder), *((each, folder / CHECKPOINTS / each.name) for each in kept)):
+            target.mkdir(parents=True, exist_ok=True)
+            for path in source.iterdir():  # copytree's error for a full disk has no errno
+                shutil.copyfile(path, target / path.name)
     for source, target in ((done / "metrics", metrics), (done / "plots", plots)):
         for path in source.iterdir():
             with atomic_write(target / path.name) as file:

@@ -98,7 +98,7 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         warmup_steps=5, schedule="wsd", decay_fraction=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
         grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, numerics="portable", dtype="auto",
         compile=False, seed=1, init_from="", patience_evals=None, divergence_nats=None, log_every_tokens=1024,
-        eval_every_tokens=1024, eval_tokens=1024,
+        eval_every_tokens=1024, eval_tokens=1024, keep_checkpoints=(),
     )  # fmt: skip
 
 

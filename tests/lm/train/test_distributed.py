@@ -139,6 +139,7 @@ def test_the_main_rank_chooses_the_dtype(workspace):
 
 
 OUTPUTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json", *CURVES]
+OUTPUTS.append("data/models/checkpoints/step-000000003/best_model_params.pt")
 
 
 def outputs() -> list[bytes]:
@@ -152,6 +153,7 @@ SAMPLED = {"train.sampled_vocab_size": 25}  # of 50; a micro-batch has fewer
     ("optimizer", "steps", "ranks"), [pytest.param("adamw", STEPS, (2, 4), marks=pytest.mark.slow), ("muon", 10, (4,))]
 )
 def test_any_number_of_ranks_has_the_same_portable_bits(workspace, optimizer, steps, ranks):
+    workspace.change(**{"train.keep_checkpoints": [128 * 3]})
     length = {"train.max_tokens": 128 * steps, "train.eval_every_tokens": 64 * steps}
     units = {"train.numerics": "portable", "train.micro_batch_tokens": 16, "train.batch_tokens": 128}
     workspace.change(**{**length, **units, **SAMPLED, "train.optimizer": optimizer})
