@@ -20,7 +20,7 @@ import numpy as np
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.evaluate.intervals import Estimate
 from tools.common.arguments import tool_parser
-from tools.common.statistics import clustered_difference, detectable_difference, holm, units_needed
+from tools.common.statistics import LEAST_DIFFERENT, clustered_difference, detectable_difference, holm, units_needed
 from tools.common.tables import table
 
 SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?\.jsonl")  # lm-eval's names end in the time
@@ -90,7 +90,7 @@ def cells_of(found: Estimate, num_documents: int) -> list[str]:
     if found.low is None:
         return [f"{found.value:+.4f}", "too few differ", "", "", ""]
     figures = f"{found.low:+.4f} to {found.high:+.4f}", f"{found.p_value:.2g}", f"{detectable_difference(found):.4f}"
-    return [f"{found.value:+.4f}", *figures, f"{units_needed(found, num_documents):,}"]
+    return [f"{found.value:+.4f}", *figures, f"{units_needed(found, num_documents, LEAST_DIFFERENT):,}"]
 
 
 @command

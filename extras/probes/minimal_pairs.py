@@ -22,7 +22,7 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
-from tools.common.statistics import clustered_difference, detectable_difference, holm, units_needed
+from tools.common.statistics import LEAST_DIFFERENT, clustered_difference, detectable_difference, holm, units_needed
 
 KINDS = (
     story_pairs.OTHER_PERSON, story_pairs.NEW_NAME, story_pairs.PRONOUN, story_pairs.OBJECT,
@@ -93,7 +93,7 @@ def compare_pairs(a: pa.Table, b: pa.Table) -> dict[str, dict]:
         figures["difference"] = found.value
         figures["difference_interval"] = None if found.low is None else [found.low, found.high]
         figures["p_after_holm"], figures["detectable_difference"] = found.p_value, detectable_difference(found)
-        figures["documents_needed"] = units_needed(found, figures["documents"])
+        figures["documents_needed"] = units_needed(found, figures["documents"], LEAST_DIFFERENT)
     return compared
 
 

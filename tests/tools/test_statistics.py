@@ -114,10 +114,11 @@ def test_a_detectable_difference_is_shown_in_four_of_five_comparisons():
 def test_the_seeds_needed_are_those_of_the_t_test(effect, seeds):
     """Seeds of each side for a difference in standard deviations, from tables of the two-sample t-test (Cohen 1988)."""
     values = np.array([-1.0, 0.0, 1.0])
-    assert units_needed(welch(values, values + effect), 3) == pytest.approx(seeds, abs=1)
+    assert units_needed(welch(values, values + effect), 3, 2) == pytest.approx(seeds, abs=1)
 
 
 def test_without_an_interval_nothing_is_said_about_power():
     for found in (Estimate(0.1), Estimate(0.1, 0.0), Estimate(0.0, 0.0, 0.0, 0.0, 1.0)):
-        assert detectable_difference(found) is units_needed(found, 9) is None
-    assert units_needed(Estimate(1e-9, 1.0, -2.0, 2.0, 1.0), 9) == MOST_UNITS + 1
+        assert detectable_difference(found) is units_needed(found, 9, 2) is None
+    assert units_needed(Estimate(1e-9, 1.0, -2.0, 2.0, 1.0), 9, 2) == MOST_UNITS + 1
+    assert units_needed(Estimate(9.0, 1.0, 7.0, 11.0, 0.0), 9, 6) == 6

@@ -85,11 +85,11 @@ def detectable_difference(found: Estimate) -> float | None:
     return (found.high - found.low) / 2 + found.se * spare
 
 
-def units_needed(found: Estimate, num_units: int) -> int | None:
+def units_needed(found: Estimate, num_units: int, least: int) -> int | None:
     """Return how many units make the difference that `num_units` of them gave the detectable one; None if unknown.
 
-    Units are documents, or seeds of each side; the answer is at most MOST_UNITS + 1. The standard error falls with the
-    square root of their number, and both t of `detectable_difference` with the degrees of freedom.
+    Units are documents, or seeds of each side; the answer is from `least` to MOST_UNITS + 1. The standard error falls
+    with the square root of their number, and both t of `detectable_difference` with the degrees of freedom.
     """
     detectable, df = detectable_difference(found), found.degrees_of_freedom or _NORMAL
     if detectable is None or not found.value:
@@ -99,12 +99,12 @@ def units_needed(found: Estimate, num_units: int) -> int | None:
         df_then = max(1.0, (df + 1) * count / num_units - 1)
         return detectable * _both_t(df_then) / _both_t(df) * math.sqrt(num_units / count) <= abs(found.value)
 
-    return 2 + bisect.bisect_left(range(2, MOST_UNITS + 1), True, key=is_enough)
+    return least + bisect.bisect_left(range(least, MOST_UNITS + 1), True, key=is_enough)
 
 
-def power(found: Estimate, num_units: int, units: str) -> str:
+def power(found: Estimate, num_units: int, units: str, least: int) -> str:
     """Return what a comparison of `num_units` units could have shown, as a sentence after a space, or ""."""
-    detectable, needed = detectable_difference(found), units_needed(found, num_units)
+    detectable, needed = detectable_difference(found), units_needed(found, num_units, least)
     if detectable is None or needed is None:
         return ""
     count = f"about {needed:,}" if needed <= MOST_UNITS else f"more than {MOST_UNITS:,}"

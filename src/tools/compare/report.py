@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.evaluate.intervals import Estimate, dominating_documents, effective_documents
+from lm.evaluate.intervals import LEAST_DOCUMENTS, Estimate, dominating_documents, effective_documents
 from tools.common.statistics import bits_per_byte, power
 from tools.common.tables import render, table
 from tools.compare.runs import SEED, Comparison, Group, common_sources, same_until, what_differs
@@ -52,30 +52,27 @@ def section(
     a, b, seeds, sizes = comparison.a, comparison.b, comparison.seeds, comparison.sizes
     figures = ["Δ bits per byte", "standard error", f"{100 * confidence:g} % interval"]
     noise = {f"documents, all {len(sizes)}": comparison.documents}
+    for name, own in common_sources(a.runs + b.runs).items():
+        noise[f"documents, the {own.sum():,} of {name}"] = comparison.sources[name]
     if seeds.se is not None:
         df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
         noise[f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})"] = seeds
-    sources = [
-        [name, f"{own.sum():,}", *(rate(group.nats[own], sizes[own]) for group in (a, b)),
-         *cells(comparison.sources[name])]
-        for name, own in common_sources(a.runs + b.runs).items()
+    rates = [group.nats / math.log(2) / sizes for group in (a, b)]
+    documents = [
+        [f"{a.runs[0].numbers[i]}: `{previews[int(i)]}`", f"{sizes[i]:,}", f"{rates[0][i]:.4f}", f"{rates[1][i]:.4f}",
+         f"{rates[1][i] - rates[0][i]:+.4f}", f"{comparison.bits[i]:+,.0f}"]
+        for i in comparison.most_changed(num_listed)
     ]  # fmt: skip
-    documents = []
-    for i in comparison.most_changed(num_listed):
-        rates = [group.nats[i] / math.log(2) / sizes[i] for group in (a, b)]
-        numbers = (f"{rates[0]:.4f}", f"{rates[1]:.4f}", f"{rates[1] - rates[0]:+.4f}", f"{comparison.bits[i]:+,.0f}")
-        documents.append([f"{a.runs[0].numbers[i]}: `{previews[int(i)]}`", f"{sizes[i]:,}", *numbers])
     different = what_differs(a, b)
     pairs = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
-    p = "p after Holm" if num_comparisons > 1 else "p"
+    p = "p after Holm" if num_comparisons > 1 or comparison.sources else "p"
     return {
         "comparison": comparison,
         "noise": table(["noise from", *figures, p], [[name, *cells(each)] for name, each in noise.items()]),
         "over_documents": verdict(comparison, comparison.documents, num_comparisons, confidence)
-        + power(comparison.documents, len(sizes), "documents"),
+        + power(comparison.documents, len(sizes), "documents", LEAST_DOCUMENTS),
         "over_seeds": verdict(comparison, seeds, num_comparisons, confidence)
-        + power(seeds, min(len(a.runs), len(b.runs)), "seeds of each side"),
-        "sources": sources and table(["source", "documents", a.name, b.name, *figures, "p after Holm"], sources),
+        + power(seeds, min(len(a.runs), len(b.runs)), "seeds of each side", 2),
         "different": different and table(["what differs", a.name, b.name], different),
         "documents": table(["document that changed most", "bytes", a.name, b.name, figures[0], "Δ bits"], documents),
         "same_bits": [pair for pair in pairs if pair[2]],
