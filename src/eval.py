@@ -32,7 +32,7 @@ from lm.evaluate.documents import (
     source_of_documents,
     sum_by_document,
 )
-from lm.evaluate.samples import Sample, draw, measure, summarize_samples, to_markdown
+from lm.evaluate.samples import Sample, describe_samples, draw, measure, summarize_samples, to_markdown
 from lm.model.device import keep_freed_memory, pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_strides
@@ -175,6 +175,7 @@ def main(argv: list[str]) -> None:
         samples = draw_samples(model, tokenizer, prompts, params)
         measures = measure(samples, train.ids)
         settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
+        described = describe_samples(samples, measures, settings, tokenizer)
 
         # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
@@ -184,7 +185,8 @@ def main(argv: list[str]) -> None:
 
         # Write everything.
         pq.write_table(pa.table(documents), evaluation / "document_losses.parquet", **PARQUET)
-        write_text(evaluation / "samples.md", to_markdown(samples, measures, settings))
+        write_json(evaluation / "samples.json", described)
+        write_text(evaluation / "samples.md", to_markdown(described))
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
         write_json(paths.metrics / "eval.json", metrics_of(details))

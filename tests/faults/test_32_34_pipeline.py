@@ -249,5 +249,5 @@ def test_34_one_window_can_be_evaluated(evaluate):
     assert details["nats_per_token"] > 0 and details["clean"]["documents"] == 1
     assert json.loads(Path("metrics/eval.json").read_text())["bits_per_byte"] == details["bits_per_byte"]
     assert {path.name for path in Path("data/evaluation").iterdir()} == {
-        "details.json", "document_losses.parquet", "samples.md",
+        "details.json", "document_losses.parquet", "samples.json", "samples.md",
     }  # fmt: skip

@@ -105,13 +105,16 @@ def test_before_the_first_run_the_page_has_the_parameters(folder):
     assert "models.micro.n_layer 2" in page.words and "models.tiny" not in page.words
 
 
-def test_text_from_outside_is_escaped(folder):
-    path = Path("data/evaluation/samples.md")
+def test_text_from_outside_is_escaped_and_copies_are_marked(folder):
+    path = Path("data/evaluation/samples.json")
     evil = "<script>alert(1)</script><img src=http://example.org>\n## 7\n```text\n&amp;"
-    write_text(path, path.read_text().replace("```text\nOne day", f"```text\nOne day{evil}"))
+    described = read_json(path)
+    described["samples"][1]["pieces"] = [[evil, 9], [" new ", 0], ["long", 20]]
+    write_json(path, described)
     page = made_page()
     assert "script" not in page.tags and page.pictures == PICTURES
-    assert "<script>alert(1)</script><img src=http://example.org> ## 7 ```text &amp;" in page.words
+    assert "<script>alert(1)</script><img src=http://example.org> ## 7 ```text &amp;  new long" in page.words
+    assert '&amp;amp;</u> new <u class="longest" title="copy of 20 tokens">long</u></pre>' in page.text
 
 
 def test_changed_parameters_are_named(folder):

@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from io import TextIOWrapper
 
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
 REPAIR = "run `python src verify --cache`, which names the command that repairs it"
@@ -79,6 +80,8 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
         """Run `main` with the arguments, by default those of the process; return the exit status."""
         argv = list(sys.argv[1:] if argv is None else argv)
         cause = error = None
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
         try:
             main([argument for argument in argv if argument != "--debug"])
         except KeyboardInterrupt as raised:

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import torch
 
+from lm.evaluate.copies import Copy, find_copies, text_pieces
 from lm.evaluate.generation import generate
 from lm.model.gemma3 import Gemma3Model
 from lm.tokenizer.load import Tokenizer
-from lm.tokens.ngrams import copies, ngram_hashes
+from lm.tokens.ngrams import ngram_hashes
 
 COPIED_TOKENS = 8  # equal runs of at least this length count as copied
 REPEATED_TOKENS = 4
@@ -16,10 +17,9 @@ REPEATED_TOKENS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A continuation of a prompt: its ids (N,), and the text with the prompt in front."""
+    """A continuation of a prompt: its ids (N,)."""
 
     prompt: str
-    text: str
     ids: np.ndarray
     ended: bool  # the model wrote the end-of-text id
 
@@ -31,18 +31,27 @@ def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int,
     ids = list(generate(model, prompt_ids, max_tokens, generator=generator, eot_id=tokenizer.eot_id, **sampling))
     ended = ids[-1:] == [tokenizer.eot_id]
     ids = ids[:-1] if ended else ids
-    return Sample(prompt, prompt + tokenizer.decode(ids), np.array(ids, np.int64), ended)
+    return Sample(prompt, np.array(ids, np.int64), ended)
 
 
 def measure(samples: list[Sample], train_ids: np.ndarray) -> list[dict]:
-    """Return for each sample its longest copy from train_ids (M,) in tokens, and the fractions of its
-    COPIED_TOKENS-grams that train_ids does not contain and of its REPEATED_TOKENS-grams that occur in it before."""
-    copied = copies([sample.ids for sample in samples], train_ids, COPIED_TOKENS)
+    """Return for each sample its copies from train_ids (M,), the tokens of the longest (0 if none has COPIED_TOKENS),
+    and the fractions of its COPIED_TOKENS-grams that are in no copy and of its REPEATED_TOKENS-grams that occur in it
+    before."""
+    found = find_copies([sample.ids for sample in samples], train_ids, COPIED_TOKENS)
     return [
-        {"ended": sample.ended, "longest_copy_tokens": longest, "new_fraction": new,
-         "repeated_fraction": repeated_fraction(sample.ids)}
-        for sample, (longest, new) in zip(samples, copied, strict=True)
+        {"ended": sample.ended, "copies": copies, "longest_copy_tokens": max((c.length for c in copies), default=0),
+         "new_fraction": new_fraction(len(sample.ids), copies), "repeated_fraction": repeated_fraction(sample.ids)}
+        for sample, copies in zip(samples, found, strict=True)
     ]  # fmt: skip
+
+
+def new_fraction(num_tokens: int, copies: list[Copy]) -> float | None:
+    """Return the fraction of the COPIED_TOKENS-grams of a text that are in no copy; None if there are none."""
+    is_new = np.ones(max(0, num_tokens - COPIED_TOKENS + 1), bool)
+    for copy in copies:
+        is_new[copy.begin : copy.end - COPIED_TOKENS + 1] = False
+    return float(is_new.mean()) if len(is_new) else None
 
 
 def repeated_fraction(ids: np.ndarray) -> float | None:
@@ -65,9 +74,9 @@ def summarize_samples(measures: list[dict]) -> dict:
     }
 
 
-def to_markdown(samples: list[Sample], measures: list[dict], settings: str) -> str:
-    """Return the samples as Markdown, each with its measures."""
-    lines = ["# Samples", "", settings, ""]
+def describe_samples(samples: list[Sample], measures: list[dict], settings: str, tokenizer: Tokenizer) -> dict:
+    """Return the content of samples.json; a piece of text has the tokens of the longest copy that holds it, 0: new."""
+    entries = []
     for number, (sample, entry) in enumerate(zip(samples, measures, strict=True), 1):
         end = "ended by the model" if sample.ended else f"cut after {len(sample.ids)} tokens"
         facts = [f"longest copy {entry['longest_copy_tokens']} tokens"]
@@ -75,6 +84,18 @@ def to_markdown(samples: list[Sample], measures: list[dict], settings: str) -> s
             facts.append(f"{entry['new_fraction']:.0%} of its {COPIED_TOKENS}-grams are new")
         if entry["repeated_fraction"] is not None:
             facts.append(f"{entry['repeated_fraction']:.0%} of its {REPEATED_TOKENS}-grams are repeated")
-        title = f"## {number}. `{sample.prompt.strip() or '(nothing)'}`, {end}"
-        lines += [title, "", "; ".join(facts) + ".", "", "```text", sample.text.strip("\n"), "```", ""]
+        pieces = text_pieces(sample.ids, entry["copies"], tokenizer)
+        entries.append({
+            "title": f"{number}. `{sample.prompt.strip() or '(nothing)'}`, {end}", "facts": "; ".join(facts) + ".",
+            "prompt": sample.prompt, "pieces": pieces, "ids": sample.ids.tolist(),
+        })  # fmt: skip
+    return {"settings": settings, "samples": entries}
+
+
+def to_markdown(described: dict) -> str:
+    """Return the samples of `describe_samples` as Markdown, each with its measures."""
+    lines = ["# Samples", "", described["settings"], ""]
+    for sample in described["samples"]:
+        text = sample["prompt"] + "".join(text for text, _ in sample["pieces"])
+        lines += [f"## {sample['title']}", "", sample["facts"], "", "```text", text.strip("\n"), "```", ""]
     return "\n".join(lines)

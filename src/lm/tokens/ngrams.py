@@ -55,12 +55,18 @@ def _shared_begins(ids: np.ndarray, start: int, end: int, others: np.ndarray, eo
         return begins
     # Hashing twice costs less memory than keeping 8 bytes of position for each n-gram: hashes first, then positions.
     known.sort()
-    num_blocks = -(-len(others) // _BLOCK_TOKENS)
-    matches = _matches(known, others, n)
-    for _, places in tqdm(matches, "n-grams", num_blocks, unit="block", leave=False, disable=None):
-        is_shared[places] = True
+    shift = np.uint64(64 - _FILTER_BITS)
+    possible = np.zeros(1 << _FILTER_BITS, bool)  # by the first bits, so that most n-grams need no search
+    for first in range(0, count, _BLOCK_TOKENS):
+        possible[known[first : first + _BLOCK_TOKENS] >> shift] = True
+    blocks = range(0, len(others), _BLOCK_TOKENS)
+    for first in tqdm(blocks, "n-grams", unit="block", leave=False, disable=None):
+        hashes = ngram_hashes(others[first : first + _BLOCK_TOKENS + n - 1], n)
+        hashes = hashes[possible[hashes >> shift]]
+        places = np.searchsorted(known, hashes).clip(max=count - 1)
+        is_shared[places[known[places] == hashes]] = True
     for positions, hashes in _ngrams_between(ids, start, end, eot_id, n):
-        begins[positions - start] = is_shared[np.searchsorted(known, hashes)]  # the first of equal ones, as in _matches
+        begins[positions - start] = is_shared[np.searchsorted(known, hashes)]  # the first of equal ones, as above
     return begins
 
 
@@ -94,47 +100,3 @@ def count_shared(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> It
             open_tokens = open_shared = 0
         open_tokens += len(is_shared) - after
         open_shared += int(is_shared[after:].sum())
-
-
-def _matches(known: np.ndarray, ids: np.ndarray, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, block by block, (positions in ids, places in `known`) of the n-grams whose hash is in sorted `known`."""
-    shift = np.uint64(64 - _FILTER_BITS)
-    possible = np.zeros(1 << _FILTER_BITS, bool)  # by the first bits, so that most n-grams need no search
-    for start in range(0, len(known), _BLOCK_TOKENS):
-        possible[known[start : start + _BLOCK_TOKENS] >> shift] = True
-    for start in range(0, len(ids), _BLOCK_TOKENS):
-        hashes = ngram_hashes(ids[start : start + _BLOCK_TOKENS + n - 1], n)
-        at = np.flatnonzero(possible[hashes >> shift])
-        places = np.searchsorted(known, hashes[at]).clip(max=len(known) - 1)
-        equal = known[places] == hashes[at]
-        yield start + at[equal], places[equal]
-
-
-def copies(samples: list[np.ndarray], others: np.ndarray, n: int) -> list[tuple[int, float | None]]:
-    """Measure how much of each sample (N,) is copied from `others` (M,), in one pass over `others`.
-
-    Returns per sample the length of its longest run of ids that `others` contains (0 if below n), and the
-    fraction of its n-grams that `others` does not contain (None if it has no n-gram).
-    """
-    begins = [(i, begin) for i, sample in enumerate(samples) for begin in range(len(sample) - n + 1)]
-    if not begins:
-        return [(0, None)] * len(samples)
-    known, group = np.unique(np.concatenate([ngram_hashes(s, n) for s in samples]), return_inverse=True)
-    is_shared, longest = np.zeros(len(known), bool), [0] * len(samples)
-    for positions, places in _matches(known, others, n):
-        is_shared[places] = True
-        for place in np.unique(places):
-            for i, begin in (begins[j] for j in np.flatnonzero(group == place)):
-                longest[i] = max(longest[i], _longest_match(samples[i][begin:], others, positions[places == place]))
-    owner, is_new = np.array([i for i, _ in begins]), ~is_shared[group]
-    return [(length, float(is_new[owner == i].mean()) if i in owner else None) for i, length in enumerate(longest)]
-
-
-def _longest_match(ids: np.ndarray, others: np.ndarray, positions: np.ndarray) -> int:
-    """Return how many of the first of ids (N,) `others` contains in a row from one of the positions on."""
-    length = 0
-    while len(positions) and length < len(ids):
-        positions = positions[positions + length < len(others)]
-        positions = positions[others[positions + length] == ids[length]]
-        length += len(positions) > 0
-    return length

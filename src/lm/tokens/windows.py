@@ -35,7 +35,7 @@ def hash_integers(*numbers: int) -> int:
     return int(state[0])
 
 
-def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
+def permute(index: np.ndarray, size: int, key: int, is_inverse: bool = False) -> np.ndarray:
     """Return the images, int64, of `index` under a keyed permutation of 0 … size - 1 that is never stored.
 
     The numbers are the cells of a table with about as many rows as columns. Each cell moves down by an amount that its
@@ -45,25 +45,36 @@ def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
     num_rows = math.isqrt(size - 1) + 1
     num_columns = -(-size // num_rows)
     dtype = np.uint32 if size < 2**31 else np.uint64
-    value = _move(index.astype(dtype), num_rows, num_columns, key)
+    move = functools.partial(_move, num_rows=num_rows, num_columns=num_columns, key=key, is_inverse=is_inverse)
+    value = move(index.astype(dtype))
     outside = np.flatnonzero(value >= size)
     while len(outside):
-        value[outside] = moved = _move(value[outside], num_rows, num_columns, key)
+        value[outside] = moved = move(value[outside])
         outside = outside[moved >= size]
     return value.astype(np.int64)
 
 
-def _move(cell: np.ndarray, num_rows: int, num_columns: int, key: int) -> np.ndarray:
+def _move(cell: np.ndarray, num_rows: int, num_columns: int, key: int, is_inverse: bool) -> np.ndarray:
     """Return the cells (N,), unsigned integers, after all rounds; each is below num_rows · num_columns."""
     rows, columns = (cell.dtype.type(number) for number in (num_rows, num_columns))
     row = cell // columns
     column = cell - row * columns
-    for down, right in _round_tables(num_rows, num_columns, key, cell.dtype):
+    tables = _round_tables(num_rows, num_columns, key, cell.dtype)
+    if is_inverse:  # the last move first, each by what is left of a whole row or column
+        back = [(columns - right, rows - down) for down, right in reversed(tables)]
+        column, row = _rounds(column, row, columns, rows, back)
+    else:
+        row, column = _rounds(row, column, rows, columns, tables)
+    return row * columns + column
+
+
+def _rounds(row: np.ndarray, column: np.ndarray, rows, columns, tables) -> tuple[np.ndarray, np.ndarray]:
+    for down, right in tables:
         row += down[column]
         row = np.minimum(row, row - rows)  # modulo rows: below 0 an unsigned number is large
         column += right[row]
         column = np.minimum(column, column - columns)
-    return row * columns + column
+    return row, column
 
 
 @functools.lru_cache(maxsize=2)  # the current epoch and the next
@@ -106,6 +117,29 @@ class TokenWindows:
         """Return the number of windows between r_e and the end; the last may end on the last token."""
         return (len(self.ids) - 1 - self._offset(epoch)) // self.seq_len
 
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a window, given its number over all epochs: step · batch_size + row."""
+        while self._epoch_begins[-1] <= number:
+            epoch = len(self._epoch_begins) - 1
+            self._epoch_begins.append(self._epoch_begins[-1] + self.windows_per_epoch(epoch))
+        return int(np.searchsorted(self._epoch_begins, number, side="right")) - 1
+
+    def readings(self, begin: int, end: int, num_steps: int) -> list[tuple[int, list[tuple[int, int]], int]]:
+        """Return where each epoch of the first num_steps steps reads the tokens begin … end - 1, two or more.
+
+        It is (epoch, (step, row) of each window, number of windows): fewer steps than windows if some are not read.
+        """
+        readings, num_windows = [], num_steps * self.batch_size
+        for epoch in range(self.epoch_of(num_windows - 1) + 1):
+            # The target of an input is the token after it, so the last token needs no window of its own.
+            first, last = ((token - self._offset(epoch)) // self.seq_len for token in (begin, end - 2))
+            size, key = self.windows_per_epoch(epoch), hash_integers(self.seed, epoch, 1)
+            order = permute(np.arange(max(first, 0), min(last + 1, size)), size, key, is_inverse=True)
+            numbers = (self._epoch_begins[epoch] + order).tolist()
+            places = [divmod(number, self.batch_size) for number in numbers if number < num_windows]
+            readings.append((epoch, places, last - first + 1))
+        return readings
+
     def starts(self, step: int) -> np.ndarray:
         """Return the token position at which each window of a step begins: (B,) int64, read-only."""
         block, row = divmod(step, self._block_steps)
@@ -118,12 +152,9 @@ class TokenWindows:
 
     def _starts_between(self, number: int, end: int) -> np.ndarray:
         """Return where the windows number … end - 1, counted over all epochs, begin: (end - number,) int64."""
-        while self._epoch_begins[-1] < end:
-            epoch = len(self._epoch_begins) - 1
-            self._epoch_begins.append(self._epoch_begins[-1] + self.windows_per_epoch(epoch))
         starts = []
         while number < end:
-            epoch = int(np.searchsorted(self._epoch_begins, number, side="right")) - 1
+            epoch = self.epoch_of(number)
             epoch_begin, epoch_end = self._epoch_begins[epoch], self._epoch_begins[epoch + 1]
             index = np.arange(number, min(end, epoch_end)) - epoch_begin
             order = permute(index, epoch_end - epoch_begin, hash_integers(self.seed, epoch, 1))

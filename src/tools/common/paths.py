@@ -13,5 +13,5 @@ METRICS, PLOTS = Path("metrics"), Path("plots")
 MANIFEST, TOKENIZER_META, MODEL = RAW / "manifest.json", TOKENIZER / "meta.json", MODELS / "model.json"
 TRAIN_SIDECAR, VALIDATION_SIDECAR = TRAIN.with_suffix(".json"), VALIDATION.with_suffix(".json")
 SELECTION_DETAILS, EVALUATION_DETAILS = (folder / "details.json" for folder in (SELECTION, EVALUATION))
-DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.md"
+DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.json"
 DATA_METRICS, TRAIN_METRICS, EVAL_METRICS = (METRICS / f"{name}.json" for name in ("data", "train", "eval"))

@@ -9,7 +9,6 @@ as during the next run, is left out, and a line says so.
 
 import base64
 import json
-import re
 from pathlib import Path
 
 import jinja2
@@ -66,7 +65,7 @@ def gather() -> dict:
         "train_seconds": read_timing(model).get("train_seconds"),
         "pictures": pictures(is_evaluated),
         "metrics": {title: [*flatten(figures).items()] for title, figures in tables.items() if figures},
-        "samples": samples() if is_evaluated else {},
+        "samples": read(paths.SAMPLES) if is_evaluated else {},
         "parameters": parameters(params, presets),
         "hashes": hashes(model),
         "segments": model.get("segments", []),
@@ -86,19 +85,6 @@ def pictures(is_evaluated: bool) -> list[dict]:
     files = {name: paths.PLOTS / f"{name}.png" for name in PICTURES if is_evaluated}
     pictures += [(name, path.read_bytes(), PICTURES[name]) for name, path in files.items() if path.exists()]
     return [{"name": name, "base64": base64.b64encode(png).decode(), "caption": text} for name, png, text in pictures]
-
-
-def samples() -> dict:
-    """Split samples.md into its settings and (title, facts, text) of each sample; {} if it is missing."""
-    if not paths.SAMPLES.exists():
-        return {}
-    settings, *drawn = re.split(r"^## (?=\d+\. `)", paths.SAMPLES.read_text(encoding="utf-8"), flags=re.M)
-    texts = []
-    for each in drawn:
-        title, _, rest = each.partition("\n")
-        facts, _, fenced = rest.partition("```text\n")
-        texts.append((title.replace("`", ""), facts.strip(), fenced.rpartition("\n```")[0]))
-    return {"settings": settings.removeprefix("# Samples").strip(), "texts": texts}
 
 
 def parameters(params: dict, presets: dict) -> list[tuple[str, str]]:

@@ -55,25 +55,3 @@ def test_shared_tokens_are_counted_by_document(monkeypatch, known):
     assert tokens.tolist() == (ends - begins).tolist() and 0 in tokens
     assert shared.tolist() == [marks[begin:end].sum() for begin, end in zip(begins, ends, strict=True)]
     assert 0 < shared.sum() < tokens.sum()
-
-
-def plain_copies(sample, others, n):
-    """Compute the definition, one run of ids at a time."""
-    text = others.tolist()
-    has = lambda run: any(text[i : i + len(run)] == run for i in range(len(text) - len(run) + 1))  # noqa: E731
-    runs = [sample[i:j].tolist() for i in range(len(sample)) for j in range(i + n, len(sample) + 1)]
-    new = [not has(sample[i : i + n].tolist()) for i in range(len(sample) - n + 1)]
-    return max((len(run) for run in runs if has(run)), default=0), float(np.mean(new))
-
-
-@pytest.mark.parametrize("seed", [0, 1, 5])
-@pytest.mark.parametrize("block_tokens", [7, 1 << 22])
-def test_copies_are_those_of_a_plain_search(monkeypatch, seed, block_tokens):
-    monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", block_tokens)
-    rng = np.random.default_rng(seed)
-    sample, others = (rng.integers(0, 5, size).astype(np.uint16) for size in (40, 150))
-    sample[10 : 10 + 4 * seed] = others[-4 * seed :] if seed else sample[10:10]
-    *measured, short = ngrams.copies([sample, sample[:20], sample[:3]], others, 4)
-    for (longest, new), ids in zip(measured, (sample, sample[:20]), strict=True):
-        assert (longest, new) == pytest.approx(plain_copies(ids, others, 4))
-    assert measured[0][0] >= 4 * seed and short == (0, None)

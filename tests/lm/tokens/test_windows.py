@@ -207,6 +207,31 @@ def test_two_epochs_take_every_window_once_each(num_tokens, seq_len, batch_size,
 
 
 @check_examples
+@given(
+    num_tokens=st.integers(2, 300), seq_len=st.integers(1, 40), batch_size=st.integers(1, 7), data=st.data(),
+    seed=st.integers(0, 2**63 - 1),
+)  # fmt: skip
+def test_readings_are_those_of_a_walk_through_all_steps(num_tokens, seq_len, batch_size, seed, data):
+    seq_len = min(seq_len, num_tokens - 1)
+    windows = TokenWindows(np.arange(num_tokens, dtype=np.uint32), seq_len, batch_size, seed)
+    begin = data.draw(st.integers(0, num_tokens - 2))
+    end = data.draw(st.integers(begin + 2, num_tokens))
+    num_steps = data.draw(st.integers(1, 2 * -(-windows.windows_per_epoch() // batch_size)))  # two epochs
+    walked: dict[int, list] = {}
+    for number in range(num_steps * batch_size):
+        step, row = divmod(number, batch_size)
+        x, y = (each[row] for each in windows.batch(step))
+        if targets := [token for token in y.tolist() if begin < token < end]:
+            epoch = windows.epoch_of(number)
+            walked.setdefault(epoch, []).append((targets[0], (step, row), begin in x and end - 1 in y))
+    for epoch, places, num_windows in windows.readings(begin, end, num_steps):
+        expected = sorted(walked.pop(epoch, []))
+        assert places == [place for _, place, _ in expected]
+        assert (num_windows == 1 and len(places) == 1) == any(is_whole for *_, is_whole in expected)
+    assert walked == {}
+
+
+@check_examples
 @given(num_tokens=st.integers(1, 100_000), num_selected=st.integers(1, 100_000), seq_len=st.integers(1, 600))
 def test_selected_windows_are_evenly_spread(num_tokens, num_selected, seq_len):
     starts = model_selection_starts(num_tokens, num_selected, seq_len, np.array([[0, num_tokens]]))
