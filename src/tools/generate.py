@@ -8,7 +8,6 @@ import itertools
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from io import TextIOWrapper
 from pathlib import Path
 
 import torch
@@ -102,8 +101,6 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(args.tokenizer)
     model, record = load_trained(args.models, machine.pick_device())
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
     cores = ThreadTuner(adapts=model.device.type == "cpu")
     for number in range(args.num_samples):
         cores.adapt()

@@ -16,6 +16,7 @@ from support.tokenize_cases import (
     tokenize,
     write_params,
 )
+from tools.common.preview import document_sources
 
 LONG = [f"a long document, number {number}, {number * 7919} " * 5 for number in range(40)]
 SHORT = [f"short {number}" for number in range(30)]
@@ -49,6 +50,14 @@ def test_the_sidecars_record_the_sources(project, capsys):
         ("short", {"documents": 1, "utf8_bytes": 2} | one),
     ]
     assert open_tokens("out/validation.bin").ids.tolist() == expected_ids(["x1", "x2", "y1"]).tolist()
+
+
+def test_the_source_of_each_training_document_follows_from_their_bytes(project):
+    assert tokenize("train") == tokenize("validation") == 0
+    train, tokenizer = open_tokens("out/train.bin"), load_tokenizer("tokenizer")
+    texts = [tokenizer.decode(train.ids[begin : end - 1]) for begin, end in train.spans]
+    assert document_sources(train, tokenizer) == ["short" if text.startswith("short") else "long" for text in texts]
+    assert document_sources(open_tokens("out/validation.bin"), tokenizer) == []
 
 
 def test_a_tokenizer_is_trained_on_the_mixed_stream(project):

@@ -1,4 +1,4 @@
-"""explain: prints the decoded batch of a step, its positions and its documents."""
+"""explain prints the decoded batch of a step, its positions and its documents; trace finds the steps of a text."""
 
 import itertools
 import re
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lm.core.files import read_json, write_json
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens, write_tokens
@@ -14,7 +15,8 @@ from lm.tokens.windows import TokenWindows
 from support import ROOT
 from support.tokenizer_cases import fuzzed_texts
 from support.workspace import Workspace
-from tools.explain import main
+from tools import explain as explain_tool
+from tools import trace as trace_tool
 
 SEQ_LEN, BATCH_SIZE, STEPS, SEED = 24, 7, 12, 3
 
@@ -44,6 +46,10 @@ def project(tmp_path_factory) -> SimpleNamespace:
     })  # fmt: skip
     tokens = open_tokens(folder / "data/processed_datasets/train.bin")
     windows = TokenWindows(tokens.ids, SEQ_LEN, BATCH_SIZE, SEED)
+    write_json(folder / "data/models/model.json", {
+        "seed": SEED, "seq_len": SEQ_LEN, "init_sha256": None, "data_sha256": {"train": tokens.meta["sha256"]},
+        "best": {"step": STEPS, "sha256": "1234"}, "last": {"step": STEPS, "tokens_seen": STEPS * batch_tokens},
+    })  # fmt: skip
     return SimpleNamespace(folder=folder, texts=texts, tokenizer=tokenizer, lengths=lengths, windows=windows)
 
 
@@ -53,7 +59,21 @@ def explain(project, monkeypatch, capsys):
     monkeypatch.chdir(project.folder)
 
     def run_it(*arguments):
-        return main([str(argument) for argument in arguments]), *capsys.readouterr()
+        return explain_tool.main([str(argument) for argument in arguments]), *capsys.readouterr()
+
+    return run_it
+
+
+@pytest.fixture
+def trace(project, monkeypatch, capsys):
+    """`trace --sample 1`, given the ids of the sample: (exit status, standard output, standard error)."""
+    monkeypatch.chdir(project.folder)
+
+    def run_it(ids, *arguments):
+        write_json("data/evaluation/details.json", {"weights_sha256": "12"})
+        write_json("data/evaluation/samples.json", {"samples": [{"ids": [int(i) for i in ids]}]})
+        arguments = ("--sample", 1, *arguments) if len(ids) else arguments
+        return trace_tool.main([str(argument) for argument in arguments]), *capsys.readouterr()
 
     return run_it
 
@@ -90,7 +110,7 @@ def test_rows_match_the_stream(project, explain):
             for document, _, _, length, begins in found:
                 assert int(length) == project.lengths[int(document)]
                 folded = " ".join(project.texts[int(document)].split()).replace("`", "'")
-                assert folded.startswith(begins.rstrip("…")) and (begins or not folded)
+                assert begins.rstrip("…") in folded and (begins or not folded)
             begins_after += start + SEQ_LEN < len(place) and place[start + SEQ_LEN] == 0
     assert begins_after  # a document that begins right after a window is not listed
     passes = [[epoch] * project.windows.windows_per_epoch(epoch) for epoch in range(9)]
@@ -101,7 +121,6 @@ def test_a_step_or_row_outside_the_run_is_refused(explain):
     for arguments, named in (
         (("--step", STEPS), f"--step is {STEPS}, needed: from 0 to {STEPS - 1}"),
         (("--step", 0, "--row", BATCH_SIZE), f"--row is {BATCH_SIZE}, needed: from 0 to {BATCH_SIZE - 1}"),
-        (("--step", 0, "--chars", 0), "--chars is 0"),
     ):
         status, output, error = explain(*arguments)
         assert (status, output) == (2, "") and named in error
@@ -111,3 +130,58 @@ def test_tokens_of_another_tokenizer_are_refused(project, explain, tmp_path):
     write_byte_level(tmp_path, train_ranks([["other text"]], 260), "bpe")
     status, _, error = explain("--step", 0, "--tokenizer", tmp_path)
     assert status == 4 and "made with tokenizer" in error
+
+
+@pytest.mark.parametrize("num_tokens", [9, SEQ_LEN + 6])  # the longer ones lie over two windows or more
+def test_a_copy_is_found_with_its_document_place_and_the_steps_that_read_it(project, trace, explain, num_tokens):
+    ids, owner, whole, cut = project.windows.ids, np.repeat(np.arange(len(project.texts)), project.lengths), 0, 0
+    for document in np.flatnonzero(project.lengths > num_tokens + 1)[:6]:
+        begin = int(project.lengths[:document].sum())
+        status, output, _ = trace(ids[begin : begin + num_tokens], "--steps", STEPS - 1, "--places", 9)
+        assert (
+            status == 0
+            and output.startswith(f"{num_tokens} tokens; 0 of them")
+            and "⟦" not in output.partition("\n")[2]
+        )
+        first = re.split(r"^2\. ", output, flags=re.M)[0]
+        assert f"1. {num_tokens} tokens, once" in first
+        assert f"document {document}, its tokens 0 to {num_tokens - 1} of {project.lengths[document]}: " in first
+        found = {tuple(map(int, place)) for place in re.findall(r"step (\d+) row (\d+)", first)}
+        walked = {  # the rows in which one token of the copy is learned from another
+            (step, row) for step in range(STEPS - 1) for row, start in enumerate(project.windows.starts(step))
+            if max(start, begin) + 1 < min(start + SEQ_LEN + 1, begin + num_tokens)
+        }  # fmt: skip
+        assert found == walked and set(owner[begin : begin + num_tokens]) == {document}
+        step, row = min(found)
+        assert f"document {document}, " in explain("--step", step, "--row", row)[1]
+        whole, cut = whole + first.count("read whole"), cut + first.count("read cut") + first.count("read in part")
+    assert cut and bool(whole) == (num_tokens < SEQ_LEN)
+
+
+def test_new_text_is_marked_and_frequent_text_is_counted(project, trace):
+    status, output, _ = trace((), "qzqzqz" * 3)
+    assert status == 0 and "\n  | ⟦qzqzqzqzqzqzqzqzqz⟧\n" in output and "1. " not in output
+    _, output, _ = trace((), " end of ", "--min_tokens", 2, "--places", 1)
+    assert "1. " in output and f"{len(project.texts)} times" in output
+    assert f"  and {len(project.texts) - 1} more places" in output
+
+
+def test_what_cannot_be_traced_is_refused(project, trace):
+    model, some = read_json(project.folder / "data/models/model.json"), project.windows.ids[:9]
+    for ids, arguments, named in (
+        ((), ("a",), "the text has 1 tokens, needed: at least --min_tokens, 4"),
+        (some, ("--min_tokens", 1), "--min_tokens is 1, needed: from 2"),
+        (some, ("--steps", STEPS + 1), f"--steps is {STEPS + 1}, needed: from 1 to {STEPS}"),
+        (some, ("--sample", 2), "--sample is 2, needed: from 1 to 1"),
+    ):
+        status, output, error = trace(ids, *arguments)
+        assert (status, output) == (2, "") and named in error
+    for changed, named in (
+        ({"best": {"step": 1, "sha256": "9"}}, "evaluates other weights"),
+        ({"data_sha256": {"train": "9"}}, "trained with another data/processed_datasets/train.bin"),
+        ({"last": None}, "last is None"),
+    ):
+        write_json(project.folder / "data/models/model.json", model | changed)
+        status, output, error = trace(some)
+        assert (status, output) == (4, "") and named in error
+    write_json(project.folder / "data/models/model.json", model)

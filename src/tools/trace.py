@@ -1,0 +1,132 @@
+"""Trace a text to the training data: the spans that it contains, and the steps that read them.
+
+    python src trace "a text of the model"
+    python src trace --sample 1               # of data/evaluation/samples.md
+    python src generate | python src trace -
+
+Spans are runs of tokens, as long as possible. The longest come first, each with tokens that no span before it has.
+Every token file is searched as a whole, without an index. `explain --step` shows what a step read.
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+from lm.core.errors import IntegrityError, ParamsError, command
+from lm.core.files import check_types, read_json
+from lm.evaluate.copies import Copy, find_copies, text_pieces
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
+from lm.tokens.windows import TokenWindows
+from tools.common.arguments import count, tool_parser
+from tools.common.paths import EVALUATION_DETAILS, MODEL, SAMPLES, TOKENIZER, TRAIN
+from tools.common.preview import describe_documents, document_sources, quote
+
+RECORD = {
+    "seed": int, "seq_len": int, "data_sha256": {"train": str}, "init_sha256": (str, type(None)),
+    "best": {"step": int, "sha256": str}, "last": {"step": int, "tokens_seen": int},
+}  # fmt: skip
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the arguments; a wrong one ends the program with status 2."""
+    parser = tool_parser("trace", __doc__)
+    add = parser.add_argument
+    add("text", nargs="?", help="the text; -: standard input")
+    add("--sample", type=count, help="the sample of that number of data/evaluation/samples.md instead, from 1")
+    add("--min_tokens", type=count, default=4, help="tokens of the shortest span (4)")
+    add("--spans", type=count, default=5, help="spans to list at most (5)")
+    add("--places", type=count, default=3, help="places of a span, and epochs of a place, to list at most (3)")
+    add("--steps", type=count, help="optimizer steps of the model (those of the best weights)")
+    args = parser.parse_args(argv)
+    if (args.text is None) == (args.sample is None):
+        parser.error("give either a text or --sample")
+    return args
+
+
+def sample_ids(number: int, weights_sha256: str) -> list[int]:
+    """Return the ids of a sample; raise IntegrityError if another model wrote it, ParamsError if there is none."""
+    if not weights_sha256.startswith(read_json(EVALUATION_DETAILS).get("weights_sha256", "none")):
+        raise IntegrityError(f"{EVALUATION_DETAILS}: evaluates other weights than {MODEL} records; run `dvc repro`")
+    described = read_json(SAMPLES)
+    check_types(SAMPLES, described, {"samples": [{"ids": [int]}]}, "run `dvc repro -f eval`")
+    if not 1 <= number <= len(described["samples"]):
+        raise ParamsError(f"--sample is {number}, needed: from 1 to {len(described['samples'])}, as in {SAMPLES}")
+    return described["samples"][number - 1]["ids"]
+
+
+def choose(copies: list[Copy], ids: np.ndarray, min_tokens: int, most: int) -> list[Copy]:
+    """Return the longest copies of a text of ids (N,), each another text with min_tokens tokens not listed yet."""
+    chosen, is_listed, texts = [], np.zeros(len(ids), bool), set()
+    for copy in sorted(copies, key=lambda copy: (-copy.length, copy.count)):
+        span = slice(copy.begin, copy.end)
+        if len(chosen) < most and (~is_listed[span]).sum() >= min_tokens and ids[span].tobytes() not in texts:
+            chosen.append(copy)
+            texts.add(ids[span].tobytes())
+            is_listed[span] = True
+    return chosen
+
+
+def describe_readings(windows: TokenWindows, begin: int, end: int, steps: int, most: int) -> list[str]:
+    """Return a line on each epoch, at most `most`, in which the first steps read tokens begin … end - 1."""
+    lines = []
+    for epoch, places, num_windows in windows.readings(begin, end, steps):
+        how = "whole" if num_windows == 1 else f"cut into {num_windows} windows"
+        if len(places) < num_windows:
+            how = f"in part, {len(places)} of {num_windows} windows"
+        where = ", ".join(f"step {step} row {row}" for step, row in places)
+        lines += [f"read {how}: {where} (epoch {epoch})"] if places else []
+    more = [f"and in {len(lines) - most} more epochs"] if len(lines) > most else []
+    return [*lines[:most], *more] or [f"not read in the first {steps:,} steps"]
+
+
+def trace(
+    ids: np.ndarray, tokens: TokenFile, tokenizer: Tokenizer, windows: TokenWindows, args: argparse.Namespace
+) -> list[str]:
+    """Return lines on a text of ids (N,): the text with its new parts marked, then its spans and where they are."""
+    (copies,) = find_copies([ids], tokens.ids, args.min_tokens, args.places)
+    pieces = text_pieces(ids, copies, tokenizer)
+    num_new = len(ids) - len({token for copy in copies for token in range(copy.begin, copy.end)})
+    unseen = f"in no span of {args.min_tokens} tokens that {tokens.path} contains"
+    lines = [f"{len(ids)} tokens; {num_new} of them, between ⟦ and ⟧, are new: {unseen}"]
+    lines += quote("".join(text if length else f"⟦{text}⟧" for text, length in pieces))
+    sources = document_sources(tokens, tokenizer)
+    for number, copy in enumerate(choose(copies, ids, args.min_tokens, args.spans), 1):
+        times = "once" if copy.count == 1 else f"{copy.count:,} times"
+        lines += ["", f"{number}. {copy.length} tokens, {times} in the training text"]
+        lines += quote(tokenizer.decode(ids[copy.begin : copy.end]))
+        for begin in copy.positions:
+            end = begin + copy.length
+            lines += [f"  {line}" for line in describe_documents(tokens, tokenizer, sources, begin, end)]
+            lines += [f"    {line}" for line in describe_readings(windows, begin, end, args.steps, args.places)]
+        if copy.count > len(copy.positions):
+            lines += [f"  and {copy.count - len(copy.positions):,} more places"]
+    return lines
+
+
+@command
+def main(argv: list[str]) -> None:
+    """Print the spans of a text that the training data contains."""
+    args = parse(argv)
+    record, tokens, tokenizer = read_json(MODEL), open_tokens(TRAIN), load_tokenizer(TOKENIZER)
+    check_types(MODEL, record, RECORD, "run `dvc repro`; a model that was imported has no record of its training")
+    check_tokenizer(tokens, tokenizer.sha256)
+    if record["data_sha256"]["train"] != tokens.meta["sha256"]:
+        raise IntegrityError(f"{MODEL}: trained with another {TRAIN}; run `dvc repro`")
+
+    last, args.steps = record["last"], record["best"]["step"] if args.steps is None else args.steps
+    for option, value, least, most in (
+        ("min_tokens", args.min_tokens, 2, record["seq_len"]), ("steps", args.steps, 1, last["step"]),
+    ):  # fmt: skip
+        if not least <= value <= most:
+            raise ParamsError(f"--{option} is {value}, needed: from {least} to {most}")
+    text = sys.stdin.read() if args.text == "-" else args.text
+    ids = tokenizer.encode(text) if args.sample is None else sample_ids(args.sample, record["best"]["sha256"])
+    if len(ids) < args.min_tokens:
+        raise ParamsError(f"the text has {len(ids)} tokens, needed: at least --min_tokens, {args.min_tokens}")
+    batch_size = last["tokens_seen"] // last["step"] // record["seq_len"]
+    windows = TokenWindows(tokens.ids, record["seq_len"], batch_size, record["seed"])
+    print("\n".join(trace(np.array(ids), tokens, tokenizer, windows, args)))
+    if record["init_sha256"]:
+        print("\nThe run began with the weights of another; what those had read is not in this list.")
