@@ -80,7 +80,6 @@ def section(
         "single_runs": " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1),
         "scoring": sorted({name for name, *_ in different} & SCORED_BY),
         "dominating": dominating(comparison),
-        "rate_of_a": rate(a.nats, sizes),
         "correlation": length_correlation(comparison),
     }
 
@@ -111,16 +110,14 @@ def verdict(comparison: Comparison, found: Estimate, num_comparisons: int, confi
     return f"`{b}` is {'better' if found.value < 0 else 'worse'} than `{a}`; {why}"
 
 
-def dominating(comparison: Comparison) -> list[dict]:
-    """Return each document with a large fraction of the bytes, and the figures without it."""
-    sizes, nats, documents = comparison.sizes, comparison.a.nats, []
-    for position, fraction in dominating_documents(sizes).items():
-        rest = np.arange(len(sizes)) != position
-        if rest.any():
-            number, without = comparison.a.runs[0].numbers[position], rate(nats[rest], sizes[rest])
-            difference = comparison.bits[rest].sum() / sizes[rest].sum()
-            documents.append({"number": number, "fraction": fraction, "without": without, "difference": difference})
-    return documents
+def dominating(comparison: Comparison) -> list[tuple[int, float, float]]:
+    """Return the number of each document with a large fraction of the bytes, that fraction, and Δ without it."""
+    sizes, bits, numbers = comparison.sizes, comparison.bits, comparison.a.runs[0].numbers
+    return [
+        (numbers[i], fraction, (bits.sum() - bits[i]) / (sizes.sum() - sizes[i]))
+        for i, fraction in dominating_documents(sizes).items()
+        if fraction < 1
+    ]
 
 
 def length_correlation(comparison: Comparison) -> float | None:
