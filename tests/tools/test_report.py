@@ -113,7 +113,7 @@ def test_text_from_outside_is_escaped_and_copies_are_marked(folder):
     write_json(path, described)
     page = made_page()
     assert "script" not in page.tags and page.pictures == PICTURES
-    assert "<script>alert(1)</script><img src=http://example.org> ## 7 ```text &amp;  new long" in page.words
+    assert "<script>alert(1)</script><img src=http://example.org> ## 7 ```text &amp; new long" in page.words
     assert '&amp;amp;</u> new <u class="longest" title="copy of 20 tokens">long</u></pre>' in page.text
 
 

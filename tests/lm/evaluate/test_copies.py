@@ -21,6 +21,8 @@ def test_copies_are_those_of_a_plain_search(monkeypatch, seed, block_tokens):
     monkeypatch.setattr(copies, "_BLOCK_TOKENS", block_tokens)
     rng = np.random.default_rng(seed)
     text, stream = (rng.integers(0, 5, size).astype(np.uint16) for size in (40, 150))
+    stream[20:30] = stream[60:70]
+    text[30:36] = stream[22:28]  # twice in the stream
     text[10 : 10 + 4 * seed] = stream[-4 * seed :] if seed else text[10:10]
     *found, short = copies.find_copies([text, text[:20], text[:3]], stream, 4, max_positions=1)
     assert short == [] and max(copy.length for copy in found[0]) >= 4 * seed
