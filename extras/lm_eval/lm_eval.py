@@ -2,11 +2,13 @@
 
     python src make_tasks tasks/stories --source stories/
     python src lm_eval --task_folder tasks/stories
+    python src lm_eval --models data/models/checkpoints/* --task_folder tasks/stories
     python src lm_eval --export exported --tasks blimp lambada_openai --limit 100 --samples items/a
 
-Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output. The windows have
-the length of the training. --check also scores each request with lm.model and compares. A task of lm-eval downloads
-its data; a task file can name Python code, so run only task folders that you trust.
+Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output; of several models
+to a file each, such as lm_eval-step-000000512.json, which `python src suite --tasks` reads. The windows have the length
+of the training. --check also scores each request with lm.model and compares. A task of lm-eval downloads its data; a
+task file can name Python code, so run only task folders that you trust.
 Needs `pip install -r requirements/lm-eval.txt`.
 """
 
@@ -36,7 +38,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = tool_parser("lm_eval", __doc__)
     add = parser.add_argument
     add("--export", type=Path, help="folder that export_hf wrote; without it, the model of --models")
-    add("--models", type=Path, default=MODELS, help=f"folder of the model ({MODELS})")
+    add("--models", type=Path, nargs="+", default=[MODELS], help=f"folder of the model, or of several ({MODELS})")
     add("--tokenizer", type=Path, default=TOKENIZER, help=f"tokenizer folder ({TOKENIZER})")
     add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks to run; without it, all of --task_folder")
     add("--task_folder", type=Path, help="folder of your own tasks; their data files are relative to it")
@@ -106,8 +108,11 @@ def rows_of(tasks: dict[str, dict]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def run(args: argparse.Namespace, export: Path) -> None:
-    """Run the tasks with the model of a folder, print the table and write the figures."""
+def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[str]]:
+    """Run the tasks with the model of a folder, write the figures, and return the rows of the table.
+
+    `suffix` is added to the names of the files.
+    """
     record = read_json(export / RECORD, "name a folder that `python src export_hf` wrote")
     harness, seq_len = load_harness(), record["seq_len"]
     folder = args.task_folder and args.task_folder.resolve()
@@ -116,22 +121,24 @@ def run(args: argparse.Namespace, export: Path) -> None:
     if args.check:
         for name, difference in check_agreement(export, seq_len, results["samples"]).items():
             tasks[name]["largest_difference_nats_per_token"] = difference
-    print("\n".join(table(["task", "metric", "value", "standard error"], rows_of(tasks))))
     versions = {name: version(name) for name in PACKAGES}
     figures = {"model": describe_model(export, record), "versions": versions, "limit": args.limit, "tasks": tasks}
-    write_json(args.output, figures)
+    write_json(args.output.with_stem(args.output.stem + suffix), figures)
     for name, samples in results["samples"].items() if args.samples else ():
         lines = [json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples]
-        write_text(args.samples / f"samples_{name}.jsonl", "".join(lines))
+        write_text(args.samples / suffix.removeprefix("-") / f"samples_{name}.jsonl", "".join(lines))
+    return [[*row, f"{record['best']['step']:,}", f"{record['best']['tokens_seen']:,}"] for row in rows_of(tasks)]
 
 
 @command
 def main(argv: list[str]) -> None:
-    """Run the tasks with an exported folder, or with a temporary export of the trained model."""
+    """Run the tasks with an exported folder, or with a temporary export of each trained model."""
     args = parse(argv)
     load_harness()
-    if args.export:
-        return run(args, args.export)
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder), *load_run(args.models, args.tokenizer))
-        run(args, Path(folder))
+    rows = run(args, args.export) if args.export else []
+    for models in () if args.export else args.models:
+        with tempfile.TemporaryDirectory() as folder:
+            write_model(Path(folder), *load_run(models, args.tokenizer))
+            rows += run(args, Path(folder), f"-{models.name}" if len(args.models) > 1 else "")
+    rows.sort(key=lambda row: row[:2])  # of one task and metric by step: sorting keeps the order of the models
+    print("\n".join(table(["task", "metric", "value", "standard error", "step", "tokens"], rows)))

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +152,19 @@ def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
     assert first["tasks"]["tasks_endings"]["documents"] == 9
     assert first["tasks"]["tasks_endings"]["metrics"]["acc"]["stderr"] > 0
     assert first["tasks"]["tasks_endings"]["hash"] != evaluate(run)["tasks"]["tasks_endings"]["hash"]
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_several_models_have_a_file_each_and_one_table(run, tmp_path, capfd):
+    models = [tmp_path / "one", tmp_path / "two"]
+    for folder in models:
+        shutil.copytree(run.folder / "models", folder)
+    options = ("--tokenizer", run.folder / "tokenizer", "--task_folder", run.folder / "tasks", "--limit", 3)
+    assert call("--models", *models, *options, "--output", tmp_path / "figures.json") == 0
+    one, two = (json.loads((tmp_path / f"figures-{name}.json").read_text())["tasks"] for name in ("one", "two"))
+    lines = [line for line in capfd.readouterr().out.splitlines() if " acc |" in line]
+    assert one == two and len(lines) == 2 and lines[0] == lines[1]
 
 
 @needs_lm_eval

@@ -27,7 +27,7 @@ from lm.core.errors import IntegrityError, ParamsError, UserError, command
 from lm.core.files import read_json, sha256_file
 from tools.common.arguments import tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
-from tools.verify.records import BEST, LINKS, Digests, Finding, Link, check_link
+from tools.verify.records import BEST, CHECKPOINTS, LINKS, Digests, Finding, Link, check_link, links_of_checkpoints
 
 
 def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
@@ -45,14 +45,20 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
                 yield from check_link(best, digests, f"run `rm -rf {done}`")
             yield from outputs.check_stages()
             # Of a damaged output only the damage is reported, not what no longer fits it.
-            for link in LINKS:
+            record = read_json(MODEL) if MODEL.exists() and outputs.holding(MODEL) not in outputs.wrong else {}
+            for link in [*LINKS, *links_of_checkpoints(record)]:
                 if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
                     yield from check_link(link, digests, outputs.make_again(link.record))
+            if checkpoints := record.get(CHECKPOINTS):
+                twice = [name for name, count in Counter(checkpoints.values()).items() if count > 1]
+                same = [name for name, sha256 in checkpoints.items() if sha256 in twice]
+                fault = f"{' and '.join(same)} are the same weights" if same else None
+                yield Finding(f"{MODEL}: {CHECKPOINTS} differ", fault, "run `dvc repro -f train`" if fault else "")
             if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
                 from tools.verify.recompute import fault_of_model  # torch takes seconds to import
 
                 # DVC's run cache holds files of other users: its record of these parameters may name any model.
-                fault = fault_of_model(read_json(MODEL))
+                fault = fault_of_model(record)
                 yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
             if with_cache:
                 yield from outputs.check_cache()
@@ -72,7 +78,8 @@ def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
     findings = [finding for link in links for finding in check_link(link, digests, advice)]
     faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)
     if MODEL.exists():
-        is_ours = model == {name: value for name, value in read_json(MODEL).items() if name != "last"}
+        ours = [read_json(path) for path in (MODEL, *MODEL.parent.glob(f"{CHECKPOINTS}/*/{MODEL.name}"))]
+        is_ours = model in [{name: value for name, value in each.items() if name != "last"} for each in ours]
         faults[f"{record} (from {MODEL})"] = None if is_ours else "records another model"
     yield from findings
     yield from (Finding(subject, fault, advice if fault else "") for subject, fault in faults.items())

@@ -18,7 +18,7 @@ from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json
 from lm.core.params import read_section, read_yaml
 from lm.model.config import ModelParams
-from lm.model.weights import check_sha256, load_initial
+from lm.model.weights import CHECKPOINTS, check_sha256, checkpoint_name, load_initial
 from lm.tokens.tokenfile import sidecar_path
 from lm.train import checkpoints
 from lm.train.config import TrainParams
@@ -41,6 +41,8 @@ class Interval(NamedTuple):
 def recompute(start: int | None, seed: int) -> None:
     """Train an interval of the workspace's run again; raise IntegrityError where it differs from the recorded one.
 
+    The weights of train.keep_checkpoints that the interval passes are compared too.
+
     It begins at step `start`, or `seed` chooses it. Raises ParamsError if no checkpoint is kept of that step.
     """
     model, recorded = read_json(MODEL), read_curve(CURVE)
@@ -56,7 +58,12 @@ def recompute(start: int | None, seed: int) -> None:
     print(f"recompute: {steps} of run {fingerprint}, from {origin}{chosen}", flush=True)
     check_start(interval, recorded)
     with tempfile.TemporaryDirectory() as folder:
-        again = train_again(interval, fingerprint, Path(folder), is_last=interval.end == max(recorded))
+        earlier = [name for name in model.get(CHECKPOINTS, {}) if name < checkpoint_name(interval.start)]
+        again, kept = train_again(interval, fingerprint, Path(folder), earlier, interval.end == max(recorded))
+    for name, sha256 in kept.items():
+        if sha256 != model[CHECKPOINTS].get(name):
+            found = f"{model[CHECKPOINTS].get(name)}; trained again from step {interval.start}: {sha256}"
+            raise IntegrityError(f"{MODEL}: {name} has the sha256 {found}")
     for step in sorted(step for step in again if step <= interval.end):
         if again[step] != recorded.get(step):
             found = f"{describe(recorded.get(step))}; trained again from step {interval.start}: {describe(again[step])}"
@@ -64,6 +71,8 @@ def recompute(start: int | None, seed: int) -> None:
             hint = f"; in fast numerics bits depend on machine and threads ({MODEL}: segments)" if is_fast else ""
             raise IntegrityError(f"{CURVE}: step {step} has {found}{hint}")
     print(f"same bits: step {interval.end} has {describe(again[interval.end])} as recorded")
+    if kept:
+        print(f"same bits: the weights of {', '.join(kept)}")
 
 
 def read_curve(path: Path) -> dict[int, dict[str, str]]:
@@ -98,13 +107,18 @@ def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None
             raise IntegrityError(f"{interval.record.with_suffix('.pt')}: its digest is {digest}, {problem}")
 
 
-def train_again(interval: Interval, fingerprint: str, folder: Path, is_last: bool) -> dict[int, dict[str, str]]:
-    """Run the stage in `folder` to the end of the interval and return its curve. Raise what the stage raises.
+def train_again(
+    interval: Interval, fingerprint: str, folder: Path, earlier: list[str], is_last: bool
+) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
+    """Run the stage in `folder` to the end of the interval. Raise what the stage raises.
 
-    At the last validation the stage ends by itself.
+    Return its curve, and name → SHA-256 of the weights that it kept on the way. `earlier` names those that it kept
+    before. At the last validation the stage ends by itself.
     """
     run, curve = folder / ".runs" / fingerprint, folder / CURVE
-    run.mkdir(parents=True)
+    (run / CHECKPOINTS).mkdir(parents=True)
+    for name in earlier:  # the stage does not finish without them
+        (run / CHECKPOINTS / name).symlink_to(Path(".runs", fingerprint, CHECKPOINTS, name).resolve())
     for kept in interval.record.parent.glob(f"{interval.record.stem}.*") if interval.record else ():
         checkpoints.record_of(run, interval.start).with_suffix(kept.suffix).symlink_to(kept.resolve())
     flags = {"train": TRAIN, "validation": VALIDATION, "models": folder / MODEL.parent, "metrics": folder / METRICS}
@@ -127,7 +141,8 @@ def train_again(interval: Interval, fingerprint: str, folder: Path, is_last: boo
         error = UserError(f"src/train.py failed: {last.removeprefix('error: ')}")
         error.exit_code = max(1, stage.returncode)
         raise error
-    return again
+    made = [path for path in sorted((run / CHECKPOINTS).glob("step-*")) if not path.is_symlink()]
+    return again, {path.name: read_json(path / MODEL.name)["best"]["sha256"] for path in made}
 
 
 def describe(row: dict[str, str] | None) -> str:

@@ -10,6 +10,8 @@ from lm.core.files import read_json, refuse_special_file
 from tools.common import paths
 from tools.common.parameters import flatten
 
+CHECKPOINTS = "checkpoints"  # as in lm.model.weights, which takes seconds to import
+
 
 class Link(NamedTuple):
     """A dotted entry of a JSON record, and the file whose SHA-256, or the first digits of it, the entry is."""
@@ -43,6 +45,13 @@ LINKS = [
     Link(paths.MODEL, "last.sha256", LAST),
     Link(paths.EVALUATION_DETAILS, "weights_sha256", BEST),
 ]
+
+
+def links_of_checkpoints(record: dict) -> list[Link]:
+    """Return the links of the checkpoints in the content of a model.json: to its record, and to each one's own."""
+    folders = {name: paths.MODELS / CHECKPOINTS / name for name in record.get(CHECKPOINTS, {})}
+    links = [Link(paths.MODEL, f"{CHECKPOINTS}.{name}", folder / BEST.name) for name, folder in folders.items()]
+    return [*links, *(Link(f / paths.MODEL.name, "best.sha256", f / BEST.name) for f in folders.values())]
 
 
 class Finding(NamedTuple):

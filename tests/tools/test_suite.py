@@ -1,0 +1,87 @@
+"""Checkpoints of a run: evaluated into one table, verified, trained again, exported, and told apart."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lm.core.files import read_json, write_json
+from support.workspace import Workspace
+from tools import suite
+from tools.export_hf import cli as export_hf
+from tools.verify import cli as verify
+
+MODEL, CHECKPOINTS = Path("data/models/model.json"), Path("data/models/checkpoints")
+NAMES = [f"step-{step:09d}" for step in (0, 4, 16)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, finished):
+    """The finished pipeline, trained again with kept checkpoints, and their evaluation."""
+    workspace = Workspace(tmp_path_factory.mktemp("suite") / "made", finished)
+    workspace.change(**{"train.keep_checkpoints": [0, 512 * 4, 512 * 16]})
+    workspace.repro("eval")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workspace.folder)
+        for name, accuracy in zip(NAMES, (0.5, 0.6, 0.9), strict=True):
+            sha256 = read_json(CHECKPOINTS / name / "model.json")["best"]["sha256"]
+            tasks = {"pairs": {"metrics": {"acc": {"value": accuracy, "stderr": 0.1}}}}
+            write_json(f"lm_eval-{name}.json", {"model": {"weights_sha256": sha256}, "tasks": tasks})
+        assert suite.main(["--tasks", *(f"lm_eval-{name}.json" for name in NAMES)]) == 0
+    return workspace
+
+
+@pytest.fixture
+def workspace(made, monkeypatch):
+    monkeypatch.chdir(made.folder)
+    return made
+
+
+def test_the_table_has_the_figures_of_each_checkpoint(workspace):
+    with open("suite/suite.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], row["pairs"]) for row in rows] == [("0", "0.5"), ("4", "0.6"), ("16", "0.9"), ("20", "")]
+    assert [row["tokens"] for row in rows] == [str(512 * step) for step in (0, 4, 16, 20)]
+    for row, folder in zip(rows, [*(Path("suite") / name for name in NAMES), Path("data/evaluation")], strict=True):
+        details = read_json(folder / "details.json")
+        assert row["weights"].startswith(details["weights_sha256"])
+        assert float(row["bits_per_byte"]) == pytest.approx(details["bits_per_byte"], rel=1e-6)
+    losses = [float(row["bits_per_byte"]) for row in rows]
+    assert losses == sorted(losses, reverse=True) and Path("suite/suite.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
+    assert verify.main(["--recompute", "--from", "10"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"
+    record = read_json(MODEL)
+    write_json(MODEL, {**record, "checkpoints": record["checkpoints"] | {NAMES[2]: "ab" * 32}})
+    assert verify.main(["--recompute", "--from", "10"]) == 4
+    write_json(MODEL, record)
+
+
+def test_a_checkpoint_is_exported_as_a_revision(workspace, capsys):
+    models = str(CHECKPOINTS / NAMES[1])
+    assert export_hf.main(["exported", "--models", models, "--evaluation", f"suite/{NAMES[1]}"]) == 0
+    assert read_json("exported/model.json")["best"]["step"] == 4
+    assert verify.main(["exported"]) == 0
+    # The card has the figures of these weights; those of others are refused.
+    assert export_hf.main(["other", "--models", models]) == 4
+    assert "is about the model" in capsys.readouterr().err
+
+
+def test_equal_neighbours_are_found(workspace, capsys):
+    before = {path: path.read_bytes() for path in [MODEL, *CHECKPOINTS.rglob("*.*")]}
+    shutil.copyfile(CHECKPOINTS / NAMES[1] / "best_model_params.pt", CHECKPOINTS / NAMES[2] / "best_model_params.pt")
+    assert verify.main([]) == 4
+    assert f"data/models: checkpoints/{NAMES[2]}/best_model_params.pt is changed" in capsys.readouterr().out
+    # A run that recorded the same weights twice, and committed them.
+    record = read_json(MODEL)
+    sha256 = record["checkpoints"][NAMES[1]]
+    write_json(MODEL, {**record, "checkpoints": record["checkpoints"] | {NAMES[2]: sha256}})
+    workspace.run("dvc", "commit", "-f", "train")
+    assert verify.main([]) == 4
+    assert f"checkpoints differ: {NAMES[1]} and {NAMES[2]} are the same weights" in capsys.readouterr().out
+    for path, content in before.items():
+        path.write_bytes(content)
+    workspace.run("dvc", "commit", "-f", "train")
