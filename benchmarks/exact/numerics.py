@@ -71,6 +71,11 @@ def square_sum(x: Tensor) -> Tensor:
     return sum_tree((x * x).flatten(1), 1)
 
 
+def sqrt(x: Tensor) -> Tensor:
+    """Return the root of float32 numbers, rounded as IEEE says: torch's own is MKL's, which differs between vendors."""
+    return x.double().sqrt_().float()
+
+
 def exp_(x: Tensor) -> Tensor:
     """Replace x ≤ 0 by exp(x), at least 2^-60: smaller numbers would lead to subnormal ones, which are slow."""
     x.mul_(math.log2(math.e)).clamp_(min=-60.0)
@@ -119,7 +124,7 @@ class RMSNorm(Function):
 
     @staticmethod
     def forward(ctx, x, weight, eps):
-        root = sum_tree(x * x, -1).div_(x.shape[-1]).add_(eps).sqrt_()
+        root = sqrt(sum_tree(x * x, -1).div_(x.shape[-1]).add_(eps))
         r = torch.ones_like(root).div_(root)
         ctx.save_for_backward(x, weight, r)
         return (x * r).mul_(weight + 1)
@@ -196,7 +201,7 @@ def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
 def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = optimizers.NEWTON_SCHULZ_STEPS) -> Tensor:
     """Return lm.train.optimizers.orthogonalize of matrices (N, R, C)."""
     a, b, c = optimizers.NEWTON_SCHULZ
-    x = updates / square_sum(updates).sqrt_().add_(1e-7)[..., None]
+    x = updates / sqrt(square_sum(updates)).add_(1e-7)[..., None]
     for _ in range(steps):
         gram = product(x, x.mT)
         x = product(product(gram, gram).mul_(c).add_(gram.mul_(b)), x).add_(x.mul_(a))
@@ -235,7 +240,7 @@ class AdamW(torch.optim.Optimizer):
                 for x, g, m, v in chunks(p, p.grad, state["mean"], state["square"]):
                     m.mul_(beta1).add_(g * (1 - beta1))
                     v.mul_(beta2).add_((g * g).mul_(1 - beta2))
-                    x.sub_((m * size).div_(v.sqrt().div_(root).add_(group["eps"])))
+                    x.sub_((m * size).div_(sqrt(v).div_(root).add_(group["eps"])))
 
 
 def average_of_units(model, world, x: Tensor, y: Tensor, unit_rows: int, jitter=None) -> float:
@@ -266,7 +271,7 @@ def average_of_units(model, world, x: Tensor, y: Tensor, unit_rows: int, jitter=
 
 def total_norm(world, gradients: list[Tensor]) -> Tensor:
     """Replace World.norm."""
-    return sum_tree(torch.cat([square_sum(g[None]) for g in gradients]), 0)[0, 0].sqrt()
+    return sqrt(sum_tree(torch.cat([square_sum(g[None]) for g in gradients]), 0)[0, 0])
 
 
 @contextlib.contextmanager
