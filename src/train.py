@@ -1,6 +1,7 @@
-"""Stage train: token files → data/models, metrics, curves.
+r"""Stage train: token files → data/models, metrics, curves.
 
-    python src/train.py --train train.bin --validation validation.bin --models models --metrics metrics --plots plots
+    python src/train.py --train train.bin --validation validation.bin --tokenizer tokenizer \
+        --models models --metrics metrics --plots plots
 
 `train` is the whole run. A killed run continues from its checkpoints in .runs/<fingerprint>/ (lm.train.checkpoints).
 """
@@ -18,7 +19,7 @@ import lm.core.environment  # noqa: F401 - before torch
 
 import torch
 
-from lm.core.errors import DivergedError, IntegrityError, command
+from lm.core.errors import DivergedError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
@@ -26,7 +27,7 @@ from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_window_fits, open_tokens
+from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train import checkpoints, distributed, launcher, measure, preflight, step
 from lm.train.batches import prefetch
@@ -37,6 +38,7 @@ from lm.train.outputs import keep_weights, publish, write_curves, write_metrics,
 from lm.train.progress import Progress, print_end
 from lm.train.schedule import decay_begins, learning_rate
 from lm.train.signals import StopRequest
+from lm.train.spelling import Spelling
 from lm.train.state import TrainingState
 from lm.train.world import World
 
@@ -55,6 +57,7 @@ class Inputs:
     validation: TokenFile
     initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
+    spelling: Spelling | None
     device: torch.device
 
     @functools.cached_property
@@ -101,6 +104,7 @@ def main(argv: list[str]) -> None:
         "plots": "folder for training.csv and validation.csv",
     }.items():
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
+    parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.spelling_buckets")
     paths, runtime = parser.parse_args(argv), read_section(RUNTIME, "train", TrainRuntime)
     # Start the ranks of this machine, each with the same flags, unless this process is a rank.
     if runtime.num_processes > 1 and distributed.ranks_from_environment() is None:
@@ -218,7 +222,21 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
     check_window_fits(validation, params.seq_len)
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
-    return Inputs(paths, params, runtime, config, train, validation, initial, sha256, device)
+    spelling = read_spelling(paths.tokenizer, params.spelling_buckets, train)
+    return Inputs(paths, params, runtime, config, train, validation, initial, sha256, spelling, device)
+
+
+def read_spelling(folder: Path | None, num_buckets: int | None, train: TokenFile) -> Spelling | None:
+    """Read from a tokenizer's folder how the tokens of a training file are spelled; None if there are no buckets."""
+    if num_buckets is None:
+        return None
+    if folder is None:
+        raise ParamsError(f"{PARAMS}: train.spelling_buckets is {num_buckets}, needed: --tokenizer, or null")
+    from lm.tokenizer.load import load_tokenizer  # slow to import, and not always needed
+
+    tokenizer = load_tokenizer(folder)
+    check_tokenizer(train, tokenizer.sha256)
+    return Spelling(tokenizer.token_texts, train.vocab_size, num_buckets)
 
 
 def extend(inputs: Inputs) -> None:
@@ -262,7 +280,7 @@ def build(inputs: Inputs, world: World) -> Training:
     if params.compile:
         model.compile()
     world.place_model(model, device)
-    state = TrainingState(model, build_optimizers(model, params, dtype, world), world)
+    state = TrainingState(model, build_optimizers(model, params, dtype, world, inputs.spelling), world)
     windows = TokenWindows(inputs.train.ids, params.seq_len, params.batch_size, params.seed)
     return Training(inputs, plan, windows, dtype, threads, state)
 

@@ -32,11 +32,13 @@ from lm.core.params import read_section
 from lm.model import device as machine
 from lm.model.config import ModelParams
 from lm.model.gemma3 import Gemma3Model
+from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.batches import to_device
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
+from lm.train.spelling import Spelling
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, entry_weights, update_weights
 from tools.common.statistics import welch
@@ -99,7 +101,9 @@ def make_step(folder: Path) -> tuple[Step, int]:
     if params.compile:
         model.compile()
     dtype = machine.resolve_dtype(params.dtype, device)
-    state = TrainingState(model, build_optimizers(model, params, dtype))
+    texts = load_tokenizer(folder / "data" / "tokenizer").token_texts
+    spelling = params.spelling_buckets and Spelling(texts, train.vocab_size, params.spelling_buckets)
+    state = TrainingState(model, build_optimizers(model, params, dtype, spelling=spelling))
     batch = to_device(TokenWindows(train.ids, params.seq_len, params.batch_size, 1).buffer(0), device)
 
     def step() -> None:

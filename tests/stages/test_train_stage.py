@@ -24,6 +24,7 @@ from support.workspace import Workspace
 def template(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("template") / "ws")
     workspace.make_small()
+    workspace.change(**{"train.spelling_buckets": None})
     return workspace
 
 
@@ -76,6 +77,15 @@ def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
         with pytest.raises(SystemExit, match="2"):
             train_stage.main(arguments)
         assert "required: --train" in capsys.readouterr().err
+
+
+def test_spelling_needs_the_tokenizer_of_the_tokens(workspace, capsys):
+    workspace.change(**{"train.spelling_buckets": 64})
+    place = ARGUMENTS.index("--tokenizer")
+    assert train_stage.main(ARGUMENTS[:place] + ARGUMENTS[place + 2 :]) == 2
+    assert "params.yaml: train.spelling_buckets is 64, needed: --tokenizer, or null" in capsys.readouterr().err
+    assert train_stage.main(ARGUMENTS) == 4
+    assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
 
 
 def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):

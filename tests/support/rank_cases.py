@@ -15,6 +15,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("src", "tests")]
 
 import torch.distributed as dist
+from torch import Tensor
 
 import lm.core.files
 import lm.train.step
@@ -59,6 +60,15 @@ def _join_and_call(world: World, function: Callable, store: Path, arguments: tup
     dist.init_process_group("gloo", store=joined, rank=world.rank, world_size=world.world_size)
     function(world, *arguments)
     dist.destroy_process_group()
+
+
+def sharded(matrices: list[Tensor], world: World) -> list[Tensor]:
+    """Distribute the rows of each matrix over all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world.world_size,))
+    return [distribute_tensor(matrix, mesh, [Shard(0)]) for matrix in matrices]
 
 
 def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:

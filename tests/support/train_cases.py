@@ -28,8 +28,8 @@ from lm.train import checkpoints, fingerprint
 from support.workspace import Workspace
 
 FLAGS = {
-    "--train": "train.bin", "--validation": "validation.bin", "--models": "data/models", "--metrics": "metrics",
-    "--plots": "plots",
+    "--train": "train.bin", "--validation": "validation.bin", "--tokenizer": "data/tokenizer",
+    "--models": "data/models", "--metrics": "metrics", "--plots": "plots",
 }  # fmt: skip
 ARGUMENTS = [word for flag in FLAGS.items() for word in flag]
 TOKENIZER = {"kind": "bpe", "vocab_size": 50, "eot_id": 49, "sha256": "ab" * 32}
@@ -62,7 +62,7 @@ def make_training(folder: Path) -> Workspace:
     workspace = Workspace(folder)
     workspace.make_small()
     workspace.change(**{"train.max_tokens": 512 * MAX_STEPS, "train.eval_every_tokens": 2048})
-    workspace.change(**{"train.sampled_vocab_size": 25})
+    workspace.change(**{"train.sampled_vocab_size": 25, "train.spelling_buckets": None})
     with contextlib.chdir(folder):
         set_runtime(checkpoint_every_s=0)
         write_ids("train.bin", 3000)

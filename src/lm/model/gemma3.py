@@ -7,6 +7,7 @@ Modules have the names of the published checkpoints, so that a conversion only c
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
@@ -172,7 +173,8 @@ class Gemma3Model(nn.Module):
         if end > self.config.max_seq_len:
             raise ValueError(f"{end} tokens, needed: at most max_seq_len ({self.config.max_seq_len})")
         masks = self.attention_masks(ids) if cache is None else self.refuse_second_document(ids[:, int(start == 0) :])
-        x = self.embed_tokens(ids)  # (B, T, C)
+        # The head's gradient is dense: a sparse one of the input is added to it in place. A GPU is fast without.
+        x = F.embedding(ids, self.embed_tokens.weight, sparse=ids.device.type == "cpu")  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
         bases = {layer.rope_base for layer in self.layers}
         tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}  # pyright: ignore[reportArgumentType] - a ModuleList loses types

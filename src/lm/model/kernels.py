@@ -3,7 +3,9 @@
 Their gradients are written by hand where autograd is much slower on a CPU; tests compare them to those of plain torch.
 """
 
+import functools
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -38,25 +40,29 @@ GELU_SCALE, GELU_CUBIC = (2 / math.pi) ** 0.5, 0.044715
 
 
 class GatedGELUFunction(Function):
-    """Compute x up (1 + t) / 2 of the gate x, t = tanh(s (x + c x³)), in operations of the same bits everywhere.
+    """Compute x up (1 + tanh(s (x + c x³))) / 2 of the gate x, in operations of the same bits everywhere.
 
-    torch's own gelu has two computations of the tanh, and the number of threads decides which number gets which.
+    torch's own gelu has two computations of the tanh, and the number of threads decides which number gets which. A
+    sigmoid would be faster, but torch's exp is MKL's, which chooses its code by the vendor of the processor.
     """
 
     @staticmethod
     def forward(ctx, gate, up):
         """Return the product (…, F) of gelu(gate) and up, both (…, F)."""
-        half = (gate * gate).mul_(GELU_CUBIC).add_(1).mul_(gate).mul_(GELU_SCALE).tanh_().add_(1).mul_(0.5)
+        u = (gate * gate).mul_(GELU_SCALE * GELU_CUBIC).add_(GELU_SCALE).mul_(gate)
+        half = u.tanh_().add_(1).mul_(0.5)
         ctx.save_for_backward(gate, up, half)
         return (gate * half).mul_(up)
 
     @staticmethod
     def backward(ctx, grad):
         """Return the gradients of gate and up."""
-        gate, up, half = ctx.saved_tensors  # half = (1 + t) / 2, so that (1 - t²) / 2 = 2 half (1 - half)
-        slope = (gate * gate).mul_(3 * GELU_CUBIC * GELU_SCALE).add_(GELU_SCALE).mul_(gate)
-        slope.mul_(half).mul_(1 - half).mul_(2).add_(half)
-        return slope.mul_(up).mul_(grad), (gate * half).mul_(grad)
+        gate, up, half = ctx.saved_tensors
+        # half = (1 + t) / 2 for t = tanh(u), so that its slope is 2 half (1 - half) times that of u.
+        slope = (gate * gate).mul_(6 * GELU_SCALE * GELU_CUBIC).add_(2 * GELU_SCALE).mul_(gate)
+        slope.mul_(1 - half).add_(1)
+        grad = half * grad
+        return slope.mul_(up).mul_(grad), grad.mul_(gate)
 
 
 class RMSNormFunction(Function):
@@ -111,6 +117,8 @@ def attend(
     if isinstance(mask, BlockMask):
         return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)  # pyright: ignore[reportReturnType] - a tensor without return_aux
     if takes_products(q, S):
+        if mask is None and T == S and window <= SHORT_WINDOW and has_fixed_order(q, compute_dtype(q)):
+            return ShortWindowFunction.apply(q, k, v, scale, window)  # pyright: ignore[reportReturnType]
         q, k, v = q.reshape(B * K, -1, D), k.reshape(B * K, S, D), v.reshape(B * K, S, D)  # q: (BK, H/K·T, D)
         if mask is None:
             bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf).repeat(H // K, 1)
@@ -156,6 +164,47 @@ class AttentionFunction(Function):
         return products(grad_scores, k).mul_(ctx.scale), grad_k, grad_v, None, None
 
 
+SHORT_WINDOW = 16  # tokens up to which `ShortWindowFunction` is faster than products in the fixed order
+
+
+class ShortWindowFunction(Function):
+    """Compute `attend` for a window of few tokens and its gradients, without the scores outside of the window."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, scale, window):
+        """Return (B, H, T, D) for q (B, H, T, D) and k, v (B, K, T, D)."""
+        q = q.unflatten(1, (k.shape[1], -1)) * scale  # (B, K, H/K, T, D)
+        k, v = (F.pad(x, (0, 0, window - 1, 0))[:, :, None] for x in (k, v))  # (B, K, 1, window - 1 + T, D)
+        T = q.shape[3]
+        scores = torch.stack([(q * k[..., j : j + T, :]).sum(-1) for j in range(window)], -1)  # (B, K, H/K, T, window)
+        for j in range(window - 1):  # nothing comes before the first token
+            scores[..., : window - 1 - j, j] = -torch.inf
+        p = scores.softmax(-1).movedim(-1, 0).contiguous()[..., None]
+        ctx.save_for_backward(q, k, v, p)
+        ctx.scale = scale
+        return sum_in_order(p[j] * v[..., j : j + T, :] for j in range(window)).flatten(1, 2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Return the gradients of q, k and v."""
+        q, k, v, p = ctx.saved_tensors
+        grad, T = grad.reshape(q.shape), q.shape[3]
+        grad_p = torch.stack([(grad * v[..., j : j + T, :]).sum(-1, keepdim=True) for j in range(len(p))])
+        grad_scores = p * (grad_p - (p * grad_p).sum(0))
+        grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
+        for j in range(len(p)):
+            grad_k[..., j : j + T, :] += (grad_scores[j] * q).sum(2, keepdim=True)
+            grad_v[..., j : j + T, :] += (p[j] * grad).sum(2, keepdim=True)
+        grad_q = sum_in_order(grad_scores[j] * k[..., j : j + T, :] for j in range(len(p))).mul_(ctx.scale)
+        first = len(p) - 1
+        return grad_q.flatten(1, 2), grad_k[:, :, 0, first:], grad_v[:, :, 0, first:], None, None
+
+
+def sum_in_order(terms: Iterable[Tensor]) -> Tensor:
+    """Return the sum of new tensors of one shape, one after the other."""
+    return functools.reduce(Tensor.add_, terms)
+
+
 def softmax_gradient(grad: Tensor, p: Tensor) -> Tensor:
     """Return the gradient of the scores (N, M, S), given that of their softmax p (N, M, S)."""
     # torch has this kernel compiled twice, for one thread and for several. The two differ in the numbers that are left
@@ -167,7 +216,7 @@ def softmax_gradient(grad: Tensor, p: Tensor) -> Tensor:
     return grad_scores[..., :S] if missing else grad_scores
 
 
-SOFTMAX_ROWS = 32  # rows of logits at a time on a CPU: their softmax stays in the cache
+SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
 FIXED_ROWS = 512  # rows of logits at a time in the fixed order, as many as a product sums at once
 
 
@@ -246,16 +295,21 @@ class CrossEntropyFunction(Function):
         return grad_h.mul_(scale), grad_head.mul_(scale), None, None, None
 
 
+def softmax_rows(logits: Tensor) -> int:
+    """Return how many rows of logits (N, V) to take at a time."""
+    return max(1, SOFTMAX_NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+
+
 def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the nats (N,) of targets (N,) given logits (N, V) float32."""
-    rows = SOFTMAX_ROWS if logits.device.type == "cpu" else len(logits)
+    rows = softmax_rows(logits)
     blocks = zip(logits.split(rows), targets.split(rows), strict=True)
     return torch.cat([F.cross_entropy(block, target, reduction="none") for block, target in blocks])
 
 
 def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the nats of targets (N,) in all, and replace logits (N, V) by their gradient: p, less 1 at the target."""
-    block_rows = SOFTMAX_ROWS if logits.device.type == "cpu" else len(logits)
+    block_rows = softmax_rows(logits)
     total = torch.zeros((), device=logits.device)
     for block, target in zip(logits.split(block_rows), targets[:, None].split(block_rows), strict=True):
         distance = block.amax(-1, keepdim=True).float() - block.gather(1, target).float()

@@ -101,7 +101,24 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b (N, R, C) of batches of matrices a (N, R, K) and b (N, K, C)."""
     if not has_fixed_order(a, a.dtype):
         return a @ b
-    return torch.stack([product(x, y) for x, y in zip(a, b, strict=True)])
+    (_, rows, length), columns = a.shape, b.shape[2]
+    if min(rows, columns) == 1 or length > BLOCK:
+        return torch.stack([product(x, y) for x, y in zip(a, b, strict=True)])
+    # All pairs have one layout, so that it is looked at once.
+    direct, transposed = _copied_numbers(a[0], b[0])
+    if direct > transposed:
+        return _one_block_each(b.mT, a.mT).mT
+    return _one_block_each(a, b)
+
+
+def _one_block_each(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b for batches a (N, R, K) and b (N, K, C) with K of at most one block, R and C above 1."""
+    weights = b.mT
+    if not (b[0].is_contiguous() or weights[0].is_contiguous()):
+        weights = b.contiguous().mT
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+    pairs = zip(a.contiguous().unbind(), weights.unbind(), strict=True)
+    return torch.stack([multiply(x, weight, None, "none", [], "") for x, weight in pairs])
 
 
 def add_products(x: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:

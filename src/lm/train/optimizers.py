@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lm.model.products import add_products, products
 from lm.train.config import TrainParams
+from lm.train.spelling import Spelling, SpellingAdamW
 from lm.train.world import SINGLE_PROCESS, World, shard_rows
 
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
@@ -104,12 +105,14 @@ def _apply(p: Tensor, update: Tensor, shape: Sequence[int], group: dict) -> None
 
 
 def build_optimizers(
-    model: nn.Module, params: TrainParams, dtype: torch.dtype, world: World = SINGLE_PROCESS
-) -> list[torch.optim.Optimizer]:
+    model: nn.Module, params: TrainParams, dtype: torch.dtype, world: World = SINGLE_PROCESS,
+    spelling: Spelling | None = None,
+) -> list[torch.optim.Optimizer]:  # fmt: skip
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
     Muon computes its products in `dtype`. Weight decay applies to matrices only. Each group's `lr_factor`
-    multiplies the scheduled learning rate; the embedding has a factor of its own.
+    multiplies the scheduled learning rate; the embedding has a factor of its own. With `spelling` an optimizer comes
+    first that lets tokens of like spelling learn from each other.
     """
     named = list(model.named_parameters())
     embedding = [p for name, p in named if "embed" in name]
@@ -121,7 +124,8 @@ def build_optimizers(
         {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},
     ]
     matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
+    first = [] if spelling is None else [SpellingAdamW(embedding[0], spelling, betas, world)]
     if params.optimizer == "adamw":
-        return [torch.optim.AdamW([*groups, matrix_group], lr=0.0, betas=betas, fused=True)]
+        return [*first, torch.optim.AdamW([*groups, matrix_group], lr=0.0, betas=betas, fused=True)]
     muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, world=world)
-    return [torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=True), muon]
+    return [*first, torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=True), muon]

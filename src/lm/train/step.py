@@ -46,7 +46,8 @@ def compute_gradients(
         loss = state.world.average(own_loss, parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = state.world.norm(gradients)
-    nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
+    if float(norm) + 1e-6 > params.grad_clip:  # the constant of clip_grads_with_norm_
+        nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
     return loss, float(norm)
 
 
@@ -94,7 +95,7 @@ def average_in_tree(
     world.add_in_pairs(gradients)
     num_units = len(units) * world.world_size
     for p, gradient in zip(model.parameters(), gradients, strict=True):
-        p.grad = gradient.div_(num_units)
+        p.grad = gradient.div_(num_units) if num_units > 1 else gradient
     return math.fsum(world.all_gather_numbers(losses)) / num_units
 
 

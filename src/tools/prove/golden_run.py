@@ -16,6 +16,7 @@ from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.schedule import learning_rate
+from lm.train.spelling import Spelling
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, entry_weights, update_weights
 
@@ -27,7 +28,10 @@ SMALL = ModelConfig(
 LARGE = dataclasses.replace(
     SMALL, n_layer=4, head_dim=48, d_model=192, d_ff=512, query_pre_attn_scalar=48, vocab_size=8192
 )
-RUNS = {"short": (SMALL, 20, None), "minute": (LARGE, 400, 2048)}  # model, optimizer steps, sampled vocabulary
+# Model, optimizer steps, sampled vocabulary, and the id that begins a document that attention does not leave. The first
+# run has the operations of the default.
+RUNS = {"short": (dataclasses.replace(SMALL, sliding_window=4), 20, 500, None), "minute": (LARGE, 400, 2048, 0)}
+NUM_BUCKETS = 512  # of n-grams of made-up spellings
 SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1024
 WEIGHTS_EVERY = {"short": 5, "minute": 50}  # steps from one digest of the weights to the next
 
@@ -42,12 +46,14 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
 
     The operations are those of the first step, in their order. `progress` is called with the steps done since.
     """
-    (config, num_steps, sampled_vocab_size), operations, weights = RUNS[name], {}, {}
+    (config, num_steps, sampled_vocab_size, document_start_id), operations, weights = RUNS[name], {}, {}
     params = train_params(num_steps, sampled_vocab_size)
     model = Gemma3Model(config)
     model.init_weights(torch.Generator().manual_seed(params.seed))
-    model.document_start_id = 0
-    state = TrainingState(model, build_optimizers(model, params, torch.float32))
+    model.document_start_id = document_start_id
+    texts = {number: str(number).encode() for number in range(config.vocab_size)}
+    spelling = Spelling(texts, config.vocab_size, NUM_BUCKETS)
+    state = TrainingState(model, build_optimizers(model, params, torch.float32, spelling=spelling))
     ids = make_ids(config.vocab_size)
     model.entry_weights = entry_weights(ids, config.vocab_size)
     windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
@@ -96,9 +102,9 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         seq_len=SEQ_LEN, attend_across_documents=False, batch_tokens=BATCH_TOKENS, micro_batch_tokens=UNIT_TOKENS,
         max_tokens=num_steps * BATCH_TOKENS, optimizer="muon", peak_lr=0.01, min_lr=0.0, embedding_lr_factor=1.0,
         warmup_steps=5, schedule="wsd", decay_fraction=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
-        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, numerics="portable", dtype="auto",
-        compile=False, seed=1, init_from="", patience_evals=None, divergence_nats=None, log_every_tokens=1024,
-        eval_every_tokens=1024, eval_tokens=1024, keep_checkpoints=(),
+        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, spelling_buckets=NUM_BUCKETS,
+        numerics="portable", dtype="auto", compile=False, seed=1, init_from="", patience_evals=None,
+        divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024, keep_checkpoints=(),
     )  # fmt: skip
 
 

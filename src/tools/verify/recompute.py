@@ -24,7 +24,7 @@ from lm.train import checkpoints
 from lm.train.config import TrainParams
 from lm.train.fingerprint import run_fingerprint
 from lm.train.state import digest_of, named_tensors
-from tools.common.paths import METRICS, MODEL, PARAMS, PLOTS, PRESETS, TRAIN, VALIDATION
+from tools.common.paths import METRICS, MODEL, PARAMS, PLOTS, PRESETS, TOKENIZER, TRAIN, VALIDATION
 
 CURVE = PLOTS / "validation.csv"
 POLL_S = 0.05
@@ -122,7 +122,7 @@ def train_again(
     for kept in interval.record.parent.glob(f"{interval.record.stem}.*") if interval.record else ():
         checkpoints.record_of(run, interval.start).with_suffix(kept.suffix).symlink_to(kept.resolve())
     flags = {"train": TRAIN, "validation": VALIDATION, "models": folder / MODEL.parent, "metrics": folder / METRICS}
-    flags["plots"] = curve.parent
+    flags |= {"plots": curve.parent, "tokenizer": TOKENIZER}
     command = [sys.executable, "src/train.py", *(f"--{name}={path}" for name, path in flags.items())]
     environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
     with open(folder / "errors", "w") as errors:

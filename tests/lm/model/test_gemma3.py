@@ -97,13 +97,13 @@ def test_causality_and_reach_by_gradient(every, reach, autocast):
         hidden = model.hidden(ids).float()
     for t in (0, 7, 8, 14, 15, 39):
         (grad,) = torch.autograd.grad(hidden[0, t].sum(), model.embed_tokens.weight, retain_graph=True)
-        depends = grad[:40].abs().amax(1) > 0
+        depends = grad.to_dense()[:40].abs().amax(1) > 0
         position = torch.arange(40)
         assert torch.equal(depends, (position <= t) & (position >= t - reach))
 
 
 @AUTOCAST
-@pytest.mark.parametrize("window", [5, 64])
+@pytest.mark.parametrize("window", [5, 20, 64])
 def test_attention_is_its_definition(window, autocast):
     """Compare values and gradients to softmax(scale q k^T + mask) v in float64, with four query heads per key head."""
     generator, dtype = torch.Generator().manual_seed(0), torch.bfloat16 if autocast else torch.float32
@@ -207,7 +207,8 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
     names, graphs = list(model.state_dict()), []
     model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
     loss = model.loss(ids, targets)
-    assert torch.equal(loss, wanted_loss) and list(model.state_dict()) == names and len(graphs) == 2
+    assert_close(loss, wanted_loss)
+    assert list(model.state_dict()) == names and len(graphs) == 2
     for name, grad in gradients(model, loss).items():
         assert_close(grad, wanted[name])
 

@@ -13,7 +13,7 @@ from lm.train import optimizers
 from lm.train.optimizers import Muon, newton_schulz_flops, orthogonalize
 from lm.train.preflight import MUON_COPIES, estimate_memory_bytes
 from lm.train.world import shard_rows
-from support.rank_cases import run_together
+from support.rank_cases import run_together, sharded
 from support.workspace import MICRO_MODEL
 
 SHAPES = [(13, 5), (5, 13), (48, 48), (33, 48), (96, 64), (64, 96), (3, 7), (1, 9), (64, 700)]
@@ -22,14 +22,6 @@ SHAPES = [(13, 5), (5, 13), (48, 48), (33, 48), (96, 64), (64, 96), (3, 7), (1, 
 def draw(shapes, seed):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in shapes]
-
-
-def sharded(matrices, world):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    mesh = init_device_mesh("cpu", (world.world_size,))
-    return [distribute_tensor(matrix, mesh, [Shard(0)]) for matrix in matrices]
 
 
 def muons(world, shapes, dtype):

@@ -1,0 +1,83 @@
+"""Let tokens of similar spelling learn from each other: their embeddings share vectors of byte n-grams.
+
+In training the embedding is E = table + S P, as in fastText (Bojanowski et al. 2017, arXiv 1607.04606). P (K, C) holds
+a learned vector for each of K buckets, to which n-grams are hashed. A row of S marks the n-grams of a token's bytes,
+each with 1 / sqrt(number of them). E is linear in P. So E alone is stored, and a step adds to E what it changes in P:
+the model stays a Gemma 3, and nothing has to be merged at the end.
+"""
+
+import itertools
+import zlib
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
+
+from lm.train.world import SINGLE_PROCESS, World, shard_rows
+
+LONGEST_NGRAM = 3  # bytes, a mark at each end of the token included
+LR_FACTOR = 0.5  # of the scheduled rate: with 1 the loss of seeds spreads three times as far (benchmarks/LOG.md)
+
+
+class Spelling:
+    """The sparse matrix S (V, K) of V tokens and K buckets; its products add rows in a fixed order."""
+
+    def __init__(self, texts: dict[int, bytes], vocab_size: int, num_buckets: int):
+        """texts: the bytes of each token; a token without any has no n-grams."""
+        buckets = [buckets_of(texts.get(token, b""), num_buckets) for token in range(vocab_size)]
+        counts = torch.tensor([len(of_token) for of_token in buckets])
+        self.buckets = torch.tensor(list(itertools.chain(*buckets)))  # of each token in turn
+        self.bucket_starts = counts.cumsum(0) - counts  # (V,)
+        roots = np.sqrt(counts.clamp(min=1).numpy())  # torch's are MKL's, which differ between processors
+        self.scale = torch.from_numpy(1 / roots).float()[:, None]  # (V, 1)
+        order = self.buckets.argsort(stable=True)
+        self.tokens = torch.arange(vocab_size).repeat_interleave(counts)[order]  # of each bucket in turn
+        self.token_starts = torch.searchsorted(self.buckets[order], torch.arange(num_buckets))  # (K,)
+
+    def to(self, device: torch.device) -> "Spelling":
+        """Move all tensors to the device."""
+        vars(self).update({name: tensor.to(device) for name, tensor in vars(self).items()})
+        return self
+
+    def sum_buckets(self, changes: Tensor) -> Tensor:
+        """Return S @ changes (V, C) of changes (K, C)."""
+        return embedding_bag(self.buckets, changes, self.bucket_starts, mode="sum").mul_(self.scale)
+
+    def sum_tokens(self, gradient: Tensor) -> Tensor:
+        """Return S^T @ gradient (K, C) of gradient (V, C)."""
+        return embedding_bag(self.tokens, gradient * self.scale, self.token_starts, mode="sum")
+
+
+def buckets_of(text: bytes, num_buckets: int) -> list[int]:
+    """Return the buckets of the n-grams of a token's bytes, ascending, each once."""
+    marked = b"\x02" + text + b"\x03" if text else b""
+    lengths = range(1, LONGEST_NGRAM + 1)
+    ngrams = {marked[start : start + n] for n in lengths for start in range(len(marked) - n + 1)}
+    return sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams - {b"\x02", b"\x03"}})
+
+
+class SpellingAdamW(torch.optim.AdamW):
+    """Update P by AdamW and add the change to the embedding E (V, C); it needs E's gradient, so it steps first."""
+
+    def __init__(self, embedding: nn.Parameter, spelling: Spelling, betas: tuple, world: World = SINGLE_PROCESS):
+        num_buckets, width = len(spelling.token_starts), embedding.shape[1]
+        self.embedding, self.spelling, self.world = embedding, spelling.to(embedding.device), world
+        self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
+        group = {"params": [self.changes], "weight_decay": 0.0, "lr_factor": LR_FACTOR}
+        super().__init__([group], lr=0.0, betas=betas, fused=True)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Update the embedding; `closure` is unused, torch passes it."""
+        gradient, weight = self.embedding.grad, self.embedding
+        assert gradient is not None
+        if self.world.sharded:
+            gradient, weight = gradient.full_tensor(), weight.to_local()
+        self.changes.grad = self.spelling.sum_tokens(gradient)
+        self.changes.zero_()  # without decay AdamW does not read its parameter, only adds to it
+        super().step()
+        change = self.spelling.sum_buckets(self.changes)
+        if self.world.sharded:
+            change = change.split(shard_rows(len(change), self.world.world_size))[self.world.rank]
+        weight.add_(change)

@@ -1,0 +1,71 @@
+"""Shared n-grams: both products are those of one matrix, and the embedding is the table plus S P."""
+
+import torch
+
+from lm.train.spelling import LR_FACTOR, Spelling, SpellingAdamW, buckets_of
+from support.rank_cases import run_together, sharded
+
+TEXTS = {0: b"a", 1: b" tensor", 2: b"tensor", 3: b"x" * 40, 5: bytes([255])}  # 4 is special
+VOCAB_SIZE, NUM_BUCKETS, WIDTH = 6, 16, 8
+
+
+def dense(spelling):
+    """S (V, K), made by its definition."""
+    matrix = torch.zeros(VOCAB_SIZE, NUM_BUCKETS)
+    for token, text in TEXTS.items():
+        buckets = buckets_of(text, NUM_BUCKETS)
+        matrix[token, buckets] = len(buckets) ** -0.5
+    return matrix
+
+
+def test_both_products_are_those_of_the_matrix():
+    spelling = Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
+    changes, gradient = torch.randn(NUM_BUCKETS, WIDTH), torch.randn(VOCAB_SIZE, WIDTH)
+    torch.testing.assert_close(spelling.sum_buckets(changes), dense(spelling) @ changes)
+    torch.testing.assert_close(spelling.sum_tokens(gradient), dense(spelling).T @ gradient)
+    assert not spelling.sum_buckets(changes)[4].any()
+
+
+def test_a_change_of_spelling_shares_most_ngrams():
+    alike, other = (set(buckets_of(text, 1 << 20)) for text in (b" tensor", b"device"))
+    tensor = set(buckets_of(b"tensor", 1 << 20))
+    assert len(tensor & alike) > 12 > len(tensor & other)
+
+
+def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart():
+    embedding = torch.nn.Parameter(torch.randn(VOCAB_SIZE, WIDTH))
+    start, spelling = embedding.detach().clone(), Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
+    p, matrix = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH)), dense(spelling)
+    plain = torch.optim.AdamW([p], lr=0.01 * LR_FACTOR, betas=(0.8, 0.999), weight_decay=0.0)
+    optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999))
+    for step in range(4):
+        if step == 2:
+            saved = optimizer.state_dict()
+            optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999))
+            optimizer.load_state_dict(saved)
+        optimizer.param_groups[0]["lr"] = 0.01 * LR_FACTOR
+        embedding.grad = torch.randn(VOCAB_SIZE, WIDTH)
+        p.grad = matrix.T @ embedding.grad
+        plain.step()
+        optimizer.step()
+    torch.testing.assert_close(embedding.detach(), start + matrix @ p.detach())
+
+
+def compare_updates(world):
+    """Check that a sharded embedding gets the bits of a whole one."""
+    spelling = Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
+    generator = torch.Generator().manual_seed(1)
+    start, *gradients = (torch.randn(VOCAB_SIZE, WIDTH, generator=generator) for _ in range(4))
+    whole, shards = torch.nn.Parameter(start.clone()), torch.nn.Parameter(*sharded([start], world))
+    one = SpellingAdamW(whole, spelling, (0.8, 0.999))
+    all_ranks = SpellingAdamW(shards, spelling, (0.8, 0.999), world)
+    for gradient in gradients:
+        whole.grad, (shards.grad,) = gradient, sharded([gradient], world)
+        for optimizer in (one, all_ranks):
+            optimizer.param_groups[0]["lr"] = 0.01
+            optimizer.step()
+    assert not torch.equal(whole, start) and torch.equal(whole, shards.full_tensor())
+
+
+def test_a_sharded_embedding_gets_the_same_update(tmp_path):
+    assert run_together(2, compare_updates, tmp_path / "store") == [0, 0]
