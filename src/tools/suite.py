@@ -80,7 +80,9 @@ def draw(axes: Axes, rows: list[dict], names: list[str], label: str) -> None:
 def main(argv: list[str]) -> None:
     parser = tool_parser("suite", __doc__)
     parser.add_argument("--out", type=Path, default=Path("suite"), help="the folder to write (suite)")
-    parser.add_argument("--tasks", type=Path, nargs="+", default=[], metavar="FILE", help="figures that lm_eval wrote")
+    parser.add_argument(
+        "--tasks", type=Path, nargs="+", default=[], metavar="FILE", help="results of lm_eval for the checkpoints"
+    )
     args = parser.parse_args(argv)
     if not (names := read_json(MODEL).get(CHECKPOINTS)):
         raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_checkpoints and run `dvc repro`")

@@ -29,10 +29,9 @@ MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so th
 
 
 def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
-    """Return the GPU of a rank's index, or of a process that is alone (None), or the CPU if there is no GPU.
+    """Return the GPU number `index`, or without it one that no other process uses, or the CPU if there is no GPU.
 
-    A process that is alone gets a GPU that no other process has taken. Portable numerics compute on the CPU. Raises
-    EnvironmentFailure if there are more ranks than GPUs.
+    Portable numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
     """
     kind = "cpu" if numerics == "portable" else accelerator()
     if kind == "cpu" or (kind == "mps" and index is None):

@@ -60,7 +60,7 @@ def _move(cell: np.ndarray, num_rows: int, num_columns: int, key: int, is_invers
     row = cell // columns
     column = cell - row * columns
     tables = _round_tables(num_rows, num_columns, key, cell.dtype)
-    if is_inverse:  # the last move first, each by what is left of a whole row or column
+    if is_inverse:  # the last move first, each back by the same distance
         back = [(columns - right, rows - down) for down, right in reversed(tables)]
         column, row = _rounds(column, row, columns, rows, back)
     else:

@@ -99,7 +99,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
 
 
 def find_files(path: Path, include: str) -> list[Path]:
-    """Return the visible files in path order. Raise DataError if there are none, or for one that is no file."""
+    """Return the visible files in path order. Raise DataError if there are none, or if one is not a regular file."""
     if path.is_file():
         return [path]
     if not path.is_dir():
