@@ -73,7 +73,7 @@ class SpellingAdamW(torch.optim.AdamW):
         gradient, weight = self.embedding.grad, self.embedding
         assert gradient is not None
         if self.world.sharded:
-            gradient, weight = gradient.full_tensor(), weight.to_local()
+            gradient, weight = gradient.full_tensor(), weight.to_local()  # pyright: ignore - DTensors
         self.changes.grad = self.spelling.sum_tokens(gradient)
         self.changes.zero_()  # without decay AdamW does not read its parameter, only adds to it
         super().step()

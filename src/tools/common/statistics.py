@@ -79,7 +79,7 @@ def detectable_difference(found: Estimate) -> float | None:
     It is (t(1 - α/2) + t(POWER)) standard errors (Bloom 1995; Miller 2024 with the normal distribution): half the
     interval, whose confidence is 1 - α, and what the estimate falls short of the truth in POWER of the cases.
     """
-    if not found.se or found.low is None:
+    if not found.se or found.low is None or found.high is None:
         return None
     spare = student_t_quantile(2 * POWER - 1, found.degrees_of_freedom or _NORMAL)
     return (found.high - found.low) / 2 + found.se * spare

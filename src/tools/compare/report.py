@@ -99,7 +99,7 @@ def cells(difference: Estimate) -> list[str]:
 
 def verdict(comparison: Comparison, found: Estimate, num_comparisons: int, confidence: float) -> str:
     """Return the sentence whether a difference was shown; p of `found` is corrected for the number of comparisons."""
-    if found.low is None:
+    if found.low is None or found.p_value is None:
         return "too few for an interval."
     a, b, is_shown = comparison.a.name, comparison.b.name, found.p_value <= 1 - confidence + 1e-9
     why = f"the {100 * confidence:g} % interval {'excludes' if is_shown else 'contains'} zero."
