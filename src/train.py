@@ -71,7 +71,7 @@ class Inputs:
         return run_fingerprint(self.params, self.config, self.initial_sha256, token_files, without)
 
     def provenance(self) -> dict:
-        """Return what describes in model.json what made a model."""
+        """Return the entries of model.json that say what the model was made from."""
         return {
             "fingerprint": self.folder.name, "config": dataclasses.asdict(self.config),
             "eot_id": self.train.eot_id, "tokenizer_sha256": self.train.meta["tokenizer"]["sha256"],

@@ -1,4 +1,4 @@
-"""Parse a story: find the field behind each span of characters, and the probability of each prefix in the grammar."""
+"""Parse a story: name the field of each span of characters, and compute the probability of each prefix."""
 
 import math
 from collections.abc import Sequence

@@ -74,7 +74,7 @@ def report(scaling: Scaling) -> list[str]:
     if frontier:
         lines += [
             f"{best.sum()} runs have the least loss for their compute: L = {frontier.a:.4g} · C^-{frontier.b:.4f}, "
-            f"standard error {100 * frontier.spread:.2g} %. A power law has no floor, so it is too optimistic far out."
+            f"standard error {100 * frontier.spread:.2g} %. It has no floor: far out it predicts too low a loss."
         ]
     else:
         lines += ["One run has the least loss for its compute: too few for a power law."]

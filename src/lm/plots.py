@@ -35,7 +35,7 @@ NOT_NUMBERS = ("checkpoint_digest",)
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
-    """Return the columns of numbers of a CSV file by name, {} if it has no rows."""
+    """Read a CSV file of numbers; return its columns by name, or {} if it has no rows."""
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     names = [name for name in (rows[0] if rows else []) if name not in NOT_NUMBERS]

@@ -80,7 +80,7 @@ def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int
 
 
 def print_sample(model: Gemma3Model, tokenizer: Tokenizer, seed: int, args) -> None:
-    """Print the prompt and its continuation as it is generated, then a summary on stderr."""
+    """Print the prompt and its continuation token by token, then a summary on stderr."""
     prompt_ids, eot_id = [tokenizer.eot_id, *tokenizer.encode(args.prompt)], tokenizer.eot_id
     ids, counted = itertools.tee(sample_ids(model, prompt_ids, seed, eot_id, args))
     start = time.perf_counter()

@@ -85,7 +85,7 @@ def generate(
     temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
     eot_id: int | None = None, use_cache: bool = True,
 ) -> Iterator[int]:  # fmt: skip
-    """Yield the ids that follow `prompt_ids`, each as soon as it is drawn; stop after `eot_id`.
+    """Generate the ids after `prompt_ids`, one at a time, up to and including `eot_id`.
 
     `generator` is on model.device. A model with a `document_start_id` sees the ids from the last one on; an id that it
     draws begins a new document. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.

@@ -50,7 +50,7 @@ def steps_to_keep(params: TrainParams, number: int) -> set[int]:
 def keep_checkpoint(run: Path, step: int, checkpoint: dict, name: str = "kept") -> float | None:
     """Write <name>-<step>.pt and then its record, which stay in the folder of a finished run; return its size in MB.
 
-    Return None, with a warning, if the disk would have no room left for the checkpoints that training needs.
+    If that would leave too little disk space for the checkpoints of the run itself, warn and return None.
     """
     tensors = [*(tensor for _, tensor in named_tensors(checkpoint)), *checkpoint["best_weights"].values()]
     needed, free = sum(tensor.nbytes for tensor in tensors), shutil.disk_usage(run).free

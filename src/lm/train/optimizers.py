@@ -112,7 +112,7 @@ def build_optimizers(
 
     Muon computes its products in `dtype`. Weight decay applies to matrices only. Each group's `lr_factor`
     multiplies the scheduled learning rate; the embedding has a factor of its own. With `spelling` an optimizer comes
-    first that lets tokens of like spelling learn from each other.
+    first that lets tokens of similar spelling learn from each other.
     """
     named = list(model.named_parameters())
     embedding = [p for name, p in named if "embed" in name]

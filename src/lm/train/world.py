@@ -168,7 +168,7 @@ def shard_rows(num_rows: int, world_size: int) -> list[int]:
 
 
 def _shard(value: Tensor, like: Any) -> Tensor:
-    """Return the shard of `value` that `like` has on this rank; one that is whole there too stays whole."""
+    """Return the shard of `value` that `like` has on this rank, or all of `value` if `like` is not sharded."""
     if value.shape != like.shape or not hasattr(like, "device_mesh"):
         return value
     from torch.distributed.tensor import distribute_tensor

@@ -7,7 +7,7 @@ from lm.core.errors import ParamsError
 
 
 def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of `python src NAME`; `description` is the tool's docstring, printed as it is."""
+    """Create the parser of `python src NAME`; its help shows `description`, the docstring of the tool, unchanged."""
     as_it_is = {"description": description, "formatter_class": argparse.RawDescriptionHelpFormatter}
     return argparse.ArgumentParser(f"python src {name}", allow_abbrev=False, **as_it_is)
 

@@ -76,7 +76,7 @@ def recompute(start: int | None, seed: int) -> None:
 
 
 def read_curve(path: Path) -> dict[int, dict[str, str]]:
-    """Return step → row of a curve of validations, {} if there is no such file."""
+    """Read a curve of validations; return its rows by step, or {} if the file does not exist."""
     if not path.exists():
         return {}
     with open(path, encoding="utf-8", newline="") as file:
