@@ -101,13 +101,16 @@ def in_words(wanted) -> str:
         return ", ".join(f"`{each}`" for each in members)
     if type(None) in members:
         return f"{in_words(members[0])} or null"
-    return f"list of {in_words(members[0])}s" if origin is tuple else WORDS.get(wanted, "mapping")
+    if origin is tuple:
+        kind, *ranges = in_words(members[0]).split(", ")
+        return ", each ".join([f"list of {kind}s", *ranges])
+    return WORDS.get(wanted, "mapping")
 
 
 def show(value) -> str:
-    """Return a value as YAML writes it, with at most 20 characters; a list or a mapping is not shown."""
+    """Return a value as YAML writes it, with at most 20 characters; a list or a mapping with content is not shown."""
     text = json.dumps(value, ensure_ascii=False).strip('"')
-    return "…" if isinstance(value, list | dict) else f"`{text if len(text) <= 20 else text[:12] + '…'}`"
+    return "…" if value and isinstance(value, list | dict) else f"`{text if len(text) <= 20 else text[:12] + '…'}`"
 
 
 def commands() -> list[tuple[str, str, str]]:
