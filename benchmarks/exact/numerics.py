@@ -51,7 +51,7 @@ def grid(x: Tensor, dim: int) -> Tensor:
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b (…, M, N) of a (…, M, K) and b (…, K, N)."""
     a, b = grid(a, -1), grid(b, -2)
-    total = a[..., :BLOCK] @ b[..., :BLOCK, :]
+    total = (a[..., :BLOCK] @ b[..., :BLOCK, :]).add_(0.0)  # a sum of zeros is -0 in one library and 0 in the next
     for k in range(BLOCK, a.shape[-1], BLOCK):
         total.add_(a[..., k : k + BLOCK] @ b[..., k : k + BLOCK, :])
     return total
