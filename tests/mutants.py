@@ -62,8 +62,7 @@ MUTANTS = [
     Mutant("hash of a token file", "src/lm/tokens/tokenfile.py", "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_21_24_data_files.py -k test_21_a_token_file"),
     Mutant("order of batches", WINDOWS, "epoch_begin, hash_integers(self.seed, epoch, 1)",
-           "epoch_begin, hash_integers(self.seed, 0, 1)",
-           "lm/tokens/test_windows.py"),
+           "epoch_begin, hash_integers(self.seed, 0, 1)", "lm/tokens/test_windows.py"),
     Mutant("last target", WINDOWS, "(len(self.ids) - 1 - self._offset(epoch))",
            "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "lm/tokens/test_windows.py"),
     Mutant("contaminated n-grams", "src/lm/tokens/ngrams.py", "        covered[: n - 1] = open_grams\n", "",
@@ -81,6 +80,8 @@ MUTANTS = [
            "torture/test_hostile_files.py -k bytearray"),
     Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_25_26_checkpoints.py -k test_26_a_damaged_newest"),
+    Mutant("kept weights of another step", WEIGHTS, "models.parent.name == CHECKPOINTS and", "False and",
+           "lm/train/test_kept_weights.py -k another_step"),
     # Training.
     Mutant("fingerprint", "src/lm/train/fingerprint.py", '"code": code, ', "", "lm/train/test_fingerprint.py"),
     Mutant("ids within the vocabulary", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
