@@ -20,7 +20,7 @@ test: .venv/ready-dev ## Run the tests
 	$(PYTEST) -m "not slow" tests extras
 
 test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipelines
-	$(PYTEST) -m slow tests extras
+	$(PYTEST) -m slow tests/repository tests/[!r]*/ extras  # the longest files first
 
 test-extras: .venv/ready-dev ## Install lm-eval and llama.cpp, which pip compiles for minutes, and run their tests
 	python $(PIP_INSTALL) -r requirements/lm-eval.txt -r requirements/gguf.txt
