@@ -4,8 +4,10 @@
     python src trace --sample 1               # of data/evaluation/samples.md
     python src generate | python src trace -
 
-Spans are runs of tokens, as long as possible. The longest come first, each with tokens that no span before it has.
-Every token file is searched as a whole, without an index. `explain --step` shows what a step read.
+Spans are runs of tokens, as long as possible. The longest come first; what a listed one contains is not listed again.
+Of a span's places, those that the model has read come first. A text that is cut inside a word may begin and end with
+other tokens than its source. The token file is searched as a whole, without an index. `explain --step` shows what a
+step read.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from tools.common.arguments import count, tool_parser
 from tools.common.paths import EVALUATION_DETAILS, MODEL, SAMPLES, TOKENIZER, TRAIN
 from tools.common.preview import describe_documents, document_sources, quote
 
+MOST_PLACES = 100_000  # of a span: the others are only counted
 RECORD = {
     "seed": int, "seq_len": int, "data_sha256": {"train": str}, "init_sha256": (str, type(None)),
     "best": {"step": int, "sha256": str}, "last": {"step": int, "tokens_seen": int},
@@ -56,16 +59,30 @@ def sample_ids(number: int, weights_sha256: str) -> list[int]:
     return described["samples"][number - 1]["ids"]
 
 
-def choose(copies: list[Copy], ids: np.ndarray, min_tokens: int, most: int) -> list[Copy]:
-    """Return the longest copies of a text of ids (N,), each another text with min_tokens tokens not listed yet."""
-    chosen, is_listed, texts = [], np.zeros(len(ids), bool), set()
+def choose(copies: list[Copy], ids: np.ndarray, min_tokens: int, tokenizer: Tokenizer) -> list[tuple[Copy, str]]:
+    """Return copies of a text of ids (N,), the longest first, each with its text.
+
+    Each has min_tokens tokens that no longer one has, and no longer one contains its text.
+    """
+    chosen, is_listed = [], np.zeros(len(ids), bool)
     for copy in sorted(copies, key=lambda copy: (-copy.length, copy.count)):
         span = slice(copy.begin, copy.end)
-        if len(chosen) < most and (~is_listed[span]).sum() >= min_tokens and ids[span].tobytes() not in texts:
-            chosen.append(copy)
-            texts.add(ids[span].tobytes())
-            is_listed[span] = True
+        if (~is_listed[span]).sum() >= min_tokens:
+            text, is_listed[span] = tokenizer.decode(ids[span]), True
+            if not any(text in longer for _, longer in chosen):
+                chosen.append((copy, text))
     return chosen
+
+
+def places_read(copy: Copy, starts: np.ndarray, seq_len: int) -> tuple[list[int], int]:
+    """Return the positions of a copy, those first of which a window that begins at sorted `starts` has two tokens.
+
+    From a single token, nothing is learned about another one. The second value is the number of these positions.
+    """
+    places = np.array(copy.positions)
+    first, end = (np.searchsorted(starts, places + shift) for shift in (1 - seq_len, copy.length - 1))
+    is_read = first < end
+    return [*places[is_read].tolist(), *places[~is_read].tolist()], int(is_read.sum())
 
 
 def describe_readings(windows: TokenWindows, begin: int, end: int, steps: int, most: int) -> list[str]:
@@ -85,23 +102,26 @@ def trace(
     ids: np.ndarray, tokens: TokenFile, tokenizer: Tokenizer, windows: TokenWindows, args: argparse.Namespace
 ) -> list[str]:
     """Return lines on a text of ids (N,): the text with its new parts marked, then its spans and where they are."""
-    (copies,) = find_copies([ids], tokens.ids, args.min_tokens, args.places)
+    (copies,) = find_copies([ids], tokens.ids, args.min_tokens, MOST_PLACES)
+    starts = np.sort(np.concatenate([windows.starts(step) for step in range(args.steps)]))
     pieces = text_pieces(ids, copies, tokenizer)
     num_new = len(ids) - len({token for copy in copies for token in range(copy.begin, copy.end)})
     unseen = f"in no span of {args.min_tokens} tokens that {tokens.path} contains"
     lines = [f"{len(ids)} tokens; {num_new} of them, between ⟦ and ⟧, are new: {unseen}"]
     lines += quote("".join(text if length else f"⟦{text}⟧" for text, length in pieces))
     sources = document_sources(tokens, tokenizer)
-    for number, copy in enumerate(choose(copies, ids, args.min_tokens, args.spans), 1):
-        times = "once" if copy.count == 1 else f"{copy.count:,} times"
-        lines += ["", f"{number}. {copy.length} tokens, {times} in the training text"]
-        lines += quote(tokenizer.decode(ids[copy.begin : copy.end]))
-        for begin in copy.positions:
+    for number, (copy, text) in enumerate(choose(copies, ids, args.min_tokens, tokenizer)[: args.spans], 1):
+        places, num_read = places_read(copy, starts, windows.seq_len)
+        them = f"the first {MOST_PLACES:,}" if copy.count > len(places) else "them"
+        read = f", {num_read:,} of {them} read in the first {args.steps:,} steps" if copy.count > 1 else ""
+        times = f"{copy.count:,} times" if copy.count > 1 else "once"
+        lines += ["", f"{number}. {copy.length} tokens, {times} in the training text{read}", *quote(text)]
+        for begin in places[: args.places]:
             end = begin + copy.length
             lines += [f"  {line}" for line in describe_documents(tokens, tokenizer, sources, begin, end)]
             lines += [f"    {line}" for line in describe_readings(windows, begin, end, args.steps, args.places)]
-        if copy.count > len(copy.positions):
-            lines += [f"  and {copy.count - len(copy.positions):,} more places"]
+        if copy.count > args.places:
+            lines += [f"  and {copy.count - args.places:,} more places"]
     return lines
 
 
@@ -121,7 +141,7 @@ def main(argv: list[str]) -> None:
     ):  # fmt: skip
         if not least <= value <= most:
             raise ParamsError(f"--{option} is {value}, needed: from {least} to {most}")
-    text = sys.stdin.read() if args.text == "-" else args.text
+    text = sys.stdin.read().removesuffix("\n") if args.text == "-" else args.text
     ids = tokenizer.encode(text) if args.sample is None else sample_ids(args.sample, record["best"]["sha256"])
     if len(ids) < args.min_tokens:
         raise ParamsError(f"the text has {len(ids)} tokens, needed: at least --min_tokens, {args.min_tokens}")

@@ -159,9 +159,18 @@ def test_new_text_is_marked_and_frequent_text_is_counted(project, trace):
     assert status == 0 and "\n  | ⟦qzqzqzqzqzqzqzqzqz⟧\n" in output and "1. " not in output
     ids, stream = project.tokenizer.encode(" end of"), project.windows.ids.tolist()
     count = sum(stream[at : at + len(ids)] == ids for at in range(len(stream)))
-    _, output, _ = trace((), " end of", "--min_tokens", 2, "--places", 1)
-    assert f"\n1. {len(ids)} tokens, {count} times" in output and f"\n  and {count - 1} more places" in output
-    assert count > 9 and output.count("\n  document ") == 1
+    _, output, _ = trace((), " end of\n", "--min_tokens", 2, "--places", 1)
+    assert f"\n  and {count - 1} more places" in output and count > 9 and output.count("\n  document ") == 1
+    # How many places the model has read is counted, and these come first.
+    places = np.array([at for at in range(len(stream)) if stream[at : at + len(ids)] == ids])
+    starts = project.windows.starts(0)[:, None]
+    num_read = ((starts < places + len(ids) - 1) & (places < starts + SEQ_LEN)).any(axis=0).sum()
+    _, output, _ = trace((), " end of", "--min_tokens", 2, "--places", num_read, "--steps", 1)
+    assert f"{count} times in the training text, {num_read} of them read in the first 1 steps\n" in output
+    assert 0 < num_read < count and output.count("    read ") == num_read and "not read" not in output
+    # What a longer span contains is not listed again.
+    _, output, _ = trace([*stream[:12], stream[0] + 1, *stream[2:9]], "--spans", 9)
+    assert "\n1. 12 tokens" in output and "\n2. " not in output
 
 
 def test_what_cannot_be_traced_is_refused(project, trace):
