@@ -4,10 +4,12 @@
     python src suite --tasks lm_eval-step-*.json
 
 Runs the stage eval on data/models/checkpoints/NAME into --out/NAME, a folder like data/evaluation, which
-`python src export_hf DIR --models … --evaluation …` reads. The table and suite.csv also have the best weights of the
-run. --tasks adds the accuracies in files that `python src lm_eval --models data/models/checkpoints/*` wrote.
+`python src export_hf DIR --models … --evaluation …` reads. A checkpoint that was evaluated with the same inputs, as
+dvc.lock records them, is not evaluated again. The table and suite.csv also have the best weights of the run. --tasks
+adds the accuracies in files that `python src lm_eval --models data/models/checkpoints/*` wrote.
 """
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -16,21 +18,34 @@ from pathlib import Path
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, SymmetricalLogLocator
 
 from lm import plots
 from lm.core.errors import IntegrityError, ParamsError, UserError, command
-from lm.core.files import read_json, write_csv
+from lm.core.files import read_json, write_csv, write_json
+from lm.core.params import read_yaml
 from lm.model.weights import CHECKPOINTS, RECORD, WEIGHTS_DIGITS
 from tools.common.arguments import tool_parser
-from tools.common.paths import AUDIT, EVALUATION, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
+from tools.common.paths import AUDIT, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
 from tools.common.tables import table
 
 LOOKS = ((plots.BLUE, "-"), (plots.ORANGE, "--"), (plots.GREY, ":"))
+MARKERS = "os^D"
+LABEL_POINTS = 13  # height of a label
+
+
+def inputs_of(models: Path) -> dict:
+    """Return what decides an evaluation: the weights and, from dvc.lock, the other inputs of the stage eval."""
+    stage = read_yaml(LOCK)["stages"]["eval"]
+    hashes = {dep["path"]: dep["md5"] for dep in stage["deps"] if dep["path"] != str(MODELS)}
+    return {"weights": read_json(models / RECORD)["best"]["sha256"], "hashes": hashes, "params": stage["params"]}
 
 
 def evaluate(models: Path, evaluation: Path) -> None:
-    """Run the stage eval on a checkpoint; raise UserError with its exit code if it fails."""
+    """Run the stage eval on a checkpoint, unless it has; raise UserError with its exit code if it fails."""
+    inputs, recorded = inputs_of(models), evaluation / "inputs.json"
+    if recorded.exists() and read_json(recorded) == inputs:
+        return
     flags = {"models": models, "train": TRAIN, "validation": VALIDATION, "tokenizer": TOKENIZER, "audit": AUDIT}
     with tempfile.TemporaryDirectory() as folder:
         flags |= {"evaluation": evaluation, "metrics": folder, "plots": folder}
@@ -39,6 +54,7 @@ def evaluate(models: Path, evaluation: Path) -> None:
             error = UserError(f"{models}: cannot be evaluated")
             error.exit_code = max(1, code)
             raise error
+    write_json(recorded, inputs)
 
 
 def row_of(models: Path, evaluation: Path) -> dict:
@@ -52,28 +68,49 @@ def row_of(models: Path, evaluation: Path) -> dict:
 
 
 def add_accuracies(rows: list[dict], files: list[Path]) -> list[str]:
-    """Add accuracy and standard error of each task to the rows of the weights; return the names of the tasks."""
+    """Add accuracy and standard error of each task to the rows of the weights; return the names of the tasks.
+
+    Raise IntegrityError if no row has the weights of a file.
+    """
     names = {}
-    for figures in (read_json(path, "name files that `python src lm_eval` wrote") for path in files):
+    for path in files:
+        figures = read_json(path, "name files that `python src lm_eval` wrote")
+        sha256 = figures["model"]["weights_sha256"]
+        found = [row for row in rows if sha256.startswith(row["weights"])]
+        if not found:
+            raise IntegrityError(f"{path}: is about the weights {sha256}, which are none of this run's; run lm_eval")
         for name, task in figures["tasks"].items():
-            for row in rows if "acc" in task["metrics"] else ():
-                if figures["model"]["weights_sha256"].startswith(row["weights"]):
-                    found, names[name] = task["metrics"]["acc"], None
-                    row |= {name: found["value"], f"{name}_se": found["stderr"]}
+            if "acc" in task["metrics"]:
+                accuracy, names[name] = task["metrics"]["acc"], None
+                found[0] |= {name: accuracy["value"], f"{name}_se": accuracy["stderr"]}
     return list(names)
 
 
 def draw(axes: Axes, rows: list[dict], names: list[str], label: str) -> None:
-    """Draw columns against tokens, with standard errors, and each one's name and last value at its end."""
+    """Draw columns against tokens, with standard errors, and each one's last value at its end; its name if several."""
+    ends = []
     for number, name in enumerate(names):
         color, line = LOOKS[number % len(LOOKS)]
         known = [(row["tokens"], row[name], row[f"{name}_se"] or 0.0) for row in rows if name in row]
         tokens, values, errors = (list(column) for column in zip(*known, strict=True))
-        axes.errorbar(tokens, values, errors, color=color, linestyle=line, marker="o", markersize=4, capsize=3)
-        plots.label_end(axes, tokens, values, f"{name}\n{values[-1]:.3f}", color)
-    axes.set_xscale("symlog", linthresh=min(row["tokens"] for row in rows if row["tokens"]))  # 0 has no logarithm
+        style = {"color": color, "linestyle": line, "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+        axes.errorbar(tokens, values, errors, capsize=3, **style)
+        text = f"{name} {values[-1]:.3f}" if len(names) > 1 else f"{values[-1]:.3f}"
+        ends.append((values[-1], tokens[-1], text, color))
+    first, last = (of(row["tokens"] for row in rows if row["tokens"]) for of in (min, max))
+    axes.set_xscale("symlog", linthresh=first, linscale=0.5)  # 0 has no logarithm
+    ticks = SymmetricalLogLocator(base=10, linthresh=first, subs=(1, 2, 5) if last < 100 * first else (1,))
+    axes.set_xticks([tick for tick in ticks.tick_values(0, last) if tick == 0 or first <= tick <= last])
+    axes.minorticks_off()
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set(xlabel="tokens seen (log scale)", ylabel=label)
+    # Label the ends from the lowest one up, each above the label before.
+    free = -math.inf
+    for value, token, text, color in sorted(ends):
+        height = 72 / axes.figure.dpi * axes.transData.transform((token, value))[1]
+        free = max(free, height)
+        plots.label_end(axes, [token], [value], text, color, free - height)
+        free += LABEL_POINTS
 
 
 @command
@@ -87,10 +124,11 @@ def main(argv: list[str]) -> None:
     if not (names := read_json(MODEL).get(CHECKPOINTS)):
         raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_checkpoints and run `dvc repro`")
     rows = [row_of(MODELS, EVALUATION)]
-    for name in names:
-        print(f"{len(rows)} of {len(names)}: {name}", flush=True)
+    for number, name in enumerate(names, 1):
+        print(f"{number} of {len(names)}: {name}", flush=True)
         evaluate(MODELS / CHECKPOINTS / name, args.out / name)
-        rows.append(row_of(MODELS / CHECKPOINTS / name, args.out / name))
+        row = row_of(MODELS / CHECKPOINTS / name, args.out / name)
+        rows += [row] if row["weights"] != rows[0]["weights"] else []
     rows.sort(key=lambda row: row["step"])
     tasks = add_accuracies(rows, args.tasks)
     header = list(dict.fromkeys(name for row in rows for name in row))
@@ -98,6 +136,8 @@ def main(argv: list[str]) -> None:
     write_csv(args.out / "suite.csv", header, cells)
     print("\n".join(table(header, [[f"{x:.4f}" if type(x) is float else x for x in row] for row in cells])))
     panels = [lambda axes: draw(axes, rows, ["bits_per_byte"], "bits per byte")]
-    panels += [lambda axes: draw(axes, rows, tasks, "accuracy")] if tasks else []
+    accuracy = "accuracy" if len(tasks) > 1 else f"accuracy in {''.join(tasks)}"
+    panels += [lambda axes: draw(axes, rows, tasks, accuracy)] if tasks else []
     figure = plots.figure_of(*panels, size=(7.5, 3.6 * len(panels)), title="Checkpoints of the run, ± standard error")
     plots.save_png(figure, args.out / "suite.png")
+    print(f"written: {args.out}/suite.csv, {args.out}/suite.png")

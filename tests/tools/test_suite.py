@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lm.core.files import read_json, write_json
+from support.refusal import refused
 from support.workspace import Workspace
 from tools import suite
 from tools.export_hf import cli as export_hf
@@ -51,6 +52,21 @@ def test_the_table_has_the_figures_of_each_checkpoint(workspace):
     assert losses == sorted(losses, reverse=True) and Path("suite/suite.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_an_evaluation_with_the_same_inputs_is_kept(workspace, monkeypatch, capsys):
+    monkeypatch.setattr(suite.subprocess, "run", None)
+    assert suite.main([]) == 0 and "suite/suite.png" in capsys.readouterr().out
+    write_json("other.json", {"model": {"weights_sha256": "ab" * 32}, "tasks": {}})
+    status, error = suite.main(["--tasks", "other.json"]), capsys.readouterr().err
+    refused(status, error, 4, "other.json: is about the weights abab")
+    inputs = Path("suite") / NAMES[0] / "inputs.json"
+    content = read_json(inputs)
+    assert content["params"] and {"src/eval.py", "data/tokenizer"} < content["hashes"].keys()
+    write_json(inputs, content | {"hashes": {}})
+    with pytest.raises(TypeError):
+        suite.main([])
+    write_json(inputs, content)
+
+
 def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
     assert verify.main(["--recompute", "--from", "10"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"
@@ -65,6 +81,9 @@ def test_a_checkpoint_is_exported_as_a_revision(workspace, capsys):
     assert export_hf.main(["exported", "--models", models, "--evaluation", f"suite/{NAMES[1]}"]) == 0
     assert read_json("exported/model.json")["best"]["step"] == 4
     assert verify.main(["exported"]) == 0
+    card = Path("exported/README.md").read_text()
+    assert "a checkpoint that the run kept after step 4 of 20.\n" in card and "did not select the weights" not in card
+    assert f"sha256sum {CHECKPOINTS / NAMES[1]}/best_model_params.pt" in card
     # The card has the figures of these weights; those of others are refused.
     assert export_hf.main(["other", "--models", models]) == 4
     assert "is about the model" in capsys.readouterr().err

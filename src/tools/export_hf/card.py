@@ -10,7 +10,7 @@ import yaml
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.model.gemma3 import ModelConfig, count_parameters
-from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
+from lm.model.weights import CHECKPOINTS, WEIGHTS, WEIGHTS_DIGITS, checkpoint_name
 from lm.text.documents import sources_of
 from tools.common import paths
 from tools.common.environment import git
@@ -46,7 +46,8 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int, license_id: str | None) -> str:
     """Return README.md: how to use the model, its loss, data and training, how to make it again, its limits."""
-    config, evaluation = ModelConfig(**record["config"]), figures["evaluation"]
+    config, evaluation, run = ModelConfig(**record["config"]), figures["evaluation"], run_of(record)
+    folder = paths.MODELS if run is record else paths.MODELS / CHECKPOINTS / checkpoint_name(record["best"]["step"])
     manifest, source = figures["manifest"], params["data.source"]
     sources = sources_of(manifest) if manifest else {}
     hashes = {
@@ -54,7 +55,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         paths.TOKENIZER_META: record["tokenizer_sha256"],
         paths.TRAIN: record["data_sha256"]["train"],
         paths.VALIDATION: record["data_sha256"]["validation"],
-        paths.MODELS / WEIGHTS: record["best"]["sha256"],
+        folder / WEIGHTS: record["best"]["sha256"],
     }
     computed = [{name: value for name, value in each.items() if name != "from_step"} for each in record["segments"]]
     described = [", ".join(f"{name} {value}" for name, value in each.items()) for each in computed]
@@ -66,20 +67,29 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         config=config,
         record=record,
         eot_id=eot_id,
-        weights=WEIGHTS,
+        run=run,
+        weights=folder / WEIGHTS,
         parameters=count_parameters(config)["total"],
         figures=figures,
         evaluation=evaluation,
         audit=figures["audit"],
-        loss_table=loss_table(evaluation),
+        loss_table=loss_table(evaluation | ({} if run is record else {"held_out": None})),
         origins=[origin(name, source) for name, source in sources.items()],
         computed="; then ".join(dict.fromkeys(described)),
         is_portable={each.get("numerics") for each in record["segments"]} == {"portable"},
         hashes=table(("file", "SHA-256"), [(f"`{path}`", sha256) for path, sha256 in hashes.items() if sha256]),
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),
-        **committed(record),
+        **committed(run),
     )
     return "\n".join(lines) + "\n"
+
+
+def run_of(record: dict) -> dict:
+    """Return the model.json of the run that kept a checkpoint, {} if it is not that of data/models; else `record`."""
+    if "training" in record or "imported" in record:
+        return record
+    run = read_json(paths.MODEL) if paths.MODEL.exists() else {}
+    return run if record["best"]["sha256"] in run.get(CHECKPOINTS, {}).values() else {}
 
 
 def card_head(name: str, source: str, sources: dict, evaluation: dict, license_id: str | None) -> list[str]:
@@ -124,13 +134,13 @@ def origin(name: str, manifest: dict) -> str:
     return f"`{name}`: {', '.join(clauses)}"
 
 
-def committed(record: dict) -> dict[str, str | None]:
-    """Return the commit whose files made the model, and where to clone it from; None where this is not known.
+def committed(run: dict) -> dict[str, str | None]:
+    """Return the commit whose files made a run, and where to clone it from; None where this is not known.
 
-    The commit is known if git has the files of TRACKED as they are here, and its metrics are those of the model.
+    The commit is known if git has the files of TRACKED as they are here, and its metrics are those of the run.
     """
     metrics = read_json(paths.TRAIN_METRICS) if paths.TRAIN_METRICS.exists() else {}
-    is_ours = metrics.get("val_loss", math.nan) == record["best"]["val_loss"]
+    is_ours = bool(run) and metrics.get("val_loss", math.nan) == run["best"]["val_loss"]
     if not (is_ours and git("status", "--porcelain", "--", *map(str, TRACKED)) == ""):
         return {"commit": None, "repository": None}
     return {"commit": git("rev-parse", "HEAD"), "repository": public_url(git("remote", "get-url", "origin") or "")}
