@@ -5,8 +5,8 @@
 
 A folder holds the items that `python src lm_eval --samples FOLDER` or lm-eval's own `--log_samples` wrote. The first
 is the baseline. Items of one document depend on each other: --document names the field that says which document an
-item is about, such as its passage; without it, each item is a document of its own. Of each task, the first of --metrics
-that it has is compared.
+item is about, such as its passage; without it, or in a task without such a field, each item is a document of its own.
+Of each task, the first of --metrics that it has is compared.
 """
 
 import argparse
@@ -26,9 +26,12 @@ from tools.common.tables import table
 SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?\.jsonl")  # lm-eval's names end in the time
 METRICS = ("acc", "exact_match", "bits_per_byte")
 COLUMNS = ["difference", "95 % interval", "p after Holm", "detectable", "documents needed"]
-NOTE = """Each item is compared with itself, and the items of a document count as one. p is corrected for {} comparisons
-(Holm 1979); at most 0.05 shows a difference. Without this correction, a true difference of the detectable size would be
-shown 80 % of the time, and so would the measured one with the documents needed."""
+NOTE = """- difference: the run minus {}, item by item. More is better for accuracies, less for bits per byte.
+  The interval covers the choice of documents, whose items count as one; it needs {} in which the runs differ.
+- p after Holm: how often chance alone makes such a difference, corrected for the number of comparisons, {} (Holm
+  1979). A difference is shown if it is at most 0.05.
+- detectable: these documents would show a true difference of this size in 80 % of comparisons.
+- documents needed: so many would show the measured one in 80 % of comparisons. Both without Holm's correction."""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -75,10 +78,8 @@ def compare_items(
     metric = next((metric for metric in metrics if metric in sample), None)
     if metric is None:
         raise ParamsError(f"--metrics: {name} has {', '.join(sample['metrics'])}; needed: one of them")
-    if document not in (None, *sample["doc"]):
-        raise ParamsError(f"--document is {document}; needed: a field of {name}, {', '.join(sample['doc'])}")
     values, weights = np.array([[value_of(run[key], metric) for key in common] for run in (a, b)]).transpose(2, 0, 1)
-    documents = [str(a[key]["doc"][document] if document else key) for key in common]
+    documents = [str(a[key]["doc"].get(document, key)) for key in common]
     means = [f"{mean:.4f}" for mean in values.sum(axis=1) / weights.sum(axis=1)]
     num_documents = len(set(documents))
     cells = [f"{name}, {metric}", f"{len(common):,}", f"{num_documents:,}", *means]
@@ -98,6 +99,10 @@ def main(argv: list[str]) -> None:
     """Print a table for each run that is compared with the first one."""
     args = parse(argv)
     first, *others = [read_tasks(folder) for folder in args.folders]
+    fields = {name: next(iter(items.values()))["doc"] for name, items in first.items()}
+    if args.document and not any(args.document in doc for doc in fields.values()):
+        found = "; ".join(f"{name} has {', '.join(doc)}" for name, doc in fields.items())
+        raise ParamsError(f"--document is {args.document}, needed: a field of a task; {found}")
     rows, counts, differences = [], [], []
     for folder, tasks in zip(args.folders[1:], others, strict=True):
         for name in [name for name in first if name in tasks]:
@@ -110,4 +115,4 @@ def main(argv: list[str]) -> None:
         names = ["task, metric", "items", "documents", str(args.folders[0]), str(folder), *COLUMNS]
         own = [[*cells, *end] for (run, cells), end in zip(rows, ends, strict=True) if run == folder]
         print("\n".join(table(names, own)))
-    print(NOTE.format(len(rows)))
+    print(NOTE.format(args.folders[0], LEAST_DIFFERENT, len(rows)))

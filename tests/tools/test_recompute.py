@@ -93,7 +93,7 @@ def test_the_seed_chooses_the_interval():
     assert chosen == [choose(steps, states, None, seed) for seed in range(30)]
     assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, Path("five")), Interval(15, 20, Path("fifteen"))}
     assert choose(steps, {}, None, 7) == Interval(0, 5, None)
-    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a kept checkpoint .*: 0, 5, 15$"):
+    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a resumable checkpoint .*: 0, 5, 15$"):
         choose(steps, states, 10, 1)
     with pytest.raises(ParamsError, match="before the last validation: none"):
         choose([0], {}, None, 1)

@@ -57,6 +57,9 @@ def test_items_are_paired_by_document_and_p_is_corrected_for_the_tasks(compare):
         assert row[5:7] == [f"{difference.low:+.4f} to {difference.high:+.4f}", f"{adjusted.p_value:.2g}"]
         assert float(row[7]) > (difference.high - difference.low) / 2 and int(row[8].replace(",", "")) > 1
     assert compare("a", "b")[1]["hard, acc"][:2] == ["120", "120"]
+    write(Path("a"), "other", 1, 0.5, doc={"text": "x"}), write(Path("b"), "other", 2, 0.5, doc={"text": "x"})
+    rows = compare("a", "b", "--document", "passage")[1]
+    assert rows["other, acc"][:2] == ["120", "120"] and rows["hard, acc"][:2] == ["120", "30"]
 
 
 def test_bits_per_byte_are_weighed_by_their_bytes(compare):
@@ -75,7 +78,11 @@ def test_what_does_not_compare_is_refused(compare):
         (["a"], 2, "a: needed: at least two folders, each once"),
         (["a", "a"], 2, "a: needed: at least two folders, each once"),
         (["a", "empty"], 2, "empty: has no items"),
-        (["a", "b", "--document", "story"], 2, "--document is story; needed: a field of x, passage, question"),
+        (
+            ["a", "b", "--document", "story"],
+            2,
+            "--document is story, needed: a field of a task; x has passage, question",
+        ),
         (["a", "b", "--metrics", "f1"], 2, "--metrics: x has acc; needed: one of them"),
         (["a", "other"], 4, "a, other: have no task in common"),
         (["a", "prompt"], 4, "x: the runs have no item with the same prompt in common"),

@@ -90,13 +90,13 @@ def choose(steps: list[int], kept: dict[int, Path], start: int | None, seed: int
         start = random.Random(seed).choice(starts)
     if start not in starts:
         possible = ", ".join(map(str, starts)) or "none"
-        requirement = "the step of a kept checkpoint before the last validation"
+        requirement = "the step of a resumable checkpoint before the last validation"
         raise ParamsError(f"--from is {start}, needed: {requirement}: {possible}")
     return Interval(start, steps[steps.index(start) + 1], kept.get(start))
 
 
 def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None:
-    """Raise IntegrityError if the kept checkpoint is damaged or not the one that the run had."""
+    """Raise IntegrityError if the resumable checkpoint is damaged or not the one that the run had."""
     if interval.record:
         remedy = f"delete it and {interval.record.name}, or begin elsewhere with --from"
         check_sha256(interval.record.with_suffix(".pt"), read_json(interval.record).get("sha256", "missing"), remedy)
