@@ -6,8 +6,7 @@
 
 Spans are runs of tokens, as long as possible. The longest come first; what a listed one contains is not listed again.
 Of a span's places, those that the model has read come first. A text that is cut inside a word may begin and end with
-other tokens than its source. The token file is searched as a whole, without an index. `explain --step` shows what a
-step read.
+other tokens than its source. The whole token file is searched, without an index. `explain` shows what a step read.
 """
 
 import argparse
@@ -120,8 +119,8 @@ def trace(
             end = begin + copy.length
             lines += [f"  {line}" for line in describe_documents(tokens, tokenizer, sources, begin, end)]
             lines += [f"    {line}" for line in describe_readings(windows, begin, end, args.steps, args.places)]
-        if copy.count > args.places:
-            lines += [f"  and {copy.count - args.places:,} more places"]
+        if (num_more := copy.count - args.places) > 0:
+            lines += [f"  and {num_more:,} more place{'s' if num_more > 1 else ''}"]
     return lines
 
 

@@ -86,7 +86,7 @@ def test_a_checkpoint_is_exported_as_a_revision(workspace, capsys):
     assert f"sha256sum {CHECKPOINTS / NAMES[1]}/best_model_params.pt" in card
     # The card has the figures of these weights; those of others are refused.
     assert export_hf.main(["other", "--models", models]) == 4
-    assert "is about the model" in capsys.readouterr().err
+    assert "is about the model" in (error := capsys.readouterr().err) and "`python src suite` makes" in error
 
 
 def test_equal_neighbours_are_found(workspace, capsys):

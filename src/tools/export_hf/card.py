@@ -33,7 +33,8 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
     }
     of, best = figures["evaluation"].get("weights_sha256"), record["best"]["sha256"][:WEIGHTS_DIGITS]
     if of != best:
-        raise IntegrityError(f"{args.evaluation}/details.json: is about the model {of}, not {best}; run `dvc repro`")
+        advice = "name its --evaluation, which `dvc repro` or, of a kept checkpoint, `python src suite` makes"
+        raise IntegrityError(f"{args.evaluation}/details.json: is about the model {of}, not {best}; {advice}")
     for split in ("train", "validation"):
         sidecar = args.processed_datasets / f"{split}.json"
         figures[split] = read_json(sidecar) if sidecar.exists() else {}
