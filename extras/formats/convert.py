@@ -79,8 +79,8 @@ def open_input(args: argparse.Namespace) -> Stream:
         raise ParamsError(f"{args.input}: --input_pad_token is not needed, the file has a record of it; leave it out")
     if in_format == "dumps" and stream.meta is None and pad_token is None:
         raise ParamsError(
-            f"{args.input}: has no record of its padding; give --input_pad_token (the original script's "
-            "--pad_token, 32014 by default), or -1 if nothing is padded"
+            f"{args.input} does not name its padding token; give --input_pad_token (the --pad_token of "
+            "the original script, 32014 by default), or -1 if nothing is padded"
         )
     return stream
 

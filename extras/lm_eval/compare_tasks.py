@@ -30,8 +30,8 @@ NOTE = """- difference: the run minus {}, item by item. More is better for accur
   The interval covers the choice of documents, whose items count as one; it needs {} in which the runs differ.
 - p after Holm: how often chance alone makes such a difference, corrected for the number of comparisons, {} (Holm
   1979). A difference is shown if it is at most 0.05.
-- detectable: these documents would show a true difference of this size in 80 % of comparisons.
-- documents needed: so many would show the measured one in 80 % of comparisons. Both without Holm's correction."""
+- detectable: the smallest true difference that these documents would show in 80 % of comparisons.
+- documents needed: how many would show the measured one in as many. Neither is corrected for several comparisons."""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -54,7 +54,7 @@ def derive_stories(validation: TokenFile, tokenizer: Tokenizer) -> Stories | Non
 def split_by_phenomenon(losses: np.ndarray, stories: Stories, spans: np.ndarray) -> dict[str, dict[str, float]]:
     """Return phenomenon → tokens, surprisal, loss and excess in bits per story, and the standard error of the excess.
 
-    `losses` (N,) are in nats, `spans` (D, 2) those of the stories; one story has no standard error.
+    losses: (N,) in nats. spans: (D, 2), the tokens of each story. A single story gives no standard error.
     """
     num_stories = len(spans)
     cell = np.repeat(np.arange(num_stories), spans[:, 1] - spans[:, 0]) * len(PHENOMENA) + stories.phenomenon

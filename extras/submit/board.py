@@ -54,7 +54,7 @@ class Experiment:
 
 
 class Board:
-    """The refs of a Git remote, read and written through a temporary repository, so that the user's stays as it is."""
+    """Read and write the refs of a Git remote through a temporary repository: the user's own does not change."""
 
     def __init__(self, folder: Path, url: str):
         self.folder, self.url = folder, url

@@ -44,7 +44,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def stream_text(tokenizer: Tokenizer, prompt_ids: list[int], ids: Iterable[int]) -> Iterator[str]:
-    """Yield the text of ids that follow a prompt, each character, of one or more tokens, as soon as it is complete."""
+    """Yield the text of the ids that follow a prompt; a character of several tokens comes with its last token."""
     # The text of a token can depend on the one before it, so those that were shown last are decoded again.
     shown, waiting = prompt_ids, []
     for token_id in ids:

@@ -98,7 +98,7 @@ def draw(axes: Axes, rows: list[dict], names: list[str], label: str) -> None:
         text = f"{name} {values[-1]:.3f}" if len(names) > 1 else f"{values[-1]:.3f}"
         ends.append((values[-1], tokens[-1], text, color))
     first, last = (of(row["tokens"] for row in rows if row["tokens"]) for of in (min, max))
-    axes.set_xscale("symlog", linthresh=first, linscale=0.5)  # 0 has no logarithm
+    axes.set_xscale("symlog", linthresh=first, linscale=0.5)  # symlog can show 0 tokens, log cannot
     ticks = SymmetricalLogLocator(base=10, linthresh=first, subs=(1, 2, 5) if last < 100 * first else (1,))
     axes.set_xticks([tick for tick in ticks.tick_values(0, last) if tick == 0 or first <= tick <= last])
     axes.minorticks_off()

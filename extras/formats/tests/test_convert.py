@@ -128,7 +128,7 @@ def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, 
     write_foreign(tmp_path / "a", rows)
     np.save(tmp_path / "a.npy", np.array(rows))
     options = ["--tokenizer", tokenizer.folder]
-    assert "a: has no record of its padding; give --input_pad_token" in run("a", "b.bin", *options, expect=2)
+    assert "a does not name its padding token; give --input_pad_token" in run("a", "b.bin", *options, expect=2)
     for source in ("a", "a.npy"):
         run(source, "b.bin", *options, "--input_pad_token", 9)
         assert open_tokens(tmp_path / "b.bin").ids.tolist() == [1, 2, 9, 3, 4, 5, 6, 7, 8]
