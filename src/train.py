@@ -23,6 +23,7 @@ from lm.core.errors import DivergedError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
+from lm.model import exact
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.threads import ThreadTuner
@@ -116,23 +117,24 @@ def main(argv: list[str]) -> None:
         if not world.is_main and not distributed.wait_for_main(world):
             return
         inputs = read_inputs(paths, runtime, world)
-        if not world.is_main:
-            return train(inputs, world)
-        # One process at a time writes an output or a run folder.
-        distributed.announce(world, "waits")
-        folder = inputs.folder
-        with output_lock(paths.models), output_lock(folder, wait=True):
-            distributed.announce(world, "holds")
-            checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
-            if not (folder / "done").exists():
-                extend(inputs)
-                train(inputs, world)
-            else:
-                print(
-                    f"this run is already finished: its results are copied from {folder}, nothing is trained; "
-                    f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
-                )
-            publish(folder / "done", paths.models, paths.metrics, paths.plots)
+        with exact.switched_off(inputs.params.numerics == "fast"):
+            if not world.is_main:
+                return train(inputs, world)
+            # One process at a time writes an output or a run folder.
+            distributed.announce(world, "waits")
+            folder = inputs.folder
+            with output_lock(paths.models), output_lock(folder, wait=True):
+                distributed.announce(world, "holds")
+                checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
+                if not (folder / "done").exists():
+                    extend(inputs)
+                    train(inputs, world)
+                else:
+                    print(
+                        f"this run is already finished: its results are copied from {folder}, nothing is trained; "
+                        f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
+                    )
+                publish(folder / "done", paths.models, paths.metrics, paths.plots)
 
 
 def train(inputs: Inputs, world: World) -> None:

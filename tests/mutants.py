@@ -72,8 +72,8 @@ MUTANTS = [
     # Model.
     Mutant("causality", KERNELS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
            "lm/model/test_gemma3.py -k causality"),
-    Mutant("order of a product's sum", "src/lm/model/products.py", "    if a.shape[1] <= BLOCK:\n        return",
-           "    if a.shape[1] <= 2 * BLOCK:\n        return", "lm/model/test_products.py"),
+    Mutant("exact partial sums", "src/lm/model/exact.py", "LEVELS = (361, 361)", "LEVELS = (722, 361)",
+           "lm/model/test_exact.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),
     Mutant("names in a .pt", "src/lm/model/archives.py", "value not in ALLOWED and ", "False and ",

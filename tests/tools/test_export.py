@@ -45,7 +45,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # Export.
 
 
-def test_transformers_computes_the_same_logits(exported, theirs):
+def test_transformers_computes_the_same_logits(unrounded, exported, theirs):
     ids = draw_ids(exported.model.config.vocab_size, 3, 60)  # several windows of 8
     with torch.no_grad():
         wanted, found = exported.model(ids), theirs(ids).logits
@@ -170,7 +170,7 @@ def foreign(tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, hf=folder / "hf", theirs=theirs, tokenizer=tokenizer)
 
 
-def test_a_foreign_model_is_imported_and_generates(foreign, tmp_path, capsys):
+def test_a_foreign_model_is_imported_and_generates(unrounded, foreign, tmp_path, capsys):
     assert call("--from", foreign.hf, tmp_path / "models") == 0
     model, record = load_trained(tmp_path / "models", CPU)
     ids = draw_ids(model.config.vocab_size, 2, 50)

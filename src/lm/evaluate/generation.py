@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.core.params import require
+from lm.model import exact
 from lm.model.gemma3 import Gemma3Model
 from lm.model.kernels import linear
 
@@ -72,7 +73,11 @@ class Sampling:
         if self.temperature < 1e-6:  # 0, or so small that the division would overflow
             return int(logits.argmax())
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
-        return int(torch.multinomial(kept.softmax(0), 1, generator=generator))
+        # torch.multinomial draws by a logarithm, whose bits depend on the processor; sums of float64 in order do not.
+        p = exact.softmax_(kept.detach().clone()) if exact.is_exact(kept, kept.dtype) else kept.softmax(0)
+        ends = p.double().cumsum(0)
+        point = torch.rand(1, generator=generator, dtype=torch.float64, device=kept.device) * ends[-1]
+        return int(torch.searchsorted(ends, point, right=True))
 
 
 def last_document(ids: list[int], start_id: int | None) -> list[int]:

@@ -5,7 +5,6 @@ This module and lm.model.accelerator alone name kinds of GPUs. Nothing was run o
 
 import ctypes
 import math
-import os
 import platform
 import sys
 import time
@@ -15,7 +14,6 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure
-from lm.model import products
 from lm.model.gpus import take_free_gpu
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -114,7 +112,7 @@ def bfloat16_speedup(device: torch.device) -> float:
     for _ in range(4):  # they alternate and the shortest time counts, so that other processes disturb them alike
         for key, (a, b) in operands.items():
             started = time.perf_counter()
-            products.product(a, b)
+            torch.mm(a, b)
             best[key] = min(best[key], time.perf_counter() - started)
     wide, narrow = (sum(best[dtype, shape] for shape in PROBED_SHAPES) for dtype in COMPUTE_DTYPES.values())
     return wide / narrow
@@ -122,7 +120,7 @@ def bfloat16_speedup(device: torch.device) -> float:
 
 def numerics_identity(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
     """Return all that a result depends on, bit for bit, besides parameters, code and data."""
-    if numerics == "portable" and not portability_problem():
+    if numerics == "portable":
         return {"numerics": "portable", "torch": torch.__version__.split("+")[0]}
     return {"numerics": "fast", **describe(device, dtype, ranks)}
 
@@ -147,28 +145,11 @@ def device_name(device: torch.device) -> str:
     return torch.backends.mps.get_name() if device.type == "mps" else "cpu"
 
 
-def portability_problem() -> str | None:
-    """Return why float32 results of this process may differ from those of other machines, or None if they do not."""
-    if not products.is_available():
-        return f"this {platform.machine()} processor is not an x86-64 one with AVX2"
-    if torch.backends.cpu.get_cpu_capability() != "AVX2":
-        found = os.environ.get("ATEN_CPU_CAPABILITY", "not set")
-        return f"torch was loaded with ATEN_CPU_CAPABILITY {found}, needed: avx2"
-    if not products.are_in_order():
-        return "torch's oneDNN does not sum products in the order of lm/model/products.py on this processor"
-    return None
-
-
-def portability_warnings(numerics: str) -> list[str]:
-    """Return warnings about portable numerics on this machine: results that may differ, or a GPU that stays idle."""
-    if numerics != "portable":
+def idle_gpu_warnings(numerics: str) -> list[str]:
+    """Return a warning if portable numerics leave a GPU idle, or an empty list."""
+    if numerics != "portable" or accelerator() == "cpu":
         return []
-    reason, messages = portability_problem(), []
-    if reason:
-        messages.append(f"train.numerics is portable, but the bits of this run may be its own: {reason}")
-    if accelerator() != "cpu":
-        messages.append("train.numerics is portable, which computes on the CPU; set it to fast to use the GPU")
-    return messages
+    return ["train.numerics is portable, which computes on the CPU; set it to fast to use the GPU"]
 
 
 def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -29,6 +29,14 @@ Mask = Tensor | BlockMask | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
 
+def almost_normal(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return almost normal numbers of variance 1, float32: sums of 12 integers. torch's depend on the processor."""
+    total = torch.zeros(shape, dtype=torch.int32)
+    for _ in range(12):
+        total += torch.randint(-(2**15), 2**15, shape, dtype=torch.int32, generator=generator)
+    return total.float() / 2**16
+
+
 class RMSNorm(nn.Module):
     """Normalize over the last axis; the gain is 1 + weight."""
 
@@ -42,15 +50,17 @@ class RMSNorm(nn.Module):
 
 def rotary_table(start: int, end: int, head_dim: int, base: float, device) -> tuple[Tensor, Tensor]:
     """Return cosines and signed sines (T, 1, D) of the positions from start to end (RoPE, arXiv 2104.09864)."""
-    frequency = 1 / base ** (torch.arange(0, head_dim, 2, device=device).float() / head_dim)
-    angle = torch.arange(start, end, device=device).float()[:, None, None] * frequency  # (T, 1, D/2)
-    return torch.cat((angle.cos(), angle.cos()), -1), torch.cat((-angle.sin(), angle.sin()), -1)
+    frequency = torch.tensor([base ** (-i / head_dim) for i in range(0, head_dim, 2)])
+    angle = (torch.arange(start, end)[:, None, None] * frequency).double()  # (T, 1, D/2), rounded as published
+    # float64 hides that the last bit of a cosine differs between processors.
+    cos, sin = angle.cos().float().to(device), angle.sin().float().to(device)
+    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate each pair x[i], x[i + D/2] of x (B, T, heads, D) by the angle of its position."""
     cos, signed_sin = table
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * signed_sin
 
 
 class Linear(nn.Linear):
@@ -149,7 +159,7 @@ class Gemma3Model(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator) -> None:
-        """Draw matrices from N(0, 1 / fan_in) in model order; the generator is on their device.
+        """Draw matrices of variance 1 / fan_in in model order; the generator is on the CPU.
 
         As in GPT-2, the output of a block is scaled by 1 / sqrt(2 n_layer), here in the gain of its post-norm. The
         embedding has a quarter of the standard deviation, so that the first loss is about ln V.
@@ -159,8 +169,8 @@ class Gemma3Model(nn.Module):
             if weight.ndim == 1:
                 weight.fill_(post_gain - 1 if ".post_" in name else 0)
             else:
-                std = weight.shape[1] ** -0.5
-                weight.normal_(0, std / 4 if "embed" in name else std, generator=generator)
+                std = weight.shape[1] ** -0.5 / (4 if "embed" in name else 1)
+                weight.copy_(almost_normal(weight.shape, generator) * std)
 
     def hidden(self, ids: Tensor, cache=None) -> Tensor:
         """Return the input of the head (B, T, C) for ids (B, T) int64, which continue the past in `cache`.
@@ -222,10 +232,11 @@ class Gemma3Model(nn.Module):
         return cross_entropy(h, self.embed_tokens.weight, targets.flatten(), rows, jitter, self.entry_weights)
 
     def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
-        """Return the nats (B, S) float32 of targets (B, S), which come after the last S of ids (B, T)."""
+        """Return the nats (B, S) float32 of targets (B, S), after the last S of ids (B, T); they have no gradient."""
         h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
         pairs = zip(h.split(logits_chunk), targets.flatten().split(logits_chunk), strict=True)
-        losses = [token_nats(linear(chunk, self.embed_tokens.weight).float(), target) for chunk, target in pairs]
+        head = self.embed_tokens.weight
+        losses = [token_nats(linear(chunk, head).detach().float(), target) for chunk, target in pairs]
         return torch.cat(losses).view(targets.shape)
 
     def compile(self, **options) -> None:

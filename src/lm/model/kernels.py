@@ -5,7 +5,7 @@ Their gradients are written by hand where autograd is much slower on a CPU; test
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from lm.model.products import LinearFunction, has_fixed_order, product, products
+from lm.model import exact
+from lm.model.exact import LEVELS, WEIGHT_LEVELS, LinearFunction, is_exact, product
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
@@ -24,14 +25,14 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """Return x W^T (…, O) for x (…, I) and weight (O, I)."""
-    if has_fixed_order(x, compute_dtype(x)):
+    if is_exact(x, compute_dtype(x)):
         return LinearFunction.apply(x, weight)  # pyright: ignore[reportReturnType] - apply returns what forward does
     return F.linear(x, weight)
 
 
 def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
     """Return gelu(gate) up for two tensors of one shape, with the approximation by tanh (arXiv 1606.08415)."""
-    if has_fixed_order(gate, compute_dtype(gate)):
+    if is_exact(gate, compute_dtype(gate)):
         return GatedGELUFunction.apply(gate, up)  # pyright: ignore[reportReturnType]
     return F.gelu(gate, approximate="tanh") * up
 
@@ -40,25 +41,26 @@ GELU_SCALE, GELU_CUBIC = (2 / math.pi) ** 0.5, 0.044715
 
 
 class GatedGELUFunction(Function):
-    """Compute x up (1 + tanh(s (x + c x³))) / 2 of the gate x, in operations of the same bits everywhere.
-
-    torch's own gelu has two computations of the tanh, and the number of threads decides which number gets which. A
-    sigmoid would be faster, but torch's exp is MKL's, which chooses its code by the vendor of the processor.
-    """
+    """Compute x up / (1 + exp(-2 u)), u = s (x + c x³), of the gate x, by `exact.exp_`."""
 
     @staticmethod
     def forward(ctx, gate, up):
         """Return the product (…, F) of gelu(gate) and up, both (…, F)."""
-        u = (gate * gate).mul_(GELU_SCALE * GELU_CUBIC).add_(GELU_SCALE).mul_(gate)
-        half = u.tanh_().add_(1).mul_(0.5)
+        gate, up = gate.contiguous(), up.contiguous()
+        half, out = torch.empty_like(gate), torch.empty_like(up)
+        for x, h, u, o in exact.chunks(gate, half, up, out):
+            inner = (x * x).mul_(GELU_CUBIC).add_(1).mul_(x).mul_(2 * GELU_SCALE)
+            small = exact.exp_(-inner.abs())
+            torch.div(torch.where(inner >= 0, 1.0, small), small + 1, out=h)
+            torch.mul(x, h, out=o).mul_(u)
         ctx.save_for_backward(gate, up, half)
-        return (gate * half).mul_(up)
+        return out
 
     @staticmethod
     def backward(ctx, grad):
         """Return the gradients of gate and up."""
         gate, up, half = ctx.saved_tensors
-        # half = (1 + t) / 2 for t = tanh(u), so that its slope is 2 half (1 - half) times that of u.
+        # half = 1 / (1 + exp(-2 u)), so that its slope is 2 half (1 - half) times that of u.
         slope = (gate * gate).mul_(6 * GELU_SCALE * GELU_CUBIC).add_(2 * GELU_SCALE).mul_(gate)
         slope.mul_(1 - half).add_(1)
         grad = half * grad
@@ -72,7 +74,10 @@ class RMSNormFunction(Function):
     def forward(ctx, x, weight, eps):
         """Normalize x (…, D) of any dtype with weight (D,); return (…, D) in the compute dtype."""
         wide = x.float()
-        mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1]
+        if is_exact(x, compute_dtype(x)):
+            mean_square = exact.sum_tree(wide * wide, -1).div_(x.shape[-1])
+        else:
+            mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1]
         r = torch.rsqrt(mean_square + eps)
         ctx.save_for_backward(x, weight, r)
         return (wide * r).mul_(1 + weight.float()).to(compute_dtype(x))
@@ -82,10 +87,15 @@ class RMSNormFunction(Function):
         """Return the gradients of x (…, D), in its dtype, and of weight (D,), float32."""
         x, weight, r = ctx.saved_tensors
         grad, unit, gain = grad.float(), x.float() * r, 1 + weight.float()
-        product = grad * unit
-        grad_weight = product.flatten(0, -2).sum(0)
-        along = product.mul_(gain).mean(-1, keepdim=True)  # the component along x, which the norm removes
-        return (grad * gain).addcmul_(unit, along, value=-1).mul_(r).to(x.dtype), grad_weight, None
+        terms = grad * unit
+        # `along` is the component along x, which the norm removes.
+        if is_exact(x, compute_dtype(x)):
+            grad_weight = exact.sum_tree(terms.flatten(0, -2), 0)[0]
+            along = exact.sum_tree(terms * gain, -1).div_(x.shape[-1])
+        else:
+            grad_weight = terms.flatten(0, -2).sum(0)
+            along = terms.mul_(gain).mean(-1, keepdim=True)
+        return (grad * gain).sub_(unit.mul_(along)).mul_(r).to(x.dtype), grad_weight, None
 
 
 def visible(T: int, S: int, window: int, device) -> Tensor:
@@ -98,12 +108,12 @@ def visible(T: int, S: int, window: int, device) -> Tensor:
 def takes_products(q: Tensor, S: int) -> bool:
     """Return True if attention to S tokens is computed by plain products and a softmax: on a CPU.
 
-    In float32 they have a fixed order. In bfloat16 the backward pass of torch's fused kernel takes 2 to 5 times as
+    In float32 they are exact. In bfloat16 the backward pass of torch's fused kernel takes 2 to 5 times as
     long as these (torch 2.13).
     """
     dtype = compute_dtype(q)
     trains = torch.is_grad_enabled() and q.device.type == "cpu" and dtype == torch.bfloat16
-    return has_fixed_order(q, dtype) or (trains and S <= 512)
+    return is_exact(q, dtype) or (trains and S <= 512)
 
 
 def attend(
@@ -117,7 +127,8 @@ def attend(
     if isinstance(mask, BlockMask):
         return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)  # pyright: ignore[reportReturnType] - a tensor without return_aux
     if takes_products(q, S):
-        if mask is None and T == S and window <= SHORT_WINDOW and has_fixed_order(q, compute_dtype(q)):
+        is_short = mask is None and T == S and window <= SHORT_WINDOW and D <= exact.BLOCK
+        if is_short and is_exact(q, compute_dtype(q)):
             return ShortWindowFunction.apply(q, k, v, scale, window)  # pyright: ignore[reportReturnType]
         q, k, v = q.reshape(B * K, -1, D), k.reshape(B * K, S, D), v.reshape(B * K, S, D)  # q: (BK, H/K·T, D)
         if mask is None:
@@ -135,51 +146,56 @@ def attend(
 
 def attend_by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor) -> Tensor:
     """Return softmax(scale q k^T + bias) v (N, M, D) for q (N, M, D), k, v (N, S, D) and bias (M, S) or (N, M, S)."""
-    if not has_fixed_order(q, q.dtype):
+    if not is_exact(q, q.dtype):
         return torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v
     return AttentionFunction.apply(q, k, v, scale, bias)  # pyright: ignore[reportReturnType]
 
 
 class AttentionFunction(Function):
-    """Compute `attend_by_products` and its gradients in the fixed order; the softmax (N, M, S) is kept."""
+    """Compute `attend_by_products` and its gradients exactly; the softmax (N, M, S) is kept."""
 
     @staticmethod
     def forward(ctx, q, k, v, scale, bias):
         """Return (N, M, D) for q (N, M, D), k, v (N, S, D) and bias (M, S) or (N, M, S)."""
         q = q * scale
-        p = products(q, k.mT).add_(bias).softmax(-1)
+        p = exact.softmax_(product(q, k.mT).add_(bias))
         ctx.save_for_backward(q, k, v, p)
         ctx.scale = scale
-        return products(p, v)
+        return exact.weighted_sums(p, v)
 
     @staticmethod
     def backward(ctx, grad):
         """Return the gradients of q, k and v."""
         q, k, v, p = ctx.saved_tensors
         grad = grad.contiguous()
-        # One copy of a whole batch is faster than one of each matrix, which `products` would make.
-        grad_v = products(grad.mT.contiguous(), p).mT
-        grad_scores = softmax_gradient(products(grad, v.mT), p)
-        grad_k = products(q.mT.contiguous(), grad_scores).mT
-        return products(grad_scores, k).mul_(ctx.scale), grad_k, grad_v, None, None
+        # One copy of a whole batch is faster than views of its transposed matrices.
+        grad_v = product(grad.mT.contiguous(), p).mT
+        grad_scores = exact.softmax_gradient_(product(grad, v.mT), p)
+        grad_k = product(q.mT.contiguous(), grad_scores).mT
+        return product(grad_scores, k).mul_(ctx.scale), grad_k, grad_v, None, None
 
 
-SHORT_WINDOW = 16  # tokens up to which `ShortWindowFunction` is faster than products in the fixed order
+SHORT_WINDOW = 16  # tokens up to which `ShortWindowFunction` is faster than products
 
 
 class ShortWindowFunction(Function):
-    """Compute `attend` for a window of few tokens and its gradients, without the scores outside of the window."""
+    """Compute `attend` for a window of few tokens and its gradients, without the scores outside of the window.
+
+    Products of numbers on a grid are exact as sums of a row too.
+    """
 
     @staticmethod
     def forward(ctx, q, k, v, scale, window):
-        """Return (B, H, T, D) for q (B, H, T, D) and k, v (B, K, T, D)."""
+        """Return (B, H, T, D) for q (B, H, T, D) and k, v (B, K, T, D), D at most exact.BLOCK."""
         q = q.unflatten(1, (k.shape[1], -1)) * scale  # (B, K, H/K, T, D)
         k, v = (F.pad(x, (0, 0, window - 1, 0))[:, :, None] for x in (k, v))  # (B, K, 1, window - 1 + T, D)
-        T = q.shape[3]
-        scores = torch.stack([(q * k[..., j : j + T, :]).sum(-1) for j in range(window)], -1)  # (B, K, H/K, T, window)
+        T, q_grid, k_grid = q.shape[3], exact.grid(q, -1, LEVELS[0]), exact.grid(k, -1, LEVELS[1])
+        scores = torch.stack([(q_grid * k_grid[..., j : j + T, :]).sum(-1, keepdim=True) for j in range(window)])
         for j in range(window - 1):  # nothing comes before the first token
-            scores[..., : window - 1 - j, j] = -torch.inf
-        p = scores.softmax(-1).movedim(-1, 0).contiguous()[..., None]
+            scores[j, ..., : window - 1 - j, :] = -torch.inf
+        visible, p = scores > -torch.inf, exact.exp_(scores.sub_(scores.amax(0)))  # (window, B, K, H/K, T, 1)
+        p.mul_(visible)
+        p.div_(sum_in_order(p.clone().unbind()))
         ctx.save_for_backward(q, k, v, p)
         ctx.scale = scale
         return sum_in_order(p[j] * v[..., j : j + T, :] for j in range(window)).flatten(1, 2)
@@ -189,12 +205,13 @@ class ShortWindowFunction(Function):
         """Return the gradients of q, k and v."""
         q, k, v, p = ctx.saved_tensors
         grad, T = grad.reshape(q.shape), q.shape[3]
-        grad_p = torch.stack([(grad * v[..., j : j + T, :]).sum(-1, keepdim=True) for j in range(len(p))])
-        grad_scores = p * (grad_p - (p * grad_p).sum(0))
+        grad_grid, v_grid = exact.grid(grad, -1, LEVELS[0]), exact.grid(v, -1, LEVELS[1])
+        grad_p = torch.stack([(grad_grid * v_grid[..., j : j + T, :]).sum(-1, keepdim=True) for j in range(len(p))])
+        grad_scores = p * (grad_p - sum_in_order((p * grad_p).unbind()))
         grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
         for j in range(len(p)):
-            grad_k[..., j : j + T, :] += (grad_scores[j] * q).sum(2, keepdim=True)
-            grad_v[..., j : j + T, :] += (p[j] * grad).sum(2, keepdim=True)
+            grad_k[..., j : j + T, :] += exact.sum_tree(grad_scores[j] * q, 2)
+            grad_v[..., j : j + T, :] += exact.sum_tree(p[j] * grad, 2)
         grad_q = sum_in_order(grad_scores[j] * k[..., j : j + T, :] for j in range(len(p))).mul_(ctx.scale)
         first = len(p) - 1
         return grad_q.flatten(1, 2), grad_k[:, :, 0, first:], grad_v[:, :, 0, first:], None, None
@@ -205,19 +222,8 @@ def sum_in_order(terms: Iterable[Tensor]) -> Tensor:
     return functools.reduce(Tensor.add_, terms)
 
 
-def softmax_gradient(grad: Tensor, p: Tensor) -> Tensor:
-    """Return the gradient of the scores (N, M, S), given that of their softmax p (N, M, S)."""
-    # torch has this kernel compiled twice, for one thread and for several. The two differ in the numbers that are left
-    # after vectors of 8, so zeros fill the last vector.
-    S, missing = p.shape[-1], -p.shape[-1] % 8
-    if missing:
-        grad, p = F.pad(grad, (0, missing)), F.pad(p, (0, missing))
-    grad_scores = torch._softmax_backward_data(grad, p, -1, p.dtype)  # pyright: ignore[reportPrivateImportUsage]
-    return grad_scores[..., :S] if missing else grad_scores
-
-
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
-FIXED_ROWS = 512  # rows of logits at a time in the fixed order, as many as a product sums at once
+EXACT_ROWS = 512  # rows of logits at a time, on which the bits of exact numerics depend
 
 
 def cross_entropy(
@@ -230,7 +236,8 @@ def cross_entropy(
     if jitter is None or weights is None or len(jitter) >= len(head):
         return CrossEntropyFunction.apply(h, head, targets, rows, None)  # pyright: ignore[reportReturnType]
     entries, targets, log_factors = sample_entries(targets, weights, jitter)
-    return CrossEntropyFunction.apply(h, head[entries], targets, rows, log_factors)  # pyright: ignore[reportReturnType]
+    sampled = head.index_select(0, entries)  # threads add the gradient of head[entries] in any order
+    return CrossEntropyFunction.apply(h, sampled, targets, rows, log_factors)  # pyright: ignore[reportReturnType]
 
 
 def sample_entries(targets: Tensor, weights: Tensor, jitter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -272,8 +279,8 @@ class CrossEntropyFunction(Function):
         loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
         dtype = compute_dtype(h)
         narrow_h, narrow_head = h.to(dtype), head.to(dtype)
-        if has_fixed_order(h, dtype):
-            rows = min(rows, FIXED_ROWS)
+        if is_exact(h, dtype):
+            rows = min(rows, EXACT_ROWS)
         for start in range(0, len(h), rows):
             chunk = slice(start, start + rows)
             logits = product(narrow_h[chunk], narrow_head.T)  # (rows, V)
@@ -281,8 +288,11 @@ class CrossEntropyFunction(Function):
                 # In the dtype of the logits: float32 would widen all of them for a while.
                 logits[:, len(narrow_head) - len(log_factors) :] += log_factors.to(dtype)
             loss += nats_and_gradient_(logits, targets[chunk])
-            grad_h[chunk] = product(logits, narrow_head)
-            grad_chunk = product(logits.T, narrow_h[chunk])  # (V, C)
+            grad_h[chunk] = product(logits, narrow_head, WEIGHT_LEVELS)
+            grad_chunk = product(logits.T, narrow_h[chunk], WEIGHT_LEVELS)  # (V, C)
+            if is_exact(h, dtype):  # the 1 at the targets, beside which a grid would lose the small numbers
+                grad_h[chunk] -= narrow_head[targets[chunk]]
+                grad_chunk.index_add_(0, targets[chunk], -narrow_h[chunk])
             grad_head = grad_chunk.float() if grad_head is None else grad_head.add_(grad_chunk)
         ctx.save_for_backward(grad_h, grad_head)
         return loss / len(h)
@@ -295,29 +305,42 @@ class CrossEntropyFunction(Function):
         return grad_h.mul_(scale), grad_head.mul_(scale), None, None, None
 
 
-def softmax_rows(logits: Tensor) -> int:
-    """Return how many rows of logits (N, V) to take at a time."""
-    return max(1, SOFTMAX_NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
-
-
 def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the nats (N,) of targets (N,) given logits (N, V) float32."""
-    rows = softmax_rows(logits)
-    blocks = zip(logits.split(rows), targets.split(rows), strict=True)
-    return torch.cat([F.cross_entropy(block, target, reduction="none") for block, target in blocks])
+    """Return the nats (N,) of targets (N,) given logits (N, V) float32, which are no longer needed."""
+    if is_exact(logits, logits.dtype):
+        return torch.cat([exact_nats_(block, target)[0] for block, target in softmax_blocks(logits, targets)])
+    blocks = softmax_blocks(logits, targets)
+    return torch.cat([F.cross_entropy(block, target[:, 0], reduction="none") for block, target in blocks])
 
 
 def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the nats of targets (N,) in all, and replace logits (N, V) by their gradient: p, less 1 at the target."""
-    block_rows = softmax_rows(logits)
-    total = torch.zeros((), device=logits.device)
-    for block, target in zip(logits.split(block_rows), targets[:, None].split(block_rows), strict=True):
-        distance = block.amax(-1, keepdim=True).float() - block.gather(1, target).float()
-        p = block.softmax(-1, dtype=torch.float32)
-        # The largest p is exp(0) / Σ. float64 hides that the last bit of a logarithm differs between processors.
-        # Apple's GPUs do not have float64.
-        largest = p.amax(-1, keepdim=True)
-        log_sum = -(largest.double() if largest.device.type == "cpu" else largest).log().float()
-        total += (distance + log_sum).sum()
-        block.copy_(p.scatter_add_(1, target, -torch.ones_like(target, dtype=p.dtype)))
-    return total
+    """Return the nats of targets (N,) in all, and replace logits (N, V) by their gradient.
+
+    It is the softmax, less 1 at the target; exact numerics leave out the 1.
+    """
+    nats = []
+    for block, target in softmax_blocks(logits, targets):
+        if is_exact(logits, logits.dtype):
+            of_block, total = exact_nats_(block, target)
+            block.div_(total)
+        else:
+            p = block.log_softmax(-1, dtype=torch.float32)
+            of_block = -p.gather(1, target)[:, 0]
+            block.copy_(p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=p.dtype)))
+        nats.append(of_block)
+    return exact.sum_tree(torch.cat(nats), 0)[0]
+
+
+def softmax_blocks(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits (N, V) and targets (N, 1) of some rows at a time."""
+    at_once = exact.CACHED_NUMBERS if is_exact(logits, logits.dtype) else SOFTMAX_NUMBERS
+    rows = max(1, at_once // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    return zip(logits.split(rows), targets[:, None].split(rows), strict=True)
+
+
+def exact_nats_(block: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nats (N,) of targets (N, 1) and Σ exp(logit - largest) (N, 1); replace logits (N, V) by the terms."""
+    block.sub_(block.amax(-1, keepdim=True))
+    distance = block.gather(1, target)
+    total = exact.sum_tree(exact.exp_(block), -1)
+    return (exact.log(total) - distance)[:, 0], total

@@ -48,7 +48,7 @@ class ThreadTuner:
         self.foreign = max(0.0, (busy_s - self._busy_s) / (now - self._looked))  # cores
         self._looked, self._busy_s = now, busy_s
         self.threads = max(1, min(self.most, len(_usable_cores()) - round(self.foreign)))
-        if self.adapts and self.threads != torch.get_num_threads():  # oneDNN prepares its products again
+        if self.adapts and self.threads != torch.get_num_threads():
             torch.set_num_threads(self.threads)
 
 

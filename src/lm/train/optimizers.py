@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.model.products import add_products, products
+from lm.model import exact
+from lm.model.exact import is_exact, product
+from lm.train.adamw import AdamW
 from lm.train.config import TrainParams
 from lm.train.spelling import Spelling, SpellingAdamW
 from lm.train.world import SINGLE_PROCESS, World, shard_rows
@@ -19,10 +21,11 @@ NEWTON_SCHULZ_STEPS = 5
 def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = NEWTON_SCHULZ_STEPS) -> Tensor:
     """Return matrices (N, R, C), R ≤ C, with singular values brought near 1 by Newton-Schulz iteration in `dtype`."""
     a, b, c = NEWTON_SCHULZ
-    x = (updates / (updates.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(dtype)
+    norms = exact.norms(updates) if is_exact(updates, dtype) else updates.norm(dim=(-2, -1))
+    x = (updates / (norms + 1e-7)[:, None, None]).to(dtype)
     for _ in range(steps):
-        gram = products(x, x.mT)  # (N, R, R)
-        x = add_products(x, add_products(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        gram = product(x, x.mT)  # (N, R, R)
+        x = product(product(gram, gram).mul_(c).add_(gram.mul_(b)), x).add_(x.mul_(a))
     return x
 
 
@@ -94,14 +97,15 @@ class Muon(torch.optim.Optimizer):
         state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)
-        average = state["momentum"].lerp_(p.grad, 1 - momentum)
-        return p.grad.lerp(average, momentum)
+        # Each operation is a call of its own, and so has the same bits everywhere.
+        gradient = p.grad * (1 - momentum)
+        return state["momentum"].mul_(momentum).add_(gradient) * momentum + gradient
 
 
 def _apply(p: Tensor, update: Tensor, shape: Sequence[int], group: dict) -> None:
     """Decay `p`, a matrix of this shape or a shard of it, and subtract its orthogonalized update."""
     p.mul_(1 - group["lr"] * group["weight_decay"])
-    p.add_(update.float(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+    p.sub_(update.float() * (group["lr"] * 0.2 * max(shape) ** 0.5))
 
 
 def build_optimizers(
@@ -126,6 +130,6 @@ def build_optimizers(
     matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
     first = [] if spelling is None else [SpellingAdamW(embedding[0], spelling, betas, world)]
     if params.optimizer == "adamw":
-        return [*first, torch.optim.AdamW([*groups, matrix_group], lr=0.0, betas=betas, fused=True)]
+        return [*first, AdamW([*groups, matrix_group], betas)]
     muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, world=world)
-    return [*first, torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=True), muon]
+    return [*first, AdamW(groups, betas), muon]

@@ -5,7 +5,7 @@ import importlib
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import find_problems, read_section
-from lm.model.device import is_out_of_memory, portability_warnings
+from lm.model.device import idle_gpu_warnings, is_out_of_memory
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.train.config import TrainParams
 from lm.train.optimizers import newton_schulz_flops
@@ -102,11 +102,11 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
     if world.sharded:
         problem = "train.numerics is portable, and train.shard of runtime.yaml is true: sharded weights have other bits"
         raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
-    # Portable numerics sum the gradients of micro-batches in one binary tree over all ranks.
+    # Portable numerics average over micro-batches, which the ranks divide among themselves.
     units, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
-    if units % ranks or ranks & (ranks - 1):
-        problem = f"train.numerics is portable: {units} micro-batches cannot be halved among {ranks} processes"
-        remedy = "start 1, 2, 4, … processes, lower train.micro_batch_tokens, or set train.numerics to fast"
+    if units % ranks:
+        problem = f"train.numerics is portable: {units} micro-batches cannot be divided among {ranks} processes"
+        remedy = "lower train.micro_batch_tokens, start fewer processes, or set train.numerics to fast"
         raise ParamsError(f"{problem}; {remedy}")
 
 
@@ -142,7 +142,7 @@ def refuse_too_large(plan: Plan, available_bytes: int) -> None:
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig, hours: float) -> list[str]:
     """Return warnings about valid but suspicious settings, bits of this machine's own, and a run of more than a day."""
-    messages, seq_len = portability_warnings(params.numerics), params.seq_len
+    messages, seq_len = idle_gpu_warnings(params.numerics), params.seq_len
     if hours > 24:
         days = f"the whole run will take about {hours / 24:.1f} days on this machine"
         remedy = "for a shorter run lower train.max_tokens or choose a smaller model.name"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from lm.train.adamw import AdamW
 from lm.train.world import SINGLE_PROCESS, World, shard_rows
 
 LONGEST_NGRAM = 3  # bytes, a mark at each end of the token included
@@ -21,7 +22,7 @@ LR_FACTOR = 0.5  # of the scheduled rate: with 1 the loss of seeds spreads three
 
 
 class Spelling:
-    """The sparse matrix S (V, K) of V tokens and K buckets; its products add rows in a fixed order."""
+    """The sparse matrix S (V, K) of V tokens and K buckets; its products add rows one after the other."""
 
     def __init__(self, texts: dict[int, bytes], vocab_size: int, num_buckets: int):
         """texts: the bytes of each token; a token without any has no n-grams."""
@@ -57,7 +58,7 @@ def buckets_of(text: bytes, num_buckets: int) -> list[int]:
     return sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams - {b"\x02", b"\x03"}})
 
 
-class SpellingAdamW(torch.optim.AdamW):
+class SpellingAdamW(AdamW):
     """Update P by AdamW and add the change to the embedding E (V, C); it needs E's gradient, so it steps first."""
 
     def __init__(self, embedding: nn.Parameter, spelling: Spelling, betas: tuple, world: World = SINGLE_PROCESS):
@@ -65,7 +66,7 @@ class SpellingAdamW(torch.optim.AdamW):
         self.embedding, self.spelling, self.world = embedding, spelling.to(embedding.device), world
         self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
         group = {"params": [self.changes], "weight_decay": 0.0, "lr_factor": LR_FACTOR}
-        super().__init__([group], lr=0.0, betas=betas, fused=True)
+        super().__init__([group], betas)
 
     @torch.no_grad()
     def step(self, closure=None):

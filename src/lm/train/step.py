@@ -40,12 +40,12 @@ def compute_gradients(
     """
     parameters, jitter = list(state.model.parameters()), vocabulary_jitter(state.step, params)
     if params.numerics == "portable":
-        loss = average_in_tree(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len, jitter)
+        loss = average_units(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len, jitter)
     else:
         own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype, jitter)
         loss = state.world.average(own_loss, parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = state.world.norm(gradients)
+    norm = state.world.norm(gradients, is_exact=params.numerics == "portable")
     if float(norm) + 1e-6 > params.grad_clip:  # the constant of clip_grads_with_norm_
         nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
     return loss, float(norm)
@@ -81,53 +81,44 @@ def accumulate_gradients(
     return float(total)
 
 
-def average_in_tree(
+GRADIENT_UNIT = 2.0**-40  # of the gradients of several micro-batches, which are added as integers
+LARGEST_GRADIENT = 2.0**50  # of those integers, so that a thousand of them fit into 64 bits
+
+
+def average_units(
     model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit_rows: int, jitter: Tensor | None = None
 ) -> float:
     """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
 
-    x, y: (B, T) int64, this rank's rows of the batch. The units are summed in one binary tree, of which each rank sums
-    a subtree: the bits are the same for 1, 2, 4, … ranks.
+    x, y: (B, T) int64, this rank's rows of the batch. The gradients of several units are added as integers, so that
+    the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite.
     """
-    losses: list[float] = []
-    units = list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
-    gradients = sum_gradients(model, units, losses, jitter)
-    world.add_in_pairs(gradients)
+    parameters, units = list(model.parameters()), list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
     num_units = len(units) * world.world_size
-    for p, gradient in zip(model.parameters(), gradients, strict=True):
-        p.grad = gradient.div_(num_units) if num_units > 1 else gradient
+    losses: list[float] = []
+    totals: list[Tensor] = []
+    for unit in units:
+        loss = model.loss(*unit, jitter)
+        loss.backward()
+        losses.append(loss.item())
+        if num_units == 1:
+            return losses[0]
+        gradients: list[Any] = [p.grad for p in parameters]
+        if not all(gradient.isfinite().all() for gradient in gradients):
+            losses[-1] = math.nan
+        model.zero_grad(set_to_none=True)
+        rounded = [as_integers(gradient) for gradient in gradients]
+        totals = [total.add_(more) for total, more in zip(totals, rounded, strict=True)] if totals else rounded
+    world.add_integers(totals)
+    for p, total in zip(parameters, totals, strict=True):
+        p.grad = (total.double() * (GRADIENT_UNIT / num_units)).float()
     return math.fsum(world.all_gather_numbers(losses)) / num_units
 
 
-def sum_gradients(
-    model: Gemma3Model, units: list[tuple[Tensor, Tensor]], losses: list[float], jitter: Tensor | None
-) -> list[Tensor]:
-    """Return the sum of the gradients of the units' mean losses, in a binary tree; append each loss to `losses`."""
-    waiting: list[list[Tensor]] = []  # sums that wait for the other half of their subtree: at most log2(units) of them
-    for (x, y), num_complete in zip(units, complete_subtrees(len(units)), strict=True):
-        loss = model.loss(x, y, jitter)
-        losses.append(loss.item())
-        loss.backward()
-        gradients: list[Any] = [p.grad for p in model.parameters()]
-        model.zero_grad(set_to_none=True)
-        # Add this sum to the left half of each subtree that it completes, the smallest first.
-        for _ in range(num_complete):
-            left = waiting.pop()
-            for total, gradient in zip(left, gradients, strict=True):
-                total.add_(gradient)
-            gradients = left
-        waiting.append(gradients)
-    (total,) = waiting
-    return total
-
-
-def complete_subtrees(num_leaves: int) -> list[int]:
-    """Return for each leaf how many subtrees end with it, if every tree is cut in halves, the left one not larger."""
-    if num_leaves == 1:
-        return [0]
-    left = complete_subtrees(num_leaves // 2)
-    right = complete_subtrees(num_leaves - num_leaves // 2)
-    return [*left, *right[:-1], right[-1] + 1]
+def as_integers(gradient: Tensor) -> Tensor:
+    """Return a gradient as multiples of GRADIENT_UNIT, int64."""
+    units = (gradient.double() / GRADIENT_UNIT).round_().nan_to_num_(0.0)
+    return units.clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT).long()
 
 
 def check_finite(

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lm.model import exact
 from lm.model.gemma3 import Gemma3Model
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
@@ -67,24 +68,16 @@ class World:
             for grad, mean in zip(bucket, flat.split([grad.numel() for grad in bucket]), strict=True):
                 grad.copy_(mean.view_as(grad))
 
-    def add_in_pairs(self, tensors: list[Tensor]) -> None:
-        """Add the float32 tensors of all ranks in place: of two, then four, … neighbours, the same bits on each rank.
-
-        The number of ranks is a power of two. A sum of two numbers has the same bits in either order.
-        """
-        distance = 1
-        while distance < self.world_size:
-            partner = self.rank ^ distance
+    def add_integers(self, tensors: list[Tensor]) -> None:
+        """Replace each int64 tensor by its sum over all ranks."""
+        if self.world_size > 1:
             for tensor in tensors:
-                other = torch.empty_like(tensor)
-                transfers = [dist.P2POp(dist.isend, tensor, partner), dist.P2POp(dist.irecv, other, partner)]
-                for transfer in dist.batch_isend_irecv(transfers):
-                    transfer.wait()
-                tensor.add_(other)
-            distance *= 2
+                dist.all_reduce(tensor)
 
-    def norm(self, gradients: list[Any]) -> Tensor:
+    def norm(self, gradients: list[Any], is_exact: bool = False) -> Tensor:
         """Return the norm of all gradients together."""
+        if is_exact:
+            return exact.norms(torch.stack([exact.norms(gradient[None])[0] for gradient in gradients])[None])[0]
         norm: Any = nn.utils.get_total_norm(gradients)
         return norm.full_tensor() if self.sharded else norm
 

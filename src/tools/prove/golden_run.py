@@ -30,10 +30,10 @@ LARGE = dataclasses.replace(
 )
 # Model, optimizer steps, sampled vocabulary, and the id that begins a document that attention does not leave. The first
 # run has the operations of the default.
-RUNS = {"short": (dataclasses.replace(SMALL, sliding_window=4), 20, 500, None), "minute": (LARGE, 400, 2048, 0)}
+RUNS = {"short": (dataclasses.replace(SMALL, sliding_window=4), 20, 500, None), "minute": (LARGE, 100, 2048, 0)}
 NUM_BUCKETS = 512  # of n-grams of made-up spellings
-SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1024
-WEIGHTS_EVERY = {"short": 5, "minute": 50}  # steps from one digest of the weights to the next
+SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1536
+WEIGHTS_EVERY = {"short": 5, "minute": 25}  # steps from one digest of the weights to the next
 
 
 def digest(tensor: Tensor) -> str:

@@ -13,9 +13,9 @@ from lm.model.device import (
     available_memory_bytes,
     collective_backend,
     describe,
+    idle_gpu_warnings,
     is_out_of_memory,
     pick_device,
-    portability_warnings,
     refuse_emulation,
     resolve_dtype,
 )
@@ -84,7 +84,7 @@ def test_an_apple_gpu_is_used_in_fast_numerics_only(apple):
     assert pick_device(numerics="portable") == pick_device(1, "portable") == CPU
     assert describe(MPS, torch.float32)["device"] == "Apple M9"
     assert collective_backend(MPS) == "gloo"
-    assert "set it to fast to use the GPU" in " ".join(portability_warnings("portable"))
+    assert "set it to fast to use the GPU" in " ".join(idle_gpu_warnings("portable"))
     with pytest.raises(EnvironmentFailure, match=r"takes one process.*set train\.num_processes to 1"):
         pick_device(1)
 

@@ -13,6 +13,8 @@ from lm.model.kernels import cross_entropy, sample_entries
 from lm.train.step import entry_weights
 from support.workspace import MICRO_MODEL
 
+pytestmark = pytest.mark.usefixtures("unrounded")
+
 V, N, C = 300, 64, 16
 TARGETS = torch.arange(N) * 7 % 40  # 40 entries of 300
 EQUAL, ZIPF = torch.ones(V, dtype=torch.int64), 10_000 // (torch.arange(V) + 1)

@@ -17,12 +17,12 @@ from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
 from lm.train.step import (
     accumulate_gradients,
+    average_units,
     check_finite,
     compute_gradients,
     is_finished,
     log_step,
     record_validation,
-    sum_gradients,
     update_weights,
     validation_loss,
     vocabulary_jitter,
@@ -133,7 +133,7 @@ def test_a_resumed_run_draws_the_same_numbers():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_micro_batches_give_the_gradients_of_the_batch():
+def test_micro_batches_give_the_gradients_of_the_batch(unrounded):
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
     results = []
     for parts in (1, 4):
@@ -144,23 +144,28 @@ def test_micro_batches_give_the_gradients_of_the_batch():
     assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
 
 
-def sum_in_halves(gradients):
-    """Return the sum of the sums of both halves."""
-    middle = len(gradients) // 2
-    if not middle:
-        return gradients[0]
-    return [a + b for a, b in zip(sum_in_halves(gradients[:middle]), sum_in_halves(gradients[middle:]), strict=True)]
-
-
 @pytest.mark.parametrize("num_units", [1, 6, 8])
-def test_portable_gradients_are_summed_in_a_tree_of_halves(num_units):
-    """Which has the same bits however many ranks share its subtrees."""
+def test_portable_gradients_are_the_mean_in_any_order(num_units, unrounded):
+    """Which has the same bits however the ranks share the units."""
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, num_units, seed=1).batch(0))
-    model, units, losses = new_state().model, list(zip(x.split(1), y.split(1), strict=True)), []
-    alone = [sum_gradients(model, [unit], [], None) for unit in units]
-    total = sum_gradients(model, units, losses, None)
-    assert all(map(torch.equal, total, sum_in_halves(alone))) and len(losses) == num_units
-    assert all(p.grad is None for p in model.parameters())
+    found = []
+    for order in (torch.arange(num_units), torch.arange(num_units).flip(0)):
+        model = new_state().model
+        loss = average_units(model, World(), x[order], y[order], 1)
+        found.append([loss, *(p.grad for p in model.parameters())])
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+    model = new_state().model
+    wanted = accumulate_gradients(model, x, y, num_units, torch.float32)
+    assert found[0][0] == pytest.approx(wanted, abs=1e-6)
+    for gradient, p in zip(found[0][1:], model.parameters(), strict=True):
+        assert torch.allclose(gradient, p.grad, atol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_is_seen_in_the_loss(monkeypatch):
+    model = new_state().model
+    model.norm.weight.register_hook(lambda gradient: gradient * torch.inf)
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
+    assert np.isnan(average_units(model, World(), x, y, 2))
 
 
 def test_a_row_of_the_curve_averages_its_interval():
@@ -189,7 +194,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
 
 
 def test_a_rise_of_the_loss_ends_the_run():
-    wild = Params(peak_lr=3.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
+    wild = Params(peak_lr=6.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
     losses = [row[3] for row in run(new_state(), wild).history.train]
     first = next(i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5)
     with pytest.raises(DivergedError, match=rf"diverged at step {(first + 1) * 3}: .*divergence_nats 0\.5"):
