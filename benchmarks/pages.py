@@ -39,11 +39,11 @@ def machine(name: str) -> str:
 
 
 def computed(run: dict) -> str:
-    """Return what a recorded run was computed on: `portable float32 on 2 threads, AVX2`."""
+    """Return what a recorded run was computed on: `exact float32 on 2 threads, AVX2`."""
     last = run["computed_on"]
-    portable = "portable " if run["segments"][-1].get("numerics") == "portable" else ""
+    numerics = run["segments"][-1].get("numerics", "fast").replace("fast", "")  # "portable" until November 2026
     threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
-    return f"{portable}{last['dtype']} on {threads}, {last.get('instruction_set') or last['device']}"
+    return f"{numerics} {last['dtype']} on {threads}, {last.get('instruction_set') or last['device']}".lstrip()
 
 
 # Recorded runs of the pipeline.
@@ -124,7 +124,7 @@ def default_evaluation() -> str:
 
 
 def rounding() -> str:
-    """docs/reproducibility.md: a default run in portable and in fast numerics, both of the commit of the latter."""
+    """docs/reproducibility.md: a default run in exact and in fast numerics, both of the commit of the latter."""
     fast = read("fast")
     runs = [fast.get("portable") or read("default"), fast]
     rows = [(computed(run), f"{run['metrics']['bits_per_byte']:.4f}") for run in runs]

@@ -131,9 +131,9 @@ def parse_paths(argv: list[str]) -> argparse.Namespace:
 
 
 def device_of(record: dict) -> torch.device:
-    """Return the CPU, whose results are portable, for a model that was trained on one; else a GPU if there is one."""
+    """Return the CPU, whose results are exact, for a model that was trained on one; else a GPU if there is one."""
     on_gpu = (record.get("segments") or [{}])[-1].get("device", "cpu") != "cpu"
-    return pick_device(numerics="fast" if on_gpu else "portable")
+    return pick_device(numerics="fast" if on_gpu else "exact")
 
 
 @command

@@ -262,8 +262,8 @@ def build(inputs: Inputs, world: World) -> Training:
         preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // ranks)
     distributed.start_group(world, device)
 
-    # Results in portable numerics have the same bits for any number of threads.
-    threads = ThreadTuner(params.numerics == "portable" and world.world_size == 1)
+    # Results in exact numerics have the same bits for any number of threads.
+    threads = ThreadTuner(params.numerics == "exact" and world.world_size == 1)
 
     # The main rank chooses the dtype for all; a run that continues keeps its own.
     dtype, earlier = torch.float32, checkpoints.newest_dtype(inputs.folder)

@@ -30,7 +30,7 @@ STYLE: dict[Any, Any] = {
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOTE = """Why the curves differ: the validation documents are not in the training text,
 and with train.sampled_vocab_size the training loss is an estimate from a sample
-of the vocabulary. Thin: mean between two log lines. Thick: smoothed."""
+of the vocabulary. Thin line: mean between two log lines. Thick line: smoothed."""
 NOT_NUMBERS = ("checkpoint_digest",)
 
 

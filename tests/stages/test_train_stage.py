@@ -119,7 +119,7 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert re.search(r"work .* \d+% of it in Muon\n", out)
 
 
-@pytest.mark.parametrize(("numerics", "adapts"), [("portable", True), ("fast", False)])
+@pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])
 def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts):
     looks = []
 

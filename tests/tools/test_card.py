@@ -111,12 +111,12 @@ def test_the_origin_of_the_text_is_no_path(exported):
     assert head["datasets"] == ["o/n"] and head["license"] == "mit" and "diary" not in card
 
 
-def test_only_portable_numerics_promise_bytes(exported):
-    portable, fast = {"from_step": 0, "numerics": "portable"}, {"from_step": 9, "numerics": "fast", "device": "cpu"}
-    assert "on every processor" in render(exported, segments=[portable])
-    card = render(exported, segments=[portable, fast])
+def test_only_exact_numerics_promise_bytes(exported):
+    one, other = {"from_step": 0, "numerics": "exact"}, {"from_step": 9, "numerics": "fast", "device": "cpu"}
+    assert "on every processor" in render(exported, segments=[one])
+    card = render(exported, segments=[one, other])
     assert "on every x86-64" not in card and "on the same device with the same versions" in card
-    assert "Computed with numerics portable; then numerics fast, device cpu." in card
+    assert "Computed with numerics exact; then numerics fast, device cpu." in card
 
 
 # The commit.

@@ -104,9 +104,9 @@ def test_several_comparisons_are_corrected_for_their_number():
 def test_the_report_says_what_could_have_been_shown():
     runs = [*(run(f"a-{i}", i) for i in range(1, 4)), *(run(f"b-{i}", i + 9, 1e-4, {"p": 1}) for i in range(1, 4))]
     found, text = compared(*runs), text_of(runs)
-    for estimate, units in ((found.documents, "40 documents"), (found.seeds, "3 seeds of each side")):
-        shown = f"With {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in 80 % of"
-        assert re.search(rf"{shown} comparisons; one of 0\.000\d needs about [\d,]+\.", text)
+    for estimate, num, units in ((found.documents, 40, "documents"), (found.seeds, 3, "seeds of each side")):
+        shown = f"With {num} {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in 80 % of"
+        assert re.search(rf"{shown} comparisons; one of 0\.000\d needs about [\d,]+ {units}\.", text)
 
 
 def test_a_single_run_says_nothing_about_seeds():

@@ -29,6 +29,7 @@ RENAMED = {  # keys and values of earlier versions → their present names
     "keep_checkpoints": "keep_resumable",  # of runtime.yaml; params.yaml has another one of this name
     "query_scale": "query_pre_attn_scalar",
     "parts": "sources",
+    "portable": "exact",
 }
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
 

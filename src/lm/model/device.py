@@ -29,14 +29,14 @@ MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so th
 def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
     """Return the GPU number `index`, or without it one that no other process uses, or the CPU if there is no GPU.
 
-    Portable numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
+    Exact numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
     """
-    kind = "cpu" if numerics == "portable" else accelerator()
+    kind = "cpu" if numerics == "exact" else accelerator()
     if kind == "cpu" or (kind == "mps" and index is None):
         return torch.device(kind)
     if kind == "mps":
         problem = "an Apple GPU takes one process, and this run has several"
-        remedy = "set train.num_processes to 1 in runtime.yaml, or train.numerics to portable to train on the CPU"
+        remedy = "set train.num_processes to 1 in runtime.yaml, or train.numerics to exact to train on the CPU"
         raise EnvironmentFailure(f"{problem}; {remedy}")
     if index is None:
         index = take_free_gpu([gpu_name(other) for other in range(torch.cuda.device_count())])
@@ -120,8 +120,8 @@ def bfloat16_speedup(device: torch.device) -> float:
 
 def numerics_identity(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
     """Return all that a result depends on, bit for bit, besides parameters, code and data."""
-    if numerics == "portable":
-        return {"numerics": "portable", "torch": torch.__version__.split("+")[0]}
+    if numerics == "exact":
+        return {"numerics": "exact", "torch": torch.__version__.split("+")[0]}
     return {"numerics": "fast", **describe(device, dtype, ranks)}
 
 
@@ -146,10 +146,10 @@ def device_name(device: torch.device) -> str:
 
 
 def idle_gpu_warnings(numerics: str) -> list[str]:
-    """Return a warning if portable numerics leave a GPU idle, or an empty list."""
-    if numerics != "portable" or accelerator() == "cpu":
+    """Return a warning if exact numerics leave a GPU idle, or an empty list."""
+    if numerics != "exact" or accelerator() == "cpu":
         return []
-    return ["train.numerics is portable, which computes on the CPU; set it to fast to use the GPU"]
+    return ["train.numerics is exact, which computes on the CPU; set it to fast to use the GPU"]
 
 
 def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -35,7 +35,7 @@ class TrainParams:
     grad_clip: Positive
     sampled_vocab_size: CountOrNull
     spelling_buckets: CountOrNull
-    numerics: Literal["portable", "fast"]
+    numerics: Literal["exact", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
     seed: Annotated[int, SEED]

@@ -91,7 +91,7 @@ def estimate_memory_bytes(
 
 
 def refuse_unequal_rows(params: TrainParams, world: World) -> None:
-    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or cannot have portable bits."""
+    """Raise ParamsError if the ranks cannot take equally many rows of a batch, or cannot have the same bits."""
     if params.batch_size % world.world_size:
         batch = f"{params.batch_tokens} are {params.batch_size} sequences of train.seq_len {params.seq_len}"
         problem = f"train.batch_tokens {batch}, which {world.world_size} processes cannot divide equally"
@@ -100,12 +100,12 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
     if params.numerics == "fast":
         return
     if world.sharded:
-        problem = "train.numerics is portable, and train.shard of runtime.yaml is true: sharded weights have other bits"
+        problem = "train.numerics is exact, and train.shard of runtime.yaml is true: sharded weights have other bits"
         raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
-    # Portable numerics average over micro-batches, which the ranks divide among themselves.
+    # Exact numerics average over micro-batches, which the ranks divide among themselves.
     units, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
     if units % ranks:
-        problem = f"train.numerics is portable: {units} micro-batches cannot be divided among {ranks} processes"
+        problem = f"train.numerics is exact: {units} micro-batches cannot be divided among {ranks} processes"
         remedy = "lower train.micro_batch_tokens, start fewer processes, or set train.numerics to fast"
         raise ParamsError(f"{problem}; {remedy}")
 

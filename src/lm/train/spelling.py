@@ -22,7 +22,7 @@ LR_FACTOR = 0.5  # of the scheduled rate: with 1 the loss of seeds spreads three
 
 
 class Spelling:
-    """The sparse matrix S (V, K) of V tokens and K buckets; its products add rows one after the other."""
+    """The sparse matrix S (V, K) of V tokens and K buckets; a product with it adds rows one at a time."""
 
     def __init__(self, texts: dict[int, bytes], vocab_size: int, num_buckets: int):
         """texts: the bytes of each token; a token without any has no n-grams."""

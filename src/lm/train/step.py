@@ -39,13 +39,13 @@ def compute_gradients(
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
     parameters, jitter = list(state.model.parameters()), vocabulary_jitter(state.step, params)
-    if params.numerics == "portable":
+    if params.numerics == "exact":
         loss = average_units(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len, jitter)
     else:
         own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype, jitter)
         loss = state.world.average(own_loss, parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = state.world.norm(gradients, is_exact=params.numerics == "portable")
+    norm = state.world.norm(gradients, is_exact=params.numerics == "exact")
     if float(norm) + 1e-6 > params.grad_clip:  # the constant of clip_grads_with_norm_
         nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
     return loss, float(norm)

@@ -109,7 +109,7 @@ def power(found: Estimate, num_units: int, units: str, least: int) -> str:
         return ""
     count = f"about {needed:,}" if needed <= MOST_UNITS else f"more than {MOST_UNITS:,}"
     shown = f"With {num_units:,} {units}, a true difference of {detectable:.4f} would be shown in {100 * POWER:g} %"
-    return f" {shown} of comparisons; one of {abs(found.value):.4f} needs {count}."
+    return f" {shown} of comparisons; one of {abs(found.value):.4f} needs {count} {units}."
 
 
 def _student_t(value: float, se: float, df: float, confidence: float) -> Estimate:

@@ -77,7 +77,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         loss_table=loss_table(evaluation | ({} if run is record else {"held_out": None})),
         origins=[origin(name, source) for name, source in sources.items()],
         computed="; then ".join(dict.fromkeys(described)),
-        is_portable={each.get("numerics") for each in record["segments"]} == {"portable"},
+        is_exact={each.get("numerics") for each in record["segments"]} == {"exact"},
         hashes=table(("file", "SHA-256"), [(f"`{path}`", sha256) for path, sha256 in hashes.items() if sha256]),
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),
         **committed(run),

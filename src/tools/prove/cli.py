@@ -4,7 +4,7 @@
     python src prove --run short     # seconds: 20 steps of a smaller one
     python src prove --record        # also add this processor to the committed list of those that were seen
 
-Portable numerics promise the same bits on every processor, for any number of threads. If the bits differ, the exit
+Exact numerics promise the same bits on every processor, for any number of threads. If the bits differ, the exit
 status is 4, and the message names the first operation of the first step that differs, or the steps between which the
 weights first differ.
 """

@@ -1,4 +1,4 @@
-"""The run whose bits are committed: a fixed model on made-up tokens, in portable numerics.
+"""The run whose bits are committed: a fixed model on made-up tokens, in exact numerics.
 
 Nothing of it depends on params.yaml or on a file, so that its digests change only with the code that trains.
 """
@@ -103,7 +103,7 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         max_tokens=num_steps * BATCH_TOKENS, optimizer="muon", peak_lr=0.01, min_lr=0.0, embedding_lr_factor=1.0,
         warmup_steps=5, schedule="wsd", decay_fraction=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
         grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, spelling_buckets=NUM_BUCKETS,
-        numerics="portable", dtype="auto", compile=False, seed=1, init_from="", patience_evals=None,
+        numerics="exact", dtype="auto", compile=False, seed=1, init_from="", patience_evals=None,
         divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024, keep_checkpoints=(),
     )  # fmt: skip
 

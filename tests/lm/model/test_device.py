@@ -81,10 +81,10 @@ def apple(monkeypatch):
 
 def test_an_apple_gpu_is_used_in_fast_numerics_only(apple):
     assert pick_device() == MPS
-    assert pick_device(numerics="portable") == pick_device(1, "portable") == CPU
+    assert pick_device(numerics="exact") == pick_device(1, "exact") == CPU
     assert describe(MPS, torch.float32)["device"] == "Apple M9"
     assert collective_backend(MPS) == "gloo"
-    assert "set it to fast to use the GPU" in " ".join(idle_gpu_warnings("portable"))
+    assert "set it to fast to use the GPU" in " ".join(idle_gpu_warnings("exact"))
     with pytest.raises(EnvironmentFailure, match=r"takes one process.*set train\.num_processes to 1"):
         pick_device(1)
 

@@ -42,4 +42,4 @@ def test_a_single_process_uses_the_gpu_that_it_took(monkeypatch):
     monkeypatch.setattr(device, "take_free_gpu", lambda names: names.index("GPU-1"))
     assert device.pick_device() == torch.device("cuda", 1) and current == [1]
     assert device.pick_device(0) == torch.device("cuda", 0)  # a rank of several has its own
-    assert device.pick_device(numerics="portable") == torch.device("cpu") and current == [1]
+    assert device.pick_device(numerics="exact") == torch.device("cpu") and current == [1]

@@ -153,10 +153,10 @@ SAMPLED = {"train.sampled_vocab_size": 25}  # of 50; a micro-batch has fewer
     ("optimizer", "steps", "ranks"),
     [pytest.param("adamw", STEPS, (2, 3, 6), marks=pytest.mark.slow), ("muon", 10, (3,))],
 )
-def test_any_number_of_ranks_has_the_same_portable_bits(workspace, optimizer, steps, ranks):
+def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, ranks):
     workspace.change(**{"train.keep_checkpoints": [96 * 3]})
     length = {"train.max_tokens": 96 * steps, "train.eval_every_tokens": 48 * steps}
-    units = {"train.numerics": "portable", "train.micro_batch_tokens": 16, "train.batch_tokens": 96}
+    units = {"train.numerics": "exact", "train.micro_batch_tokens": 16, "train.batch_tokens": 96}
     workspace.change(**{**length, **units, **SAMPLED, "train.optimizer": optimizer})
     assert run_stage().code == 0
     wanted = outputs()
@@ -170,8 +170,8 @@ def test_any_number_of_ranks_has_the_same_portable_bits(workspace, optimizer, st
 @pytest.mark.parametrize(
     ("changes", "world", "sentence"),
     [
-        ({"micro_batch_tokens": 128}, World(0, 2), r"numerics is portable: \d+ micro-batches cannot be divided"),
-        ({}, World(0, 4, sharded=True), r"numerics is portable, and train\.shard of runtime\.yaml is true"),
+        ({"micro_batch_tokens": 128}, World(0, 2), r"numerics is exact: \d+ micro-batches cannot be divided"),
+        ({}, World(0, 4, sharded=True), r"numerics is exact, and train\.shard of runtime\.yaml is true"),
         ({"batch_tokens": 16 * 24, "numerics": "fast"}, World(0, 5), "24 sequences .* which 5 processes cannot divide"),
     ],
 )

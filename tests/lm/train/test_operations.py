@@ -1,6 +1,6 @@
-"""The operations of a portable training step: look at a new one before you trust it to have the same bits everywhere.
+"""The operations of an exact training step: look at a new one before you trust it to have the same bits everywhere.
 
-An operation is portable if IEEE 754 defines each of its roundings and no order or compiler can change them: it has one
+An operation counts as exact if IEEE 754 defines each of its roundings and no order or compiler can change them: it has one
 rounding for each number, moves numbers, or adds numbers whose sums are exact. torch's exp, tanh, softmax, sums, norms,
 roots and random normal numbers are not: they differ between vendors, instruction sets, or numbers of threads.
 """
@@ -22,7 +22,7 @@ from lm.train.step import compute_gradients, update_weights
 from support.workspace import MICRO_MODEL
 from tools.prove.golden_run import SMALL, make_ids, train_params
 
-PORTABLE = {
+EXACT = {
     "make, copy, view": """_local_scalar_dense _record_function_enter_new _record_function_exit
         _sparse_coo_tensor_with_dims_and_tensors _to_copy _unsafe_view alias arange cat clone constant_pad_nd copy_
         detach empty_like expand fill_ lift_fresh new_zeros ones_like permute repeat roll scalar_tensor select slice
@@ -37,7 +37,7 @@ PORTABLE = {
     "additions to places, one after the other": """_embedding_bag _embedding_bag_forward_only index_add index_add_""",
     "sums of numbers on a grid": "bmm mm sum",
 }
-REVIEWED = {name for names in PORTABLE.values() for name in names.split()}
+REVIEWED = {name for names in EXACT.values() for name in names.split()}
 
 
 class Operations(TorchDispatchMode):

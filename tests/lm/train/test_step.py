@@ -54,7 +54,7 @@ class Params:
     divergence_nats: float | None = None
     eval_tokens: int = 100
     seed: int = 1
-    numerics: str = "portable"
+    numerics: str = "exact"
 
     @property
     def batch_size(self):
@@ -145,7 +145,7 @@ def test_micro_batches_give_the_gradients_of_the_batch(unrounded):
 
 
 @pytest.mark.parametrize("num_units", [1, 6, 8])
-def test_portable_gradients_are_the_mean_in_any_order(num_units, unrounded):
+def test_exact_gradients_are_the_mean_in_any_order(num_units, unrounded):
     """Which has the same bits however the ranks share the units."""
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, num_units, seed=1).batch(0))
     found = []
