@@ -105,8 +105,8 @@ def test_the_report_says_what_could_have_been_shown():
     runs = [*(run(f"a-{i}", i) for i in range(1, 4)), *(run(f"b-{i}", i + 9, 1e-4, {"p": 1}) for i in range(1, 4))]
     found, text = compared(*runs), text_of(runs)
     for estimate, num, units in ((found.documents, 40, "documents"), (found.seeds, 3, "seeds of each side")):
-        shown = f"With {num} {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in 80 % of"
-        assert re.search(rf"{shown} comparisons; one of 0\.000\d needs about [\d,]+ {units}\.", text)
+        shown = f"With {num} {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in 80 %"
+        assert re.search(rf"{shown} of comparisons; one of 0\.000\d needs about [\d,]+ {units}\.", text)
 
 
 def test_a_single_run_says_nothing_about_seeds():

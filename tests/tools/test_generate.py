@@ -134,9 +134,9 @@ def test_a_token_is_shown_as_in_the_whole_text():
     [
         (["--temperature", 1.3, "--top_k", 0, "--top_p", 0.9], {"temperature": 1.3, "top_k": None, "top_p": 0.9}),
         (
-                ["--min_p", 0.2, "--seed", 7, "--top_k", 9, "--no_cache"],
-                {"min_p": 0.2, "seed": 7, "top_k": 9, "use_cache": False},
-            ),
+            ["--min_p", 0.2, "--seed", 7, "--top_k", 9, "--no_cache"],
+            {"min_p": 0.2, "seed": 7, "top_k": 9, "use_cache": False},
+        ),
         (["--temperature", 0], {"temperature": 0}),
     ],
 )

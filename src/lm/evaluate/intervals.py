@@ -87,8 +87,8 @@ def proportion_interval(successes: np.ndarray, trials: np.ndarray) -> tuple[floa
     """Return the 95 % interval of Σ successes / Σ trials over documents (D,); None for fewer than LEAST_DOCUMENTS.
 
     It is the interval of Wilson (1927) for the number of independent trials that would have the same standard error,
-    at most as many as there are (Korn and Graubard 1998). It uses Student's t instead of the normal distribution. If all
-    trials succeed, or none does, each document counts as one trial, where a bootstrap would give an interval of width 0.
+    at most as many as there are (Korn and Graubard 1998), and uses Student's t instead of the normal distribution. If
+    all trials succeed, or none does, each document is one trial; a bootstrap would give an interval of width 0.
     """
     successes, trials = successes[trials > 0], trials[trials > 0].astype(np.float64)
     if len(trials) < LEAST_DOCUMENTS:

@@ -1,6 +1,6 @@
 """The operations of an exact training step: look at a new one before you trust it to have the same bits everywhere.
 
-An operation counts as exact if IEEE 754 defines each of its roundings and no order or compiler can change them: it has one
+An operation is exact if IEEE 754 defines each of its roundings and no order or compiler can change them: it has one
 rounding for each number, moves numbers, or adds numbers whose sums are exact. torch's exp, tanh, softmax, sums, norms,
 roots and random normal numbers are not: they differ between vendors, instruction sets, or numbers of threads.
 """
