@@ -6,6 +6,7 @@
 Modules have the names of the published checkpoints, so that a conversion only changes a prefix.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,14 +28,6 @@ from lm.model.kernels import (
 
 Mask = Tensor | BlockMask | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
-
-
-def almost_normal(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Return almost normal numbers of variance 1, float32: sums of 12 integers. torch's depend on the processor."""
-    total = torch.zeros(shape, dtype=torch.int32)
-    for _ in range(12):
-        total += torch.randint(-(2**15), 2**15, shape, dtype=torch.int32, generator=generator)
-    return total.float() / 2**16
 
 
 class RMSNorm(nn.Module):
@@ -162,15 +155,17 @@ class Gemma3Model(nn.Module):
         """Draw matrices of variance 1 / fan_in in model order; the generator is on the CPU.
 
         As in GPT-2, the output of a block is scaled by 1 / sqrt(2 n_layer), here in the gain of its post-norm. The
-        embedding has a quarter of the standard deviation, so that the first loss is about ln V.
+        embedding has a quarter of the standard deviation, so that the first loss is about ln V. NumPy draws the
+        numbers, because those of torch depend on the processor.
         """
+        normal = np.random.default_rng(int(torch.randint(2**62, (), generator=generator))).standard_normal
         post_gain = (2 * self.config.n_layer) ** -0.5
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
                 weight.fill_(post_gain - 1 if ".post_" in name else 0)
             else:
                 std = weight.shape[1] ** -0.5 / (4 if "embed" in name else 1)
-                weight.copy_(almost_normal(weight.shape, generator) * std)
+                weight.copy_(torch.from_numpy(normal(weight.shape))).mul_(std)
 
     def hidden(self, ids: Tensor, cache=None) -> Tensor:
         """Return the input of the head (B, T, C) for ids (B, T) int64, which continue the past in `cache`.

@@ -307,9 +307,9 @@ class CrossEntropyFunction(Function):
 
 def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the nats (N,) of targets (N,) given logits (N, V) float32, which are no longer needed."""
-    if is_exact(logits, logits.dtype):
-        return torch.cat([exact_nats_(block, target)[0] for block, target in softmax_blocks(logits, targets)])
     blocks = softmax_blocks(logits, targets)
+    if is_exact(logits, logits.dtype):
+        return exact_nats(exact_terms_(block, target) for block, target in blocks)
     return torch.cat([F.cross_entropy(block, target[:, 0], reduction="none") for block, target in blocks])
 
 
@@ -318,17 +318,19 @@ def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
 
     It is the softmax, less 1 at the target; exact numerics leave out the 1.
     """
-    nats = []
-    for block, target in softmax_blocks(logits, targets):
-        if is_exact(logits, logits.dtype):
-            of_block, total = exact_nats_(block, target)
-            block.div_(total)
-        else:
-            p = block.log_softmax(-1, dtype=torch.float32)
-            of_block = -p.gather(1, target)[:, 0]
-            block.copy_(p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=p.dtype)))
-        nats.append(of_block)
-    return exact.sum_tree(torch.cat(nats), 0)[0]
+    blocks = softmax_blocks(logits, targets)
+    if is_exact(logits, logits.dtype):
+        terms = []
+        for block, target in blocks:
+            terms.append(exact_terms_(block, target))
+            block.div_(terms[-1][1])
+        return exact.sum_tree(exact_nats(terms), 0)[0]
+    nats = logits.new_zeros((), dtype=torch.float32)
+    for block, target in blocks:
+        p = block.log_softmax(-1, dtype=torch.float32)
+        nats -= p.gather(1, target).sum()
+        block.copy_(p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=p.dtype)))
+    return nats
 
 
 def softmax_blocks(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -338,9 +340,14 @@ def softmax_blocks(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Te
     return zip(logits.split(rows), targets[:, None].split(rows), strict=True)
 
 
-def exact_nats_(block: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nats (N,) of targets (N, 1) and Σ exp(logit - largest) (N, 1); replace logits (N, V) by the terms."""
+def exact_terms_(block: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Replace logits (N, V) by exp(logit - largest); return logit - largest of targets (N, 1), and the sums (N, 1)."""
     block.sub_(block.amax(-1, keepdim=True))
     distance = block.gather(1, target)
-    total = exact.sum_tree(exact.exp_(block), -1)
-    return (exact.log(total) - distance)[:, 0], total
+    return distance, exact.sum_tree(exact.exp_(block), -1)
+
+
+def exact_nats(terms: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the nats (N,) of all targets, given what `exact_terms_` returned for some rows each."""
+    distances, totals = (torch.cat(parts)[:, 0] for parts in zip(*terms, strict=True))
+    return exact.log(totals) - distances
