@@ -5,8 +5,8 @@ no order matters: the operands of a product are rounded to multiples of a power 
 largest of BLOCK numbers. So each partial sum of a block is an integer below 2²⁴ times a power of two, which float32
 holds exactly (the idea is Ozaki's: Ozaki et al. 2012, doi 10.1007/s11075-011-9478-1). Blocks are added one after the
 other. All else is additions, multiplications, divisions and roots in a fixed order, which IEEE 754 rounds everywhere
-alike, one torch call for each, so that no compiler joins two of them. Rounding the operands changes a product by about
-as much as bfloat16 does.
+alike, one torch call for each, so that no compiler joins two of them. Rounding the operands changes a product two to
+three times as much as bfloat16 does.
 
 tests/lm/train/test_operations.py holds the operations of a step to this. Other dtypes and devices use torch's own.
 """
