@@ -41,9 +41,10 @@ def machine(name: str) -> str:
 def computed(run: dict) -> str:
     """Return what a recorded run was computed on: `exact float32 on 2 threads, AVX2`."""
     last = run["computed_on"]
-    numerics = run["segments"][-1].get("numerics", "fast").replace("fast", "")  # "portable" until November 2026
+    numerics = run["segments"][-1].get("numerics")
+    prefix = f"{numerics} " if numerics in ("exact", "portable") else ""  # older results are of portable numerics
     threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
-    return f"{numerics} {last['dtype']} on {threads}, {last.get('instruction_set') or last['device']}".lstrip()
+    return f"{prefix}{last['dtype']} on {threads}, {last.get('instruction_set') or last['device']}"
 
 
 # Recorded runs of the pipeline.

@@ -19,7 +19,7 @@ def summary(path: Path) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the tool argv[0] with the other arguments and return its exit status; 2 if there is no such tool."""
+    """Run the tool argv[0] with the other arguments; return its exit status, or 2 if no tool has this name."""
     if argv[:1] in (["-h"], ["--help"]):
         width = max(map(len, TOOLS))
         print("usage: python src TOOL …\n")

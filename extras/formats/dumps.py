@@ -100,7 +100,7 @@ def _load(path: Path) -> np.ndarray:
         if not LISTS_OF_INTEGERS.fullmatch(content):
             raise pickle.UnpicklingError("it holds something else")
         lists = _ListUnpickler(io.BytesIO(content)).load()
-        # A list that stands in several places takes few bytes each time. An id of its own takes at least two.
+        # Pickle stores a repeated list as a short reference, so few bytes can stand for many ids; a real id takes two.
         if sum(map(len, lists)) > len(content) or any(set(map(type, ids)) != {int} for ids in lists):
             raise pickle.UnpicklingError("its lists hold other lists, or one list too often")
         rows = np.array(lists)

@@ -1,4 +1,4 @@
-"""What is known of a story's prefixes: probabilities that add up, and the field behind each character."""
+"""Prefixes of a story: the probabilities of what may follow add up to 1, and each character belongs to a field."""
 
 import numpy as np
 import pytest

@@ -27,7 +27,7 @@ MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so th
 
 
 def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
-    """Return the GPU number `index`, or without it one that no other process uses, or the CPU if there is no GPU.
+    """Return GPU number `index`; if it is None, a GPU that no other process uses; if there is no GPU, the CPU.
 
     Exact numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
     """

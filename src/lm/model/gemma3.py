@@ -227,7 +227,7 @@ class Gemma3Model(nn.Module):
         return cross_entropy(h, self.embed_tokens.weight, targets.flatten(), rows, jitter, self.entry_weights)
 
     def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
-        """Return the nats (B, S) float32 of targets (B, S), after the last S of ids (B, T); they have no gradient."""
+        """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T)."""
         h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
         pairs = zip(h.split(logits_chunk), targets.flatten().split(logits_chunk), strict=True)
         head = self.embed_tokens.weight

@@ -96,7 +96,7 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
     with atomic_folder(models) as folder:
         for source, target in ((done / "models", folder), *((each, folder / CHECKPOINTS / each.name) for each in kept)):
             target.mkdir(parents=True, exist_ok=True)
-            for path in source.iterdir():  # copytree's error for a full disk has no errno
+            for path in source.iterdir():  # the error that copytree raises on a full disk has no errno
                 shutil.copyfile(path, target / path.name)
     for source, target in ((done / "metrics", metrics), (done / "plots", plots)):
         for path in source.iterdir():

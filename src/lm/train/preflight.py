@@ -141,7 +141,7 @@ def refuse_too_large(plan: Plan, available_bytes: int) -> None:
 
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig, hours: float) -> list[str]:
-    """Return warnings about valid but suspicious settings, bits of this machine's own, and a run of more than a day."""
+    """Return warnings about valid but suspicious settings, a GPU that stays idle, and a run of more than a day."""
     messages, seq_len = idle_gpu_warnings(params.numerics), params.seq_len
     if hours > 24:
         days = f"the whole run will take about {hours / 24:.1f} days on this machine"

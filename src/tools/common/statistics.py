@@ -25,8 +25,8 @@ def bits_per_byte(nats: np.ndarray, utf8_bytes: np.ndarray) -> float:
 def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
     """Return mean(b) - mean(a) of independent runs, one value for each seed, with possibly unequal variances.
 
-    Welch's t with Satterthwaite's degrees of freedom (Welch 1947). With a single run on one side, or if no
-    value varies, there is no interval.
+    Welch's t with Satterthwaite's degrees of freedom (Welch 1947). The result has no interval if one side has a
+    single run, or if all values of each side are equal.
     """
     delta = float(np.mean(b) - np.mean(a))
     if min(len(a), len(b)) < 2:

@@ -41,7 +41,7 @@ def check_repository(repo: str, revision: str) -> None:
 
 
 def check_splits(key: str, splits: Iterable[str]) -> None:
-    """Raise ValueError if there is no split, or if a name cannot be that of a folder."""
+    """Raise ValueError if there is no split, or if the name of one cannot name a folder."""
     are_names = splits and all(re.fullmatch(r"\w[\w-]*", split) for split in splits)
     require(are_names, f"{key}", list(splits), "at least one split, named with letters and digits")
 
