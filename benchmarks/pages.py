@@ -41,10 +41,10 @@ def machine(name: str) -> str:
 def computed(run: dict) -> str:
     """Return what a recorded run was computed on: `exact float32 on 2 threads, AVX2`."""
     last = run["computed_on"]
-    numerics = run["segments"][-1].get("numerics")
-    prefix = f"{numerics} " if numerics in ("exact", "portable") else ""  # older results are of portable numerics
+    numerics = run["segments"][-1].get("numerics", "fast")  # older results have portable instead of exact
     threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
-    return f"{prefix}{last['dtype']} on {threads}, {last.get('instruction_set') or last['device']}"
+    code = last.get("instruction_set") or last["device"]
+    return f"{numerics} {last['dtype']} on {threads}, {code}".removeprefix("fast ")
 
 
 # Recorded runs of the pipeline.
