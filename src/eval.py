@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
@@ -46,9 +46,7 @@ SCORE_BATCH_TOKENS = 8192
 
 
 def read_params() -> EvalParams:
-    """Return the section `eval`. Raise ParamsError if it is wrong, or still has the parameter of the minimal pairs."""
-    if "num_pairs" in read_section(PARAMS, "eval", dict):
-        raise ParamsError(f"{PARAMS}: eval.num_pairs is now the option --pairs of `python src probes`; delete the line")
+    """Return the section `eval`. Raise ParamsError if it is wrong."""
     return read_section(PARAMS, "eval", EvalParams)
 
 

@@ -102,8 +102,8 @@ MUTANTS = [
     # Evaluation, tools.
     Mutant("bits per byte", "src/lm/evaluate/documents.py", "_ratio(nats / math.log(2), utf8_bytes)",
            "_ratio(nats, utf8_bytes)", "lm/evaluate/test_document_losses.py"),
-    Mutant("context of a token", SCORE, "math.ceil((token + 1 - seq_len) / stride)", "(token + 1 - seq_len) // stride",
-           "lm/model/test_score.py"),
+    Mutant("context of a token", SCORE, "        start = first_scored - (seq_len - stride)\n",
+           "        start = first_scored\n", "lm/model/test_score.py"),
     Mutant("error bars", "src/lm/evaluate/intervals.py", "1 - 2 * weights + squares, 1e-12)",
            "1 + 2 * weights + squares, 1e-12)", "lm/evaluate/test_intervals.py"),
     Mutant("items of one document", "src/tools/common/statistics.py", "np.unique(clusters, return_inverse=True)",
