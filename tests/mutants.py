@@ -83,7 +83,8 @@ MUTANTS = [
     Mutant("kept weights of another step", WEIGHTS, "models.parent.name == CHECKPOINTS and", "False and",
            "lm/train/test_kept_weights.py -k another_step"),
     # Training.
-    Mutant("fingerprint", "src/lm/train/fingerprint.py", '"code": code, ', "", "lm/train/test_fingerprint.py"),
+    Mutant("fingerprint", "src/lm/train/fingerprint.py", '        "versions": library_versions(),\n', "",
+           "lm/train/test_fingerprint.py -k version"),
     Mutant("ids within the vocabulary", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
            "faults/test_21_24_data_files.py -k test_22"),
     Mutant("resume: position", "src/train.py", "range(state.step, params.max_steps)", "range(0, params.max_steps)",
