@@ -299,9 +299,7 @@ def print_plan(training: Training) -> None:
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
     messages = preflight.warnings(plan, params, inputs.config, plan.hours(seconds, validation_s))
-    if inputs.device.type == "cpu" and world.world_size == 1:
-        messages += training.threads.warnings()
-    for message in messages:
+    for message in messages + training.threads.warnings():
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
