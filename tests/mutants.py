@@ -35,8 +35,6 @@ MUTANTS = [
     Mutant("one writer", FILES, "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
            "            pass\n", "lm/core/test_files.py"),
     Mutant("strict JSON", FILES, "ensure_ascii=False, allow_nan=False", "ensure_ascii=False", "lm/core/test_files.py"),
-    Mutant("an orphan writes nothing", FILES, "        if parent.is_gone():\n", "        if False:\n",
-           "lm/core/test_parent.py"),
     Mutant("path escape", FILES, '    if "\\0" in name or ".." in (parts := Path(name).parts)',
            "    if (parts := Path(name).parts) is None", "torture/test_hostile_files.py -k leads_outside"),
     Mutant("pipes and devices", FILES, "    if path.exists() and not (path.is_file() or path.is_dir()):\n",
