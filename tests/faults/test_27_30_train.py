@@ -156,6 +156,16 @@ def test_28_a_change_starts_a_run_of_its_own_and_changing_back_resumes(workspace
     check_rerun(undisturbed, "resumed at step 3 ")
 
 
+def test_28_other_threads_are_warned_of_in_fast_numerics(workspace):
+    workspace.change(**{"train.numerics": "fast"})
+    stop_after(3)
+    ended = run_stage(torch.set_num_threads, torch.get_num_threads() + 1)
+    assert ended.code == 0 and "resumed at step 3 " in ended.out
+    assert "warning: started on " in ended.err and "the bits may differ" in ended.err
+    segments = json.loads(Path("data/models/model.json").read_text())["segments"]
+    assert [segment["from_step"] for segment in segments] == [0, 3]
+
+
 def slow_down(factor):
     """A sabotage: train with the learning rates of the edited loop."""
     learning_rate = train_stage.learning_rate
