@@ -299,9 +299,7 @@ def print_plan(training: Training) -> None:
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
     messages = preflight.warnings(plan, params, inputs.config, plan.hours(seconds, validation_s))
-    if inputs.device.type == "cpu" and world.world_size == 1:
-        messages += training.threads.warnings()
-    for message in messages:
+    for message in messages + training.threads.warnings():
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
@@ -320,8 +318,9 @@ def resume(training: Training) -> None:
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
-    numerics = inputs.params.numerics
-    state.begin_segment(machine.numerics_identity(inputs.device, training.dtype, numerics, world.world_size))
+    numerics, sharded = inputs.params.numerics, world.sharded
+    here = machine.numerics_identity(inputs.device, training.dtype, numerics, world.world_size, sharded)
+    state.begin_segment(here)
 
 
 def validate(training: Training, progress: Progress) -> None:
@@ -335,7 +334,7 @@ def validate(training: Training, progress: Progress) -> None:
     if state.world.is_main:
         write_curves(inputs.paths.plots, state.history)
         write_metrics(inputs.paths.metrics, state, training.plan)
-        computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size)
+        computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size, state.world.sharded)
         write_timing(inputs.folder, state, computed_on)
     if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_resumable):
         saved = state.as_dict()

@@ -35,8 +35,6 @@ MUTANTS = [
     Mutant("one writer", FILES, "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
            "            pass\n", "lm/core/test_files.py"),
     Mutant("strict JSON", FILES, "ensure_ascii=False, allow_nan=False", "ensure_ascii=False", "lm/core/test_files.py"),
-    Mutant("an orphan writes nothing", FILES, "        if parent.is_gone():\n", "        if False:\n",
-           "lm/core/test_parent.py"),
     Mutant("path escape", FILES, '    if "\\0" in name or ".." in (parts := Path(name).parts)',
            "    if (parts := Path(name).parts) is None", "torture/test_hostile_files.py -k leads_outside"),
     Mutant("pipes and devices", FILES, "    if path.exists() and not (path.is_file() or path.is_dir()):\n",
@@ -83,7 +81,8 @@ MUTANTS = [
     Mutant("kept weights of another step", WEIGHTS, "models.parent.name == CHECKPOINTS and", "False and",
            "lm/train/test_kept_weights.py -k another_step"),
     # Training.
-    Mutant("fingerprint", "src/lm/train/fingerprint.py", '"code": code, ', "", "lm/train/test_fingerprint.py"),
+    Mutant("fingerprint", "src/lm/train/fingerprint.py", '        "versions": library_versions(),\n', "",
+           "lm/train/test_fingerprint.py -k version"),
     Mutant("ids within the vocabulary", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
            "faults/test_21_24_data_files.py -k test_22"),
     Mutant("resume: position", "src/train.py", "range(state.step, params.max_steps)", "range(0, params.max_steps)",

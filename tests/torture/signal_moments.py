@@ -35,7 +35,7 @@ from support.workspace import Workspace
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 TARGETS = ("dvc", "stage", "group")
-ENDS_S = 300  # for an orphan on a busy machine to end its stage
+ENDS_S = 300  # for a stage whose DVC was killed to end on a busy machine
 
 
 class Pipeline:

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 
@@ -118,15 +119,20 @@ def bfloat16_speedup(device: torch.device) -> float:
     return wide / narrow
 
 
-def numerics_identity(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
+def numerics_identity(
+    device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1, sharded: bool = False
+) -> dict:
     """Return all that a result depends on, bit for bit, besides parameters, code and data."""
     if numerics == "exact":
-        return {"numerics": "exact", "torch": torch.__version__.split("+")[0]}
-    return {"numerics": "fast", **describe(device, dtype, ranks)}
+        return {"numerics": "exact", **library_versions()}
+    return {"numerics": "fast", **describe(device, dtype, ranks, sharded)}
 
 
-def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
-    """Return the device, the instruction set, the dtype, and the numbers of threads and ranks that compute."""
+def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1, sharded: bool = False) -> dict:
+    """Return the device, the instruction set, the dtype, the threads, ranks and shards that compute, and versions.
+
+    sharded: each rank keeps only its shard of the weights (FSDP2).
+    """
     return {
         "device": device_name(device),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
@@ -134,8 +140,14 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "ranks": ranks,
-        "torch": torch.__version__.split("+")[0],
+        "sharded": sharded,
+        **library_versions(),
     }
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that compute: NumPy draws the initial weights and the sampled vocabulary."""
+    return {"torch": torch.__version__.split("+")[0], "numpy": np.__version__}
 
 
 def device_name(device: torch.device) -> str:

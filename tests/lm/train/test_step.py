@@ -10,6 +10,7 @@ import torch
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
+from lm.train import step
 from lm.train.batches import prefetch
 from lm.train.measure import step_seconds, validation_seconds
 from lm.train.optimizers import build_optimizers
@@ -111,6 +112,16 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
     losses = [row[3] for row in state.history.train]
     assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
     assert losses[-1] == pytest.approx(full.history.train[-1][3], abs=0.1)
+
+
+def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
+    params, taken = Params(sampled_vocab_size=20), []
+    monkeypatch.setattr(step, "average_units", lambda *given: taken.append(given[-1]) or average_units(*given))
+    run(new_state(), params, until=3)
+    for number, jitter in enumerate(taken):
+        drawn = np.random.default_rng([params.seed, number]).random(20)
+        assert np.array_equal(jitter.numpy(), drawn), number
+    assert len(taken) == 3
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
