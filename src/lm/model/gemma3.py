@@ -10,10 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask
 
-from lm.model.accelerator import has_block_masks
-from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, sliding_blocks
+from lm.model.attention_masks import dense_mask, document_numbers
 from lm.model.config import ModelConfig
 from lm.model.kernels import (
     RMSNormFunction,
@@ -26,7 +24,7 @@ from lm.model.kernels import (
     token_nats,
 )
 
-Mask = Tensor | BlockMask | None
+Mask = Tensor | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
 
@@ -137,7 +135,7 @@ class Gemma3Model(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.config, self.is_compiled = config, False
+        self.config = config
         self.document_start_id: int | None = None
         self.register_buffer("entry_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
@@ -193,23 +191,16 @@ class Gemma3Model(nn.Module):
             raise ValueError("the cache holds the end of a document, needed: a new cache for each document")
         return {}
 
-    def attention_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:
-        """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone.
-
-        A compiled model on CUDA gets FlexAttention's blocks: the fused kernels of scaled_dot_product_attention accept
-        no dense mask if H > K.
-        """
-        T, by_blocks = ids.shape[1], self.is_compiled and has_block_masks(ids.device)
-        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
+    def attention_masks(self, ids: Tensor) -> dict[int, Tensor]:
+        """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone."""
         if self.document_start_id is None:
-            return {window: sliding_blocks(T, window, ids.device) for window in windows if by_blocks and window < T}
+            return {}
         documents = document_numbers(ids, self.document_start_id)
-        if by_blocks:
-            return {window: document_blocks(documents, window) for window in windows}
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
             return {}
-        heads = self.config.n_head if takes_products(self.norm.weight, T) else 1
+        heads = self.config.n_head if takes_products(self.norm.weight, ids.shape[1]) else 1
         dtype = compute_dtype(self.norm.weight)
+        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
         return {window: dense_mask(documents, window, dtype, heads) for window in windows}
 
     def forward(self, ids: Tensor, cache=None) -> Tensor:
@@ -236,7 +227,6 @@ class Gemma3Model(nn.Module):
 
     def compile(self, **options) -> None:
         """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one."""
-        self.is_compiled = True
         for layer in self.layers:
             layer.compile(**options)
 

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from lm.model import exact
 from lm.model.exact import LEVELS, WEIGHT_LEVELS, LinearFunction, is_exact, product
@@ -116,16 +115,12 @@ def takes_products(q: Tensor, S: int) -> bool:
     return is_exact(q, dtype) or (trains and S <= 512)
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | BlockMask | None = None
-) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None = None) -> Tensor:
     """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
 
-    `mask` of lm.model.attention_masks replaces `window`: scores to add, (B, 1 or H, T, S), or blocks.
+    `mask` of lm.model.attention_masks replaces `window`: scores to add, (B, 1 or H, T, S).
     """
     (B, H, T, D), (K, S) = q.shape, k.shape[1:3]
-    if isinstance(mask, BlockMask):
-        return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)  # pyright: ignore[reportReturnType] - a tensor without return_aux
     if takes_products(q, S):
         is_short = mask is None and T == S and window <= SHORT_WINDOW and D <= exact.BLOCK
         if is_short and is_exact(q, compute_dtype(q)):

@@ -28,7 +28,6 @@ DECIDES_NO_BITS = {
     "lm/core/parent.py": "ends a run, which then resumes",
     "lm/model/archives.py": "refuses hostile files",
     "lm/model/device.py": "device, dtype and threads are in the record of each segment, and a change is warned of",
-    "lm/model/gpus.py": "the choice among equal GPUs",
     "lm/model/threads.py": "adapts the number of threads only where no bit depends on it",
     "lm/train/checkpoints.py": "whole states, read under the hash in their record",
     "lm/train/distributed.py": "how ranks meet and leave",
