@@ -28,7 +28,8 @@ MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so th
 def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
     """Return GPU number `index`, the first if it is None; without a GPU, the CPU.
 
-    CUDA_VISIBLE_DEVICES decides which GPUs there are. Exact numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
+    CUDA_VISIBLE_DEVICES decides which GPUs there are. Exact numerics compute on the CPU. Raises EnvironmentFailure if
+    there are more ranks than GPUs.
     """
     if numerics == "exact" or not has_gpu():
         return torch.device("cpu")
