@@ -23,7 +23,6 @@ from lm.core.errors import DivergedError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
-from lm.model import exact
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.threads import ThreadTuner
@@ -117,29 +116,29 @@ def main(argv: list[str]) -> None:
         if not world.is_main and not distributed.wait_for_main(world):
             return
         inputs = read_inputs(paths, runtime, world)
-        with exact.switched_off(inputs.params.numerics == "fast"):
-            if not world.is_main:
-                return train(inputs, world)
-            # One process at a time writes an output or a run folder.
-            distributed.announce(world, "waits")
-            folder = inputs.folder
-            with output_lock(paths.models), output_lock(folder, wait=True):
-                distributed.announce(world, "holds")
-                checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
-                if not (folder / "done").exists():
-                    extend(inputs)
-                    train(inputs, world)
-                else:
-                    print(
-                        f"this run is already finished: its results are copied from {folder}, nothing is trained; "
-                        f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
-                    )
-                publish(folder / "done", paths.models, paths.metrics, paths.plots)
+        if not world.is_main:
+            return train(inputs, world)
+        # One process at a time writes an output or a run folder.
+        distributed.announce(world, "waits")
+        folder = inputs.folder
+        with output_lock(paths.models), output_lock(folder, wait=True):
+            distributed.announce(world, "holds")
+            checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
+            if not (folder / "done").exists():
+                extend(inputs)
+                train(inputs, world)
+            else:
+                print(
+                    f"this run is already finished: its results are copied from {folder}, nothing is trained; "
+                    f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
+                )
+            publish(folder / "done", paths.models, paths.metrics, paths.plots)
 
 
 def train(inputs: Inputs, world: World) -> None:
     """Train to the end of the run and write its results to <folder>/done; raise Interrupted if asked to stop."""
     params, runtime = inputs.params, inputs.runtime
+    torch.set_flush_denormal(False)  # a library may have turned it on for the process, which changes small numbers
 
     # Build the model, print the size and the time of the run, and resume from the newest intact checkpoint.
     training = build(inputs, world)
@@ -223,7 +222,7 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
         check_id_range(tokens)
     check_window_fits(validation, params.seq_len)
     config = model_params.config(train.vocab_size)
-    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
+    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"], params.numerics)
     spelling = read_spelling(paths.tokenizer, params.spelling_buckets, train)
     return Inputs(paths, params, runtime, config, train, validation, initial, sha256, spelling, device)
 
@@ -274,7 +273,7 @@ def build(inputs: Inputs, world: World) -> Training:
     # Start from the given weights, or draw them from the seed.
     model = inputs.initial
     if model is None:
-        model = Gemma3Model(inputs.config)
+        model = Gemma3Model(inputs.config, params.numerics)
         model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = None if params.attend_across_documents else inputs.train.eot_id
     if params.sampled_vocab_size is not None:

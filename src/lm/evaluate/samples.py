@@ -27,7 +27,7 @@ class Sample:
 def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int, seed: int, **sampling) -> Sample:
     """Continue a prompt to the end of the text or by `max_tokens`; `sampling` as `generate` takes it."""
     prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
-    generator = torch.Generator(model.device).manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     ids = list(generate(model, prompt_ids, max_tokens, generator=generator, eot_id=tokenizer.eot_id, **sampling))
     ended = ids[-1:] == [tokenizer.eot_id]
     ids = ids[:-1] if ended else ids
