@@ -7,7 +7,7 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: all help test test-slow test-extras mutants torture reproduce prove report lint figures bench clean
+.PHONY: all help test test-slow test-extras test-numerics mutants torture reproduce prove report lint figures bench clean
 all: .venv/ready ## Run the pipeline: dvc repro
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -25,6 +25,13 @@ test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipel
 test-extras: .venv/ready-dev ## Install lm-eval and llama.cpp, which pip compiles for minutes, and run their tests
 	python $(PIP_INSTALL) -r requirements/lm-eval.txt -r requirements/gguf.txt
 	python -m pytest -q extras/lm_eval extras/gguf
+
+# Numerical tests under other instructions: those of other processors, for oneDNN's products and for torch's own loops.
+NUMERICS = tests/lm/model tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_spelling.py \
+	tests/lm/evaluate/test_generation.py tests/tools/test_export.py tests/tools/test_hugging_face.py tests/tools/test_prove.py
+SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default
+test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions of five kinds of processors
+	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) -m "not slow" $(NUMERICS); done
 
 mutants: .venv/ready-dev ## Remove one safeguard at a time and check that a test fails
 	PYTHONPATH=src:tests python tests/mutants.py

@@ -58,21 +58,28 @@ def gradients(model: Gemma3Model) -> torch.Tensor:
     ("every", "autocast", "length"), [(1, False, 600), (2, False, 60), (2, True, 60), (9, False, 600)]
 )
 def test_a_document_is_computed_as_if_it_were_alone(every, autocast, length):
-    ids, tolerance = draw_windows(length), 3e-2 if autocast else 1e-5
+    ids = draw_windows(length)
     targets = ids.roll(-1, 1)
     packed, alone = build(full_attention_every=every), build(within=False, full_attention_every=every)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss = packed.loss(ids, targets)
-        hidden = packed.hidden(ids)
-        alone_hidden = torch.stack([torch.cat([alone.hidden(p)[0] for p in pieces(row)]) for row in ids])
-        rows = [zip(pieces(row), row_targets.split([p.shape[1] for p in pieces(row)]), strict=True)
-                for row, row_targets in zip(ids, targets, strict=True)]  # fmt: skip
-        alone_loss = sum(alone.loss(p, t[None]) * p.numel() for row in rows for p, t in row) / ids.numel()
-    assert_close(hidden, alone_hidden, 10 * tolerance if autocast else tolerance)
-    assert_close(loss, alone_loss, tolerance)
+        hidden = packed.hidden(ids).float()
+    # Each document in a row of its own, in float32.
+    alone_hidden = torch.stack([torch.cat([alone.hidden(p)[0] for p in pieces(row)]) for row in ids])
+    alone_loss = torch.zeros(())
+    for row, row_targets in zip(ids, targets, strict=True):
+        documents = pieces(row)
+        for document, target in zip(documents, row_targets.split([d.shape[1] for d in documents]), strict=True):
+            alone_loss = alone_loss + alone.loss(document, target[None]) * document.numel() / ids.numel()
     loss.backward()
     alone_loss.backward()
-    assert_close(gradients(packed), gradients(alone), tolerance)
+    # About 15 roundings in each of 3 blocks, forward and backward, add up like a random walk. Float32 rounds the angle
+    # of each position, which a document alone counts from 0.
+    rounding = 2.0**-9 if autocast else 2.0**-24
+    bound = 6 * rounding * (2 * 3 * 15) ** 0.5 + 2.0**-24 * length
+    pairs = ((hidden, alone_hidden), (loss, alone_loss), (gradients(packed), gradients(alone)))
+    for found, wanted in pairs:
+        assert (found - wanted).norm() <= bound * wanted.norm()
 
 
 @pytest.mark.parametrize(("autocast", "length"), [(False, 600), (True, 60)])
