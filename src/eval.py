@@ -40,7 +40,15 @@ from lm.model.score import score_strides
 from lm.model.threads import ThreadTuner
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained, recorded_numerics
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
+from lm.tokens.tokenfile import (
+    LOSSY,
+    TokenFile,
+    check_id_range,
+    check_tokenizer,
+    check_window_fits,
+    lossy_fractions,
+    open_tokens,
+)
 
 PARAMS, PRESETS = "params.yaml", "presets.yaml"
 SCORE_BATCH_TOKENS = 8192
@@ -110,7 +118,8 @@ def metrics_of(details: dict) -> dict[str, float]:
 def describe(details: dict) -> str:
     se, documents = details["bits_per_byte_se"] or math.nan, details["documents"]
     loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
-    return f"validation: {loss} (standard error {se:.4f} over {documents} documents)"
+    lossy = f"; {LOSSY}" if "lossy_tokenizer" in details else ""
+    return f"validation: {loss} (standard error {se:.4f} over {documents} documents){lossy}"
 
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:
@@ -176,6 +185,8 @@ def main(argv: list[str]) -> None:
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
         details |= make_details(documents, losses_non_overlapping, validation.meta["surprisal_bits"])
+        if lost := lossy_fractions(validation.meta):
+            details["lossy_tokenizer"] = lost
         details |= {"samples": summarize_samples(measures)}
 
         # Write everything.

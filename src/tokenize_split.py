@@ -37,7 +37,7 @@ from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, encode_
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
-from lm.tokens.tokenfile import write_tokens
+from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
@@ -134,6 +134,12 @@ def main(argv: list[str]) -> None:
     with output_lock(args.tokens), open_inputs(args.raw, args.selection, args.tokenizer, text_slice) as inputs:
         meta, encoder = tokenize_slice(inputs, args.tokens, runtime)
 
+    # Report what the tokenizer loses, the shares of the sources, and the counts.
+    if lost := lossy_fractions(meta):
+        unknown, changed = (f"{fraction:.2%}" for fraction in lost.values())
+        found = f"{unknown} of the tokens are unknown, and {changed} of the documents are decoded to another text"
+        advice = "do not compare them with those of another tokenizer"
+        print(f"warning: {args.tokens}: {found}; {LOSSY}; {advice}", file=sys.stderr)
     for name, source in meta.get("sources", {}).items():
         share, passes = source["utf8_bytes"] / meta["utf8_bytes"], f"{source['passes']:.2f} passes"
         print(f"{name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes}")

@@ -210,8 +210,8 @@ def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
     tokenizer = read_json(path.with_suffix(".json"))["tokenizer"]
     meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": tokenizer}
 
-    def run(ids) -> tuple[int, str]:
-        written = write_tokens(path, [np.array(ids, np.uint16)], "uint16", lambda: meta)
+    def run(ids, **counted) -> tuple[int, str]:
+        written = write_tokens(path, [np.array(ids, np.uint16)], "uint16", lambda: meta | counted)
         num_documents = list(ids).count(END)
         contaminated = pa.table(
             {"contaminated_fraction": np.zeros(num_documents), "utf8_bytes": np.full(num_documents, 99)}
@@ -224,7 +224,8 @@ def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
         write_json("data/models/model.json", record)
         Path("metrics/eval.json").unlink(missing_ok=True)
         command = read_yaml("dvc.yaml")["stages"]["eval"]["cmd"].split()[2:]
-        return eval_stage.main(command), capsys.readouterr().err
+        status, printed = eval_stage.main(command), capsys.readouterr()
+        return status, printed.err if status else printed.out
 
     return run
 
@@ -242,9 +243,20 @@ def test_34_evaluating_too_little_ends_with_3_and_without_a_figure(evaluate, ids
     assert not Path("metrics/eval.json").exists()
 
 
+def test_34_the_figures_of_a_lossy_tokenizer_are_marked(evaluate):
+    for unknown, changed, is_lossy in ((3, 1, True), (0, 1, True), (3, 0, True), (0, 0, False)):
+        losses = {"unknown_tokens": unknown, "changed_documents": changed}
+        status, out = evaluate([*range(32), END], round_trip=losses)
+        assert status == 0
+        assert out.count("lossy tokenizer: bits per byte are too low") == is_lossy
+        expected = {"unknown_token_fraction": unknown / 33, "changed_document_fraction": changed}
+        details = json.loads(Path("data/evaluation/details.json").read_text())
+        assert details.get("lossy_tokenizer") == (expected if is_lossy else None)
+
+
 def test_34_one_window_can_be_evaluated(evaluate):
-    status, err = evaluate([*range(32), END])
-    assert status == 0, err
+    status, out = evaluate([*range(32), END])
+    assert status == 0 and "lossy" not in out
     details = json.loads(Path("data/evaluation/details.json").read_text(), parse_constant=pytest.fail)
     assert details["nats_per_token"] > 0 and details["clean"]["documents"] == 1
     assert json.loads(Path("metrics/eval.json").read_text())["bits_per_byte"] == details["bits_per_byte"]

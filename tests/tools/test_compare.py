@@ -117,6 +117,15 @@ def test_a_single_run_says_nothing_about_seeds():
     assert re.search(r"\| a +\| +1 \| +[\d.]+ \| +unknown \|", text) and "Welch's t" not in text
 
 
+def test_a_lossy_tokenizer_is_never_better_without_a_word():
+    a, b = run("a"), dataclasses.replace(run("b", 2, -0.05, params={"p": 1}), is_lossy=True)
+    text = text_of([a, b])
+    assert "`b` is better than `a`" in text
+    assert "- `b`: lossy tokenizer: bits per byte are too low, so a lower figure does not mean a better model." in text
+    assert "- `a`: lossy" not in text
+    assert "lossy" not in text_of([a, dataclasses.replace(b, is_lossy=False)])
+
+
 def test_few_and_dominating_documents_are_reported():
     a, b = run("a"), run("b", shift=-0.05, params={"p": 1})
     assert "Few documents: the 40 count like " in text_of([a, b])

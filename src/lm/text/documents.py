@@ -205,6 +205,8 @@ class Chunk(NamedTuple):
     utf8_bytes: int
     surprisal_bits: float | None  # the information of the texts, if the source knows it
     sources: dict[str, SourceCount]  # of a mixture, else empty
+    unknown_tokens: int = 0  # counted when it is encoded, as the next
+    changed_documents: int = 0  # whose ids are decoded to another text
 
     @property
     def documents(self) -> int:

@@ -19,7 +19,16 @@ from tokenizers.processors import TemplateProcessing
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError, ParamsError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, train_ranks
-from lm.tokenizer.load import BACKEND, MAX_TOKEN_ID, META, RANKS, load_tokenizer, open_backend, token_dtype
+from lm.tokenizer.load import (
+    BACKEND,
+    MAX_TOKEN_ID,
+    META,
+    RANKS,
+    load_tokenizer,
+    open_backend,
+    spelling_of,
+    token_dtype,
+)
 from lm.tokenizer.pretokenize import DEFAULT, PATTERNS
 
 CONFIG = "tokenizer_config.json"
@@ -193,9 +202,15 @@ def _open_auto(source: Path):
 
 
 def _check_ordinary(backend: Tokenizer, special_tokens: dict[str, int], unk_id: int | None) -> None:
-    """Raise DataError if the name of a special token in a text is encoded as that token, except the unknown token."""
+    """Raise DataError if a text is encoded as a special token, except the unknown token.
+
+    The text is the name of a special token, or what that name stands for as an entry of the vocabulary: Ċ is a line
+    end.
+    """
     names = {token_id: name for name, token_id in special_tokens.items() if token_id != unk_id}
-    for name in special_tokens:
+    spell = spelling_of(backend)
+    spelled = {spell(name).decode("utf-8", "replace") for name in special_tokens}
+    for name in sorted({*special_tokens, *spelled}):
         for text in (name, f"a{name}b", f"a {name} b"):
             special_ids = names.keys() & backend.encode(text, add_special_tokens=False).ids
             if special_ids:

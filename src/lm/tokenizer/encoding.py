@@ -16,6 +16,7 @@ from lm.core.errors import EnvironmentFailure
 from lm.text.documents import Chunk
 from lm.tokenizer.engine import Engine, EngineDifference, encode_exactly
 from lm.tokenizer.load import Tokenizer
+from lm.tokenizer.round_trip import RoundTrip, count_losses
 
 Encoded = Iterator[tuple[Chunk, np.ndarray]]
 CHUNKS_AHEAD = 4  # enough to keep the thread busy while the caller waits for a disk
@@ -37,7 +38,8 @@ def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_proce
 
     try:
         with ProcessPoolExecutor(num_processes, get_context("spawn"), _start_worker, (tokenizer,)) as pool:
-            yield from map_in_order(pool, _encode, chunks, 2 * num_processes)
+            for chunk, (ids, losses) in map_in_order(pool, _encode, chunks, 2 * num_processes):
+                yield chunk._replace(**losses._asdict()), ids
     except BrokenExecutor:
         raise EnvironmentFailure(
             "a tokenizing process was killed, most likely for lack of memory; "
@@ -58,7 +60,8 @@ def encode_with_fallback(write: Callable[[Engine | None], dict], engine: Engine 
 def encode_here(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Encoded:
     """Yield each chunk with the ids that the tokenizer itself gives, in this process."""
     for chunk in chunks:
-        yield chunk, encode_exactly(chunk, tokenizer)
+        ids, losses = _encode_and_compare(chunk, tokenizer)
+        yield chunk._replace(**losses._asdict()), ids
 
 
 def show_progress(encoded: Encoded, total_chars: float) -> Encoded:
@@ -99,6 +102,12 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _encode(chunk: Chunk) -> np.ndarray:
+def _encode(chunk: Chunk) -> tuple[np.ndarray, RoundTrip]:
     assert _tokenizer is not None, "the worker was not given its tokenizer"
-    return encode_exactly(chunk, _tokenizer)
+    return _encode_and_compare(chunk, _tokenizer)
+
+
+def _encode_and_compare(chunk: Chunk, tokenizer: Tokenizer) -> tuple[np.ndarray, RoundTrip]:
+    """Return the ids (N,) of a chunk, and what they lose of its texts."""
+    ids = encode_exactly(chunk, tokenizer)
+    return ids, count_losses(ids, chunk.texts.to_pylist(), tokenizer)

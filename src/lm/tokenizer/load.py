@@ -9,7 +9,7 @@ import base64
 import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +144,23 @@ class Tokenizer:
             return self._encoding.decode_bytes(ids)
         return self._backend.decode(ids, skip_special_tokens=False).encode("utf-8")
 
+    def decode_all(self, documents: list[list[int]]) -> list[str]:
+        """Return what `decode` gives for the ids of each document."""
+        if self.is_byte_level:
+            return [self.decode(ids) for ids in documents]
+        return self._backend.decode_batch(documents, skip_special_tokens=False)
+
+    @functools.cached_property
+    def unk_id(self) -> int | None:
+        """Return the id that stands for all text that the vocabulary cannot give; None if there is none."""
+        if self.is_byte_level:
+            return None
+        model = json.loads(self._backend.to_str())["model"]
+        if model["type"] == "Unigram":
+            return model["unk_id"]
+        name = model.get("unk_token")
+        return None if name is None else self._backend.token_to_id(name)
+
     @functools.cached_property
     def token_texts(self) -> dict[int, bytes]:
         """Return the bytes of text that each token stands for; special tokens are left out."""
@@ -219,10 +236,15 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
     return backend
 
 
+def spelling_of(backend: tokenizers.Tokenizer) -> Callable[[str], bytes]:
+    """Return the function from an entry of the vocabulary to the bytes of text that it stands for."""
+    has_character_per_byte = "ByteLevel" in json.dumps(json.loads(backend.to_str())["decoder"])
+    return _bytes_of_characters if has_character_per_byte else _bytes_of_text
+
+
 def _token_texts(backend: tokenizers.Tokenizer) -> dict[int, bytes]:
     """Return the bytes that each token that is not special stands for, by the conventions of Hugging Face files."""
-    maps_bytes = "ByteLevel" in json.dumps(json.loads(backend.to_str())["decoder"])  # one character per byte
-    spell = _bytes_of_characters if maps_bytes else _bytes_of_text
+    spell = spelling_of(backend)
     texts = {token_id: spell(token) for token, token_id in backend.get_vocab(with_added_tokens=False).items()}
     added = backend.get_added_tokens_decoder()
     texts |= {token_id: token.content.encode("utf-8") for token_id, token in added.items()}

@@ -22,12 +22,16 @@ class Tally:
     utf8_bytes: int = 0
     surprisal_bits: float | None = None
     sources: dict[str, SourceCount] = dataclasses.field(default_factory=dict)
+    unknown_tokens: int = 0
+    changed_documents: int = 0  # whose ids are decoded to another text
 
     def add(self, counted) -> None:
         """Add the counts of a Chunk or of another Tally."""
         self.documents += counted.documents
         self.characters += counted.characters
         self.utf8_bytes += counted.utf8_bytes
+        self.unknown_tokens += counted.unknown_tokens
+        self.changed_documents += counted.changed_documents
         if counted.surprisal_bits is not None:
             self.surprisal_bits = (self.surprisal_bits or 0.0) + counted.surprisal_bits
         for name, count in counted.sources.items():
@@ -44,7 +48,10 @@ class Tally:
     def describe(self, tokenizer: Tokenizer, text_slice: Slice, source: dict) -> dict:
         """Return the sidecar's entries about the text; `source` is its name and hashes."""
         described = {"tokenizer": describe_tokenizer(tokenizer), "slice": dataclasses.asdict(text_slice)}
-        totals = {name: value for name, value in dataclasses.asdict(self).items() if name != "sources"}
+        totals = {name: getattr(self, name) for name in ("documents", "characters", "utf8_bytes", "surprisal_bits")}
+        if not tokenizer.is_byte_level:
+            losses = {"unknown_tokens": self.unknown_tokens, "changed_documents": self.changed_documents}
+            described["round_trip"] = losses
         sources = {"sources": {name: _describe(count) for name, count in self.sources.items()}} if self.sources else {}
         return {**totals, **sources, **described, "source": source}
 

@@ -20,6 +20,7 @@ FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 BLOCK_TOKENS = 1 << 22
 REBUILD = "run `dvc repro -f` on the stage that writes it"
+LOSSY = "lossy tokenizer: bits per byte are too low"
 FORM = {"tokens": int, "sha256": str, "tokenizer": {"vocab_size": int, "eot_id": int, "sha256": str}}  # of a sidecar
 
 
@@ -93,6 +94,9 @@ def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
         raise IntegrityError(f"{path}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
     check_types(path, meta, FORM, advice)
     check_types(path, meta.get("surprisal_bits"), (float, int, type(None)), advice, "surprisal_bits")
+    if "round_trip" in meta:
+        form = {"documents": int, "round_trip": {"unknown_tokens": int, "changed_documents": int}}
+        check_types(path, meta, form, advice)
 
 
 def open_tokens(path: Path | str) -> TokenFile:
@@ -137,6 +141,20 @@ def entropy_per_token(tokens: TokenFile) -> float | None:
     """Return the text's entropy in nats per token, a lower bound on the loss; None if the source does not know it."""
     bits = tokens.meta.get("surprisal_bits")
     return None if bits is None else bits * math.log(2) / tokens.meta["tokens"]
+
+
+def lossy_fractions(meta: dict) -> dict[str, float]:
+    """Return the fraction of the tokens that are unknown, and of the documents that are decoded to another text.
+
+    `meta` is a sidecar; {} if its tokenizer gives back every text of it.
+    """
+    losses = meta.get("round_trip", {})
+    if not any(losses.values()):
+        return {}
+    return {
+        "unknown_token_fraction": losses["unknown_tokens"] / meta["tokens"],
+        "changed_document_fraction": losses["changed_documents"] / meta["documents"],
+    }
 
 
 def document_spans(tokens: TokenFile) -> np.ndarray:

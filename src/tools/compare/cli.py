@@ -83,6 +83,7 @@ def read_run(revision: Revision) -> Run:
         revision.name, np.arange(len(columns["nats"])), columns["nats"], columns["utf8_bytes"], columns.get("source"),
         preset_names_left_out(revision.params()), inputs, figures,
         list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
+        is_lossy="lossy_tokenizer" in results.get("evaluation", {}),
     )  # fmt: skip
 
 

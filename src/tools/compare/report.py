@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lm.evaluate.intervals import LEAST_DOCUMENTS, Estimate, dominating_documents, effective_documents
+from lm.tokens.tokenfile import LOSSY
 from tools.common.statistics import bits_per_byte, power
 from tools.common.tables import render, table
 from tools.compare.runs import SEED, Comparison, Group, common_sources, same_until, what_differs
@@ -41,7 +42,7 @@ def report(
         runs=table(RUN_COLUMNS, run_rows), groups=several and table(GROUP_COLUMNS, group_rows),
         sections=[section(each, previews, num_listed, confidence, len(comparisons)) for each in comparisons],
         num_documents=len(sizes), num_bytes=int(sizes.sum()), effective_documents=effective_documents(sizes),
-        few_documents=FEW_DOCUMENTS, baseline=comparisons[0].baseline,
+        lossy_sentence=LOSSY, few_documents=FEW_DOCUMENTS, baseline=comparisons[0].baseline,
     )  # fmt: skip
 
 
@@ -77,6 +78,7 @@ def section(
         "documents": table(["document that changed most", "bytes", a.name, b.name, figures[0], "Δ bits"], documents),
         "same_bits": [pair for pair in pairs if pair[2]],
         "same_configuration": a.runs[0].configuration == b.runs[0].configuration,
+        "lossy": [group.name for group in (a, b) if any(run.is_lossy for run in group.runs)],
         "single_runs": " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1),
         "scoring": sorted({name for name, *_ in different} & SCORED_BY),
         "dominating": dominating(comparison),

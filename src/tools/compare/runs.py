@@ -33,6 +33,7 @@ class Run:
     inputs: dict[str, str]  # path → hash of the data and code that the stages read
     figures: list[float | None]  # tokens seen, tokens seen by the best model, parameters, seconds on this machine
     validations: list[dict[str, str]]  # rows of plots/validation.csv as text by column
+    is_lossy: bool = False  # whether the tokenizer changes the validation text
 
     @property
     def configuration(self) -> str:

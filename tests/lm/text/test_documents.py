@@ -61,6 +61,9 @@ def test_a_slice_beyond_the_split_is_refused(tmp_path):
         texts_of(raw, 5, 20)
     with pytest.raises(DataError, match="no split 'train'; its splits are text"):
         next(iter_texts(raw, Slice("train", 0, None)))
+    assert texts_of(raw, 5, 14) == texts_of(raw, 5, None), "a slice may end where the split does"
+    with pytest.raises(DataError, match="the slice from 5 asks for 15, 1 too many"):
+        texts_of(raw, 5, 15)
 
 
 def test_known_surprisal_is_summed_over_the_slice(tmp_path):

@@ -13,6 +13,7 @@ from rensa import RMinHash
 
 from lm.core.errors import ParamsError
 from lm.core.params import coerce
+from lm.text import near_duplicates
 from lm.text.near_duplicates import NearDuplicates, _rows_of_band, _signatures, find_clusters, ngram_hashes
 from support.properties import check_examples
 
@@ -72,6 +73,31 @@ def test_clusters_are_those_of_all_pairs():
             expected[expected == old] = new
     assert 20 < len(set(expected.tolist())) < 350
     assert clusters_of(texts) == expected.tolist()
+
+
+def signatures_that_agree(num_agree: int, num_hashes: int) -> np.ndarray:
+    """Return two signatures (2, num_hashes) that are equal in the first `num_agree` hashes alone."""
+    first = np.arange(num_hashes, dtype=np.uint32)
+    second = np.where(np.arange(num_hashes) < num_agree, first, first + num_hashes).astype(np.uint32)
+    return np.stack([first, second])
+
+
+@pytest.mark.parametrize(
+    ("threshold", "num_permutations", "least"),
+    [
+        (0.5, 64, 32),
+        (0.7, 64, 45),  # 44.8 hashes
+        (0.55, 100, 55),  # 0.55 × 100 is a little more than 55 as a float
+        (0.85, 128, 109),  # 108.8
+        (1.0, 32, 32),
+    ],
+)
+def test_a_pair_at_the_threshold_is_a_near_duplicate(monkeypatch, threshold, num_permutations, least):
+    params = NearDuplicates(threshold, ngram_words=5, num_permutations=num_permutations)
+    for num_agree, expected in ((least, [0, 0]), (least - 1, [0, 1])):
+        signatures = signatures_that_agree(num_agree, num_permutations)
+        monkeypatch.setattr(near_duplicates, "_signatures", lambda batches, params, found=signatures: found)
+        assert clusters_of(["", ""], params) == expected, num_agree
 
 
 def test_hashes_and_signatures_are_the_committed_ones():

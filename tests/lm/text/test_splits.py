@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from lm.text.near_duplicates import NearDuplicates
-from lm.text.splits import SplitParams, choose_validation, digest, in_batches
+from lm.text.splits import SplitParams, Survey, _fill, choose_validation, digest, in_batches
 
 NEAR_DUPLICATES = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
 
@@ -67,3 +67,19 @@ def test_both_sides_have_a_document():
     texts = [make_text(seed) for seed in range(3)]
     assert sum(is_chosen(texts, split_params(validation_fraction=0.99))) == 2
     assert sum(is_chosen(texts, split_params(validation_fraction=0.01))) == 1
+
+
+def test_clusters_are_taken_up_to_the_wanted_characters():
+    lengths = np.array([10, 5, 5, 1])
+    assert _fill(np.arange(4), lengths, wanted_chars=10) == [0], "10 are enough"
+    assert _fill(np.arange(4), lengths, wanted_chars=11) == [0, 1]
+    assert _fill(np.arange(2), np.array([15, 5]), wanted_chars=10) == [0], "half as much again is not too long"
+    assert _fill(np.arange(2), np.array([16, 5]), wanted_chars=10) == [1]
+
+
+def test_what_shares_exactly_the_limit_is_not_held_to_share_more(monkeypatch):
+    texts = [make_text(seed) for seed in range(20)]
+    for shared, is_more in ((0.1, False), (0.11, True)):
+        monkeypatch.setattr(Survey, "shared_fractions", lambda self, clusters, found=shared: np.full(20, found))
+        split = choose_validation([texts], split_params(validation_fraction=0.2, max_shared_fraction=0.1))
+        assert (split.num_shared > 0) == is_more

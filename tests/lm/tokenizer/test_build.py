@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import make_tokenizer
 from lm.core.errors import DataError
@@ -89,6 +89,14 @@ def write_word_level(source, bpe_folder, eos="EOS", **config):
     save_tokenizer(backend, source, unk_token="[UNK]", **config)
 
 
+def write_byte_level_with_eos(source, bpe_folder, eos):
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    save_tokenizer(backend, source, eos_token=eos)
+
+
 def write_dropout(source, bpe_folder):
     backend = tokenizers.Tokenizer.from_file(str(bpe_folder / "tokenizer.json"))
     backend.model.dropout = 0.1
@@ -109,6 +117,8 @@ def write_broken(source, bpe_folder):
     [
         (functools.partial(write_word_level, eos_token="EOS"), "'EOS'"),
         (functools.partial(write_word_level, eos="two words"), "nor an eos token"),
+        (functools.partial(write_byte_level_with_eos, eos="Ċ"), r"gives the text '\\n' the id of 'Ċ', which must not"),
+        (functools.partial(write_byte_level_with_eos, eos="Ġ"), r"gives the text ' ' the id of 'Ġ', which must not"),
         (write_dropout, "dropout"),
         (write_slow, "ByT5Tokenizer is not a fast"),
         (write_broken, "cannot build"),

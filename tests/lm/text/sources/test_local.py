@@ -4,6 +4,7 @@ import codecs
 import gzip
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -85,11 +86,170 @@ def test_tables_and_arrays_have_a_document_per_row(tmp_path, name, content):
     assert documents(tmp_path / name) == (ROWS, 0)
 
 
-def test_a_json_object_is_one_document(tmp_path):
-    for text in ('{"name": "package"}', "[section]\n", '{"a": 1} // not JSON'):
-        name = "a.json" if text[0] == "{" else "a.toml"
+C4 = '{"text": "one two", "url": "https://a.b"}\n{"text": "three", "timestamp": "2019"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("c4-train.00000-of-01024.json.gz", gzip.compress(C4.encode(), mtime=0), ["one two", "three"]),
+        ("a.json", C4.encode("utf-16"), ["one two", "three"]),
+        ("a.json", b'\n "one"\n "two"\n', ["one", "two"]),
+        ("a.json", b'{"text": "one row"}', ["one row"]),
+        ("a.json", json.dumps({"id": 1, "text": "one row"}, indent=2).encode(), ["one row"]),
+        ("a.json", b'["one", {"text": "two"}]', ["one", "two"]),
+        ("a.json", b"", []),
+    ],
+)
+def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, content, texts):
+    (tmp_path / name).write_bytes(content)
+    assert documents(tmp_path / name) == (texts, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            json.dumps({"_data_files": [{"filename": "data.arrow"}]}, indent=2),
+            "holds one JSON dict and no rows, needed: an",
+        ),
+        ('{"name": "package"}', "line 1 has no 'text' but name; set sources.local.fetch.column to one of them"),
+        (C4 + "{", "line 3 is not JSON"),
+        ('{"a": 1} // not JSON', "the file is not JSON .*; correct or remove it"),
+        ("7", "holds one JSON int and no rows"),
+    ],
+)
+def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(DataError, match=f"a.json: {sentence}"):
+        documents(tmp_path / "a.json")
+    fetch = fetch_params(split=None)
+    with pytest.raises(DataError, match=r", or leave it out with sources\.local\.fetch\.include$"):
+        fetch_local(fetch, tmp_path / "a.json", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"text": "y", "id": 1, "text": "z"}\n',
+            "line 2 is not JSON (an object has 'text' twice)",
+        ),
+        ("a.json", '{"text": "y", "text": "z"}\n', "line 1 is not JSON (an object has 'text' twice)"),
+        ("a.json", '[{"text": "y", "text": "z"}]', "the array is not JSON (an object has 'text' twice)"),
+    ],
+)
+def test_an_object_with_the_column_twice_is_refused(tmp_path, name, content, line):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=re.escape(line)):
+        documents(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        (
+            "a.csv",
+            "id,text\n1,Hello\n2,Hello, world\n",
+            "line 3 has 3 fields, the first line names 2; put texts that hold ',' ",
+        ),
+        ("a.csv", "text\nfine\na, b, c\n", "line 3 has 3 fields, the first line names 1"),
+        ("a.tsv", "text\tid\na\tb\t1\n", r"line 2 has 3 fields, the first line names 2; put texts that hold '\t' into"),
+    ],
+)
+def test_a_row_with_too_many_fields_is_refused(tmp_path, name, content, sentence):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=re.escape(f"{name}: {sentence}")):
+        documents(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json"])
+@pytest.mark.parametrize("content", [b"", b"\n\n", codecs.BOM_UTF8])
+def test_an_empty_table_has_no_document(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert documents(tmp_path / name) == ([], 0)
+
+
+def arrow_stream(texts):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("text", pa.string())])) as writer:
+        writer.write_table(pa.table({"text": texts}))
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("kind", ["arrow", "pq", "npy"])
+def test_binary_files_are_refused_whatever_their_names(tmp_path, kind, compress):
+    texts = [f"{i}: plain words of ASCII that hide a binary header well. " * 20 for i in range(200)]
+    if kind == "pq":
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"text": texts}), sink, compression="none", use_dictionary=False)
+        content = sink.getvalue().to_pybytes()
+    else:
+        content = arrow_stream(texts) if kind == "arrow" else b"\x93NUMPY\x01\0v\0" + texts[0].encode()
+    path = tmp_path / f"data.{kind}{ {gzip.compress: '.gz', zstandard.compress: '.zst'}.get(compress, '') }"
+    path.write_bytes(compress(content))
+    sentence = (
+        "is a parquet file; give it a name"
+        if kind == "pq"
+        else r"is not text but binary, .* with its method to_parquet"
+    )
+    with pytest.raises(DataError, match=f"data.{kind}.*: {sentence}"):
+        documents(path)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl", "a.json"])
+def test_a_nul_at_the_start_of_any_file_makes_it_binary(tmp_path, name):
+    rows = {"a.csv": "text\n", "a.json": '["'}.get(name, "")
+    for place, is_refused in ((7_999, True), (8_000, False)):
+        text = rows + "x" * (place - len(rows)) + "\0" + "y" * 100
         (tmp_path / name).write_text(text)
-        assert documents(tmp_path / name) == ([text], 0)
+        if is_refused or name in ("a.jsonl", "a.json"):  # JSON has no NUL
+            with pytest.raises(DataError, match="with a NUL at byte 7999" if is_refused else "is not JSON"):
+                documents(tmp_path / name)
+        else:
+            assert documents(tmp_path / name)[0] == [text[len(rows) :]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.jsonl", b'{"text": "' + b"\xff" * 20 + b'"}\n'), ("a.csv", b"text\n" + b"\xff" * 20 + b"\n" + b"ok\n" * 5)],
+)
+def test_rows_that_are_not_text_are_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content * 9)
+    with pytest.raises(DataError, match=f"{name}: .* characters are not UTF-8, or NUL; save the file as UTF-8"):
+        documents(tmp_path / name)
+
+
+def test_up_to_a_tenth_of_the_characters_may_be_invalid(tmp_path):
+    for name, head in (("a.txt", b""), ("a.csv", b"text\n")):
+        for num_invalid, is_refused in ((10, False), (11, True)):
+            (tmp_path / name).write_bytes(head + b"\xff" * num_invalid + b"x" * (100 - num_invalid - len(head)))
+            if is_refused:
+                with pytest.raises(DataError, match=f"{num_invalid} of 100 characters are not UTF-8"):
+                    documents(tmp_path / name)
+            else:
+                assert documents(tmp_path / name)[1] == num_invalid
+
+
+def test_line_ends_of_a_separator_are_those_of_the_text(tmp_path, capsys):
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\r\ntwo\r\n\r\nthree")
+    for separator in (r"\r\n\r\n", "\r\n\r\n", r"\n\n", "\n\n"):
+        assert documents(tmp_path / "a.txt", separator=separator)[0] == ["one", "two", "three"]
+    (tmp_path / "b.txt").write_bytes(b"one\ttwo")
+    assert documents(tmp_path / "b.txt", separator=r"\t")[0] == ["one", "two"]
+
+
+@pytest.mark.parametrize("split", [None, split_params()])
+def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, split):
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        (tmp_path / f"in/{name}.txt").write_text(f"text of {name}\n\nand more of {name}")
+    fetch_local(fetch_params(split=split, separator="---"), tmp_path / "in", tmp_path / "out")
+    assert "fetch.separator is '---', which occurs in none of 3 files" in capsys.readouterr().err
+    fetch_local(fetch_params(split=split, separator="\n\n"), tmp_path / "in", tmp_path / "out2")
+    assert "separator" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-be"])
@@ -144,27 +304,28 @@ def test_links_that_dvc_does_not_follow_are_refused(tmp_path):
 
 
 def test_invalid_utf_8_is_replaced_and_counted(tmp_path):
-    (tmp_path / "a.txt").write_bytes(
-        b"long enough to be text, one bad \xff byte, a true \xef\xbf\xbd and NUL \x00 kept"
-    )
+    (tmp_path / "a.txt").write_bytes(b"long enough to be text, one bad \xff byte, and a true \xef\xbf\xbd")
     texts, replaced = documents(tmp_path / "a.txt")
-    assert replaced == 1
-    assert texts[0].count("\ufffd") == 2 and "\0" in texts[0]
+    assert replaced == 1 and texts[0].count("\ufffd") == 2
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "a\ud800b \ud83d\ude00"}) + "\n")
     assert documents(tmp_path / "b.jsonl") == (["a\ufffdb \N{GRINNING FACE}"], 1)
     (tmp_path / "c.png").write_bytes(bytes(range(128, 256)) * 4)
     (tmp_path / "d.txt").write_bytes("ordinary words".encode("utf-16-le"))
-    for name in ("c.png", "d.txt"):
-        with pytest.raises(DataError, match=f"{name}: .* are not UTF-8, or NUL; save the file as UTF-8"):
-            documents(tmp_path / name)
+    with pytest.raises(DataError, match=r"c\.png: .* are not UTF-8, or NUL; save the file as UTF-8"):
+        documents(tmp_path / "c.png")
+    with pytest.raises(DataError, match=r"d\.txt: is not text but binary, .* or to UTF-8"):
+        documents(tmp_path / "d.txt")
 
 
-def test_include_selects_files_without_hidden_ones(tmp_path):
-    for name in ("a.txt", "b.md", "deep/c.txt", ".hidden/d.txt", ".gitkeep"):
+def test_include_selects_files_without_hidden_ones(tmp_path, capsys):
+    hidden = (".hidden/d.txt", ".gitkeep", "_SUCCESS", "__pycache__/a.pyc", "deep/_delta_log/e.txt")
+    for name in ("a.txt", "b.md", "deep/c.txt", *hidden):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     names = lambda pattern: [p.relative_to(tmp_path).as_posix() for p in find_files(tmp_path, pattern)]  # noqa: E731
     assert names("**/*") == ["a.txt", "b.md", "deep/c.txt"]
+    said = "warning: 3 files are left out, as their names or folders begin with _, first "
+    assert f"{said}{tmp_path}/_SUCCESS; to read them, rename them" in capsys.readouterr().err
     assert names("**/*.txt") == ["a.txt", "deep/c.txt"]
     assert find_files(tmp_path / "a.txt", "**/*.md") == [tmp_path / "a.txt"]
     with pytest.raises(DataError, match="no file matches"):

@@ -1,0 +1,35 @@
+"""Count what a tokenizer loses: a text that its ids do not give back has bits per byte that are too low.
+
+The bytes are those of the text as it was, and a model need not predict what the tokenizer has thrown away: an unknown
+word, an upper-case letter, an accent, white space. A byte-level vocabulary loses nothing.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lm.tokenizer.load import Tokenizer
+
+
+class RoundTrip(NamedTuple):
+    """Tokens that are the unknown token, and documents that are decoded to another text."""
+
+    unknown_tokens: int
+    changed_documents: int
+
+
+LOSSLESS = RoundTrip(0, 0)
+
+
+def count_losses(ids: np.ndarray, texts: list[str], tokenizer: Tokenizer) -> RoundTrip:
+    """Compare texts with what their ids (N,), each document's followed by eot_id, are decoded to."""
+    if tokenizer.is_byte_level:
+        return LOSSLESS
+    ends = np.flatnonzero(ids == tokenizer.eot_id)
+    documents = [document[:-1].tolist() for document in np.split(ids, ends[:-1] + 1)]
+    decoded = tokenizer.decode_all(documents)
+    # Tokenizers of SentencePiece add a space before the first word, which only some decoders take away.
+    pairs = zip(texts, decoded, strict=True)
+    num_changed = sum(text.removeprefix(" ") != back.removeprefix(" ") for text, back in pairs)
+    num_unknown = 0 if tokenizer.unk_id is None else int(np.count_nonzero(ids == tokenizer.unk_id))
+    return RoundTrip(num_unknown, num_changed)

@@ -1,0 +1,126 @@
+"""What a tokenizer loses of a text is counted, recorded and said; a tokenizer that loses nothing is silent."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from lm.core.files import read_json
+from lm.text.documents import Chunk
+from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.encoding import encode_here, encode_in_processes
+from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.round_trip import count_losses
+from lm.tokens.tokenfile import lossy_fractions
+from support import tokenize_cases
+from support.tokenizer_cases import save_tokenizer, write_bpe, write_gemma_like
+
+END = "end of text"  # several words, so that no text gives it
+TEXTS = ["a cat", "A cat", "a  cat", "a café", "½ cat", "a dog", " a cat"]
+
+
+def word_level() -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "cat": 2}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
+
+
+def byte_level(normalizer=None) -> tokenizers.Tokenizer:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=normalizer is None)
+    backend.decoder = decoders.ByteLevel()
+    if normalizer:
+        backend.normalizer = normalizer
+    return backend
+
+
+def unigram(byte_fallback: bool) -> tokenizers.Tokenizer:
+    pieces = ["<unk>", *"▁acotdgAfé", *(f"<0x{byte:02X}>" for byte in range(256))]
+    backend = tokenizers.Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 0, byte_fallback))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def load(backend: tokenizers.Tokenizer, folder: Path):
+    """Return the tokenizer as the stage make_tokenizer imports it."""
+    (folder / "source").mkdir()
+    (folder / "tokenizer").mkdir()
+    backend.add_special_tokens([END])
+    save_tokenizer(backend, folder / "source", eos_token=END)
+    write_huggingface(folder / "tokenizer", folder / "source")
+    return load_tokenizer(folder / "tokenizer")
+
+
+STRIP = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+
+
+@pytest.mark.parametrize(
+    ("backend", "unknown", "changed"),
+    [
+        (word_level(), ["A", "café", "½", "dog"], ["A cat", "a  cat", "a café", "½ cat", "a dog"]),
+        (byte_level(normalizers.Lowercase()), [], ["A cat"]),
+        (byte_level(normalizers.NFKC()), [], ["½ cat"]),
+        (byte_level(STRIP), [], ["a café"]),
+        (byte_level(), [], []),
+        (unigram(byte_fallback=True), [], []),
+        (unigram(byte_fallback=False), ["½"], ["½ cat"]),
+    ],
+    ids=["word level", "lower case", "nfkc", "accents", "prefix space", "byte fallback", "unigram"],
+)
+def test_what_is_not_given_back_is_counted(tmp_path, backend, unknown, changed):
+    tokenizer = load(backend, tmp_path)
+    assert not tokenizer.is_byte_level
+    for text in TEXTS:
+        ids, _ = tokenizer.encode_documents([text])
+        losses = count_losses(ids, [text], tokenizer)
+        assert losses.changed_documents == (text in changed), text
+        assert losses.unknown_tokens == sum(word in text.split() for word in unknown), text
+    ids, _ = tokenizer.encode_documents(TEXTS)
+    assert count_losses(ids, TEXTS, tokenizer) == (len(unknown), len(changed))
+
+
+def test_vocabularies_of_bytes_lose_nothing(tmp_path):
+    for name, write in (("bpe", write_bpe), ("gemma", write_gemma_like)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name)
+    (tmp_path / "imported").mkdir()
+    write_huggingface(tmp_path / "imported", tmp_path / "gemma")
+    for name in ("bpe", "imported"):
+        tokenizer = load_tokenizer(tmp_path / name)
+        ids, _ = tokenizer.encode_documents([*TEXTS, "", "\0", "漢字 \N{GRINNING FACE}\n\n"])
+        assert count_losses(ids, [*TEXTS, "", "\0", "漢字 \N{GRINNING FACE}\n\n"], tokenizer) == (0, 0)
+
+
+def test_processes_count_as_one_does(tmp_path):
+    tokenizer = load(word_level(), tmp_path)
+    texts = [TEXTS[:3], TEXTS[3:], TEXTS]
+    chunks = [
+        Chunk(pa.array(each, pa.large_string()), 0, sum(map(len, each)), sum(len(t.encode()) for t in each), None, {})
+        for each in texts
+    ]
+    here, apart = (list(pairs) for pairs in (encode_here(chunks, tokenizer), encode_in_processes(chunks, tokenizer, 2)))
+    assert [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in here] == [(1, 2), (3, 3), (4, 5)]
+    assert [chunk[-2:] for chunk, _ in here] == [chunk[-2:] for chunk, _ in apart]
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(here, apart, strict=True))
+
+
+def test_the_stage_records_and_says_what_is_lost(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tokenize_cases.make_project()
+    tokenize_cases.write_raw(TEXTS)
+    (tmp_path / "lossy").mkdir()
+    load(word_level(), tmp_path / "lossy")
+    assert tokenize_cases.tokenize("train", "lossy/tokenizer") == 0
+    meta = read_json("out/train.json")
+    assert meta["round_trip"] == {"unknown_tokens": 4, "changed_documents": 5}
+    assert lossy_fractions(meta) == {"unknown_token_fraction": 4 / meta["tokens"], "changed_document_fraction": 5 / 7}
+    said = capsys.readouterr().err
+    assert "warning: out/train.bin: 19.05% of the tokens are unknown, and 71.43% of the documents are decoded" in said
+    assert "lossy tokenizer: bits per byte are too low" in said
+    assert tokenize_cases.tokenize("train") == 0
+    assert "round_trip" not in read_json("out/train.json") and "lossy" not in capsys.readouterr().err
