@@ -1,10 +1,12 @@
 """compare: groups by seed, what the report says, and runs on the same documents only."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,9 +17,12 @@ import pytest
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
 from lm.text.selection import hash_of_validation
+from lm.tokens.tokenfile import TokenFile
 from support.loss_cases import LN2, corpus
+from support.refusal import refused
 from tools.common.revisions import Revision, refuse_other_text
 from tools.common.statistics import detectable_difference, holm
+from tools.compare import cli
 from tools.compare.cli import read_run
 from tools.compare.report import report
 from tools.compare.runs import Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
@@ -233,6 +238,55 @@ def test_runs_on_the_same_documents_are_comparable(first, other):
 def test_runs_on_other_documents_are_refused(first, other):
     with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
         refuse_other_text(first, other)
+
+
+def test_compare_refuses_other_text_before_it_reads_a_run(monkeypatch, capsys):
+    """These revisions have nothing to read: a run that were read would be another error."""
+    known = {"a": PLAIN, "same": revision("same", ["1", "2"]), "other": revision("other", ["1"])}
+    monkeypatch.setattr(cli, "Revision", known.get)
+    said = "a and other were evaluated on different documents"
+    refused(cli.main(["a", "other"]), capsys.readouterr().err, 4, said)
+    refused(cli.main(["a", "same", "other"]), capsys.readouterr().err, 4, said)
+
+
+def evaluated(name: str, utf8_bytes: list[int], nats: list[float], left_out: str = "") -> SimpleNamespace:
+    """A revision with the validation text of PLAIN and these losses, one for each document."""
+    plain, content = revision(name, ["1", "2"], left_out=left_out), io.BytesIO()
+    pq.write_table(pa.table({"nats": nats, "utf8_bytes": utf8_bytes}), content)
+    outputs = {"document_losses.parquet": content.getvalue(), "validation.csv": b"step,val_loss\n"}
+    recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
+    return SimpleNamespace(
+        name=name, read=lambda path: outputs.get(path.name) or plain.read(path),
+        read_json=plain.read_json, results=lambda: recorded, hashes=lambda *a, **k: {}, params=dict,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (evaluated("b", [3, 5], [1.0, 2.0]), "document_losses.parquet: the runs count different bytes per document"),
+        (evaluated("b", [3, 4], [1.0, np.nan]), "b: data/evaluation/document_losses.parquet holds losses that are not"),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused(monkeypatch, capsys, other, said):
+    known = {"a": evaluated("a", [3, 4], [1.0, 2.0]), "b": other}
+    monkeypatch.setattr(cli, "Revision", known.get)
+    refused(cli.main(["a", "b"]), capsys.readouterr().err, 4, said)
+
+
+def test_runs_without_a_document_in_common_are_refused(monkeypatch, capsys):
+    """Two selections of the same text, each of which dropped what the other kept."""
+    known = {name: evaluated(name, [3], [1.0], left_out=name) for name in ("a", "b")}
+    texts = {"a": [1, 2, 0], "b": [3, 4, 0]}
+
+    @contextlib.contextmanager
+    def open_validation(run):
+        ids = np.array(texts[run.name], np.uint16)
+        yield TokenFile(Path(), ids, {"tokenizer": {"eot_id": 0}}), SimpleNamespace(decode=lambda ids: str(list(ids)))
+
+    monkeypatch.setattr(cli, "Revision", known.get)
+    monkeypatch.setattr(cli, "open_validation", open_validation)
+    refused(cli.main(["a", "b"]), capsys.readouterr().err, 4, "a, b have no validation document in common")
 
 
 def test_a_manifest_other_than_the_recorded_one_is_refused():
