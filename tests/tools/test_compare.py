@@ -100,7 +100,7 @@ def test_several_comparisons_are_corrected_for_their_number():
     assert (
         f"no difference was shown between `a` and `b0`; p is {corrected[0]:.2g} after Holm's correction for 3" in text
     )
-    assert f"`b1` is worse than `a`; p is {corrected[1]:.2g} after Holm's correction for 3 comparisons." in text
+    assert f"`b1` is worse than `a`; p ≤ {corrected[1]:.2g} after Holm's correction for 3 comparisons." in text
     assert "| p after Holm |" in re.sub(" +", " ", text)
     single = text_of(runs[:2])
     assert "`b0` is worse than `a`; the 95 % interval excludes zero." in single and "Holm" not in single
@@ -110,8 +110,19 @@ def test_the_report_says_what_could_have_been_shown():
     runs = [*(run(f"a-{i}", i) for i in range(1, 4)), *(run(f"b-{i}", i + 9, 1e-4, {"p": 1}) for i in range(1, 4))]
     found, text = compared(*runs), text_of(runs)
     for estimate, num, units in ((found.documents, 40, "documents"), (found.seeds, 3, "seeds of each side")):
-        shown = f"With {num} {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in 80 %"
-        assert re.search(rf"{shown} of comparisons; one of 0\.000\d needs about [\d,]+ {units}\.", text)
+        shown = (
+            f"With {num} {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in about"
+        )
+        assert re.search(rf"{shown} 80 % of comparisons; one of 0\.000\d needs about [\d,]+ {units}\.", text)
+
+
+def test_a_large_difference_needs_no_number_of_documents():
+    runs = [run("a"), run("b", 2, shift=-0.5, params={"p": 1})]
+    text = text_of(runs)
+    assert "would be shown in about 80 % of comparisons.\n" in text and "needs" not in text
+    assert re.search(r"\| +≤ 0\.002 \|", text), "no resample of 999 was as far from zero"
+    several = text_of([*runs, run("c", 3, shift=-0.5, params={"p": 2})])
+    assert "p ≤ 0.004 after Holm's correction for 2 comparisons." in several
 
 
 def test_a_single_run_says_nothing_about_seeds():
