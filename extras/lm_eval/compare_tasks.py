@@ -129,10 +129,8 @@ def main(argv: list[str]) -> None:
             )
             rows.append((folder, cells)), counts.append(count), differences.append(difference)
             if correlation is not None and difference.low is not None:
-                found = (
-                    f"the difference depends on the size of a document (correlation {correlation:+.2f} with its log)"
-                )
-                warnings.append(f"- {folder}, {name}: {found}, so the interval is too narrow.")
+                size = f"the size of a document (correlation with log size {correlation:+.2f})"
+                warnings.append(f"- {folder}, {name}: the difference depends on {size}, so its interval is too narrow.")
     if not rows:
         raise IntegrityError(f"{', '.join(map(str, args.folders))}: have no task in common; run the same tasks")
     ends = [cells_of(*each) for each in zip(holm(differences), counts, strict=True)]
