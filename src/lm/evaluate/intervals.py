@@ -14,7 +14,10 @@ LEAST_DOCUMENTS = 4
 
 
 class Estimate(NamedTuple):
-    """A value, its standard error, interval and p-value against zero; None where there are too few units."""
+    """A value, its standard error, interval and p-value against zero; None where there are too few units.
+
+    `p_is_bound`: p is at most `p_value`, the smallest one that so many resamples can show.
+    """
 
     value: float
     se: float | None = None
@@ -22,6 +25,7 @@ class Estimate(NamedTuple):
     high: float | None = None
     p_value: float | None = None
     degrees_of_freedom: float | None = None
+    p_is_bound: bool = False
 
 
 def ratio_interval(
@@ -53,7 +57,8 @@ def ratio_interval(
     low, high = (ratio - se * _t_of(end, df) for end in (most, least))
     in_tail = min(np.count_nonzero(drawn <= z), np.count_nonzero(drawn >= z))
     count = int(max(2 * (1 + in_tail), 1 + np.count_nonzero(sizes_of_z >= abs(z))))
-    return Estimate(ratio, se, low, high, min(1.0, count / (resamples + 1)))
+    p_value = min(1.0, count / (resamples + 1))
+    return Estimate(ratio, se, low, high, p_value, df, p_is_bound=count == 2)
 
 
 def studentized(values: np.ndarray, sizes: np.ndarray, true_ratio: np.ndarray | float) -> tuple:

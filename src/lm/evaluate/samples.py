@@ -86,7 +86,7 @@ def describe_samples(samples: list[Sample], measures: list[dict], settings: str,
             facts.append(f"{entry['repeated_fraction']:.0%} of its {REPEATED_TOKENS}-grams are repeated")
         pieces = text_pieces(sample.ids, entry["copies"], tokenizer)
         entries.append({
-            "title": f"{number}. `{sample.prompt.strip() or '(nothing)'}`, {end}", "facts": "; ".join(facts) + ".",
+            "title": f"{number}. `{sample.prompt.strip() or '(no prompt)'}`, {end}", "facts": "; ".join(facts) + ".",
             "prompt": sample.prompt, "pieces": pieces, "ids": sample.ids.tolist(),
         })  # fmt: skip
     return {"settings": settings, "samples": entries}
