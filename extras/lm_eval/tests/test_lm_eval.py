@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from extras.lm_eval import agreement
@@ -19,6 +20,7 @@ from extras.lm_eval.compare_tasks import main as compare_tasks
 from extras.lm_eval.lm_eval import main
 from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError
+from lm.core.files import read_json
 from lm.model.score import score_tokens
 from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
@@ -179,6 +181,29 @@ def test_without_an_export_the_trained_model_is_exported_first(run, tmp_path):
     assert figures["model"] == expected["model"]
 
 
+def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finished, tmp_path):
+    models, tasks, output = finished / "data/models", tmp_path / "tasks", tmp_path / "figures.json"
+    assert read_json(models / "model.json")["segments"][0]["numerics"] == "exact"
+    options = ["--num_documents", 20, "--beginning_chars", 40, "--ending_chars", 12]
+    assert make_tasks([str(value) for value in (tasks, "--source", finished / "data/raw/validation", *options)]) == 0
+    folders = ["--models", models, "--tokenizer", finished / "data/tokenizer", "--task_folder", tasks]
+    assert call(*folders, "--check", "--output", output) == 0
+    for task in read_json(output)["tasks"].values():
+        assert task["largest_difference_nats_per_token"] < 1e-4
+
+
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_the_check_refuses_an_export_with_one_changed_weight(run, tmp_path, capfd):
+    export = tmp_path / "export"
+    shutil.copytree(run.folder / "export", export)
+    weights = safetensors.torch.load_file(export / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 5] += 1e-3
+    safetensors.torch.save_file(weights, export / "model.safetensors", metadata={"format": "pt"})
+    status = call("--export", export, "--task_folder", run.folder / "tasks", "--limit", 1, "--check")
+    expected = f"{export}/model.json: describes another model than the one beside it"
+    refused(status, capfd.readouterr().err, 4, expected, "export the model again")
+
+
 @pytest.fixture
 def tiny(tmp_path) -> SimpleNamespace:
     """An exported model, with what lm-eval would report of two requests."""
@@ -200,14 +225,17 @@ def tiny(tmp_path) -> SimpleNamespace:
 
 
 def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
-    check = lambda: agreement.check_agreement(tiny.export, SEQ_LEN, {"stories": tiny.samples})  # noqa: E731
+    model = agreement.read_checked(tiny.export)
+    check = lambda: agreement.check_agreement(tiny.export, model, SEQ_LEN, {"stories": tiny.samples})  # noqa: E731
     assert check()["stories"] < 1e-6
     tiny.samples[0]["resps"][0][0] += 0.9e-4 * tiny.num_tokens
     assert 0.8e-4 < check()["stories"] < 1e-4
     tiny.samples[0]["resps"][0][0] += 0.2e-4 * tiny.num_tokens
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm.model differ by 0\.00011 nats"):
         check()
-    assert agreement.check_agreement(tiny.export, SEQ_LEN, {"generated": tiny.samples[2:]}) == {"generated": None}
+    assert agreement.check_agreement(tiny.export, model, SEQ_LEN, {"generated": tiny.samples[2:]}) == {
+        "generated": None
+    }
 
 
 @pytest.mark.parametrize("package", ["lm_eval", "accelerate"])
