@@ -107,7 +107,9 @@ def main(argv: list[str]) -> None:
     for folder, tasks in zip(args.folders[1:], others, strict=True):
         for name in [name for name in first if name in tasks]:
             cells, count, difference = compare_items(name, first[name], tasks[name], args.metrics, args.document)
-            rows.append((folder, cells)), counts.append(count), differences.append(difference)
+            rows.append((folder, cells))
+            counts.append(count)
+            differences.append(difference)
     if not rows:
         raise IntegrityError(f"{', '.join(map(str, args.folders))}: have no task in common; run the same tasks")
     ends = [cells_of(*each) for each in zip(holm(differences), counts, strict=True)]
