@@ -7,7 +7,7 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: all help test test-slow test-extras test-numerics mutants torture reproduce prove report lint figures bench clean
+.PHONY: all help test test-slow test-numerics mutants torture reproduce prove report lint figures bench clean
 all: .venv/ready ## Run the pipeline: dvc repro
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -21,10 +21,6 @@ test: .venv/ready-dev ## Run the tests
 
 test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipelines
 	$(PYTEST) -m slow tests/repository tests/[!r]*/ extras  # the longest files first
-
-test-extras: .venv/ready-dev ## Install lm-eval and llama.cpp, which pip compiles for minutes, and run their tests
-	python $(PIP_INSTALL) -r requirements/lm-eval.txt -r requirements/gguf.txt
-	python -m pytest -q extras/lm_eval extras/gguf
 
 # Numerical tests under other instructions: those of other processors, for oneDNN's products and for torch's own loops.
 NUMERICS = tests/lm/model tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_spelling.py \
@@ -72,7 +68,7 @@ clean: ## Delete the training checkpoints of all runs (.runs) and the sources of
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	touch $@
 
-.venv/ready-dev: .venv/ready requirements/dev.txt requirements/cluster.txt requirements/s3.txt
+.venv/ready-dev: .venv/ready $(wildcard requirements/*.txt)
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt -r requirements/dev.txt
 	touch $@
 

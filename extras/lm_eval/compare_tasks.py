@@ -127,7 +127,9 @@ def main(argv: list[str]) -> None:
             cells, count, difference, correlation = compare_items(
                 name, first[name], tasks[name], args.metrics, args.document
             )
-            rows.append((folder, cells)), counts.append(count), differences.append(difference)
+            rows.append((folder, cells))
+            counts.append(count)
+            differences.append(difference)
             if correlation is not None and difference.low is not None:
                 size = f"the size of a document (correlation with log size {correlation:+.2f})"
                 warnings.append(f"- {folder}, {name}: the difference depends on {size}, so its interval is too narrow.")
