@@ -123,7 +123,7 @@ def test_readme_shows_what_its_commands_print(tmp_path, finished):
     code = "import pages; print(pages.experiment('first_experiment'))"
     shown = workspace.run("python", "-c", code, PYTHONPATH="src:benchmarks").stdout
     assert "metrics/eval.json   bits_per_byte" in shown and "## workspace − main: " in shown
-    assert "- Documents: " in shown and "| documents, all" in shown
+    assert "- Documents: " in shown and "- Seeds: " in shown and "| documents, all" in shown
 
 
 # The pipeline of the results.
