@@ -45,6 +45,7 @@ from harness import (
 )
 from lm.core.params import read_section
 from lm.model import device as machine
+from lm.model import exact
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.tokens.tokenfile import write_tokens
@@ -222,7 +223,7 @@ def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed
             {"models.measured": model, "model.name": "measured", "train.warmup_steps": 1}
             | {f"train.{key}": seq_len for key in ("seq_len", "batch_tokens", "micro_batch_tokens", "eval_tokens")}
             | {f"train.{key}": steps * seq_len for key in ("max_tokens", "eval_every_tokens", "log_every_tokens")}
-            | {"runtime.yaml:train.keep_freed_memory": keep_freed_memory},
+            | {"train.numerics": "fast", "runtime.yaml:train.keep_freed_memory": keep_freed_memory},
         )
         used = run_stage(folder, "train")
     return {"keep_freed_memory": keep_freed_memory, "vocab_size": vocab_size, "steps": steps, **used}
@@ -261,7 +262,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         case, shape, batch, steps, device = args.worker
-        return work(Case(**case), shape, batch, steps, torch.device(device))
+        with exact.switched_off():  # as in fast numerics
+            return work(Case(**case), shape, batch, steps, torch.device(device))
     machine.keep_freed_memory()  # or the peak of matrix products would be one of page faults
     busy, found = [busy_share()], {}
     for name, (shape, batch, cases) in questions(args.device, args.quick).items():

@@ -47,8 +47,9 @@ QUOTES = {
         "{tolerance[spread_nats_per_token][bfloat16]:.4f} nats per token in bfloat16",
     ],
     "docs/data.md": [
-        "{near_duplicates[planted][stories][1 % of the words changed][recall][0.85]:.0f/%} % and "
-        "{near_duplicates[planted][C files][1 % of the words changed][recall][0.85]:.0f/%} % of the copies with 1 %",
+        "| 1 % of the words changed | "
+        "{near_duplicates[planted][stories][1 % of the words changed][recall][0.85]:.0f/%} % | "
+        "{near_duplicates[planted][C files][1 % of the words changed][recall][0.85]:.0f/%} % |",
         "{near_duplicates[stages][1][cpu_seconds]:.0f} seconds and {near_duplicates[stages][1][peak_rss_gib]:.2f} GiB",
         "{near_duplicates[stages][1][utf8_bytes]:.1f/GB} GB of text in {near_duplicates[stages][1][documents]:,} doc",
     ],
@@ -123,7 +124,7 @@ def test_readme_shows_what_its_commands_print(tmp_path, finished):
     code = "import pages; print(pages.experiment('first_experiment'))"
     shown = workspace.run("python", "-c", code, PYTHONPATH="src:benchmarks").stdout
     assert "metrics/eval.json   bits_per_byte" in shown and "## workspace − main: " in shown
-    assert "- Documents: " in shown and "| documents, all" in shown
+    assert "- Documents: " in shown and "- Seeds: " in shown and "| documents, all" in shown
 
 
 # The pipeline of the results.
