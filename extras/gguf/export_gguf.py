@@ -17,6 +17,7 @@ from tools.common.arguments import tool_parser
 from tools.common.export import load_run
 from tools.common.extras import explain_missing
 
+PACKAGE = "gguf==0.19.0"  # as in requirements/gguf.txt
 MAGIC = b"GGUF"  # the first bytes of every such file
 
 
@@ -37,7 +38,7 @@ def check_replaceable(file: Path) -> None:
 
 def load_writer() -> ModuleType:
     """Return the module that uses gguf. Raise EnvironmentFailure if a package is missing."""
-    with explain_missing("gguf", "run `pip install` for the first line of requirements/gguf.txt"):
+    with explain_missing("gguf", f"run `python -m pip install {PACKAGE}`"):
         from extras.gguf import writer
     return writer
 

@@ -38,7 +38,8 @@ class ThreadTuner:
             return []
         used = f"other processes use {self.foreign:.1f} of {len(_usable_cores())} cores"
         if self.adapts:
-            return [f"{used}; this one takes {self.threads} threads instead of {self.most} until they end"]
+            threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+            return [f"{used}; this one takes {threads} instead of {self.most} until they end"]
         waiting = f"{used}, and the {self.most} threads of a step wait for each other"
         return [f"{waiting}; stop them, or set OMP_NUM_THREADS={self.threads}"]
 
