@@ -16,6 +16,7 @@ from tools.common.arguments import tool_parser
 from tools.common.export import load_run
 from tools.common.extras import explain_missing
 
+PACKAGE = "gguf==0.19.0"  # as in requirements/gguf.txt
 MAGIC = b"GGUF"  # the first bytes of every such file
 
 

@@ -20,14 +20,14 @@ from tokenizers import AddedToken, pre_tokenizers
 from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from extras.gguf import vocabulary
-from extras.gguf.export_gguf import main
+from extras.gguf.export_gguf import PACKAGE, main
 from extras.gguf.vocabulary import describe_vocabulary
 from extras.gguf.writer import write_gguf
 from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import load_tokenizer
-from support import tokenizer_cases
+from support import ROOT, tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import refused
 from tools.common.export import load_run
@@ -43,6 +43,15 @@ NEW = re.compile(f"[{''.join(re.sub('[0-9A-F]+', lambda code: chr(int(code[0], 1
 
 def call(*arguments) -> int:
     return main(list(map(str, arguments)))
+
+
+def test_without_gguf_the_pinned_package_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gguf", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "extras.gguf.writer", raising=False)
+    error = "gguf is not installed; run `python -m pip install gguf=="
+    refused(call(tmp_path / "new.gguf"), capsys.readouterr().err, 5, error)
+    pinned = (ROOT / "requirements/gguf.txt").read_text().splitlines()
+    assert PACKAGE in pinned
 
 
 def load_gpt2(folder: Path):

@@ -39,7 +39,8 @@ class ThreadTuner:
         if self.threads == self.most:
             return []
         used = f"other processes use {self.foreign:.1f} of {len(_usable_cores())} cores"
-        return [f"{used}; this one takes {self.threads} threads instead of {self.most} until they end"]
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return [f"{used}; this one takes {threads} instead of {self.most} until they end"]
 
     def _look(self) -> None:
         """Measure what other processes used since the last look, and set the number of threads."""

@@ -46,6 +46,8 @@ def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted)
     cores = ThreadTuner()
     assert torch.get_num_threads() == wanted
     assert len(cores.warnings()) == (wanted < 4)
+    if wanted == 1:
+        assert "takes 1 thread instead of 4" in cores.warnings()[0]
 
 
 def test_the_number_of_threads_follows_the_others(machine):
