@@ -20,7 +20,7 @@ from lm.core.errors import DataError, EnvironmentFailure, IntegrityError, Params
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, train_ranks
 from lm.tokenizer.load import BACKEND, MAX_TOKEN_ID, META, RANKS, load_tokenizer, open_backend, token_dtype
-from lm.tokenizer.pretokenize import DEFAULT, PATTERNS
+from lm.tokenizer.pretokenize import PATTERNS
 
 CONFIG = "tokenizer_config.json"
 
@@ -127,7 +127,7 @@ def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
     return commit
 
 
-def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, pretokenizer: str = DEFAULT, **origin) -> dict:
+def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, pretokenizer: str = "gpt2", **origin) -> dict:
     """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text is the last id."""
     eot_id = len(ranks)
     (folder / RANKS).write_bytes(format_ranks(ranks))
