@@ -37,7 +37,7 @@ def check_replaceable(file: Path) -> None:
 
 def load_writer() -> ModuleType:
     """Return the module that uses gguf. Raise EnvironmentFailure if a package is missing."""
-    with explain_missing("gguf", "run `pip install -r requirements/gguf.txt`"):
+    with explain_missing("gguf", f"run `python -m pip install {PACKAGE}`"):
         from extras.gguf import writer
     return writer
 

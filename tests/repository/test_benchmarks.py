@@ -32,18 +32,10 @@ def read(name):
 UNITS = {"": 1, "%": 0.01, "ms": 1e-3, "min": 60, "MB": 1e6, "GB": 1e9}
 COVERAGE = "interval_coverage[coverage][one model, committed losses][96]"
 QUOTES = {
-    "docs/security.md": [
-        "Of {torture/hostile_files[inputs]:,} changed inputs of {torture/hostile_files[readers]} readers",
-        "{torture/hostile_files[refused]:,} were refused and {torture/hostile_files[read]:,} were read",
-        "{torture/hostile_files[lost]} did anything else",
-    ],
     "docs/reproducibility.md": [
         "{torture/crash_states[states]:,} states of the disk",
         "{torture/failing_calls[faults]:,} faults | {torture/failing_calls[unnoticed]} stages gave the right bytes",
         "{torture/failing_calls[refused]:,} ended with an error message",
-        "{torture/signal_moments[moments]} moments | {torture/signal_moments[recorded whole]} stages were recorded",
-        "{torture/concurrency[killed]} processes killed | {torture/concurrency[experiments]} recorded experiments",
-        "{torture/long_life[steps]:,} steps | the same bytes",
         "{tolerance[spread_nats_per_token][bfloat16]:.4f} nats per token in bfloat16",
     ],
     "docs/data.md": [

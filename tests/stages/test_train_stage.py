@@ -51,28 +51,6 @@ def test_files_of_different_tokenizers_are_refused(workspace, capsys):
     assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_parameters_of_the_past_are_said_to_be_gone_or_renamed(workspace, capsys):
-    workspace.change(**{"train.average_decay": 0.0})
-    path = Path("params.yaml")
-    text = path.read_text().replace("decay_fraction:", "decay_share:")
-    path.write_text(text.replace("schedule: wsd", "schedule: stable_decay"))
-    assert train_stage.main(ARGUMENTS) == 2
-    printed = capsys.readouterr().err
-    for sentence in (
-        "train.average_decay is gone; delete the line",
-        "train.decay_share is now named train.decay_fraction; rename it",
-        "train.schedule is 'stable_decay', which is now named 'wsd'; change it",
-    ):
-        assert sentence in printed
-    assert "train.decay_fraction is missing" not in printed
-    with restored("runtime.yaml"):
-        runtime = Path("runtime.yaml")
-        runtime.write_text(runtime.read_text().replace("keep_resumable:", "keep_checkpoints:"))
-        assert train_stage.main(ARGUMENTS) == 2
-    printed = capsys.readouterr().err.splitlines()
-    assert printed == ["error: runtime.yaml: train.keep_checkpoints is now named train.keep_resumable; rename it"]
-
-
 def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
     for arguments in (ARGUMENTS[2:], ["--tra", *ARGUMENTS[1:]], ["train.bin"]):
         with pytest.raises(SystemExit, match="2"):

@@ -12,7 +12,7 @@ import torch
 from lm.model.attention_masks import dense_mask, document_numbers
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.score import positions_in_window, score_tokens
-from support.model_cases import assert_close, random_model
+from support.model_cases import random_model
 
 pytestmark = pytest.mark.usefixtures("unrounded")
 
