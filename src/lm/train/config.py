@@ -93,8 +93,8 @@ class TrainParams:
 class TrainRuntime:
     """The section `train` of runtime.yaml: how this machine does the work."""
 
-    checkpoint_every_s: float
-    keep_fingerprints: int
+    checkpoint_every_s: Annotated[float, at_least(0)]
+    keep_fingerprints: Count
     keep_resumable: Annotated[int, at_least(0)]
     keep_freed_memory: bool
     num_processes: Count

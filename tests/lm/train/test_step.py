@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -172,11 +173,23 @@ def test_exact_gradients_are_the_mean_in_any_order(num_units, unrounded):
         assert torch.allclose(gradient, p.grad, atol=1e-6)
 
 
-def test_a_gradient_that_is_not_finite_is_seen_in_the_loss(monkeypatch):
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1025.0, -1025.0, 1e30, 1024.0, -1024.0])
+def test_a_gradient_that_cannot_be_added_is_seen_in_the_loss(value):
+    """Above 1,024 it does not fit into the integers in which micro-batches are added: it is never clamped."""
     model = new_state().model
-    model.norm.weight.register_hook(lambda gradient: gradient * torch.inf)
+
+    def replace_one(gradient):
+        gradient = gradient.clone()
+        gradient[3] = value
+        return gradient
+
+    model.norm.weight.register_hook(replace_one)
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
-    assert np.isnan(average_units(model, World(), x, y, 2))
+    loss = average_units(model, World(), x, y, 2)
+    if abs(value) == 1024:
+        assert math.isfinite(loss) and model.norm.weight.grad[3] == value
+    else:
+        assert math.isnan(loss)
 
 
 def test_a_row_of_the_curve_averages_its_interval():
