@@ -214,12 +214,15 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
     machine.refuse_emulation(params.dtype, device)
-    train, validation = open_tokens(paths.train), open_tokens(paths.validation)
+    # The main rank reads the token files to check them; the others, which start after it, only map them.
+    is_verified = not world.is_main
+    train, validation = open_tokens(paths.train, is_verified), open_tokens(paths.validation, is_verified)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
         both = f"{paths.train} and {paths.validation}"
         raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
-    for tokens in (train, validation):
-        check_id_range(tokens)
+    if not is_verified:
+        for tokens in (train, validation):
+            check_id_range(tokens)
     check_window_fits(validation, params.seq_len)
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"], params.numerics)

@@ -83,7 +83,7 @@ MUTANTS = [
     # Training.
     Mutant("fingerprint", "src/lm/train/fingerprint.py", '        "versions": library_versions(),\n', "",
            "lm/train/test_fingerprint.py -k version"),
-    Mutant("ids within the vocabulary", "src/train.py", "        check_id_range(tokens)\n", "        pass\n",
+    Mutant("ids within the vocabulary", "src/train.py", "            check_id_range(tokens)\n", "            pass\n",
            "faults/test_21_24_data_files.py -k test_22"),
     Mutant("resume: position", "src/train.py", "range(state.step, params.max_steps)", "range(0, params.max_steps)",
            "faults/test_25_26_checkpoints.py -k test_26_a_damaged_newest"),
