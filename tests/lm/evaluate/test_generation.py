@@ -108,8 +108,9 @@ def test_cache_changes_no_id_of_an_exact_model_that_keeps_to_its_document(model,
     other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window), "exact")
     other.load_state_dict(model.state_dict())
     other.document_start_id = 40
-    ids = sample(other, 80, 2, temperature=3.0)
-    assert 40 in ids[:-1] and ids == sample(other, 80, 2, temperature=3.0, use_cache=False)
+    texts = [sample(other, 60, seed, temperature=3.0) for seed in range(4)]
+    assert any(40 in ids[:-1] for ids in texts)
+    assert texts == [sample(other, 60, seed, temperature=3.0, use_cache=False) for seed in range(4)]
 
 
 def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:

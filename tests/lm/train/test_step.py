@@ -16,7 +16,9 @@ from lm.train.optimizers import build_optimizers
 from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
 from lm.train.step import (
+    GRADIENT_UNIT,
     accumulate_gradients,
+    as_integers,
     average_units,
     check_finite,
     compute_gradients,
@@ -167,6 +169,12 @@ def test_exact_gradients_are_the_mean_in_any_order(num_units):
     for gradient, total in zip(found[0][1:], totals, strict=True):
         mean = total / num_units
         assert ((gradient - mean).abs() <= 2.0**-24 * mean.abs() + 2.0**-40).all()
+
+
+def test_gradients_of_micro_batches_keep_40_binary_places():
+    gradient = torch.linspace(-1e-5, 1e-5, 1001)
+    error = as_integers(gradient).double() * GRADIENT_UNIT - gradient.double()
+    assert error.abs().max() <= 2.0**-41
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
