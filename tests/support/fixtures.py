@@ -37,9 +37,3 @@ def finished(tmp_path_factory) -> Path:
             assert workspace.repro() == ALL
             workspace.folder.rename(shared / "finished")
     return shared / "finished"
-
-
-@pytest.fixture
-def unrounded(monkeypatch):
-    """Leave out the rounding of lm.model.exact: what is left is as precise as plain torch, and comparable with it."""
-    monkeypatch.setattr("lm.model.exact.round_to", lambda x, step: x)

@@ -14,8 +14,6 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.score import positions_in_window, score_tokens
 from support.model_cases import random_model
 
-pytestmark = pytest.mark.usefixtures("unrounded")
-
 EOT, WINDOW = 0, 8
 CONFIG = ModelConfig(
     n_layer=3, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=WINDOW, full_attention_every=2,

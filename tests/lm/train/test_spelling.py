@@ -51,16 +51,17 @@ def test_a_change_of_spelling_shares_most_ngrams():
     assert len(tensor & alike) > 12 > len(tensor & other)
 
 
-def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart():
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
     embedding = torch.nn.Parameter(torch.randn(VOCAB_SIZE, WIDTH))
     start, spelling = embedding.detach().clone(), Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     p, matrix = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH)), dense(spelling)
     plain = torch.optim.AdamW([p], lr=0.01 * LR_FACTOR, betas=(0.8, 0.999), weight_decay=0.0)
-    optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999))
+    optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
     for step in range(4):
         if step == 2:
             saved = optimizer.state_dict()
-            optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999))
+            optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
             optimizer.load_state_dict(saved)
         optimizer.param_groups[0]["lr"] = 0.01 * LR_FACTOR
         embedding.grad = torch.randn(VOCAB_SIZE, WIDTH)
