@@ -45,7 +45,6 @@ from harness import (
 )
 from lm.core.params import read_section
 from lm.model import device as machine
-from lm.model import exact
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.tokens.tokenfile import write_tokens
@@ -262,8 +261,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         case, shape, batch, steps, device = args.worker
-        with exact.switched_off():  # as in fast numerics
-            return work(Case(**case), shape, batch, steps, torch.device(device))
+        return work(Case(**case), shape, batch, steps, torch.device(device))
     machine.keep_freed_memory()  # or the peak of matrix products would be one of page faults
     busy, found = [busy_share()], {}
     for name, (shape, batch, cases) in questions(args.device, args.quick).items():

@@ -150,7 +150,9 @@ def committed(run: dict) -> dict[str, str | None]:
 
 def tested_on() -> list[str]:
     """Return the processors on which the test run of `python src prove` had the committed bits; [] without a record."""
-    golden = read_json(paths.GOLDEN) if paths.GOLDEN.exists() else {"seen_on": []}
+    if not paths.GOLDEN.exists():
+        return []
+    golden = read_json(paths.GOLDEN)
     processors = []
     for seen in golden["seen_on"]:
         committed_weights = list(golden[seen["run"]]["weights"].values())[-1]
