@@ -15,7 +15,6 @@ import train as train_stage
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection
 from lm.model.threads import ThreadTuner
-from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
 from lm.train.config import TrainParams
 from lm.train.schedule import learning_rate
@@ -153,7 +152,8 @@ def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts)
     workspace.change(**{"train.numerics": numerics, "train.dtype": "float32", "train.seed": 77})  # a run of its own
     assert train_stage.main(ARGUMENTS) == 0
     assert looks == [adapts] * 20, "before each step"
-    model, _ = load_trained(Path("data/models"), torch.device("cpu"))
+    model, _ = eval_stage.load_as_trained(Path("data/models"))
+    assert model.numerics == numerics
     eval_stage.score(model, open_tokens("validation.bin"), 32, [32], Cores())
     assert looks[20:] == [True], "after each batch"
 
@@ -163,7 +163,8 @@ def test_a_model_keeps_to_documents_and_is_trained_on(workspace, tmp_path, capsy
         write_ids(name, count, TOKENIZER | {"eot_id": 5})
     workspace.change(**{"train.attend_across_documents": False})
     assert train_stage.main(ARGUMENTS) == 0
-    model, record = load_trained(Path("data/models"), torch.device("cpu"))
+    model, record = eval_stage.load_as_trained(Path("data/models"))
+    assert model.numerics == "exact"
     assert (record["attend_across_documents"], record["eot_id"], model.document_start_id) == (False, 5, 5)
 
     # Validation and evaluation use it.

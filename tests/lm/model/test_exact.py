@@ -98,7 +98,7 @@ def test_exponentials_logarithms_and_roots_are_close_to_true_ones():
     y = torch.cat([torch.linspace(1, 3, 10_001), torch.linspace(1, 1e6, 10_001)])
     assert torch.allclose(exact.log(y).double(), y.double().log(), rtol=2.0**-23, atol=1e-14)
     y = torch.cat([x.exp(), y])
-    assert torch.allclose(exact.sqrt(y).double(), y.double().sqrt(), rtol=2.0**-23, atol=0)
+    assert torch.allclose(exact.sqrt(y).double(), y.double().sqrt(), rtol=2.0**-22, atol=0)  # three roundings
     assert exact.sqrt(torch.zeros(1)) == 0
 
 
