@@ -82,20 +82,20 @@ def read_section(path: Path | str, name: str, section_type: type[Section] | type
 
 
 def find_problems(path: Path | str, sections: Mapping[str, typing.Any]) -> list[str]:
-    """Return a sentence for each value that is wrong in the sections of a file, given by name → type."""
+    """Return a sentence for each value that is wrong in the sections of a file, given by name → type, each once."""
     content, problems = read_yaml(path), []
     for name, section_type in sections.items():
         try:
             _section_of(content, path, name, section_type)
         except ParamsError as error:
             problems += str(error).splitlines()
-    return problems
+    return list(dict.fromkeys(problems))
 
 
 def _section_of(value, path: Path | str, name: str, section_type: type[Section] | types.UnionType) -> Section:
     walked = []
     for key in name.split("."):
-        walked.append(key)
+        walked.append(key or "''")
         if not isinstance(value, dict) or key not in value:
             known = ", ".join(map(str, value)) if isinstance(value, dict) else "no keys"
             raise ParamsError(f"{path}: {'.'.join(walked)} is missing; there are: {known}")

@@ -29,7 +29,6 @@ def test_both_products_are_those_of_the_matrix():
     assert not spelling.sum_buckets(changes)[4].any()
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("text", "ngrams"),
     [
@@ -44,14 +43,6 @@ def test_both_products_are_those_of_the_matrix():
 @pytest.mark.parametrize("num_buckets", [1 << 20, 7])
 def test_the_buckets_of_a_token_are_those_of_its_short_ngrams(text, ngrams, num_buckets):
     assert buckets_of(text, num_buckets) == sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams})
-=======
-def test_a_token_has_its_runs_of_one_to_three_bytes():
-    """Of the bytes with a mark at each end; a mark alone is none."""
-    assert len(buckets_of(b"abcd", 1 << 31)) == 4 + 5 + 4
-    assert len(buckets_of(b"a", 1 << 31)) == 1 + 2 + 1
-    assert len(buckets_of(b"xxxx", 1 << 31)) == 1 + 3 + 3
-    assert buckets_of(b"", 1 << 31) == []
->>>>>>> numerics
 
 
 def test_a_change_of_spelling_shares_most_ngrams():
