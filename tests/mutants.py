@@ -74,8 +74,6 @@ MUTANTS = [
            "lm/model/test_exact.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),
-    Mutant("names in a .pt", "src/lm/model/archives.py", "value not in ALLOWED and ", "False and ",
-           "lm/model/test_archives.py -k bytearray"),
     Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_25_26_checkpoints.py -k test_26_a_damaged_newest"),
     Mutant("kept weights of another step", WEIGHTS, "models.parent.name == CHECKPOINTS and", "False and",
