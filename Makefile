@@ -18,7 +18,7 @@ all: .venv/ready ## Run the pipeline: dvc repro
 back: ## Go back to the committed state: parameters, dvc.lock, metrics, plots and data; undoes `dvc exp run -S`
 	touch params.yaml presets.yaml
 	git restore dvc.lock metrics params.yaml presets.yaml plots
-	dvc checkout
+	dvc checkout --allow-missing  # before the first run there is no data yet
 
 help: ## Print the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | column -t -s '|'

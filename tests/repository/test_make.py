@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -102,5 +103,7 @@ def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
     os.utime(params, (long_ago, long_ago))
     committed.run("git", "restore", "params.yaml")
     assert params.read_bytes() != before, "git restore alone does nothing"
+    shutil.rmtree(committed.folder / "data")  # as in a clone before its first run
+    shutil.rmtree(committed.folder / ".dvc/cache")
     committed.run("make", "back")
     assert params.read_bytes() == before
