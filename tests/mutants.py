@@ -25,7 +25,11 @@ class Mutant(NamedTuple):
 
 FILES, STEP, STATE = "src/lm/core/files.py", "src/lm/train/step.py", "src/lm/train/state.py"
 WINDOWS, SCORE, GENERATION = "src/lm/tokens/windows.py", "src/lm/model/score.py", "src/lm/evaluate/generation.py"
-KERNELS, WEIGHTS, CHECKPOINTS = "src/lm/model/kernels.py", "src/lm/model/weights.py", "src/lm/train/checkpoints.py"
+MASKS, WEIGHTS, CHECKPOINTS = (
+    "src/lm/model/attention_masks.py",
+    "src/lm/model/weights.py",
+    "src/lm/train/checkpoints.py",
+)
 
 MUTANTS = [
     # Files.
@@ -68,7 +72,7 @@ MUTANTS = [
     Mutant("wrong tokenizer", "src/audit.py", "        check_tokenizer(tokens, tokenizer.sha256)\n", "        pass\n",
            "stages/test_audit.py -k another_tokenizer"),
     # Model.
-    Mutant("causality", KERNELS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
+    Mutant("causality", MASKS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
            "lm/model/test_gemma3.py -k causality"),
     Mutant("exact partial sums", "src/lm/model/exact.py", "LEVELS = (361, 361)", "LEVELS = (722, 361)",
            "lm/model/test_exact.py"),
