@@ -93,6 +93,14 @@ def test_all_wrong_parameters_are_named_at_once(write, capsys):
     assert len(said.splitlines()) == len(expected) and not Path("data/source.json").exists()
 
 
+@pytest.mark.parametrize(("source", "named"), [("", "sources.''"), ("x", "sources.x")])
+def test_a_source_that_does_not_exist_is_named_once(write, capsys, source, named):
+    write(source=source)
+    assert resolve.main(RUN) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: presets.yaml: {named} is missing; there are: a, b")
+
+
 OVERLAP = {"fetch": STORIES, "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
 REFUSED = [
     (mixture([]), "sources.mix.fetch.sources is empty, needed: at least one source"),
