@@ -246,10 +246,8 @@ def test_a_score_that_is_no_number_is_refused(tiny):
 
 
 def test_the_hash_of_a_task_covers_documents_prompts_and_targets():
-    samples = [
-        {"doc_hash": "a", "prompt_hash": "b", "target_hash": "c"},
-        dict.fromkeys(("doc_hash", "prompt_hash", "target_hash"), "d"),
-    ]
+    names = ("doc_hash", "prompt_hash", "target_hash")
+    samples = [dict(zip(names, "abc", strict=True)), dict.fromkeys(names, "d")]
     hashes = {hash_samples(samples), hash_samples(samples[:1]), hash_samples(samples[::-1])}
     for name in names:
         hashes.add(hash_samples([{**samples[0], name: "other"}, samples[1]]))

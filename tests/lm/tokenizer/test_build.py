@@ -18,7 +18,7 @@ import make_tokenizer
 from lm.core.errors import DataError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.byte_level import LONG_WORD_CHARS, cut_long_words, recover_merges
+from lm.tokenizer.byte_level import cut_long_words, recover_merges
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
 from support.mixture_cases import write_source
@@ -74,11 +74,11 @@ def test_merges_are_recovered_from_ranks():
 
 
 def test_only_words_too_long_for_the_trainer_are_cut():
-    longest = "é" * LONG_WORD_CHARS
-    for text in ("", "short words", longest, f"{longest} {longest}", " " * LONG_WORD_CHARS + "x"):
+    longest = "é" * 1000
+    for text in ("", "short words", longest, f"{longest} {longest}", " " * 1000 + "x"):
         assert cut_long_words(text) == [text]
-    text = f"{longest}{longest}é x" + "\n" * 2 * LONG_WORD_CHARS
-    assert cut_long_words(text) == [longest, longest, "é x" + "\n" * LONG_WORD_CHARS, "\n" * LONG_WORD_CHARS]
+    text = f"{longest}{longest}é x" + "\n" * 2000
+    assert cut_long_words(text) == [longest, longest, "é x" + "\n" * 1000, "\n" * 1000]
 
 
 def write_word_level(source, bpe_folder, eos="EOS", **config):
