@@ -152,6 +152,22 @@ def test_end_of_text_comes_before_eos(bpe_folder, tmp_path):
     assert imported.token_bytes.tolist() == ours.token_bytes.tolist()
 
 
+def test_an_import_neither_truncates_nor_pads(bpe_folder, tmp_path):
+    source, folder = shutil.copytree(bpe_folder, tmp_path / "source"), tmp_path / "out"
+    folder.mkdir()
+    backend = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    backend.enable_truncation(5)
+    backend.enable_padding(length=40, pad_id=3)
+    backend.save(str(source / "tokenizer.json"))
+    (source / "meta.json").unlink()
+    write_huggingface(folder, source)
+    ours, imported = load_tokenizer(bpe_folder), load_tokenizer(folder)
+    texts = ["a", "a text of many more than five tokens", TEXTS[0]]
+    assert [imported.encode(text) for text in texts] == [ours.encode(text) for text in texts]
+    written = read_json(folder / "tokenizer.json")
+    assert written["truncation"] is None and written["padding"] is None
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A working directory with text in raw; call the fixture with a tokenizer preset to run the stage."""
