@@ -19,6 +19,7 @@ from lm.evaluate.documents import (
     summarize,
     summarize_sections,
 )
+from lm.evaluate.intervals import ratio_interval
 from lm.tokens.tokenfile import TokenFile
 from lm.train.state import TrainingState
 from lm.train.step import validation_loss
@@ -104,6 +105,22 @@ def test_sections_leave_out_documents_without_text_in_them(validation):
     assert sections["model_selection"]["bits_per_byte"] == pytest.approx((7 + 11) / math.log(2) / 6)
     assert sections["held_out"]["bits_per_byte"] == pytest.approx((3 + 42) / math.log(2) / 12)
     assert sections["clean"]["bits_per_byte"] == pytest.approx((10 + 18) / math.log(2) / 9)
+
+
+def test_a_document_at_the_limit_of_contamination_is_not_clean(validation):
+    """Fractions 0, 0.19, 0.2 and 1 of the documents' tokens are in the training text."""
+    sections = summarize_sections(documents_of(validation, np.zeros(len(IDS), bool), utf8_bytes=(6, 3, 5, 9)))
+    assert sections["clean"]["documents"] == 2 and sections["held_out"]["documents"] == 4
+    assert "model_selection" not in sections
+
+
+def test_the_interval_is_that_of_bits_per_byte(validation):
+    documents = documents_of(validation, np.zeros(len(IDS), bool), utf8_bytes=(6, 13, 5, 20))
+    details = make_details(documents, np.ones(12, np.float32), entropy_bits=None)
+    bits = np.array([10, 18, 8, 42]) / math.log(2)
+    expected = ratio_interval(bits, documents["utf8_bytes"], np.random.default_rng(1))
+    assert details["bits_per_byte_interval"] == pytest.approx([expected.low, expected.high])
+    assert expected.low < details["bits_per_byte"] == pytest.approx(expected.value) < expected.high
 
 
 def with_sources(validation: TokenFile, **documents: int) -> TokenFile:

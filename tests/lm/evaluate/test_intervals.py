@@ -106,3 +106,5 @@ def test_effective_number_and_dominating_documents():
     assert effective_documents(np.full(7, 300)) == pytest.approx(7)
     assert effective_documents(np.array([1000, 1, 1, 1])) == pytest.approx(1, abs=0.01)
     assert dominating_documents(np.array([10, 60, 4, 126])) == {3: 0.63, 1: 0.3}
+    assert list(dominating_documents(np.array([10, 60, 4, 126]))) == [3, 1], "the largest first"
+    assert dominating_documents(np.array([5, 95])) == {1: 0.95}, "one that holds 5 % does not dominate"

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lm.evaluate import samples
 from lm.evaluate.samples import Sample, describe_samples, measure, repeated_fraction, summarize_samples, to_markdown
 
 TRAIN = np.arange(1000, dtype=np.uint16)
@@ -13,6 +14,38 @@ WORDS = SimpleNamespace(decode=lambda ids: " word" * len(ids))
 
 def sample(ids, ended=True):
     return Sample("Once", np.array(ids, np.int64), ended)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "kept", "ended"), [([5, 6, 9], [5, 6], True), ([5, 6, 7], [5, 6, 7], False), ([9], [], True)]
+)
+def test_a_sample_begins_after_end_of_text_and_ends_before_it(monkeypatch, drawn, kept, ended):
+    given = []
+
+    def generate(model, prompt_ids, max_new_tokens, *, generator, eot_id, **sampling):
+        given.append((prompt_ids, max_new_tokens, generator.initial_seed(), eot_id, sampling))
+        return iter(drawn)
+
+    monkeypatch.setattr(samples, "generate", generate)
+    tokenizer = SimpleNamespace(eot_id=9, encode=lambda text: [1, 2])
+    found = samples.draw(None, tokenizer, "Once", 3, 17, temperature=0.5, top_k=4)
+    assert (found.prompt, found.ids.tolist(), found.ended) == ("Once", kept, ended)
+    assert given == [([9, 1, 2], 3, 17, 9, {"temperature": 0.5, "top_k": 4})]
+
+
+def test_ngrams_that_reach_out_of_a_copy_are_new():
+    """A text of 30 tokens, of which the 10 from position 5 on are copied: 3 of its 23 8-grams are in the copy."""
+    (measures,) = measure([sample([*range(2000, 2005), *range(40, 50), *range(3000, 3015)])], TRAIN)
+    assert measures["longest_copy_tokens"] == 10 and measures["new_fraction"] == pytest.approx(20 / 23)
+    (short,) = measure([sample([*range(2000, 2005), *range(40, 47), *range(3000, 3015)])], TRAIN)
+    assert short["longest_copy_tokens"] == 0, "7 tokens are no copy"
+
+
+def test_the_summary_is_of_all_samples():
+    measures = measure([sample(range(900, 890, -1)), sample(range(50, 70), ended=False), sample([1, 2])], TRAIN)
+    summary = summarize_samples(measures)
+    assert (summary["longest_copy_tokens"], summary["ended_fraction"]) == (20, pytest.approx(2 / 3))
+    assert summary["new_8gram_fraction"] == 0.5, "a text of two tokens has no 8-grams"
 
 
 def test_copies_and_repetitions_are_measured():
@@ -38,7 +71,7 @@ def test_an_empty_sample_has_no_fractions():
 
 
 def test_the_markdown_shows_the_measures_beside_each_text():
-    samples = [sample(range(50, 70)), sample([5, 3, 1, 9] * 5, ended=False)]
-    text = to_markdown(describe_samples(samples, measure(samples, TRAIN), "Seed 1.", WORDS))
+    drawn = [sample(range(50, 70)), sample([5, 3, 1, 9] * 5, ended=False)]
+    text = to_markdown(describe_samples(drawn, measure(drawn, TRAIN), "Seed 1.", WORDS))
     assert "## 1. `Once`, ended by the model\n\nlongest copy 20 tokens; 0% of its 8-grams are new" in text
     assert "## 2. `Once`, cut after 20 tokens" in text and "76% of its 4-grams are repeated" in text

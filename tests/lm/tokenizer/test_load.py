@@ -135,7 +135,9 @@ def test_a_gemma_like_tokenizer_gives_the_same_ids(gemma_source, gemma_folder, g
     assert ids.dtype == np.dtype("<u4") and np.split(ids, np.cumsum(lengths)[:-1])[7][:-1].tolist() == expected[7]
     assert np.count_nonzero(ids == tokenizer.eot_id) == len(texts)
     greeting = "Hi <bos>\n\nthere 👋 "
-    assert tokenizer.decode([*tokenizer.encode(greeting), tokenizer.eot_id]) == greeting + "<eos>"
+    ended = [*tokenizer.encode(greeting), tokenizer.eot_id]
+    assert tokenizer.decode(ended) == greeting + "<eos>"
+    assert tokenizer.decode_all([ended, ended[:-1]]) == [greeting + "<eos>", greeting]
 
 
 def test_a_gemma_like_tokenizer_is_described(gemma_source, gemma_tokenizer):
