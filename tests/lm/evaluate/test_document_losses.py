@@ -120,7 +120,8 @@ def test_the_interval_is_that_of_bits_per_byte(validation):
     bits = np.array([10, 18, 8, 42]) / math.log(2)
     expected = ratio_interval(bits, documents["utf8_bytes"], np.random.default_rng(1))
     assert details["bits_per_byte_interval"] == pytest.approx([expected.low, expected.high])
-    assert expected.low < details["bits_per_byte"] == pytest.approx(expected.value) < expected.high
+    assert details["bits_per_byte"] == pytest.approx(expected.value)
+    assert expected.low < expected.value < expected.high
 
 
 def with_sources(validation: TokenFile, **documents: int) -> TokenFile:

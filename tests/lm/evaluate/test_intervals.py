@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 
+from lm.evaluate import intervals
 from lm.evaluate.intervals import (
     dominating_documents,
     effective_documents,
@@ -67,6 +68,28 @@ def test_p_and_interval_agree(shift, confidence):
         found = difference(corpus(rng, 30, shift), rng, confidence=confidence, resamples=999)
         assert (found.p_value <= 1 - confidence + 1e-9) == (not found.low <= 0 <= found.high)
         assert found.low < found.value < found.high
+
+
+def test_resamples_are_drawn_from_the_smoothed_documents(monkeypatch):
+    """Log sizes keep mean and variance, also beyond the longest; rates are linear in them, with unbiased scatter."""
+    rng, drawn = np.random.default_rng(3), []
+    logs = rng.normal(7, 1.3, 12)
+    rates, sizes = 0.5 - 0.05 * logs + rng.normal(0, 0.1, 12), np.exp(logs)
+    monkeypatch.setattr(intervals, "studentized", lambda *given: drawn.append(given) or studentized(*given))
+    z = intervals._resampled(rates * sizes, sizes, rng, 20_000)
+    values, drawn_sizes = (np.concatenate([given[i] for given in drawn]) for i in range(2))
+    assert z.shape == (20_000,) and values.shape == drawn_sizes.shape == (20_000, 12)
+
+    offsets, drawn_offsets = logs - logs.mean(), np.log(drawn_sizes)
+    assert drawn_offsets.mean() == pytest.approx(0, abs=0.02)
+    assert drawn_offsets.var() == pytest.approx(logs.var(ddof=1), rel=0.1)
+    assert drawn_offsets.max() > offsets.max() + logs.std() and drawn_offsets.min() < offsets.min() - logs.std()
+
+    slope, start = np.polyfit(offsets, rates, 1)
+    scatter = values / drawn_sizes - start - slope * drawn_offsets
+    assert scatter.mean() == pytest.approx(0, abs=0.002)
+    assert scatter.var() == pytest.approx(np.square(rates - start - slope * offsets).sum() / 10, rel=0.03)
+    assert values.sum() / drawn_sizes.sum() == pytest.approx(drawn[0][2], abs=0.003), "the true ratio of the model"
 
 
 def test_degrees_of_freedom_are_those_of_the_covariance():
