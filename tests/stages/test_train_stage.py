@@ -12,10 +12,14 @@ import torch
 
 import eval as eval_stage
 import train as train_stage
+from lm.core.errors import DataError
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection
+from lm.model.config import ModelConfig
+from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.model.threads import ThreadTuner
 from lm.tokens.tokenfile import open_tokens
+from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from lm.train.schedule import learning_rate
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
@@ -130,6 +134,60 @@ def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkey
     rates = np.loadtxt("plots/training.csv", delimiter=",", skiprows=1, usecols=2)
     assert rates == pytest.approx([learning_rate(step, params) for step in range(5)], rel=1e-7)
     assert len(set(rates)) > 2
+
+
+def test_a_record_names_what_made_the_model(workspace):
+    """Each figure is that of the last step, and none that of the first or of the plan."""
+    batch = workspace.get("train.batch_tokens")
+    lengths = {"max_tokens": 4 * batch, "log_every_tokens": batch, "eval_every_tokens": 2 * batch}
+    workspace.change(**{f"train.{name}": value for name, value in (lengths | {"seed": 8, "eval_tokens": 96}).items()})
+    assert train_stage.main(ARGUMENTS) == 0
+
+    record, metrics = (json.loads(Path(name).read_text()) for name in ("data/models/model.json", "metrics/train.json"))
+    sidecars = {name: json.loads(Path(f"{name}.json").read_text()) for name in ("train", "validation")}
+    assert record["data_sha256"] == {name: meta["sha256"] for name, meta in sidecars.items()}
+    assert sidecars["train"]["sha256"] != sidecars["validation"]["sha256"]
+    expected = {"seq_len": 32, "seed": 8, "eval_tokens": 96, "attend_across_documents": True, "eot_id": 49}
+    assert {name: record[name] for name in expected} == expected
+    assert record["init_sha256"] is None
+    (segment,) = record["segments"]
+    assert segment["from_step"] == 0 and segment["numerics"] == "exact"
+
+    rows = np.loadtxt("plots/training.csv", delimiter=",", skiprows=1)
+    config = ModelConfig(**record["config"])
+    training = record["training"]
+    assert rows[0, 3] != rows[-1, 3]
+    assert training["last_train_loss"] == metrics["train_loss"] == pytest.approx(rows[-1, 3], rel=1e-7)
+    assert training["steps"] == 4 and training["epochs"] == 4 * batch / 3000
+    assert training["parameters"] == metrics["parameters"] == count_parameters(config)["total"]
+    assert training["training_flops"] == pytest.approx(flops_per_token(config, 32, None)["total"] * 4 * batch)
+
+    # Nothing but the results and the checkpoints for other runs stays.
+    (run,) = [path.parent for path in Path(".runs").glob("*/done") if path.parent.name == record["fingerprint"]]
+    assert not list(run.glob("*checkpoint-*"))
+
+
+def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, monkeypatch):
+    drawn, starts = [], []
+    for seed in (11, 12):
+        workspace.change(**{"train.seed": seed})
+        made = []
+        monkeypatch.setattr(train_stage, "print_plan", made.append)
+        monkeypatch.setattr(train_stage, "resume", stop)
+        assert train_stage.main(ARGUMENTS) == 3
+        expected = Gemma3Model(made[0].inputs.config, "exact")
+        expected.init_weights(torch.Generator().manual_seed(seed))
+        found = made[0].state.model
+        assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
+        assert np.array_equal(made[0].windows.starts(0), TokenWindows(made[0].inputs.train.ids, 32, 16, seed).starts(0))
+        drawn.append(found.embed_tokens.weight.detach().clone())
+        starts.append(made[0].windows.starts(0).tolist())
+    assert not torch.equal(*drawn) and starts[0] != starts[1]
+
+
+def stop(*given):
+    """End a stage with exit code 3."""
+    raise DataError("enough was built")
 
 
 def assert_same_weights(path, expected):

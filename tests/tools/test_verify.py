@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lm.core.files import read_json, sha256_file
+from lm.core.files import read_json, sha256_file, write_json
 from lm.core.params import read_yaml
 from support.damage import command, edit, flip, flip_in_checkpoint, object_of, recording, writable, wrong
 from support.workspace import Workspace
+from tools.common.parameters import flatten
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
-from tools.verify.records import LINKS, Digests
+from tools.verify.records import LINKS, Digests, Link, check_link, links_of_checkpoints
 
 TRAIN, SIDECAR = "data/processed_datasets/train.bin", "data/processed_datasets/train.json"
 MODEL, BEST = "data/models/model.json", "data/models/best_model_params.pt"
@@ -106,6 +107,42 @@ def test_a_model_of_other_parameters_is_named(workspace, check):
         found = f"WRONG  {MODEL} (from params.yaml): {clause}"
         line = next(line for line in wrong(check()[1]) if line.startswith(found))
         assert command(line) == "dvc repro -fs train"
+
+
+def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished):
+    """But for those in data/raw/manifest.json and in a tokenizer's meta.json: who reads these folders compares them."""
+    sha256_of = {sha256_file(path): path for path in (finished / "data").rglob("*") if path.is_file()}
+    short = {sha256[:12]: path for sha256, path in sha256_of.items()}
+    held = set()
+    for record in (finished / "data").rglob("*.json"):
+        name = record.relative_to(finished)
+        for entry, value in flatten(read_json(record)).items():
+            if isinstance(value, str) and not entry.startswith("files.") and (path := (sha256_of | short).get(value)):
+                held.add((name, entry, path.relative_to(finished)))
+    assert len(held) > 12 and held <= {tuple(link) for link in LINKS}
+
+
+def test_kept_checkpoints_are_checked_twice():
+    models = Path("data/models")
+    one, two = (models / "checkpoints" / name for name in ("one", "two"))
+    assert set(links_of_checkpoints({"checkpoints": {"one": "ab", "two": "cd"}})) == {
+        (models / "model.json", "checkpoints.one", one / "best_model_params.pt"),
+        (models / "model.json", "checkpoints.two", two / "best_model_params.pt"),
+        (one / "model.json", "best.sha256", one / "best_model_params.pt"),
+        (two / "model.json", "best.sha256", two / "best_model_params.pt"),
+    }
+
+
+def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path):
+    record, file = tmp_path / "record.json", tmp_path / "file"
+    file.write_bytes(b"content")
+    sha256 = sha256_file(file)
+    other = "0" if sha256[11] != "0" else "1"
+    for value, is_right in ((sha256, True), (sha256[:12], True), (sha256[:11] + other, False), ("x", False)):
+        write_json(record, {"weights": {"sha256": value}})
+        (finding,) = check_link(Link(record, "weights.sha256", file), Digests(), "advice")
+        assert (finding.fault is None) == is_right
+    assert list(check_link(Link(record, "another", file), Digests(), "advice")) == []
 
 
 def test_a_record_that_names_other_files_is_named(workspace, check):

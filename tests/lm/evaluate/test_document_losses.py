@@ -144,6 +144,15 @@ def test_sources_of_a_mixture_are_summarized(validation):
     assert source_of_documents(validation) == {}, "of a plain source"
 
 
+def test_a_source_without_text_has_no_figures(validation):
+    mixed = with_sources(validation, stories=2, ends=1, headers=1)
+    documents = documents_of(mixed, np.zeros(len(IDS), bool)) | source_of_documents(mixed)
+    assert list(make_details(documents, np.ones(12, np.float32), entropy_bits=None)["sources"]) == [
+        "stories",
+        "headers",
+    ]
+
+
 def test_parts_that_count_other_documents_are_refused(validation):
     with pytest.raises(IntegrityError, match=r"validation.json: `sources` counts 5 documents, the file holds 4; run"):
         source_of_documents(with_sources(validation, stories=2, headers=3))

@@ -161,3 +161,32 @@ def test_a_draw_makes_float64_numbers_on_the_cpu():
     with Calls():
         Sampling(1.0).draw(torch.zeros(5), torch.Generator().manual_seed(0))
     assert calls.index("cpu") < calls.index("double")
+
+
+@pytest.mark.parametrize(
+    ("filters", "kept"),
+    [
+        ({"top_p": 0.5}, 2),  # two of four equal entries reach it
+        ({"top_p": 0.51}, 3),
+        ({"top_p": 1.0}, 4),
+        ({"top_p": 0.01}, 1),
+        ({"top_k": 3}, 4),  # with those equal to the third
+        ({"min_p": 1.0}, 4),
+    ],
+)
+def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, kept):
+    assert int((filter_logits(torch.zeros(4), **filters) > -math.inf).sum()) == kept
+
+
+def test_the_k_largest_stay():
+    for k in range(1, 6):
+        kept = filter_logits(torch.tensor([3.0, 1.0, 5.0, 2.0, 4.0]), top_k=k) > -math.inf
+        assert kept.tolist() == [value > 5 - k for value in (3, 1, 5, 2, 4)]
+
+
+def test_filters_apply_after_the_temperature():
+    """With min_p 0.5 the second entry stays at a temperature of 2 and goes at 1."""
+    logits, generator = torch.tensor([0.0, -1.0]), torch.Generator().manual_seed(0)
+    for temperature, expected in ((1.0, {0}), (2.0, {0, 1})):
+        sampling = Sampling(temperature, min_p=0.5)
+        assert {sampling.draw(logits, generator) for _ in range(100)} == expected
