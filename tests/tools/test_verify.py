@@ -111,15 +111,15 @@ def test_a_model_of_other_parameters_is_named(workspace, check):
 
 def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished):
     """But for those in data/raw/manifest.json and in a tokenizer's meta.json: who reads these folders compares them."""
-    sha256_of = {sha256_file(path): path for path in (finished / "data").rglob("*") if path.is_file()}
-    short = {sha256[:12]: path for sha256, path in sha256_of.items()}
-    held = set()
-    for record in (finished / "data").rglob("*.json"):
-        name = record.relative_to(finished)
-        for entry, value in flatten(read_json(record)).items():
-            if isinstance(value, str) and not entry.startswith("files.") and (path := (sha256_of | short).get(value)):
-                held.add((name, entry, path.relative_to(finished)))
-    assert len(held) > 12 and held <= {tuple(link) for link in LINKS}
+    hashes = {sha256_file(path) for path in (finished / "data").rglob("*") if path.is_file()}
+    hashes |= {sha256[:12] for sha256 in hashes}
+    held = {
+        (record.relative_to(finished), entry)
+        for record in (finished / "data").rglob("*.json")
+        for entry, value in flatten(read_json(record)).items()
+        if isinstance(value, str) and value in hashes and not entry.startswith("files.")
+    }
+    assert len(held) > 12 and held <= {(link.record, link.entry) for link in LINKS}
 
 
 def test_kept_checkpoints_are_checked_twice():

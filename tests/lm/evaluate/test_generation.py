@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
+from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate, last_document
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from support.model_cases import SHAPE, build
 
@@ -63,6 +63,24 @@ def test_only_the_last_document_of_a_prompt_counts(model, within, use_cache):
     assert sample(within, 30, **settings) == sample(model, 30, prompt=last, **settings)
     assert sample(within, 30, **settings) != sample(model, 30, **settings)
     assert sample(within, 30, prompt=last[1:], **settings) == sample(model, 30, prompt=last[1:], **settings)
+
+
+def test_the_last_document_begins_with_the_last_of_its_ids():
+    for ids, expected in (([9, 1, 9, 2, 3], [9, 2, 3]), ([1, 2], [1, 2]), ([1, 9], [9]), ([9, 9], [9])):
+        assert last_document(ids, 9) == expected
+        assert last_document(ids, None) == ids
+
+
+def test_a_text_ends_with_its_end_of_text(model):
+    ids = sample(model, 60, temperature=2.0)
+    for eot_id in {ids[0], ids[7], ids[59]}:
+        assert sample(model, 60, temperature=2.0, eot_id=eot_id) == ids[: ids.index(eot_id) + 1]
+
+
+def test_prompt_and_text_fill_the_model(model):
+    assert len(sample(model, 128 - len(PROMPT), temperature=0.0)) == 128 - len(PROMPT)
+    with pytest.raises(ValueError, match=r"prompt plus max_new_tokens is 129, needed: at most max_seq_len \(128\)"):
+        sample(model, 129 - len(PROMPT))
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
@@ -190,3 +208,11 @@ def test_filters_apply_after_the_temperature():
     for temperature, expected in ((1.0, {0}), (2.0, {0, 1})):
         sampling = Sampling(temperature, min_p=0.5)
         assert {sampling.draw(logits, generator) for _ in range(100)} == expected
+
+
+def test_the_limits_of_the_settings_are_accepted_and_what_is_beyond_them_is_not():
+    assert Sampling(0.0, top_k=1, top_p=1.0, min_p=1.0).top_k == 1
+    for name, values in {"temperature": [-0.1], "top_k": [0], "top_p": [0, 1.01], "min_p": [0, 1.01]}.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"{name} is {value}, needed: "):
+                Sampling(**{name: value})

@@ -1,7 +1,9 @@
 """Test the choice of the device and the dtype, and the available memory."""
 
+import platform
 import sys
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -13,6 +15,7 @@ from lm.model.device import (
     available_memory_bytes,
     idle_gpu_warnings,
     is_out_of_memory,
+    numerics_identity,
     pick_device,
     refuse_emulation,
     resolve_dtype,
@@ -43,6 +46,7 @@ def test_the_limit_of_a_container_counts_if_it_is_lower(tmp_path, limit, expecte
         ("avx512_bf16", 2.4, torch.bfloat16),  # AMD EPYC
         ("avx512_bf16", 0.7, torch.float32),  # Intel Xeon with AMX turned off
         ("sve_bf16", 1.1, torch.float32),  # too close to be stable
+        ("sve_bf16", 1.2, torch.bfloat16),  # the least that is enough
         ("avx2", None, torch.float32),
     ],
 )
@@ -71,6 +75,8 @@ def test_a_gpu_is_used_in_fast_numerics_only(monkeypatch):
     assert pick_device() == torch.device("cuda", 0), "CUDA_VISIBLE_DEVICES decides which one that is"
     assert pick_device(1) == torch.device("cuda", 1)
     assert pick_device(numerics="exact") == pick_device(1, "exact") == CPU
+    with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
+        pick_device(2)
     assert "set it to fast to use the GPU" in " ".join(idle_gpu_warnings("exact"))
     assert idle_gpu_warnings("fast") == []
 
@@ -96,3 +102,13 @@ def test_exact_numerics_refuse_a_library_that_rounds_float32(monkeypatch, name):
         pick_device(numerics="exact")
     monkeypatch.setenv(name, "strict")
     assert pick_device(numerics="exact") == CPU
+
+
+def test_what_results_depend_on_is_recorded():
+    versions = {"torch": torch.__version__.split("+")[0], "numpy": np.__version__}
+    assert numerics_identity(CPU, torch.float32, "exact", 4) == {"numerics": "exact", **versions}
+    assert numerics_identity(CPU, torch.bfloat16, "fast", 4, True) == {
+        "numerics": "fast", "device": "cpu", "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(), "dtype": "bfloat16", "threads": torch.get_num_threads(), "ranks": 4,
+        "sharded": True, **versions,
+    }  # fmt: skip
