@@ -227,6 +227,20 @@ def test_results_and_gradients_are_those_in_float64(ours, plain, shapes, of_resu
         assert (found - true).norm() / true.norm() < (of_gradients if on_grid else ROUNDED)
 
 
+def test_many_rows_of_a_loss_have_the_bits_of_512_at_a_time():
+    h, head, targets = draw(1100, 8), draw(30, 8, seed=1), torch.arange(1100) % 30
+    found = []
+    for rows in (512, 1100, 10**6):
+        inputs = [x.clone().requires_grad_() for x in (h, head)]
+        loss = exact.cross_entropy(*inputs, targets, rows)
+        found.append([loss, *torch.autograd.grad(loss, inputs)])
+    assert all(torch.equal(one, other) for others in found[1:] for one, other in zip(found[0], others, strict=True))
+
+
+def test_a_window_is_short_whatever_is_computed():
+    assert exact.is_short(16, 128) and not exact.is_short(17, 128) and not exact.is_short(16, 129)
+
+
 def test_token_nats_are_those_in_float64():
     logits, targets = draw(300, 50) * 4, torch.arange(300) % 50
     wanted = torch.nn.functional.cross_entropy(logits.double(), targets, reduction="none")

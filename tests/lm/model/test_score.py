@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lm.model.score import score_strides, score_tokens, score_windows, windows_to_score
+from lm.model.score import positions_in_window, score_strides, score_tokens, score_windows, windows_to_score
 from lm.tokens.tokenfile import TokenFile
+from support.model_cases import build
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 5, 8, 9, 16, 17, 100])
@@ -49,6 +50,35 @@ def test_each_token_is_predicted_from_the_one_before(stride):
     assert losses.tolist() == [1000 * target + given for target, given in pairs]
     assert positions[0] == 0 and positions.max() == 3
     assert (positions[4:] >= 4 - stride).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([1, 2, 3], [0, 1, 2]),
+        ([9, 1, 2, 9, 3, 4], [0, 0, 1, 2, 0, 1]),
+        ([1, 9, 9, 2], [0, 1, 0, 0]),
+        ([1, 2, 9], [0, 1, 2]),
+    ],
+)
+def test_the_first_token_after_an_end_of_text_is_at_position_0(ids, expected):
+    """As a target it has nothing before it but the end of text."""
+    assert positions_in_window(np.array(ids), 9).tolist() == expected
+    assert positions_in_window(np.array(ids), None).tolist() == list(range(len(ids)))
+
+
+def test_a_model_is_left_as_in_training():
+    model = build(100)
+    score_windows(model, stream(41), np.array([0, 8]), 4, torch.float32)
+    assert model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_computes_in_the_asked_dtype(dtype):
+    model, seen = build(100), []
+    model.layers[0].mlp.gate_proj.register_forward_hook(lambda layer, inputs, output: seen.append(output.dtype))
+    losses = score_windows(model, stream(41), np.array([0, 8]), 4, dtype)
+    assert seen == [dtype] and losses.dtype == np.float32
 
 
 class PositionModel(CountingModel):
