@@ -4,7 +4,10 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from lm.core.files import read_json, sha256_file
+from lm.model.weights import checkpoint_name, save_weights
 from lm.train import checkpoints
 from lm.train.checkpoints import describe_run, extend, keep_checkpoint, load_newest_checkpoint
 from support.damage import flip
@@ -94,6 +97,65 @@ def test_a_run_that_is_deleted_meanwhile_stops_no_other_run(tmp_path, capsys, mo
     extend(run, "same", 7, set())
     printed = capsys.readouterr()
     assert printed.err.startswith(f"warning: {old / 'run.json'}: missing; ") and printed.err.count("\n") == 1
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A finished run with checkpoints of the steps 4, 6 and 9 for longer ones, and with its weights of step 3."""
+    describe_run(tmp_path / "other", "same", 8)
+    for step in (4, 6, 9):
+        state = {"model": {}, "optimizers": [], "best_weights": {}, "step": step}
+        keep_checkpoint(tmp_path / "other", step, state, "stable")
+    save_weights(tmp_path / "other" / "checkpoints" / checkpoint_name(3), {"a": torch.ones(2)}, {"best": {"step": 3}})
+    describe_run(tmp_path / "run", "same", 14)
+    return tmp_path / "other"
+
+
+def test_a_run_begins_with_the_last_checkpoint_before_its_rate_falls(other, capsys):
+    for limit, expected in ((3, None), (4, 4), (5, 4), (6, 6), (8, 6), (9, 9)):
+        run = other.with_name(f"run{limit}")
+        describe_run(run, "same", 14)
+        extend(run, "same", limit, set())
+        state = load_newest_checkpoint(run)
+        assert (state and state["step"]) == expected
+        said = f"up to step {expected}\n" if expected else "it has no checkpoint up to step 3"
+        assert said in capsys.readouterr().out
+
+
+def test_a_run_with_a_checkpoint_of_its_own_or_of_other_values_is_not_extended(other):
+    run = other.with_name("run")
+    extend(run, "another", 9, set())
+    assert load_newest_checkpoint(run) is None
+    checkpoints.save_checkpoint(run, 1, {"step": 1})
+    extend(run, "same", 9, set())
+    assert load_newest_checkpoint(run) == {"step": 1}
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(other, capsys):
+    flip(other / "stable-000000006.pt")
+    extend(other.with_name("run"), "same", 7, set())
+    assert load_newest_checkpoint(other.with_name("run"))["step"] == 4
+    assert "warning: " in capsys.readouterr().err
+
+
+def test_kept_weights_of_the_steps_before_come_along(other, capsys):
+    """Those of the step itself and of later ones are the run's own to keep."""
+    run = other.with_name("run")
+    extend(run, "same", 7, {3, 6, 10})
+    assert load_newest_checkpoint(run)["step"] == 6
+    (kept,) = (run / "checkpoints").iterdir()
+    record = read_json(kept / "model.json")
+    assert kept.name == checkpoint_name(3) and record["fingerprint"] == "run"
+    assert record["best"]["sha256"] == sha256_file(kept / "best_model_params.pt")
+
+
+def test_a_run_whose_kept_weights_are_damaged_or_missing_is_not_extended(other, capsys):
+    extend(other.with_name("run"), "same", 7, {2})
+    assert load_newest_checkpoint(other.with_name("run")) is None
+    flip(other / "checkpoints" / checkpoint_name(3) / "best_model_params.pt")
+    extend(other.with_name("run"), "same", 7, {3})
+    assert load_newest_checkpoint(other.with_name("run")) is None
+    assert "not extended from there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("record", ["{}", "[]", '{"sha256": 3}'])
