@@ -189,7 +189,7 @@ def main(argv: list[str]) -> None:
         # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
-        details |= make_details(documents, losses_non_overlapping, validation.meta["surprisal_bits"])
+        details |= make_details(documents, losses_non_overlapping)
         if lost := lossy_fractions(validation.meta):
             details["lossy_tokenizer"] = lost
         details |= {"samples": summarize_samples(measures)}

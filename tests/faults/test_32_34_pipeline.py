@@ -208,7 +208,7 @@ def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
     monkeypatch.chdir(workspace.folder)
     path = Path("data/processed_datasets/validation.bin")
     tokenizer = read_json(path.with_suffix(".json"))["tokenizer"]
-    meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": tokenizer}
+    meta = {"documents": 1, "utf8_bytes": 99, "tokenizer": tokenizer}
 
     def run(ids, **counted) -> tuple[int, str]:
         written = write_tokens(path, [np.array(ids, np.uint16)], "uint16", lambda: meta | counted)

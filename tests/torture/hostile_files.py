@@ -56,7 +56,7 @@ HANG_S, PER_FORK = 10, 200
 SPARE_BYTES = 64 << 20  # beyond twice the files: buffers, and modules loaded late
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.bind")
 TINY = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "head_dim": 4, "d_model": 4, "d_ff": 8, "max_seq_len": 16}
-DESCRIBED = {"tokenizer": {"kind": "bpe", "vocab_size": 257, "eot_id": 256, "sha256": "t"}, "surprisal_bits": 5.0}
+DESCRIBED = {"tokenizer": {"kind": "bpe", "vocab_size": 257, "eot_id": 256, "sha256": "t"}}
 TEXT = Slice("train", 0, None)
 STATE = "run/checkpoint-000000001"
 
