@@ -61,8 +61,8 @@ bench: .venv/bench/ready ## Make every stale result of benchmarks/ again: hours 
 	dvc repro benchmarks/dvc.yaml
 	$(MAKE) figures
 
-clean: ## Delete the training checkpoints of all runs (.runs) and the sources of mixtures (.sources)
-	rm -rf .runs .sources
+clean: ## Delete the training checkpoints of all runs (.runs)
+	rm -rf .runs
 
 # Environments.
 

@@ -49,7 +49,7 @@ from lm.tokens.tokenfile import (
     open_tokens,
 )
 
-PARAMS, PRESETS = "params.yaml", "presets.yaml"
+PARAMS, SOURCES = "params.yaml", "sources.yaml"
 SCORE_BATCH_TOKENS = 8192
 
 
@@ -153,7 +153,7 @@ def main(argv: list[str]) -> None:
     # Read the parameters.
     params = read_params()
     source = read_section(PARAMS, "data.source", str)
-    prompts = read_section(PRESETS, f"sources.{source}.prompts", tuple[str, ...])
+    prompts = read_section(SOURCES, f"sources.{source}.prompts", tuple[str, ...])
 
     # Open the inputs and check that they belong together. Clearing the pages of freed logits again and again would take
     # a third of the time.

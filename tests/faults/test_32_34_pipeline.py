@@ -197,7 +197,7 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
     assert "\n  fetch:" not in lock_of(workspace) and not runs_of_fetch(workspace)
     assert not (workspace.folder / "data" / "raw").exists()
     workspace.change(**{"sources.stories.fetch.num_documents": 300})
-    assert workspace.repro("fetch") == {"resolve", "fetch"}
+    assert workspace.repro("fetch") == {"fetch"}
     assert "\n  fetch:" in lock_of(workspace) and runs_of_fetch(workspace)
 
 

@@ -201,7 +201,10 @@ def test_links_lead_somewhere():
 
 
 def test_paths_targets_and_parameters_exist():
-    makefile, sections = text_of("Makefile"), read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml")
+    makefile, sections = (
+        text_of("Makefile"),
+        read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml") | read_yaml(ROOT / "sources.yaml"),
+    )
     sections["train"] |= read_yaml(ROOT / "runtime.yaml")["train"]
     text = "".join(BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES)
     for target in re.findall(r"`make ([\w-]+)", text):
@@ -224,7 +227,7 @@ def test_the_sizes_said_of_the_models_are_counted():
 
 def size_of_recipe(command: str) -> list[str]:
     """Return the cells of a recipe's row, from its command and the measured speed of the model of the nearest size."""
-    files = {name: read_yaml(ROOT / name) for name in ("params.yaml", "presets.yaml")}
+    files = {name: read_yaml(ROOT / name) for name in ("params.yaml", "presets.yaml", "sources.yaml")}
     for word in shlex.split(command.replace("\\\n", " ")):
         name, is_setting, value = word.partition("=")
         if is_setting:
@@ -232,7 +235,7 @@ def size_of_recipe(command: str) -> list[str]:
             *sections, last = name.split(".")
             place = functools.reduce(dict.__getitem__, sections, files[file or "params.yaml"])
             place[last] = yaml.safe_load(value)
-    params, presets = files.values()
+    params, presets, _ = files.values()
     train = coerce(params["train"], TrainParams, "train", command)
     model = coerce(presets["models"][params["model"]["name"]], ModelParams, "model", command)
     config = model.config(presets["tokenizers"][params["tokenizer"]["name"]].get("vocab_size", 50_257))

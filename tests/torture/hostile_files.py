@@ -147,13 +147,13 @@ def read_export(folder: Path) -> object:
 
 
 def write_params(folder: Path) -> None:
-    for name in ("params.yaml", "presets.yaml"):
+    for name in ("params.yaml", "sources.yaml"):
         shutil.copyfile(ROOT / name, folder / name)
 
 
 def read_params(folder: Path) -> object:
     train = read_section(folder / "params.yaml", "train", TrainParams)
-    return str([train, read_section(folder / "presets.yaml", "sources.stories.train", Slice), train.max_steps])
+    return str([train, read_section(folder / "sources.yaml", "sources.stories.train", Slice), train.max_steps])
 
 
 class Reader(NamedTuple):

@@ -43,6 +43,15 @@ def open_manifest(raw: Path) -> dict:
     return manifest
 
 
+def describe_in_mixture(manifest: dict, name: str) -> dict:
+    """Return a source's manifest for that of the mixture, where its files are in the folder `name`."""
+    splits = {}
+    for split, entry in manifest["splits"].items():
+        splits[split] = {**entry, "files": [{**file, "path": f"{name}/{file['path']}"} for file in entry["files"]]}
+    described = {key: value for key, value in manifest.items() if key != "format_version"}
+    return {**described, "splits": splits}
+
+
 def sources_of(manifest: dict) -> dict[str, dict]:
     """Return the manifest of each source by its name; a source that is not a mixture has one source, itself."""
     return manifest.get("sources") or {manifest["source"]: manifest}

@@ -42,7 +42,7 @@ def curve(name: str) -> dict[str, list[float]]:
 
 def gather() -> dict:
     """Return the variables of page.html.j2."""
-    params, presets = read_yaml(paths.PARAMS), read_yaml(paths.PRESETS)
+    params, presets = read_yaml(paths.PARAMS), read_yaml(paths.PRESETS) | read_yaml(paths.SOURCES)
     model, evaluation = read(paths.MODEL), read(paths.EVALUATION_DETAILS)
 
     # An evaluation belongs to the weights whose hash it names; during a run there are none.

@@ -132,4 +132,4 @@ def test_ranges_are_checked():
     for seed, num_documents, message in ((0, 0, "num_documents is 0, needed: at least 1"), (2**64, 1, "needed: 0 to")):
         section = {"kind": "stories", "seed": seed, "num_documents": num_documents, "num_validation_documents": 1}
         with pytest.raises(ParamsError, match=message):
-            coerce(section, StoriesFetch, "fetch", "presets.yaml")
+            coerce(section, StoriesFetch, "fetch", "sources.yaml")
