@@ -7,7 +7,7 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: all help test test-slow test-extras test-numerics mutants torture reproduce prove report lint figures bench clean
+.PHONY: all help test test-slow test-numerics mutants torture reproduce prove report lint figures bench clean
 all: .venv/ready ## Run the pipeline: dvc repro
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -22,10 +22,6 @@ test: .venv/ready-dev ## Run the tests
 test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipelines
 	$(PYTEST) -m slow tests/repository tests/[!r]*/ extras  # the longest files first
 
-test-extras: .venv/ready-dev ## Install lm-eval and llama.cpp, which pip compiles for minutes, and run their tests
-	python $(PIP_INSTALL) -r requirements/lm-eval.txt -r requirements/gguf.txt
-	python -m pytest -q extras/lm_eval extras/gguf
-
 # Numerical tests under other instructions: those of other processors, for oneDNN's products and for torch's own loops.
 NUMERICS = tests/lm/model tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_spelling.py \
 	tests/lm/evaluate/test_generation.py tests/tools/test_export.py tests/tools/test_hugging_face.py tests/tools/test_prove.py
@@ -36,9 +32,9 @@ test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions 
 mutants: .venv/ready-dev ## Remove one safeguard at a time and check that a test fails
 	PYTHONPATH=src:tests python tests/mutants.py
 
-TORTURE = crash_states failing_calls hostile_files signal_moments concurrency long_life
-torture: .venv/ready-dev ## Try power cuts, failing calls, signals, a long run and hostile files: two hours
-	set -e; for name in $(TORTURE); do OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/$$name.py; done
+torture: .venv/ready-dev ## Try every power cut and failing system call in the stages: 25 minutes
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/crash_states.py
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/failing_calls.py
 
 reproduce: .venv/ready ## Run the pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json
 	python src reproduce
@@ -72,7 +68,7 @@ clean: ## Delete the training checkpoints of all runs (.runs)
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	touch $@
 
-.venv/ready-dev: .venv/ready requirements/dev.txt requirements/cluster.txt requirements/s3.txt
+.venv/ready-dev: .venv/ready $(wildcard requirements/*.txt)
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt -r requirements/dev.txt
 	touch $@
 

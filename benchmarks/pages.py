@@ -41,10 +41,14 @@ def machine(name: str) -> str:
 def computed(run: dict) -> str:
     """Return what a recorded run was computed on: `exact float32 on 2 threads, AVX2`."""
     last = run["computed_on"]
-    numerics = run["segments"][-1].get("numerics", "fast")  # older results have portable instead of exact
+    numerics = run["segments"][-1].get("numerics", "fast")
     threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
     code = last.get("instruction_set") or last["device"]
-    return f"{numerics} {last['dtype']} on {threads}, {code}".removeprefix("fast ")
+    words = f"{last['dtype']} on {threads}, {code}"
+    if numerics == "exact":
+        return f"exact {words}"
+    # Older results record the mode that came before exact numerics.
+    return f"{words} (before exact numerics)" if numerics == "portable" else words
 
 
 # Recorded runs of the pipeline.
@@ -73,7 +77,8 @@ def experiment(name: str, with_metrics: bool = True) -> str:
     metrics, report = found["printed"].values()
     heading, noise, said = report[report.index("\n## ") + 1 :].split("\n\n")[:3]
     noise = [line for line in noise.splitlines()[:3] if not line.startswith("|-")]
-    said = [line for line in said.splitlines() if line.startswith("- Documents:") or "differs" in line]
+    shown = ("- Documents:", "- Seeds:")
+    said = [line for line in said.splitlines() if line.startswith(shown) or "differs" in line]
     where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
     taken = f"{where} took {found['seconds'] / 60:.1f} minutes. This is what the commands print, shortened:"
     metrics = [metrics.rstrip(), ""] if with_metrics else []
@@ -230,10 +235,12 @@ def speed() -> str:
     fair, usual, large = (row.speed_up["median"] for row in steps()[:3])
     gigatoken, theirs = tokenizing()[0], f"transformers {read('train_step')['versions']['transformers']}"
     text = (
-        f"On two cores of a Xeon with AMX, a training step of 30 M parameters is {fair:.1f} times as fast as that of "
-        f"{theirs}, both in float32 ({usual:.1f} times in bfloat16 against its float32); with 132 M parameters, both "
-        f"in bfloat16, {large:.2f} times. Tokenizing, by the library gigatoken, is {gigatoken.speed_up['median']:.1f} "
-        f"times as fast as {gigatoken.baseline.partition(',')[0]} ([conditions, all comparisons](docs/benchmarks.md))."
+        f"In fast numerics (commit 556ce64), on two cores of a Xeon with AMX, a training step of 30 M parameters is "
+        f"{fair:.1f} times as fast as that of {theirs}, both in float32 ({usual:.1f} times in bfloat16 against its "
+        f"float32); with 132 M parameters, both in bfloat16, {large:.2f} times. Exact numerics, the default, "
+        f"are slower ([by how much](docs/reproducibility.md#exact-numerics)). Tokenizing, by the library gigatoken, is "
+        f"{gigatoken.speed_up['median']:.1f} times as fast as {gigatoken.baseline.partition(',')[0]} ([conditions, all "
+        f"comparisons](docs/benchmarks.md))."
     )
     return textwrap.fill(text, 120, break_on_hyphens=False)
 

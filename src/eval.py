@@ -4,8 +4,9 @@
         --validation data/processed_datasets/validation.bin --tokenizer data/tokenizer --audit data/audit \
         --evaluation data/evaluation --metrics metrics --plots plots
 
-Every token of the validation file is scored once, in float32, in windows of the training length that move by
-`eval.stride_fraction` of it. The tokens that selected the best model and the clean documents are reported apart.
+Every token of the validation file is scored once, in float32 and in the numerics of the training, in windows of the
+training length that move by `eval.stride_fraction` of it. The tokens that selected the best model and the clean
+documents are reported apart.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, command
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
@@ -37,7 +38,7 @@ from lm.model.device import keep_freed_memory, pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_strides
 from lm.model.threads import ThreadTuner
-from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained
+from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained, recorded_numerics
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import (
     LOSSY,
@@ -54,9 +55,7 @@ SCORE_BATCH_TOKENS = 8192
 
 
 def read_params() -> EvalParams:
-    """Return the section `eval`. Raise ParamsError if it is wrong, or still has the parameter of the minimal pairs."""
-    if "num_pairs" in read_section(PARAMS, "eval", dict):
-        raise ParamsError(f"{PARAMS}: eval.num_pairs is now the option --pairs of `python src probes`; delete the line")
+    """Return the section `eval`. Raise ParamsError if it is wrong."""
     return read_section(PARAMS, "eval", EvalParams)
 
 
@@ -139,12 +138,6 @@ def parse_paths(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def device_of(record: dict) -> torch.device:
-    """Return the CPU, whose results are exact, for a model that was trained on one; else a GPU if there is one."""
-    on_gpu = (record.get("segments") or [{}])[-1].get("device", "cpu") != "cpu"
-    return pick_device(numerics="fast" if on_gpu else "exact")
-
-
 @command
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
@@ -163,10 +156,12 @@ def main(argv: list[str]) -> None:
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
     utf8_bytes, known = read_audit(paths.audit / "contamination.parquet", validation)
-    model, record = load_trained(paths.models, device_of(read_json(paths.models / RECORD)))
+    # The model computes as in its training: exact numerics on the CPU, others on a GPU if there is one.
+    numerics = recorded_numerics(read_json(paths.models / RECORD))
+    model, record = load_trained(paths.models, pick_device(numerics=numerics), numerics)
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
-    stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner()
+    stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner(adapts=numerics == "exact")
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, which give it more context, and in non-overlapping ones, which use

@@ -23,7 +23,6 @@ from lm.core.errors import DivergedError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
-from lm.model import exact
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.threads import ThreadTuner
@@ -117,29 +116,29 @@ def main(argv: list[str]) -> None:
         if not world.is_main and not distributed.wait_for_main(world):
             return
         inputs = read_inputs(paths, runtime, world)
-        with exact.switched_off(inputs.params.numerics == "fast"):
-            if not world.is_main:
-                return train(inputs, world)
-            # One process at a time writes an output or a run folder.
-            distributed.announce(world, "waits")
-            folder = inputs.folder
-            with output_lock(paths.models), output_lock(folder, wait=True):
-                distributed.announce(world, "holds")
-                checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
-                if not (folder / "done").exists():
-                    extend(inputs)
-                    train(inputs, world)
-                else:
-                    print(
-                        f"this run is already finished: its results are copied from {folder}, nothing is trained; "
-                        f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
-                    )
-                publish(folder / "done", paths.models, paths.metrics, paths.plots)
+        if not world.is_main:
+            return train(inputs, world)
+        # One process at a time writes an output or a run folder.
+        distributed.announce(world, "waits")
+        folder = inputs.folder
+        with output_lock(paths.models), output_lock(folder, wait=True):
+            distributed.announce(world, "holds")
+            checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
+            if not (folder / "done").exists():
+                extend(inputs)
+                train(inputs, world)
+            else:
+                print(
+                    f"this run is already finished: its results are copied from {folder}, nothing is trained; "
+                    f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
+                )
+            publish(folder / "done", paths.models, paths.metrics, paths.plots)
 
 
 def train(inputs: Inputs, world: World) -> None:
     """Train to the end of the run and write its results to <folder>/done; raise Interrupted if asked to stop."""
     params, runtime = inputs.params, inputs.runtime
+    torch.set_flush_denormal(False)  # a library may have turned it on for the process, which changes small numbers
 
     # Build the model, print the size and the time of the run, and resume from the newest intact checkpoint.
     training = build(inputs, world)
@@ -215,15 +214,18 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
     machine.refuse_emulation(params.dtype, device)
-    train, validation = open_tokens(paths.train), open_tokens(paths.validation)
+    # The main rank reads the token files to check them; the others, which start after it, only map them.
+    is_verified = not world.is_main
+    train, validation = open_tokens(paths.train, is_verified), open_tokens(paths.validation, is_verified)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
         both = f"{paths.train} and {paths.validation}"
         raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
-    for tokens in (train, validation):
-        check_id_range(tokens)
+    if not is_verified:
+        for tokens in (train, validation):
+            check_id_range(tokens)
     check_window_fits(validation, params.seq_len)
     config = model_params.config(train.vocab_size)
-    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"])
+    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"], params.numerics)
     spelling = read_spelling(paths.tokenizer, params.spelling_buckets, train)
     return Inputs(paths, params, runtime, config, train, validation, initial, sha256, spelling, device)
 
@@ -274,7 +276,7 @@ def build(inputs: Inputs, world: World) -> Training:
     # Start from the given weights, or draw them from the seed.
     model = inputs.initial
     if model is None:
-        model = Gemma3Model(inputs.config)
+        model = Gemma3Model(inputs.config, params.numerics)
         model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = None if params.attend_across_documents else inputs.train.eot_id
     if params.sampled_vocab_size is not None:
@@ -299,9 +301,7 @@ def print_plan(training: Training) -> None:
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
     messages = preflight.warnings(plan, params, inputs.config, plan.hours(seconds, validation_s))
-    if inputs.device.type == "cpu" and world.world_size == 1:
-        messages += training.threads.warnings()
-    for message in messages:
+    for message in messages + training.threads.warnings():
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
@@ -320,8 +320,9 @@ def resume(training: Training) -> None:
             raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
             print(f"resumed at step {state.step} from {folder}", flush=True)
-    numerics = inputs.params.numerics
-    state.begin_segment(machine.numerics_identity(inputs.device, training.dtype, numerics, world.world_size))
+    numerics, sharded = inputs.params.numerics, world.sharded
+    here = machine.numerics_identity(inputs.device, training.dtype, numerics, world.world_size, sharded)
+    state.begin_segment(here)
 
 
 def validate(training: Training, progress: Progress) -> None:
@@ -335,7 +336,7 @@ def validate(training: Training, progress: Progress) -> None:
     if state.world.is_main:
         write_curves(inputs.paths.plots, state.history)
         write_metrics(inputs.paths.metrics, state, training.plan)
-        computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size)
+        computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size, state.world.sharded)
         write_timing(inputs.folder, state, computed_on)
     if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_resumable):
         saved = state.as_dict()

@@ -1,6 +1,6 @@
 """Run an experiment of README.md in a clone of the last commit, and record what README's commands print there.
 
-    PYTHONPATH=src:benchmarks python benchmarks/quality/experiment.py first_experiment train.seq_len=512
+    PYTHONPATH=src:benchmarks python benchmarks/quality/experiment.py first_experiment train.max_tokens=921600
 
 The clone shares the files of DVC's cache, but not its records of runs: only the stages that the parameters change run,
 and they do run. The workspace does not change.

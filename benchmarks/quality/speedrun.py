@@ -94,7 +94,7 @@ def make_step(folder: Path) -> tuple[Step, int]:
     name = read_section(folder / "params.yaml", "model.name", str)
     shape = read_section(folder / "presets.yaml", f"models.{name}", ModelParams)
     train = open_tokens(folder / "data" / "processed_datasets" / "train.bin")
-    model, device = Gemma3Model(shape.config(train.vocab_size)), torch.device("cpu")
+    model, device = Gemma3Model(shape.config(train.vocab_size), params.numerics), torch.device("cpu")
     model.init_weights(torch.Generator().manual_seed(1))
     model.document_start_id = None if params.attend_across_documents else train.eot_id
     model.entry_weights = entry_weights(train.ids, train.vocab_size)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Queue the experiments of a file, two at a time, one thread each; when all have ended, run a command on them.
 #
-#     benchmarks/quality/sweep.sh scaling.txt python src scaling 'scaling-w*' --out …
+#     benchmarks/quality/sweep.sh optimizers.txt python src compare …
 #
 # Each line of the file is a name and the options of `dvc exp run --queue`, which may hold a grid. The names begin with
 # the file's own name. Runs with the same parameters as before come from DVC's cache.

@@ -6,8 +6,7 @@ Questions on a CPU, each with its own interleaved rounds:
 - 30m: a model of 30 M parameters with 50,257 entries, in float32 and bfloat16, compiled or not;
 - 270m: the shape of Gemma 3 270M with 50,257 entries, both sides under the same autocast;
 - memory: Gemma 3 270M with all its 262,144 entries, trained by the stage itself: how much memory does it take?
-On a GPU (--device cuda): the presets gpt2_size and gemma3_270m in bfloat16. "ours, compiled" uses FlexAttention's
-blocks in sliding layers, "ours, compiled, dense masks" a dense mask.
+On a GPU (--device cuda): the presets gpt2_size and gemma3_270m in bfloat16.
 
 Each case is a process of its own, because the allocator's settings hold for a whole process. All begin with the same
 weights, and the losses of their first step must be equal. The peak is that of bfloat16 products, measured in the same
@@ -69,7 +68,6 @@ class Case:
     dtype: str = "bfloat16"
     keep_freed_memory: bool = True
     compiled: bool = False
-    dense_masks: bool = False
 
 
 CPU_CASES = {
@@ -90,7 +88,6 @@ CPU_CASES = {
 }
 GPU_CASES = {
     "ours, compiled": Case(True, compiled=True),
-    "ours, compiled, dense masks": Case(True, compiled=True, dense_masks=True),
     "ours": Case(True),
     "transformers, compiled": Case(False, compiled=True),
     "transformers": Case(False),
@@ -108,7 +105,6 @@ def build(case: Case, config: ModelConfig, device: torch.device) -> nn.Module:
         model.to(device)
         if case.compiled:
             model.compile()
-            model.is_compiled = not case.dense_masks  # decides which masks it takes
         return model
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
@@ -226,7 +222,7 @@ def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed
             {"models.measured": model, "model.name": "measured", "train.warmup_steps": 1}
             | {f"train.{key}": seq_len for key in ("seq_len", "batch_tokens", "micro_batch_tokens", "eval_tokens")}
             | {f"train.{key}": steps * seq_len for key in ("max_tokens", "eval_every_tokens", "log_every_tokens")}
-            | {"runtime.yaml:train.keep_freed_memory": keep_freed_memory},
+            | {"train.numerics": "fast", "runtime.yaml:train.keep_freed_memory": keep_freed_memory},
         )
         used = run_stage(folder, "train")
     return {"keep_freed_memory": keep_freed_memory, "vocab_size": vocab_size, "steps": steps, **used}

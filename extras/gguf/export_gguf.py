@@ -2,8 +2,7 @@
 
     python src export_gguf out.gguf [--models data/models --tokenizer data/tokenizer]
 
-A tokenizer is refused if llama.cpp would give other ids. README.md names the versions that were compared.
-Needs `pip install gguf==0.19.0`, the first line of requirements/gguf.txt.
+A tokenizer is refused if llama.cpp would give other ids. Needs `pip install -r requirements/gguf.txt`.
 """
 
 import argparse
@@ -17,6 +16,7 @@ from tools.common.arguments import tool_parser
 from tools.common.export import load_run
 from tools.common.extras import explain_missing
 
+PACKAGE = "gguf==0.19.0"  # as in requirements/gguf.txt
 MAGIC = b"GGUF"  # the first bytes of every such file
 
 
@@ -37,7 +37,7 @@ def check_replaceable(file: Path) -> None:
 
 def load_writer() -> ModuleType:
     """Return the module that uses gguf. Raise EnvironmentFailure if a package is missing."""
-    with explain_missing("gguf", "run `pip install` for the first line of requirements/gguf.txt"):
+    with explain_missing("gguf", f"run `python -m pip install {PACKAGE}`"):
         from extras.gguf import writer
     return writer
 

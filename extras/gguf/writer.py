@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import gguf  # pyright: ignore[reportMissingImports]
+import gguf
 import numpy as np
 
 from extras.gguf.vocabulary import Vocabulary

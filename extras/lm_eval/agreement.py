@@ -1,5 +1,6 @@
 """Score the requests of lm-eval's tasks with lm.model, and compare the log-likelihoods."""
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,11 @@ import torch
 from lm.core.errors import IntegrityError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_tokens, score_windows
+from lm.model.weights import RECORD, WEIGHTS, save_tensors
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile
 from tools.common import paths
-from tools.common.hugging_face import read_pretrained
+from tools.common.hugging_face import read_exported_record, read_pretrained
 
 MAX_DIFFERENCE = 1e-4  # nats per token
 BATCH_TOKENS = 4096
@@ -56,12 +58,24 @@ def largest_difference(model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, s
     return float(max(differences)) if differences else None
 
 
-def check_agreement(export: Path, seq_len: int, samples: dict[str, list[dict]]) -> dict[str, float | None]:
+def read_checked(export: Path) -> Gemma3Model:
+    """Return the model of an exported folder. Raise IntegrityError if it is not the one that its record names."""
+    model = read_pretrained(export)
+    with tempfile.TemporaryDirectory() as folder:
+        sha256 = save_tensors(Path(folder, WEIGHTS), dict(model.state_dict()))
+    read_exported_record(export / RECORD, model, sha256)
+    return model
+
+
+def check_agreement(
+    export: Path, model: Gemma3Model, seq_len: int, samples: dict[str, list[dict]]
+) -> dict[str, float | None]:
     """Return `largest_difference` of each task by its name. Raise IntegrityError if one exceeds MAX_DIFFERENCE."""
-    model, tokenizer = read_pretrained(export), load_tokenizer(export / paths.TOKENIZER.name)
+    tokenizer = load_tokenizer(export / paths.TOKENIZER.name)
     differences = {name: largest_difference(model, tokenizer, seq_len, samples[name]) for name in samples}
     for name, difference in differences.items():
         if difference is not None and not difference <= MAX_DIFFERENCE:
-            found = f"lm-eval and lm.model differ by {difference:.2g} nats per token, at most {MAX_DIFFERENCE} is right"
-            raise IntegrityError(f"{export}: {name}: {found}; export the model again, with the pinned packages")
+            found = f"lm-eval and lm.model differ by {difference:.2g} nats per token, needed: at most {MAX_DIFFERENCE}"
+            advice = "install requirements.txt and requirements/lm-eval.txt, and export the model again"
+            raise IntegrityError(f"{export}: {name}: {found}; {advice}")
     return differences

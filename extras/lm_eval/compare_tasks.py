@@ -20,7 +20,16 @@ import numpy as np
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.evaluate.intervals import Estimate
 from tools.common.arguments import tool_parser
-from tools.common.statistics import LEAST_DIFFERENT, clustered_difference, detectable_difference, holm, units_needed
+from tools.common.statistics import (
+    LEAST_DIFFERENT,
+    clustered_difference,
+    detectable_difference,
+    holm,
+    p_text,
+    size_correlation,
+    sum_by_cluster,
+    units_needed,
+)
 from tools.common.tables import table
 
 SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?\.jsonl")  # lm-eval's names end in the time
@@ -30,8 +39,9 @@ NOTE = """- difference: the run minus {}, item by item. More is better for accur
   The interval covers the choice of documents, whose items count as one; it needs {} in which the runs differ.
 - p after Holm: how often chance alone makes such a difference, corrected for the number of comparisons, {} (Holm
   1979). A difference is shown if it is at most 0.05.
-- detectable: the smallest true difference that these documents would show in 80 % of comparisons.
+- detectable: the smallest true difference that these documents would show in about 80 % of comparisons.
 - documents needed: how many would show the measured one in as many. Neither is corrected for several comparisons."""
+LEAST_NAMED = 10  # documents: fewer stand for few others, whatever the estimate
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -68,8 +78,12 @@ def value_of(sample: dict, metric: str) -> tuple[float, float]:
 
 def compare_items(
     name: str, a: dict[tuple, dict], b: dict[tuple, dict], metrics: list[str], document: str | None
-) -> tuple[list[str], int, Estimate]:
-    """Return the first cells of a task's row, the number of documents, and B - A over the items that both runs have."""
+) -> tuple[list[str], int, Estimate, float | None]:
+    """Compare a task over the items that both runs have.
+
+    Return the first cells of its row, the number of documents, B - A, and its correlation with the documents' sizes
+    where that makes the interval too narrow.
+    """
     common = [key for key in a if key in b]
     if not common:
         needed = "run both with the same task, its version and prompts"
@@ -79,19 +93,23 @@ def compare_items(
     if metric is None:
         raise ParamsError(f"--metrics: {name} has {', '.join(sample['metrics'])}; needed: one of them")
     values, weights = np.array([[value_of(run[key], metric) for key in common] for run in (a, b)]).transpose(2, 0, 1)
-    documents = [str(a[key]["doc"].get(document, key)) for key in common]
+    documents = np.array([str(a[key]["doc"].get(document, key)) for key in common])
     means = [f"{mean:.4f}" for mean in values.sum(axis=1) / weights.sum(axis=1)]
     num_documents = len(set(documents))
     cells = [f"{name}, {metric}", f"{len(common):,}", f"{num_documents:,}", *means]
-    return cells, num_documents, clustered_difference(values[1] - values[0], weights[0], np.array(documents))
+    difference = clustered_difference(values[1] - values[0], weights[0], documents)
+    correlation = size_correlation(*sum_by_cluster(values[1] - values[0], weights[0], documents))
+    return cells, num_documents, difference, correlation
 
 
 def cells_of(found: Estimate, num_documents: int) -> list[str]:
     """Return the cells of COLUMNS."""
     if found.low is None:
         return [f"{found.value:+.4f}", "too few differ", "", "", ""]
-    figures = f"{found.low:+.4f} to {found.high:+.4f}", f"{found.p_value:.2g}", f"{detectable_difference(found):.4f}"
-    return [f"{found.value:+.4f}", *figures, f"{units_needed(found, num_documents, LEAST_DIFFERENT):,}"]
+    interval = f"{found.low:+.4f} to {found.high:+.4f}"
+    needed = units_needed(found, num_documents, LEAST_DIFFERENT)
+    count = "" if needed is None else f"fewer than {LEAST_NAMED}" if needed < LEAST_NAMED else f"{needed:,}"
+    return [f"{found.value:+.4f}", interval, p_text(found), f"{detectable_difference(found):.4f}", count]
 
 
 @command
@@ -103,11 +121,18 @@ def main(argv: list[str]) -> None:
     if args.document and not any(args.document in doc for doc in fields.values()):
         found = "; ".join(f"{name} has {', '.join(doc)}" for name, doc in fields.items())
         raise ParamsError(f"--document is {args.document}, needed: a field of a task; {found}")
-    rows, counts, differences = [], [], []
+    rows, counts, differences, warnings = [], [], [], []
     for folder, tasks in zip(args.folders[1:], others, strict=True):
         for name in [name for name in first if name in tasks]:
-            cells, count, difference = compare_items(name, first[name], tasks[name], args.metrics, args.document)
-            rows.append((folder, cells)), counts.append(count), differences.append(difference)
+            cells, count, difference, correlation = compare_items(
+                name, first[name], tasks[name], args.metrics, args.document
+            )
+            rows.append((folder, cells))
+            counts.append(count)
+            differences.append(difference)
+            if correlation is not None and difference.low is not None:
+                size = f"the size of a document (correlation with log size {correlation:+.2f})"
+                warnings.append(f"- {folder}, {name}: the difference depends on {size}, so its interval is too narrow.")
     if not rows:
         raise IntegrityError(f"{', '.join(map(str, args.folders))}: have no task in common; run the same tasks")
     ends = [cells_of(*each) for each in zip(holm(differences), counts, strict=True)]
@@ -115,4 +140,4 @@ def main(argv: list[str]) -> None:
         names = ["task, metric", "items", "documents", str(args.folders[0]), str(folder), *COLUMNS]
         own = [[*cells, *end] for (run, cells), end in zip(rows, ends, strict=True) if run == folder]
         print("\n".join(table(names, own)))
-    print(NOTE.format(args.folders[0], LEAST_DIFFERENT, len(rows)))
+    print("\n".join([*warnings, NOTE.format(args.folders[0], LEAST_DIFFERENT, len(rows))]))

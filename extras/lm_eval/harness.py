@@ -5,10 +5,10 @@ import logging
 import sys
 from pathlib import Path
 
-from lm_eval.evaluator import simple_evaluate  # pyright: ignore[reportMissingImports]
-from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
-from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lm.core.errors import DataError, ParamsError
 

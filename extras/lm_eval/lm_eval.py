@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-from extras.lm_eval.agreement import check_agreement
+from extras.lm_eval.agreement import check_agreement, read_checked
 from lm.core.errors import ParamsError, command
 from lm.core.files import read_json, sha256_file, write_json, write_text
 from lm.model.weights import RECORD
@@ -115,11 +115,12 @@ def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[s
     """
     record = read_json(export / RECORD, "name a folder that `python src export_hf` wrote")
     harness, seq_len = load_harness(), record["seq_len"]
+    model = read_checked(export) if args.check else None  # before the tasks, which can take hours
     folder = args.task_folder and args.task_folder.resolve()
     results = harness.run_tasks(export.resolve(), seq_len, folder, args.tasks, args.limit)
     tasks = summarize(results)
-    if args.check:
-        for name, difference in check_agreement(export, seq_len, results["samples"]).items():
+    if model:
+        for name, difference in check_agreement(export, model, seq_len, results["samples"]).items():
             tasks[name]["largest_difference_nats_per_token"] = difference
     versions = {name: version(name) for name in PACKAGES}
     figures = {"model": describe_model(export, record), "versions": versions, "limit": args.limit, "tasks": tasks}

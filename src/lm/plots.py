@@ -28,8 +28,8 @@ STYLE: dict[Any, Any] = {
     "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold",
 }  # fmt: skip
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
-NOTE = """Why the curves differ: the validation documents are not in the training text,
-and with train.sampled_vocab_size the training loss is an estimate from a sample
+NOTE = """Why the curves differ: they are taken on different text, and with
+train.sampled_vocab_size the training loss is an estimate from a sample
 of the vocabulary. Thin line: mean between two log lines. Thick line: smoothed."""
 NOT_NUMBERS = ("checkpoint_digest",)
 

@@ -72,7 +72,7 @@ def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int
         raise ParamsError(f"the prompt has {len(prompt_ids)} tokens, needed: below max_seq_len ({limit})")
     filters = {"top_k": args.top_k or None, "top_p": args.top_p, "min_p": args.min_p}
     settings = {"temperature": args.temperature, **filters, "eot_id": eot_id, "use_cache": not args.no_cache}
-    settings["generator"] = torch.Generator(model.device).manual_seed(seed)
+    settings["generator"] = torch.Generator().manual_seed(seed)
     try:
         return generate(model, prompt_ids, min(args.max_new_tokens, limit - len(prompt_ids)), **settings)
     except ValueError as error:

@@ -5,8 +5,9 @@
 
 Runs the stage eval on data/models/checkpoints/NAME into --out/NAME, a folder like data/evaluation, which
 `python src export_hf DIR --models … --evaluation …` reads. A checkpoint that was evaluated with the same inputs, as
-dvc.lock records them, is not evaluated again. The table and suite.csv also have the best weights of the run. --tasks
-adds the accuracies in files that `python src lm_eval --models data/models/checkpoints/*` wrote.
+dvc.lock records them, is not evaluated again. If an input of eval changed since, `dvc repro eval` has to run first, so
+that all rows are evaluated alike. The table and suite.csv also have the best weights of the run. --tasks adds the
+accuracies in files that `python src lm_eval --models data/models/checkpoints/*` wrote.
 """
 
 import math
@@ -24,7 +25,7 @@ from lm import plots
 from lm.core.errors import IntegrityError, ParamsError, UserError, command
 from lm.core.files import read_json, write_csv, write_json
 from lm.core.params import read_yaml
-from lm.model.weights import CHECKPOINTS, RECORD, WEIGHTS_DIGITS
+from lm.model.weights import CHECKPOINTS, RECORD, WEIGHTS_DIGITS, checkpoint_name
 from tools.common.arguments import tool_parser
 from tools.common.paths import AUDIT, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
 from tools.common.tables import table
@@ -32,6 +33,17 @@ from tools.common.tables import table
 LOOKS = ((plots.BLUE, "-"), (plots.ORANGE, "--"), (plots.GREY, ":"))
 MARKERS = "os^D"
 LABEL_POINTS = 13  # height of a label
+
+
+def refuse_changed_inputs() -> None:
+    """Raise IntegrityError if parameters, code or data of the stage eval are not those that dvc.lock records."""
+    from dvc.repo import Repo  # takes a second to import
+
+    with Repo(".") as repo:
+        changes = repo.status(targets=["eval"])
+    if changes:
+        found = "inputs or outputs of the stage eval changed since it ran (`dvc status eval` lists them)"
+        raise IntegrityError(f"{LOCK}: {found}; run `dvc repro eval`, or undo the change")
 
 
 def inputs_of(models: Path) -> dict:
@@ -121,8 +133,14 @@ def main(argv: list[str]) -> None:
         "--tasks", type=Path, nargs="+", default=[], metavar="FILE", help="results of lm_eval for the checkpoints"
     )
     args = parser.parse_args(argv)
-    if not (names := read_json(MODEL).get(CHECKPOINTS)):
+    record = read_json(MODEL)
+    names = record.get(CHECKPOINTS)
+    if not names:
         raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_checkpoints and run `dvc repro`")
+    if record["best"]["step"] == 0 and list(names) == [checkpoint_name(0)]:
+        found = "the best weights and the kept checkpoint are both of 0 tokens, so there is no curve"
+        raise ParamsError(f"{MODEL}: {found}; add numbers above 0 to train.keep_checkpoints and run `dvc repro`")
+    refuse_changed_inputs()
     rows = [row_of(MODELS, EVALUATION)]
     for number, name in enumerate(names, 1):
         print(f"{number} of {len(names)}: {name}", flush=True)

@@ -134,7 +134,11 @@ def main(argv: list[str]) -> None:
     if record["data_sha256"]["train"] != tokens.meta["sha256"]:
         raise IntegrityError(f"{MODEL}: trained with another {TRAIN}; run `dvc repro`")
 
-    last, args.steps = record["last"], record["best"]["step"] if args.steps is None else args.steps
+    last, best_step = record["last"], record["best"]["step"]
+    if args.steps is None and best_step == 0:
+        found = "the best weights are those before the first step, which have read nothing"
+        raise ParamsError(f"{MODEL}: {found}; give --steps, from 1 to {last['step']}")
+    args.steps = best_step if args.steps is None else args.steps
     for option, value, least, most in (
         ("min_tokens", args.min_tokens, 2, record["seq_len"]), ("steps", args.steps, 1, last["step"]),
     ):  # fmt: skip

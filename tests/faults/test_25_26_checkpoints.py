@@ -12,7 +12,8 @@ import pytest
 from lm.core.errors import IntegrityError
 from lm.train import checkpoints
 from lm.train.checkpoints import load_newest_checkpoint, save_checkpoint
-from support.damage import DAMAGES, flip
+from lm.train.outputs import publish
+from support.damage import DAMAGES, edit, flip
 from support.train_cases import (
     check_rerun,
     die_at,
@@ -20,6 +21,7 @@ from support.train_cases import (
     in_state,
     limit_files,
     only_run,
+    restored,
     results,
     run_stage,
     set_runtime,
@@ -145,13 +147,49 @@ def test_26_without_an_intact_state_nothing_starts_from_scratch(workspace, undis
     check_rerun(undisturbed)
 
 
-def test_26_a_damaged_finished_run_is_not_published(workspace, undisturbed):
+def test_26_an_edited_finished_run_is_not_published(workspace, undisturbed):
     assert run_stage().code == 0
-    done = only_run() / "done"
-    flip(done / "models" / "best_model_params.pt")
+    metrics = only_run() / "done" / "metrics" / "train.json"
+    edit(metrics, lambda value: value.update(val_loss=value["val_loss"] - 2))
     shutil.rmtree("data/models")
     ended = run_stage()
-    assert ended.code == 4 and "best_model_params.pt: sha256 is" in ended.sentence
-    assert not Path("data/models").exists()
+    assert ended.code == 4 and f"{metrics}: sha256 is " in ended.sentence
+    assert f"; delete {only_run()} to train from scratch" in ended.sentence
+    assert not Path("data/models").exists() and Path("metrics/train.json").read_bytes() != metrics.read_bytes()
     shutil.rmtree(only_run())
     check_rerun(undisturbed)
+
+
+def test_26_each_file_of_a_finished_run_is_checked_before_it_is_published(workspace):
+    before = {"train.keep_checkpoints": workspace.get("train.keep_checkpoints")}
+    workspace.change(**{"train.keep_checkpoints": [512 * 3]})
+    assert run_stage().code == 0
+    workspace.change(**before)
+    done, target = only_run() / "done", Path("published")
+    checkpoint = only_run() / "checkpoints" / "step-000000003"
+    files = [path for folder in (done, checkpoint) for path in folder.rglob("*") if path.is_file()]
+    assert len(files) == 9  # three of the model, the metrics, two curves, two of the weights kept, and their hashes
+    for path in files:
+        for damage in DAMAGES.values():
+            with restored(path):
+                damage(path)
+                with pytest.raises(IntegrityError, match=f"; delete {only_run()} to train from scratch") as raised:
+                    publish(done, target / "models", target / "metrics", target / "plots")
+                # A damaged hash names the file that it is of.
+                assert path.name == "sha256.json" or str(raised.value).startswith(f"{path}: ")
+        assert not target.exists()
+    # A file that the run did not write is not published.
+    (done / "plots" / "more.csv").write_text("")
+    publish(done, target / "models", target / "metrics", target / "plots")
+    shutil.copytree(done / "models", "expected/models")
+    shutil.copytree(checkpoint, "expected/models/checkpoints/step-000000003")
+    for name in ("metrics", "plots"):
+        shutil.copytree(done / name, f"expected/{name}", ignore=shutil.ignore_patterns("more.csv"))
+    assert contents(target) == contents(Path("expected"))
+    shutil.rmtree(target)
+    shutil.rmtree("expected")
+
+
+def contents(folder):
+    """Return the bytes of all files below a folder."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Ranks that the train stage started itself: killed, hung, asked to stop, orphaned, refused."""
+"""Ranks that the train stage started itself: killed, hung, asked to stop, refused."""
 
 import contextlib
 import os
@@ -19,7 +19,6 @@ from support.rank_cases import sabotage_ranks
 from support.train_cases import (
     Stage,
     clear,
-    in_a_child,
     make_training,
     only_run,
     restored,
@@ -145,29 +144,6 @@ def test_31_a_signal_to_the_launcher_saves_a_state_and_all_leave(workspace, undi
     assert ended.code == code
     assert f"training stopped at step 5 ({number.name}); a checkpoint is saved" in ended.sentence
     assert ended.err.count("error:") == ended.err.count("stopping after") == 1
-    go_on_alone(5, undisturbed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("begin", "reason"),
-    [
-        ([sabotage_ranks], "the process that started it is gone"),  # the launcher is
-        ([in_a_child, sabotage_ranks], "SIGTERM"),  # as when DVC is: the launcher is there, and asks
-    ],
-)
-def test_31_ranks_without_the_one_who_began_them_save_a_state_and_leave(workspace, undisturbed, begin, reason):
-    set_runtime(checkpoint_every_s=3600)
-    stage = Stage(*begin, "hold_at", 5)
-    pids = held()
-    stage.process.kill()
-    if reason == "SIGTERM":
-        wait_for(lambda: "stopping after this step" in stage.err)
-    else:
-        stage.process.join()
-    Path("go").touch()
-    wait_all_gone(pids)
-    assert f"training stopped at step 5 ({reason}); a checkpoint is saved" in stage.err
     go_on_alone(5, undisturbed)
 
 

@@ -1,17 +1,14 @@
-"""Check who imports whom in src/ and extras/, and that no folder outgrows its budget of lines (budgets.yaml)."""
+"""Check who imports whom in src/ and extras/, and that all requirements pin the same versions."""
 
 import ast
 import re
-import subprocess
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from lm.core.params import read_yaml
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
 
 SRC = ROOT / "src"
-BUDGETS = read_yaml(ROOT / "tests" / "repository" / "budgets.yaml")
 GRAPH = import_graph(SRC)
 FILES = list(GRAPH)
 
@@ -124,36 +121,14 @@ def test_a_package_imports_nothing_by_itself():
 
 def test_two_modules_alone_name_kinds_of_gpus():
     """Every other module asks lm.model.device or lm.model.accelerator, or only whether a device is the CPU."""
-    kinds = re.compile(r"\b(torch\.cuda|torch\.mps|backends\.mps|is_cuda)\b|[\"'](cuda|mps)\b")
+    kinds = re.compile(r"\b(torch\.cuda|is_cuda)\b|[\"']cuda\b")
     assert {name_of(path) for path in FILES if kinds.search(path.read_text())} == {
         "lm/model/accelerator.py",
         "lm/model/device.py",
     }
 
 
-# Sizes.
-
-
-def budget_of(file: str) -> list[str]:
-    """Return the names of the budgets that count a file: tests of an extra count as tests, and lm also as src."""
-    top, *rest = file.split("/")
-    if top == "tests" or (top == "extras" and "tests" in rest):
-        return ["tests"]
-    if top == "benchmarks":
-        return ["benchmarks"] if file.endswith((".py", ".sh", ".yaml", ".md")) and "results" not in rest else []
-    if top == "docs" or file == "README.md":
-        return ["docs"]
-    return {"extras": ["extras"], "src": ["src", "lm"] if file.startswith("src/lm/") else ["src"]}.get(top, [])
-
-
-def test_no_folder_outgrows_its_budget_of_lines():
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    lines = dict.fromkeys(BUDGETS, 0)
-    for file in files.split("\0"):
-        for budget in budget_of(file) if (ROOT / file).is_file() else []:
-            content = (ROOT / file).read_bytes()
-            lines[budget] += 0 if b"\0" in content else content.count(b"\n")
-    assert {budget: count for budget, count in lines.items() if count > BUDGETS[budget]} == {}, "see budgets.yaml"
+# Requirements.
 
 
 def test_a_package_has_the_same_version_in_all_requirements():

@@ -32,23 +32,16 @@ def read(name):
 UNITS = {"": 1, "%": 0.01, "ms": 1e-3, "min": 60, "MB": 1e6, "GB": 1e9}
 COVERAGE = "interval_coverage[coverage][one model, committed losses][96]"
 QUOTES = {
-    "docs/security.md": [
-        "Of {torture/hostile_files[inputs]:,} changed inputs of {torture/hostile_files[readers]} readers",
-        "{torture/hostile_files[refused]:,} were refused and {torture/hostile_files[read]:,} were read",
-        "{torture/hostile_files[lost]} did anything else",
-    ],
     "docs/reproducibility.md": [
         "{torture/crash_states[states]:,} states of the disk",
         "{torture/failing_calls[faults]:,} faults | {torture/failing_calls[unnoticed]} stages gave the right bytes",
         "{torture/failing_calls[refused]:,} ended with an error message",
-        "{torture/signal_moments[moments]} moments | {torture/signal_moments[recorded whole]} stages were recorded",
-        "{torture/concurrency[killed]} processes killed | {torture/concurrency[experiments]} recorded experiments",
-        "{torture/long_life[steps]:,} steps | the same bytes",
         "{tolerance[spread_nats_per_token][bfloat16]:.4f} nats per token in bfloat16",
     ],
     "docs/data.md": [
-        "{near_duplicates[planted][stories][1 % of the words changed][recall][0.85]:.0f/%} % and "
-        "{near_duplicates[planted][C files][1 % of the words changed][recall][0.85]:.0f/%} % of the copies with 1 %",
+        "| 1 % of the words changed | "
+        "{near_duplicates[planted][stories][1 % of the words changed][recall][0.85]:.0f/%} % | "
+        "{near_duplicates[planted][C files][1 % of the words changed][recall][0.85]:.0f/%} % |",
         "{near_duplicates[stages][1][cpu_seconds]:.0f} seconds and {near_duplicates[stages][1][peak_rss_gib]:.2f} GiB",
         "{near_duplicates[stages][1][utf8_bytes]:.1f/GB} GB of text in {near_duplicates[stages][1][documents]:,} doc",
     ],
@@ -120,7 +113,7 @@ def test_readme_shows_what_its_commands_print(tmp_path, finished):
     code = "import pages; print(pages.experiment('first_experiment'))"
     shown = workspace.run("python", "-c", code, PYTHONPATH="src:benchmarks").stdout
     assert "metrics/eval.json   bits_per_byte" in shown and "## workspace − main: " in shown
-    assert "- Documents: " in shown and "| documents, all" in shown
+    assert "- Documents: " in shown and "- Seeds: " in shown and "| documents, all" in shown
 
 
 # The pipeline of the results.

@@ -19,11 +19,13 @@ import pytest
 import yaml
 
 from lm.core.files import read_json
-from lm.core.params import coerce, read_section, read_yaml
+from lm.core.params import coerce, find_problems, read_section, read_yaml
 from lm.model.config import ModelParams
 from lm.model.gemma3 import count_parameters
+from lm.text.slices import AnySlice, Slice
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
+from resolve import AnyFetch
 from support import ROOT
 from support.workspace import Workspace
 
@@ -115,9 +117,12 @@ def is_long(block) -> bool:
     return ("dvc exp run" in block.values[2] and page_of(block) != "README.md") or page_of(block) == "docs/tutorial.md"
 
 
+HALF = "train.max_tokens=921600", "train.max_tokens=5120"  # half of the default's tokens, and of the small pipeline's
+
+
 @pytest.mark.parametrize(("language", "tag", "code"), [block for block in blocks("run") if not is_long(block)])
 def test_run_blocks_run(workspace, language, tag, code):
-    run_block(workspace, language, code)
+    run_block(workspace, language, code.replace(*HALF))
 
 
 @pytest.mark.slow
@@ -256,6 +261,19 @@ def test_the_sizes_and_times_said_of_the_recipes_are_computed_from_their_command
     c = b.replace("model.name=gpt2_size", "model.name=gemma3_270m").replace("seq_len=1024", "seq_len=512")
     rows = {row[0]: row[1:] for row in cells_of("docs/experiments.md", "## Longer runs")}
     assert rows == {"A": size_of_recipe(a), "B": size_of_recipe(b), "C": size_of_recipe(c)}
+
+
+def test_the_sources_that_data_md_shows_are_valid(tmp_path):
+    """Each YAML block of the page has entries for `sources` in presets.yaml."""
+    of_page = [block.values for block in blocks("parse") if page_of(block) == "docs/data.md"]
+    shown = [code for language, _, code in of_page if language == "yaml"]
+    file = tmp_path / "presets.yaml"
+    file.write_text("sources:\n" + "".join(shown))
+    sources = read_yaml(file)["sources"]
+    assert [source["fetch"]["kind"] for source in sources.values()] == ["hub", "datasets", "mixture"]
+    for name in sources:
+        parts = {"fetch": AnyFetch, "train": AnySlice, "validation": Slice, "prompts": tuple[str, ...]}
+        assert find_problems(file, {f"sources.{name}.{part}": wanted for part, wanted in parts.items()}) == []
 
 
 def test_names_for_other_code_can_be_imported():

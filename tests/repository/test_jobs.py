@@ -1,4 +1,4 @@
-"""The jobs of docs/distributed.md for Slurm and SkyPilot: their flags exist, and when Slurm's job is requeued."""
+"""The jobs of docs/distributed.md for Slurm: their flags, when one is requeued, and what a job of an array makes."""
 
 import os
 import re
@@ -10,21 +10,18 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from support import ROOT
+from support.workspace import Workspace
 
 PAGE = (ROOT / "docs" / "distributed.md").read_text()
-(SLURM,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH.*?)^```", PAGE, re.M | re.S)
-SKY = yaml.safe_load((ROOT / "extras" / "cloud" / "sky.yaml").read_text())
+(SLURM,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH --nodes.*?)^```", PAGE, re.M | re.S)
+(ARRAY,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH --array.*?)^```", PAGE, re.M | re.S)
 STAGE = shlex.split(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["cmd"])[1:]
-
-
-NUMBERS = {name: "2" for name in ("NODE_RANK", "NUM_NODES", "NUM_GPUS_PER_NODE", "NODE_IPS")}
 
 
 def command(script: str, program: str) -> list[str]:
     """Return the words of the command of a script that begins with a program, as bash reads them."""
     line = next(line for line in script.replace("\\\n", "").splitlines() if line.startswith(program))
-    numbers = {f"SKYPILOT_{name}": number for name, number in NUMBERS.items()}
-    done = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], env=numbers, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], env={}, capture_output=True, text=True)
     return done.stdout.splitlines()
 
 
@@ -33,9 +30,8 @@ def test_slurms_ranks_run_the_stage_with_its_flags():
     assert words[words.index("src/train.py") :] == STAGE
 
 
-@pytest.mark.parametrize("script", [PAGE, SKY["run"]], ids=["docs/distributed.md", "extras/cloud/sky.yaml"])
-def test_torchrun_knows_its_flags_and_runs_the_stage(script):
-    torchrun = get_args_parser().parse_args(command(script, "torchrun")[1:])
+def test_torchrun_knows_its_flags_and_runs_the_stage():
+    torchrun = get_args_parser().parse_args(command(PAGE, "torchrun")[1:])
     assert [torchrun.training_script, *torchrun.training_script_args] == STAGE
 
 
@@ -50,3 +46,15 @@ def test_a_job_is_requeued_after_a_stop_and_a_lost_rank_only_and_twenty_times_at
         del environment["SLURM_RESTART_COUNT"]  # Slurm sets it from the second start on
     done = subprocess.run(["bash", "-c", commands], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (code, "requeue 7" if is_requeued else ""), done.stderr
+
+
+@pytest.mark.slow
+def test_a_job_of_the_array_adds_its_experiment_to_the_repository(tmp_path, finished):
+    workspace = Workspace(tmp_path / "lm", finished)
+    workspace.commit()
+    script = ARRAY.replace("source .venv/bin/activate\n", "")  # the environment of the tests is active
+    workspace.run("bash", "-c", script, SLURM_ARRAY_TASK_ID="3", SLURM_CPUS_PER_TASK="1")
+    assert workspace.get("train.seed") != 3
+    workspace.run("dvc", "exp", "apply", "seed-3")
+    assert workspace.get("train.seed") == 3
+    assert workspace.repro() == set()

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model import exact
+from lm.model.config import Numerics
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model, ModelConfig
-from lm.model.kernels import EXACT_ROWS
 from lm.tokens import windows as lm_windows
 from lm.tokens.windows import TokenWindows
 from lm.train.optimizers import build_optimizers
@@ -89,9 +89,9 @@ class Operations(TorchDispatchMode):
         return result
 
 
-def new_model() -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
+def new_model(numerics: Numerics) -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
     """Return a small model with inputs and targets (B, T)."""
-    model, generator = Gemma3Model(CONFIG), torch.Generator().manual_seed(0)
+    model, generator = Gemma3Model(CONFIG, numerics), torch.Generator().manual_seed(0)
     model.init_weights(generator)
     ids = torch.randint(CONFIG.vocab_size, (BATCH, SEQ_LEN + 1), generator=generator)
     return model, ids[:, :-1], ids[:, 1:]
@@ -100,14 +100,14 @@ def new_model() -> tuple[Gemma3Model, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(("dtype", "most", "update"), [(torch.float32, 5500, 6500), (torch.bfloat16, 1000, 600)])
 def test_the_operations_of_a_step_are_counted(dtype, most, update):
     """Operations dominate small models. The (B·T, V) logits never exist at once, forward or backward."""
-    model, x, y = new_model()
-    is_fast = dtype != torch.float32
-    with Operations() as found, torch.autocast("cpu", dtype, enabled=is_fast), exact.switched_off(is_fast):
+    numerics: Numerics = "exact" if dtype == torch.float32 else "fast"
+    model, x, y = new_model(numerics)
+    with Operations() as found, torch.autocast("cpu", dtype, enabled=numerics == "fast"):
         model.loss(x, y, max_logits=LOGITS_CHUNK * CONFIG.vocab_size).backward()
     assert found.count <= most
     assert found.largest <= LOGITS_CHUNK * (CONFIG.vocab_size + exact.BLOCK) < TOKENS * CONFIG.vocab_size
-    for optimizer in build_optimizers(model, optimizer_params(), dtype):
-        with Operations() as found, exact.switched_off(is_fast):
+    for optimizer in build_optimizers(model, optimizer_params(numerics=numerics), dtype):
+        with Operations() as found:
             optimizer.step()
         assert found.count <= update
 
@@ -116,11 +116,11 @@ def test_the_operations_of_a_step_are_counted(dtype, most, update):
 def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
     """Fake tensors have a shape and need no memory."""
     with FakeTensorMode():
-        model = Gemma3Model(dataclasses.replace(CONFIG, vocab_size=vocab_size))
+        model = Gemma3Model(dataclasses.replace(CONFIG, vocab_size=vocab_size), "exact")
         ids = torch.zeros(16, 64, dtype=torch.int64)
         with Operations() as found:
             model.loss(ids, ids).backward()
-    rows = min(MAX_LOGITS // vocab_size, EXACT_ROWS)
+    rows = min(MAX_LOGITS // vocab_size, exact.CROSS_ENTROPY_ROWS)
     padded = -(-vocab_size // exact.BLOCK) * exact.BLOCK
     assert found.largest == rows * padded <= MAX_LOGITS == 512 * 262_144
 
@@ -128,7 +128,7 @@ def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 6200), (torch.bfloat16, 4200)])
 def test_memory_kept_for_the_backward_pass_is_bounded(dtype, most):
     """Limit the bytes per token and layer. They include gradients of the head, computed in the forward pass."""
-    model, x, y = new_model()
+    model, x, y = new_model("exact" if dtype == torch.float32 else "fast")
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept = {}
 

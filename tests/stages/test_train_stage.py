@@ -6,16 +6,19 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import eval as eval_stage
 import train as train_stage
-from lm.core.errors import ParamsError
+from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection
 from lm.model.threads import ThreadTuner
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
+from lm.train.config import TrainParams
+from lm.train.schedule import learning_rate
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -46,30 +49,6 @@ def test_files_of_different_tokenizers_are_refused(workspace, capsys):
     write_ids("train.bin", 100, TOKENIZER | {"sha256": "cd" * 32})
     assert train_stage.main(ARGUMENTS) == 4
     assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-def test_parameters_of_the_past_are_said_to_be_gone_or_renamed(workspace, capsys):
-    workspace.change(**{"train.average_decay": 0.0, "eval.num_pairs": 500})
-    path = Path("params.yaml")
-    text = path.read_text().replace("decay_fraction:", "decay_share:")
-    path.write_text(text.replace("schedule: wsd", "schedule: stable_decay"))
-    assert train_stage.main(ARGUMENTS) == 2
-    printed = capsys.readouterr().err
-    for sentence in (
-        "train.average_decay is gone; delete the line",
-        "train.decay_share is now named train.decay_fraction; rename it",
-        "train.schedule is 'stable_decay', which is now named 'wsd'; change it",
-    ):
-        assert sentence in printed
-    assert "train.decay_fraction is missing" not in printed
-    with restored("runtime.yaml"):
-        runtime = Path("runtime.yaml")
-        runtime.write_text(runtime.read_text().replace("keep_resumable:", "keep_checkpoints:"))
-        assert train_stage.main(ARGUMENTS) == 2
-    printed = capsys.readouterr().err.splitlines()
-    assert printed == ["error: runtime.yaml: train.keep_checkpoints is now named train.keep_resumable; rename it"]
-    with pytest.raises(ParamsError, match="num_pairs is now the option --pairs of `python src probes`"):
-        eval_stage.read_params()
 
 
 def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
@@ -117,6 +96,48 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
     assert timing["computed_on"]["threads"] == torch.get_num_threads()
     assert re.search(r"time +about [\d.]+ min: [\d.]+ training at [\d,]+ tokens/s, [\d.]+ validation\n", out)
     assert re.search(r"work .* \d+% of it in Muon\n", out)
+
+
+def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkeypatch):
+    """Of five steps, 0, 2, 4 and the last are validated. The first of equal losses is the best."""
+    losses, weights = {0: 4.0, 2: 3.0, 4: 3.5, 5: 3.0}, {}
+    update_weights = train_stage.step.update_weights
+
+    def update(state, lr):
+        update_weights(state, lr)
+        weights[state.step] = state.weights()
+
+    monkeypatch.setattr(train_stage.step, "update_weights", update)
+    monkeypatch.setattr(train_stage.step, "validation_loss", lambda state, *others: losses[state.step])
+    batch = workspace.get("train.batch_tokens")
+    lengths = {"max_tokens": 5 * batch + 1, "eval_every_tokens": 2 * batch, "log_every_tokens": batch}
+    chosen = {"seed": 5, "warmup_steps": 2, "keep_checkpoints": [3 * batch]}
+    workspace.change(**{f"train.{name}": value for name, value in (lengths | chosen).items()})
+    assert train_stage.main(ARGUMENTS) == 0
+
+    record = json.loads(Path("data/models/model.json").read_text())
+    for name, step in (("best", 2), ("last", 5)):
+        found = {key: record[name][key] for key in ("step", "tokens_seen", "val_loss")}
+        assert found == {"step": step, "tokens_seen": step * batch, "val_loss": 3.0}
+        assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
+    assert_same_weights(Path("data/models/checkpoints/step-000000003/best_model_params.pt"), weights[3])
+    assert record["training"]["steps"] == 5
+    validation = np.loadtxt("plots/validation.csv", delimiter=",", skiprows=1, usecols=range(3))
+    assert validation.tolist() == [[step, step * batch, loss] for step, loss in losses.items()]
+    metrics = json.loads(Path("metrics/train.json").read_text())
+    assert (metrics["val_loss"], metrics["tokens_seen"]) == (3.0, 5 * batch)
+
+    # Each step had the learning rate of its number, counted from 0.
+    params = read_section("params.yaml", "train", TrainParams)
+    rates = np.loadtxt("plots/training.csv", delimiter=",", skiprows=1, usecols=2)
+    assert rates == pytest.approx([learning_rate(step, params) for step in range(5)], rel=1e-7)
+    assert len(set(rates)) > 2
+
+
+def assert_same_weights(path, expected):
+    found = torch.load(path, weights_only=True)
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items()), path
 
 
 @pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])

@@ -14,6 +14,14 @@ from lm.core.files import output_lock
 from support.workspace import ALL, Workspace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+SLOW_TIMEOUT_S = 3600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests another time limit than pyproject.toml."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +37,3 @@ def finished(tmp_path_factory) -> Path:
             assert workspace.repro() == ALL
             workspace.folder.rename(shared / "finished")
     return shared / "finished"
-
-
-@pytest.fixture
-def unrounded(monkeypatch):
-    """Leave out the rounding of lm.model.exact: what is left is as precise as plain torch, and comparable with it."""
-    monkeypatch.setattr("lm.model.exact.round_to", lambda x, step: x)

@@ -10,6 +10,7 @@ import tokenizers
 import torch
 from tokenizers import AddedToken, decoders, models, normalizers
 
+from lm.model.config import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.weights import save_models
 from lm.tokenizer.build import train_ranks, write_byte_level, write_huggingface
@@ -53,9 +54,9 @@ def write_gemma_like(folder: Path, source: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def random_model(config: ModelConfig, seed: int = 0) -> Gemma3Model:
+def random_model(config: ModelConfig, seed: int = 0, numerics: Numerics = "fast") -> Gemma3Model:
     """Return a model whose norms are random too, so that a test fails if one of them is left out."""
-    model, generator = Gemma3Model(config), torch.Generator().manual_seed(seed)
+    model, generator = Gemma3Model(config, numerics), torch.Generator().manual_seed(seed)
     model.init_weights(generator)
     for weight in model.parameters():
         if weight.ndim == 1:
@@ -63,9 +64,9 @@ def random_model(config: ModelConfig, seed: int = 0) -> Gemma3Model:
     return model
 
 
-def build(vocab_size: int, seed: int = 0, **changes) -> Gemma3Model:
+def build(vocab_size: int, seed: int = 0, numerics: Numerics = "fast", **changes) -> Gemma3Model:
     """Return an untrained model whose next id depends strongly on the whole text."""
-    model = random_model(ModelConfig(**SHAPE | changes, vocab_size=vocab_size), seed)
+    model = random_model(ModelConfig(**SHAPE | changes, vocab_size=vocab_size), seed, numerics)
     model.norm.weight.data.fill_(7)
     return model
 
@@ -97,8 +98,13 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
     return json.loads((folder / "model.json").read_text())
 
 
-def optimizer_params(optimizer="muon", weight_decay=0.1, embedding_lr_factor=1.0):
+def optimizer_params(optimizer="muon", weight_decay=0.1, embedding_lr_factor=1.0, numerics: Numerics = "fast"):
     """Return what `build_optimizers` reads of the parameters."""
     return types.SimpleNamespace(
-        optimizer=optimizer, weight_decay=weight_decay, beta1=0.9, beta2=0.95, embedding_lr_factor=embedding_lr_factor
+        optimizer=optimizer,
+        weight_decay=weight_decay,
+        beta1=0.9,
+        beta2=0.95,
+        embedding_lr_factor=embedding_lr_factor,
+        numerics=numerics,
     )

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import lm.core.files
+import lm.tokens.tokenfile
 import lm.train.step
 import train as train_stage
 from lm.model import device as machine
@@ -79,13 +80,14 @@ def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *ar
     )  # fmt: skip
     if rank > 0:
         train_stage.output_lock = lm.core.files._temporary_beside = forbidden
+        train_stage.check_id_range = lm.tokens.tokenfile.check_hash = forbidden
     if sabotage is not None:
         sabotage(*arguments)
 
 
 def forbidden(*arguments):
-    """Replace what takes a lock or writes a file, on all ranks but the main one."""
-    raise AssertionError(f"rank {os.environ['RANK']} writes {arguments[0]}")
+    """Replace what takes a lock, writes a file or reads a whole token file, on all ranks but the main one."""
+    raise AssertionError(f"rank {os.environ['RANK']} writes or checks {arguments[0]}")
 
 
 def sabotage_ranks(*words) -> None:

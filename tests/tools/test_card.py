@@ -113,10 +113,26 @@ def test_the_origin_of_the_text_is_no_path(exported):
 
 def test_only_exact_numerics_promise_bytes(exported):
     one, other = {"from_step": 0, "numerics": "exact"}, {"from_step": 9, "numerics": "fast", "device": "cpu"}
-    assert "on every processor" in render(exported, segments=[one])
+    assert "on any processor by design" in render(exported, segments=[one])
     card = render(exported, segments=[one, other])
-    assert "on every x86-64" not in card and "on the same device with the same versions" in card
+    assert "on any processor" not in card and "on the same device with the same versions" in card
     assert "Computed with numerics exact; then numerics fast, device cpu." in card
+
+
+def test_the_card_names_the_processors_that_were_tested(exported, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exact = [{"from_step": 0, "numerics": "exact"}]
+    assert "A test run" not in render(exported, segments=exact)
+    seen = [
+        {"processor": "A 1", "how": "natively", "run": "short", "weights": "ab", "threads": 1},
+        {"processor": "A 1", "how": "natively", "run": "short", "weights": "ab", "threads": 2},
+        {"processor": "A 1", "how": "emulated as B", "run": "short", "weights": "ab", "threads": 1},
+        {"processor": "C 3", "how": "natively", "run": "short", "weights": "before", "threads": 1},
+    ]
+    write_json("metrics/golden_bits.json", {"seen_on": seen, "short": {"weights": {"5": "0", "10": "ab"}}})
+    said = "A test run (`python src prove`) had equal bits on: A 1; A 1 emulated as B.\n"
+    assert said in render(exported, segments=exact)
+    assert "A test run" not in render(exported, segments=[{"from_step": 0, "numerics": "fast"}])
 
 
 # The commit.

@@ -1,10 +1,12 @@
 """compare: groups by seed, what the report says, and runs on the same documents only."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,9 +17,12 @@ import pytest
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
 from lm.text.selection import hash_of_validation
+from lm.tokens.tokenfile import TokenFile
 from support.loss_cases import LN2, corpus
-from tools.common.revisions import Revision, refuse_other_text
+from support.refusal import refused
+from tools.common.revisions import refuse_other_text
 from tools.common.statistics import detectable_difference, holm
+from tools.compare import cli
 from tools.compare.cli import read_run
 from tools.compare.report import report
 from tools.compare.runs import Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
@@ -95,7 +100,7 @@ def test_several_comparisons_are_corrected_for_their_number():
     assert (
         f"no difference was shown between `a` and `b0`; p is {corrected[0]:.2g} after Holm's correction for 3" in text
     )
-    assert f"`b1` is worse than `a`; p is {corrected[1]:.2g} after Holm's correction for 3 comparisons." in text
+    assert f"`b1` is worse than `a`; p ≤ {corrected[1]:.2g} after Holm's correction for 3 comparisons." in text
     assert "| p after Holm |" in re.sub(" +", " ", text)
     single = text_of(runs[:2])
     assert "`b0` is worse than `a`; the 95 % interval excludes zero." in single and "Holm" not in single
@@ -105,8 +110,19 @@ def test_the_report_says_what_could_have_been_shown():
     runs = [*(run(f"a-{i}", i) for i in range(1, 4)), *(run(f"b-{i}", i + 9, 1e-4, {"p": 1}) for i in range(1, 4))]
     found, text = compared(*runs), text_of(runs)
     for estimate, num, units in ((found.documents, 40, "documents"), (found.seeds, 3, "seeds of each side")):
-        shown = f"With {num} {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in 80 %"
-        assert re.search(rf"{shown} of comparisons; one of 0\.000\d needs about [\d,]+ {units}\.", text)
+        shown = (
+            f"With {num} {units}, a true difference of {detectable_difference(estimate):.4f} would be shown in about"
+        )
+        assert re.search(rf"{shown} 80 % of comparisons; one of 0\.000\d needs about [\d,]+ {units}\.", text)
+
+
+def test_a_large_difference_needs_no_number_of_documents():
+    runs = [run("a"), run("b", 2, shift=-0.5, params={"p": 1})]
+    text = text_of(runs)
+    assert "would be shown in about 80 % of comparisons.\n" in text and "needs" not in text
+    assert re.search(r"\| +≤ 0\.002 \|", text), "no resample of 999 was as far from zero"
+    several = text_of([*runs, run("c", 3, shift=-0.5, params={"p": 2})])
+    assert "p ≤ 0.004 after Holm's correction for 2 comparisons." in several
 
 
 def test_a_single_run_says_nothing_about_seeds():
@@ -182,16 +198,20 @@ def test_parts_are_read_where_they_are_recorded():
 # The same documents, whatever the tokenizer.
 
 
-def revision(name: str, files: list[str], sha256: str = "", left_out: str = "", **part) -> SimpleNamespace:
+NOTHING = hash_of_validation(None)
+
+
+def revision(name: str, files: list[str], sha256: str = "", left_out: str = NOTHING, **part) -> SimpleNamespace:
     """A revision of which only the validation text's origin is known."""
     splits = {"validation": {"files": [{"sha256": digest} for digest in files]}}
     manifest = json.dumps({"column": "text", "splits": splits, "salt": name}).encode()
     sidecar = {
         "slice": {"split": "validation", "start_char": 0, "num_chars": None, **part}, "documents": 3, "utf8_bytes": 30,
-        "source": {"name": "s", "manifest_sha256": sha256 or hashlib.sha256(manifest).hexdigest()},
+        "source": {
+            "name": "s", "manifest_sha256": sha256 or hashlib.sha256(manifest).hexdigest(),
+            "selection": {"dropped_sha256": name, "validation_dropped_sha256": left_out},
+        },
     }  # fmt: skip
-    if left_out:
-        sidecar["source"]["selection"] = {"dropped_sha256": name, "validation_dropped_sha256": left_out}
     return SimpleNamespace(name=name, read=lambda path: manifest, read_json=lambda path: sidecar)
 
 
@@ -207,7 +227,7 @@ def revision_of_mixture(name: str, parts: dict[str, str], **part) -> SimpleNames
     return SimpleNamespace(name=name, read=lambda path: manifest, read_json=plain.read_json)
 
 
-PLAIN, SELECTED, NOTHING = revision("a", ["1", "2"]), revision("a", ["1"], left_out="ab"), hash_of_validation(None)
+PLAIN, SELECTED = revision("a", ["1", "2"]), revision("a", ["1"], left_out="ab")
 MIXED = revision_of_mixture("a", {"x": "1", "y": "2"})
 
 
@@ -216,7 +236,6 @@ MIXED = revision_of_mixture("a", {"x": "1", "y": "2"})
     [
         (PLAIN, revision("b", ["1", "2"])),
         (SELECTED, revision("b", ["1"], left_out="ab")),
-        (revision("a", ["1"]), revision("b", ["1"], left_out=NOTHING)),
         (MIXED, revision_of_mixture("b", {"z": "1", "y": "2"})),
     ],
 )
@@ -230,7 +249,7 @@ def test_runs_on_the_same_documents_are_comparable(first, other):
         (PLAIN, revision("b", ["1"])),
         (PLAIN, revision("b", ["1", "2"], start_char=5)),
         (PLAIN, revision("b", ["1", "2"], num_chars=9)),
-        *((SELECTED, revision("b", ["1"], left_out=left_out)) for left_out in ("cd", NOTHING, "")),
+        *((SELECTED, revision("b", ["1"], left_out=left_out)) for left_out in ("cd", NOTHING)),
         *(
             (MIXED, revision_of_mixture("b", parts))
             for parts in ({"y": "2", "x": "1"}, {"x": "1"}, {"x": "1", "y": "3"})
@@ -244,15 +263,58 @@ def test_runs_on_other_documents_are_refused(first, other):
         refuse_other_text(first, other)
 
 
+def test_compare_refuses_other_text_before_it_reads_a_run(monkeypatch, capsys):
+    """These revisions have nothing to read: a run that were read would be another error."""
+    known = {"a": PLAIN, "same": revision("same", ["1", "2"]), "other": revision("other", ["1"])}
+    monkeypatch.setattr(cli, "Revision", known.get)
+    said = "a and other were evaluated on different documents"
+    refused(cli.main(["a", "other"]), capsys.readouterr().err, 4, said)
+    refused(cli.main(["a", "same", "other"]), capsys.readouterr().err, 4, said)
+
+
+def evaluated(name: str, utf8_bytes: list[int], nats: list[float], left_out: str = "") -> SimpleNamespace:
+    """A revision with the validation text of PLAIN and these losses, one for each document."""
+    plain, content = revision(name, ["1", "2"], left_out=left_out), io.BytesIO()
+    pq.write_table(pa.table({"nats": nats, "utf8_bytes": utf8_bytes}), content)
+    outputs = {"document_losses.parquet": content.getvalue(), "validation.csv": b"step,val_loss\n"}
+    recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
+    return SimpleNamespace(
+        name=name, read=lambda path: outputs.get(path.name) or plain.read(path),
+        read_json=plain.read_json, results=lambda: recorded, hashes=lambda *a, **k: {}, params=dict,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (evaluated("b", [3, 5], [1.0, 2.0]), "document_losses.parquet: the runs count different bytes per document"),
+        (evaluated("b", [3, 4], [1.0, np.nan]), "b: data/evaluation/document_losses.parquet holds losses that are not"),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused(monkeypatch, capsys, other, said):
+    known = {"a": evaluated("a", [3, 4], [1.0, 2.0]), "b": other}
+    monkeypatch.setattr(cli, "Revision", known.get)
+    refused(cli.main(["a", "b"]), capsys.readouterr().err, 4, said)
+
+
+def test_runs_without_a_document_in_common_are_refused(monkeypatch, capsys):
+    """Two selections of the same text, each of which dropped what the other kept."""
+    known = {name: evaluated(name, [3], [1.0], left_out=name) for name in ("a", "b")}
+    texts = {"a": [1, 2, 0], "b": [3, 4, 0]}
+
+    @contextlib.contextmanager
+    def open_validation(run):
+        ids = np.array(texts[run.name], np.uint16)
+        yield TokenFile(Path(), ids, {"tokenizer": {"eot_id": 0}}), SimpleNamespace(decode=lambda ids: str(list(ids)))
+
+    monkeypatch.setattr(cli, "Revision", known.get)
+    monkeypatch.setattr(cli, "open_validation", open_validation)
+    refused(cli.main(["a", "b"]), capsys.readouterr().err, 4, "a, b have no validation document in common")
+
+
 def test_a_manifest_other_than_the_recorded_one_is_refused():
     with pytest.raises(IntegrityError, match=r"data/raw/manifest\.json has the sha256"):
         refuse_other_text(revision("a", ["1"]), revision("b", ["1"], sha256="0" * 64))
-
-
-def test_runs_of_an_older_version_are_refused():
-    old = SimpleNamespace(name="old", read_json=lambda path: {"best": {}, "last": {}})
-    with pytest.raises(IntegrityError, match=r"old: .* was made by an older version; run the experiment again"):
-        Revision.results(old)
 
 
 # Until which step two runs had the same bits.

@@ -187,8 +187,37 @@ def test_what_cannot_be_traced_is_refused(project, trace):
         ({"best": {"step": 1, "sha256": "9"}}, "evaluates other weights"),
         ({"data_sha256": {"train": "9"}}, "trained with another data/processed_datasets/train.bin"),
         ({"last": None}, "last is None"),
+        ({"seed": None}, "seed is None"),
     ):
         write_json(project.folder / "data/models/model.json", model | changed)
         status, output, error = trace(some)
         assert (status, output) == (4, "") and named in error
+    write_json(project.folder / "data/models/model.json", model)
+
+
+def test_tokens_of_another_tokenizer_are_not_traced(project, trace, monkeypatch):
+    other = SimpleNamespace(sha256="ab" * 32)
+    monkeypatch.setattr(trace_tool, "load_tokenizer", lambda folder: other)
+    status, output, error = trace(project.windows.ids[:9])
+    assert (status, output) == (4, "") and "train.bin: made with tokenizer" in error
+
+
+def test_samples_without_ids_are_not_traced(project, trace, capsys):
+    assert trace(project.windows.ids[:9])[0] == 0
+    write_json("data/evaluation/samples.json", {"samples": [{"text": "a"}]})
+    assert trace_tool.main(["--sample", "1"]) == 4
+    assert "data/evaluation/samples.json: samples[0].ids is missing" in capsys.readouterr().err
+
+
+def test_weights_before_the_first_step_have_read_nothing(project, trace):
+    model = read_json(project.folder / "data/models/model.json")
+    write_json(project.folder / "data/models/model.json", model | {"best": {"step": 0, "sha256": "1234"}})
+    some = project.windows.ids[:9]
+    status, output, error = trace(some)
+    assert (status, output) == (2, "")
+    assert (
+        f"the best weights are those before the first step, which have read nothing; give --steps, from 1 to {STEPS}"
+        in error
+    )
+    assert trace(some, "--steps", STEPS)[0] == 0
     write_json(project.folder / "data/models/model.json", model)

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from lm.model.gemma3 import Gemma3Model
-from lm.model.weights import load_trained
+from lm.model.weights import load_trained, recorded_numerics
 from lm.tokenizer.load import load_tokenizer
 from support.export_cases import call, write_export
 from support.model_cases import CPU, TEXTS, build, write_bpe, write_gemma_like
@@ -45,12 +45,35 @@ def contents(folder: Path) -> dict[str, bytes]:
 # Export.
 
 
-def test_transformers_computes_the_same_logits(unrounded, exported, theirs):
+def test_transformers_computes_the_same_logits(exported, theirs):
     ids = draw_ids(exported.model.config.vocab_size, 3, 60)  # several windows of 8
     with torch.no_grad():
         wanted, found = exported.model(ids), theirs(ids).logits
     assert type(theirs).__name__ == "Gemma3ForCausalLM" and found.dtype == torch.float32
     assert (found - wanted).abs().max() < 1e-5 * wanted.abs().max()
+
+
+def test_a_model_trained_exactly_has_the_losses_of_its_export(exported, theirs, tmp_path):
+    """As `lm_eval` checks them: 1e-4 nats per token, whatever the numerics of the training were."""
+    shutil.copytree(exported.folder / "models", tmp_path / "models")
+    record = json.loads((tmp_path / "models" / "model.json").read_text())
+    record["segments"] = [{"from_step": 0, "numerics": "exact"}]
+    (tmp_path / "models" / "model.json").write_text(json.dumps(record))
+    ids = draw_ids(exported.model.config.vocab_size, 3, 60)
+    targets = ids.roll(-1, 1)
+    with torch.no_grad():
+        wanted = torch.nn.functional.cross_entropy(theirs(ids).logits.mT, targets, reduction="none")
+    differences = []
+    for numerics in ("fast", recorded_numerics(record)):
+        model = load_trained(tmp_path / "models", CPU, numerics)[0]
+        differences.append(float((model.token_losses(ids, targets) - wanted).abs().max()))
+    assert torch.equal(load_trained(tmp_path / "models", CPU)[0].token_losses(ids, targets), exported_losses(exported))
+    assert differences[0] < 1e-4 < differences[1], "the rounding of exact numerics would be seen"
+
+
+def exported_losses(exported) -> torch.Tensor:
+    ids = draw_ids(exported.model.config.vocab_size, 3, 60)
+    return exported.model.token_losses(ids, ids.roll(-1, 1))
 
 
 def test_transformers_tokenizes_and_decodes_the_same(exported):
@@ -170,7 +193,7 @@ def foreign(tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, hf=folder / "hf", theirs=theirs, tokenizer=tokenizer)
 
 
-def test_a_foreign_model_is_imported_and_generates(unrounded, foreign, tmp_path, capsys):
+def test_a_foreign_model_is_imported_and_generates(foreign, tmp_path, capsys):
     assert call("--from", foreign.hf, tmp_path / "models") == 0
     model, record = load_trained(tmp_path / "models", CPU)
     ids = draw_ids(model.config.vocab_size, 2, 50)

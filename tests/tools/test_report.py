@@ -65,7 +65,9 @@ def test_a_finished_run_is_on_one_page(folder):
     low, high = scored["bits_per_byte_interval"]
     assert verdict in page.words
     assert f"bits_per_byte_interval {low:.4f} to {high:.4f}" in page.words and "not evaluated" not in page.words
-    assert page.words.count("1. (nothing), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in page.words
+    assert (
+        page.words.count("1. (no prompt), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in page.words
+    )
     for sha256 in (trained["best"]["sha256"], read_json("data/processed_datasets/train.json")["sha256"]):
         assert sha256 in page.words
     assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)
@@ -92,6 +94,16 @@ def test_a_trained_model_that_is_not_evaluated_yet(folder):
     page = made_page()
     assert "Trained: " in page.words and "not evaluated yet" in page.words and page.pictures == ["training"]
     assert f"{scored['perplexity']:.4f}" not in page.words
+
+
+@pytest.mark.parametrize("max_tokens", [10_300, 20_480])
+def test_a_run_that_ended_before_max_tokens_is_finished(folder, max_tokens):
+    """max_tokens is no multiple of batch_tokens; and a run that ended early, as train.patience_evals lets it."""
+    scored, params = read_json("data/evaluation/details.json"), read_yaml("params.yaml")
+    write_json("data/evaluation/details.json", scored | {"weights_sha256": "0" * 12})
+    write_text("params.yaml", json.dumps(params | {"train": params["train"] | {"max_tokens": max_tokens}}))
+    words = made_page().words
+    assert "Trained: " in words and "after 10,240 tokens." in words and "Not finished" not in words
 
 
 def test_before_the_first_run_the_page_has_the_parameters(folder):

@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
-from lm.evaluate.intervals import Estimate
+from lm.evaluate.intervals import Estimate, ratio_interval
 from tools.common.statistics import (
     MOST_UNITS,
     clustered_difference,
     detectable_difference,
     holm,
+    p_text,
+    size_correlation,
     student_t_p_value,
     student_t_quantile,
+    sum_by_cluster,
     units_needed,
     welch,
 )
@@ -120,5 +123,66 @@ def test_the_seeds_needed_are_those_of_the_t_test(effect, seeds):
 def test_without_an_interval_nothing_is_said_about_power():
     for found in (Estimate(0.1), Estimate(0.1, 0.0), Estimate(0.0, 0.0, 0.0, 0.0, 1.0)):
         assert detectable_difference(found) is units_needed(found, 9, 2) is None
-    assert units_needed(Estimate(1e-9, 1.0, -2.0, 2.0, 1.0), 9, 2) == MOST_UNITS + 1
-    assert units_needed(Estimate(9.0, 1.0, 7.0, 11.0, 0.0), 9, 6) == 6
+    assert units_needed(Estimate(1e-9, 1.0, -2.0, 2.0, 1.0, 8.0), 9, 2) == MOST_UNITS + 1
+    assert units_needed(Estimate(9.0, 1.0, 7.0, 11.0, 0.0, 8.0), 9, 6) == 6
+
+
+# What a difference over documents could have shown.
+
+
+@pytest.mark.parametrize("documents", [4, 9])
+def test_the_detectable_difference_has_the_degrees_of_freedom_of_few_documents(documents):
+    """Of documents of equal length, those of the t-test; with the normal quantile it would be smaller."""
+    rng, sizes = np.random.default_rng(5), np.full(documents, 100)
+    found = ratio_interval(rng.normal(0, 1, documents), sizes, rng, resamples=499)
+    assert found.degrees_of_freedom == pytest.approx(documents - 1)
+    spare = (detectable_difference(found) - (found.high - found.low) / 2) / found.se
+    assert spare == pytest.approx(student_t_quantile(0.6, documents - 1)) and spare > 0.8416 + 0.03
+
+
+# The bounds are what docs/metrics.md says of power, four standard errors of 200 corpora wider.
+@pytest.mark.parametrize(("lengths", "least", "most"), [("equal", 0.69, 0.91), ("heavy-tailed", 0.4, 0.8)])
+def test_how_often_a_detectable_difference_is_shown(lengths, least, most):
+    rng, shown = np.random.default_rng(7), []
+
+    def corpus(shift: float) -> Estimate:
+        sizes = np.full(97, 1000.0) if lengths == "equal" else 1000 * (1 + rng.pareto(1.2, 97))
+        return ratio_interval(rng.normal(shift, 0.1, 97) * sizes, sizes, rng, resamples=299)
+
+    for _ in range(200):
+        detectable = detectable_difference(corpus(0.0))
+        p_value = corpus(detectable).p_value
+        shown.append(p_value is None or p_value <= 0.05)  # None: the difference dwarfs the spread
+    assert least <= np.mean(shown) <= most
+
+
+def test_a_difference_that_depends_on_the_size_is_noticed():
+    """There an interval over documents is too narrow: it contains the true value in far fewer than 95 %."""
+    rng, held, noticed = np.random.default_rng(6), [], []
+    for _ in range(300):
+        logs = rng.normal(7, 1.5, 97)
+        sizes, rates = np.exp(logs), 0.1 * (logs - 7) / 1.5 + rng.normal(0, 0.1, 97)
+        truth = 0.1 * 1.5  # the mean of rates weighted by the sizes of a lognormal distribution
+        found = clustered_difference(rates * sizes, sizes, np.arange(97))
+        held.append(found.low <= truth <= found.high)
+        noticed.append(size_correlation(rates * sizes, sizes) is not None)
+    assert np.mean(held) < 0.9 and np.mean(noticed) > 0.95
+    quiet = [size_correlation(rng.normal(0, 0.1, 97) * sizes, sizes) is not None for _ in range(300)]
+    assert np.mean(quiet) < 0.05
+    assert size_correlation(np.arange(5.0), np.full(5, 10)) is None, "equal sizes"
+
+
+def test_items_are_summed_by_document():
+    sums, totals = sum_by_cluster(np.array([1.0, 2, 4]), np.array([1.0, 1, 3]), np.array(["b", "a", "b"]))
+    assert sums.tolist() == [2, 5] and totals.tolist() == [1, 4]
+
+
+def test_a_limit_of_p_is_not_shown_as_its_value():
+    sizes = np.full(50, 100)
+    rng = np.random.default_rng(1)
+    far = ratio_interval(rng.normal(9, 0.1, 50) * sizes, sizes, rng)
+    assert far.p_value == 2 / 2000 and p_text(far) == "≤ 0.001"
+    assert [p_text(each) for each in holm([far, far])] == ["≤ 0.002", "≤ 0.002"]
+    near = ratio_interval(rng.normal(0, 0.1, 50) * sizes, sizes, rng)
+    assert p_text(near) == f"{near.p_value:.2g}"
+    assert p_text(Estimate(1.0)) == "" and p_text(Estimate(1.0, p_value=1e-12)) == "< 0.0001"

@@ -67,6 +67,53 @@ def test_an_evaluation_with_the_same_inputs_is_kept(workspace, monkeypatch, caps
     write_json(inputs, content)
 
 
+def test_changed_parameters_of_eval_are_refused(workspace, capsys):
+    """The rows, of which dvc.lock says how they were evaluated, are never joined by others."""
+    before = workspace.get("eval.stride_fraction")
+    workspace.change(**{"eval.stride_fraction": 0.25})
+    shutil.rmtree(Path("suite") / NAMES[1])
+    status, error = suite.main([]), capsys.readouterr().err
+    refused(status, error, 4, "dvc.lock: inputs or outputs of the stage eval changed", "run `dvc repro eval`")
+    assert not (Path("suite") / NAMES[1]).exists()
+    workspace.change(**{"eval.stride_fraction": before})
+    assert suite.main([]) == 0
+    assert read_json(Path("suite") / NAMES[1] / "details.json")["stride_tokens"] == before * workspace.get(
+        "train.seq_len"
+    )
+
+
+def test_evaluations_of_other_weights_are_refused(workspace, capsys):
+    details = Path("suite") / NAMES[0] / "details.json"
+    content = read_json(details)
+    write_json(details, content | {"weights_sha256": "ab" * 6})
+    refused(suite.main([]), capsys.readouterr().err, 4, f"suite/{NAMES[0]}: is about other weights than {CHECKPOINTS}")
+    write_json(details, content)
+
+
+def test_a_run_of_0_tokens_alone_has_no_curve(workspace, capsys):
+    record = read_json(MODEL)
+    kept = {NAMES[0]: record["checkpoints"][NAMES[0]]}
+    write_json(MODEL, {**record, "best": {**record["best"], "step": 0}, "checkpoints": kept})
+    refused(
+        suite.main([]),
+        capsys.readouterr().err,
+        2,
+        f"{MODEL}: the best weights and the kept checkpoint are both of 0 tokens",
+    )
+    write_json(MODEL, record)
+
+
+def test_the_exit_code_of_a_failed_evaluation_is_kept(workspace, capsys, monkeypatch):
+    monkeypatch.setattr(suite, "refuse_changed_inputs", lambda: None)  # it would see the changed model before eval does
+    (Path("suite") / NAMES[0] / "inputs.json").unlink()
+    models = CHECKPOINTS / NAMES[0]
+    record = read_json(models / "model.json")
+    write_json(models / "model.json", {**record, "tokenizer_sha256": "ab" * 32})
+    refused(suite.main([]), capsys.readouterr().err, 4, f"{models}: cannot be evaluated")
+    write_json(models / "model.json", record)
+    assert suite.main([]) == 0
+
+
 def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
     assert verify.main(["--recompute", "--from", "10"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"

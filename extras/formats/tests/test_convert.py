@@ -238,7 +238,7 @@ def test_every_tool_of_the_folder_can_be_called_from_anywhere(tmp_path, tokenize
 
     tools = ROOT / "src" / "tools"
     extras = {path.stem for path in (ROOT / "extras").glob("*/*.py") if "\ndef main(" in path.read_text()}
-    assert {"convert", "export_gguf", "lm_eval", "probes", "scaling", "submit", "tokenize_data"} < extras
+    assert {"convert", "export_gguf", "lm_eval", "tokenize_data"} < extras
     folders = [path.parent.name for path in tools.glob("*/cli.py")]
     names = sorted([*extras, *folders, *(path.stem for path in tools.glob("[!_]*.py"))])
     for arguments in ([], ["unknown"], ["__init__"]):

@@ -1,6 +1,5 @@
 """Datasets give every window and sample once, shifted and masked, and never execute a file."""
 
-import importlib.util
 import json
 import os
 import pickle
@@ -162,7 +161,6 @@ def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     assert (tmp_path / "b" / PROVENANCE).exists()
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="the Hugging Face Trainer needs accelerate")
 def test_the_trainer_learns_from_the_samples(tmp_path):
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Trainer, TrainingArguments, set_seed
 

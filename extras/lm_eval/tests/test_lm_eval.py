@@ -1,6 +1,5 @@
 """`python src lm_eval`: lm-eval's figures of an exported model are those of lm.model for the same text."""
 
-import importlib.util
 import json
 import math
 import os
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from extras.lm_eval import agreement
@@ -20,15 +20,13 @@ from extras.lm_eval.compare_tasks import main as compare_tasks
 from extras.lm_eval.lm_eval import main
 from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError
+from lm.core.files import read_json
 from lm.model.score import score_tokens
 from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import refused
 from tools.common.export import load_run, write_model
 
-needs_lm_eval = pytest.mark.skipif(
-    importlib.util.find_spec("lm_eval") is None, reason="lm_eval is not installed: requirements/lm-eval.txt"
-)
 SEQ_LEN = 32  # of write_trained
 WORDS = ["the", "dog", "saw a", "cat", "and", "é", "ran home;", "then,", "one day", "they", "sat", "by", "31", "trees"]
 STORIES = [" ".join(random.Random(seed).choices(WORDS, k=20 + seed)) + ".\n" for seed in range(40)]
@@ -85,7 +83,6 @@ def nats_of(run, text: str, end_of_text: bool = False) -> np.ndarray:
     return score_tokens(run.model, tokens, SEQ_LEN, SEQ_LEN, 4, torch.float32)[0]
 
 
-@needs_lm_eval
 def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
     figures = evaluate(run, "--check")
     for name in ("tasks_perplexity", "tasks_endings"):
@@ -103,7 +100,6 @@ def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
     assert abs(found - expected) * math.log(2) * num_bytes / num_tokens < 1e-4
 
 
-@needs_lm_eval
 def test_the_right_ending_is_chosen_by_our_own_losses(run):
     rows = [json.loads(line) for line in (run.folder / "tasks/endings.jsonl").read_text().split("\n")[:-1]]
     found = evaluate(run)["tasks"]["tasks_endings"]["metrics"]["acc"]["value"]
@@ -114,7 +110,6 @@ def test_the_right_ending_is_chosen_by_our_own_losses(run):
     assert found == pytest.approx(np.mean(right)) and len(right) > 30
 
 
-@needs_lm_eval
 def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_training(run):
     from extras.lm_eval.harness import ExportedModel
 
@@ -131,7 +126,6 @@ def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_tr
     assert max(map(len, inputs[: -len(requests)])) == SEQ_LEN + 1
 
 
-@needs_lm_eval
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_a_continuation_longer_than_a_window_is_refused(run):
     from extras.lm_eval.harness import ExportedModel
@@ -141,7 +135,6 @@ def test_a_continuation_longer_than_a_window_is_refused(run):
         model.loglikelihood([SimpleNamespace(args=("the", ending))])
 
 
-@needs_lm_eval
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
     first = evaluate(run, "--limit", 9)
@@ -154,7 +147,6 @@ def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
     assert first["tasks"]["tasks_endings"]["hash"] != evaluate(run)["tasks"]["tasks_endings"]["hash"]
 
 
-@needs_lm_eval
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_several_models_have_a_file_each_and_one_table(run, tmp_path, capfd):
     models = [tmp_path / "one", tmp_path / "two"]
@@ -167,7 +159,6 @@ def test_several_models_have_a_file_each_and_one_table(run, tmp_path, capfd):
     assert one == two and len(lines) == 2 and lines[0] == lines[1]
 
 
-@needs_lm_eval
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_the_written_items_have_the_means_of_the_figures(run, capsys):
     figures, _ = (evaluate(run, "--samples", run.folder / name)["tasks"] for name in "ab")
@@ -180,7 +171,6 @@ def test_the_written_items_have_the_means_of_the_figures(run, capsys):
         assert rows[f"{task}, {metric}"][:5] == [count, count, f"{mean:.4f}", f"{mean:.4f}", "+0.0000"]
 
 
-@needs_lm_eval
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_without_an_export_the_trained_model_is_exported_first(run, tmp_path):
     folders = ["--models", run.folder / "models", "--tokenizer", run.folder / "tokenizer"]
@@ -189,6 +179,29 @@ def test_without_an_export_the_trained_model_is_exported_first(run, tmp_path):
     figures, expected = json.loads((tmp_path / "x.json").read_text()), evaluate(run)
     assert figures["tasks"] == {"tasks_perplexity": expected["tasks"]["tasks_perplexity"]}
     assert figures["model"] == expected["model"]
+
+
+def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finished, tmp_path):
+    models, tasks, output = finished / "data/models", tmp_path / "tasks", tmp_path / "figures.json"
+    assert read_json(models / "model.json")["segments"][0]["numerics"] == "exact"
+    options = ["--num_documents", 20, "--beginning_chars", 40, "--ending_chars", 12]
+    assert make_tasks([str(value) for value in (tasks, "--source", finished / "data/raw/validation", *options)]) == 0
+    folders = ["--models", models, "--tokenizer", finished / "data/tokenizer", "--task_folder", tasks]
+    assert call(*folders, "--check", "--output", output) == 0
+    for task in read_json(output)["tasks"].values():
+        assert task["largest_difference_nats_per_token"] < 1e-4
+
+
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_the_check_refuses_an_export_with_one_changed_weight(run, tmp_path, capfd):
+    export = tmp_path / "export"
+    shutil.copytree(run.folder / "export", export)
+    weights = safetensors.torch.load_file(export / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 5] += 1e-3
+    safetensors.torch.save_file(weights, export / "model.safetensors", metadata={"format": "pt"})
+    status = call("--export", export, "--task_folder", run.folder / "tasks", "--limit", 1, "--check")
+    expected = f"{export}/model.json: describes another model than the one beside it"
+    refused(status, capfd.readouterr().err, 4, expected, "export the model again")
 
 
 @pytest.fixture
@@ -212,14 +225,17 @@ def tiny(tmp_path) -> SimpleNamespace:
 
 
 def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
-    check = lambda: agreement.check_agreement(tiny.export, SEQ_LEN, {"stories": tiny.samples})  # noqa: E731
+    model = agreement.read_checked(tiny.export)
+    check = lambda: agreement.check_agreement(tiny.export, model, SEQ_LEN, {"stories": tiny.samples})  # noqa: E731
     assert check()["stories"] < 1e-6
     tiny.samples[0]["resps"][0][0] += 0.9e-4 * tiny.num_tokens
     assert 0.8e-4 < check()["stories"] < 1e-4
     tiny.samples[0]["resps"][0][0] += 0.2e-4 * tiny.num_tokens
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm.model differ by 0\.00011 nats"):
         check()
-    assert agreement.check_agreement(tiny.export, SEQ_LEN, {"generated": tiny.samples[2:]}) == {"generated": None}
+    assert agreement.check_agreement(tiny.export, model, SEQ_LEN, {"generated": tiny.samples[2:]}) == {
+        "generated": None
+    }
 
 
 @pytest.mark.parametrize("package", ["lm_eval", "accelerate"])
@@ -229,9 +245,7 @@ def test_without_the_extra_packages_the_tool_names_what_to_install(tmp_path, mon
     monkeypatch.delitem(sys.modules, "extras.lm_eval.harness", raising=False)
     monkeypatch.delattr("extras.lm_eval.harness", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
-    if package != "lm_eval" and importlib.util.find_spec("lm_eval") is None:
-        package = "lm_eval"
-    elif package != "lm_eval":
+    if package != "lm_eval":
         for name in [name for name in sys.modules if name.partition(".")[0] == "lm_eval"]:
             monkeypatch.delitem(sys.modules, name)
     status = call("--tasks", "x")

@@ -1,6 +1,5 @@
 """Tokenizing in ranks gives the bytes of one process; a finished rank is reused only for the same inputs."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -24,9 +23,6 @@ from support.refusal import refused
 from support.selections import dropping, make_selection
 from support.texts import make_texts
 
-needs_datatrove = pytest.mark.skipif(
-    importlib.util.find_spec("datatrove") is None, reason="datatrove is not installed: requirements/cluster.txt"
-)
 OUT = Path("data/processed_datasets/train.bin")
 TEXTS, WHOLE = make_texts(), Slice("text", 0, None)
 FILES = (TEXTS[:40], TEXTS[40:45], ["", ""], TEXTS[45:200], TEXTS[200:])
@@ -208,7 +204,6 @@ def run_tool(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
     return done
 
 
-@needs_datatrove
 def test_two_local_workers_give_the_bytes_of_one_process_and_repeat_nothing():
     assert "5 of 5 ranks to tokenize" in run_tool("--ranks", "100", "--workers", "2").stdout
     assert_same_as_one_process()
@@ -232,6 +227,5 @@ def tool(*arguments: str) -> int:
         (["--ranks", "2", "--executor", "slurm"], 2, ["--executor slurm: ", "time", "--option NAME=VALUE"]),
     ],
 )
-@needs_datatrove
 def test_wrong_arguments_are_refused_in_one_sentence(capfd, arguments, code, sentences):
     refused(tool(*arguments), capfd.readouterr().err, code, *sentences)

@@ -5,8 +5,6 @@ The settings make it run the same code on every x86-64 processor with AVX2. A pe
 
 import os
 
-import lm.core.parent  # noqa: F401 - before imports that take seconds
-
 SETTINGS = {
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",  # log, exp, … with AVX-512 have other bits
     "OPENBLAS_CORETYPE": "Haswell",  # products

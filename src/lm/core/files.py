@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,7 @@ from typing import BinaryIO
 
 import psutil
 
-from lm.core import parent
-from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError, Interrupted
+from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
 
 # Every parquet file is written so: equal tables have equal bytes, and damage is found when it is read.
 PARQUET = {"compression": "none", "write_page_checksum": True}
@@ -199,10 +197,7 @@ def write_csv(path: Path | str, columns: list[str], rows: list) -> None:
 
 @contextlib.contextmanager
 def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
-    """Hold the writer's lock of an output until the process ends; if another holds it, wait or raise BusyError.
-
-    Raises Interrupted if the process that started this one is gone: it may have been started again.
-    """
+    """Hold the writer's lock of an output until the process ends; if another holds it, wait or raise BusyError."""
     path = Path(path)
     make_folder(path.parent)
     with open(path.with_name(f".{path.name}.lock"), "a+") as file:
@@ -215,9 +210,6 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
                 raise BusyError(f"{path}: process {holder} is writing it; wait until it ends, or stop it") from None
             print(f"{path}: waiting for process {holder}", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
-        if parent.is_gone():
-            gone = "the process that started it is gone; run the same command again"
-            raise Interrupted(signal.SIGTERM, f"{path}: not written, {gone}")
         file.truncate(0)
         print(os.getpid(), end="", file=file, flush=True)
         yield

@@ -22,15 +22,6 @@ from lm.core.files import refuse_special_file
 
 Section = typing.TypeVar("Section")
 MAX_VALUES = 100_000  # in a file; a few lines with aliases can stand for billions
-RENAMED = {  # keys and values of earlier versions → their present names
-    "decay_share": "decay_fraction",
-    "stable_decay": "wsd",
-    "keep_states": "keep_resumable",
-    "keep_checkpoints": "keep_resumable",  # of runtime.yaml; params.yaml has another one of this name
-    "query_scale": "query_pre_attn_scalar",
-    "parts": "sources",
-    "portable": "exact",
-}
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
 
 
@@ -140,10 +131,7 @@ def _typed(value, wanted, name: str, problems: list[str]) -> typing.Any:
     if origin is typing.Literal:
         if isinstance(value, str) and value in arguments:
             return value
-        if isinstance(value, str) and (new := RENAMED.get(value)) in arguments:
-            problems.append(f"{name} is {value!r}, which is now named {new!r}; change it")
-        else:
-            problems.append(f"{name} is {value!r}; it must be one of {', '.join(arguments)}")
+        problems.append(f"{name} is {value!r}; it must be one of {', '.join(arguments)}")
         return None
     if origin is tuple and isinstance(value, list):
         return tuple(_typed(item, arguments[0], f"{name}[{i}]", problems) for i, item in enumerate(value))
@@ -180,15 +168,9 @@ def _dataclass(value, wanted, name: str, problems: list[str]):
     for key in value:
         if key in fields:
             continue
-        if key in getattr(wanted, "GONE", ()):
-            problems.append(f"{name}.{key} is gone; delete the line")
-        elif RENAMED.get(key) in fields:
-            problems.append(f"{name}.{key} is now named {name}.{RENAMED[key]}; rename it")
-        else:
-            nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
-            problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
-    present = {*value, *map(RENAMED.get, value)}
-    problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in present]
+        nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
+        problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
+    problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in value]
     typed = {k: _typed(value[k], kind, f"{name}.{k}", problems) for k, kind in fields.items() if k in value}
     if len(problems) > count:
         return None

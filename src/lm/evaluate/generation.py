@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lm.core.params import require
 from lm.model import exact
+from lm.model.config import Numerics
 from lm.model.gemma3 import Gemma3Model
-from lm.model.kernels import linear
 
 
 class KVCache:
@@ -68,15 +68,16 @@ class Sampling:
             value = getattr(self, name)
             require(value is None or 0 < value <= 1, name, value, "above 0, at most 1")
 
-    def draw(self, logits: Tensor, generator: torch.Generator) -> int:
-        """Draw one id from logits (V,) with a generator on the same device."""
+    def draw(self, logits: Tensor, generator: torch.Generator, numerics: Numerics = "fast") -> int:
+        """Draw one id from logits (V,) with a generator on the CPU; `numerics` are those of the softmax."""
         if self.temperature < 1e-6:  # 0, or so small that the division would overflow
             return int(logits.argmax())
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
+        p = exact.softmax_(kept.detach().clone()) if numerics == "exact" else kept.softmax(0)
         # torch.multinomial draws by a logarithm, whose bits depend on the processor; sums of float64 in order do not.
-        p = exact.softmax_(kept.detach().clone()) if exact.is_exact(kept, kept.dtype) else kept.softmax(0)
-        ends = p.double().cumsum(0)
-        point = torch.rand(1, generator=generator, dtype=torch.float64, device=kept.device) * ends[-1]
+        # They are made on the CPU: other devices may have no float64.
+        ends = p.cpu().double().cumsum(0)
+        point = torch.rand(1, generator=generator, dtype=torch.float64) * ends[-1]
         return int(torch.searchsorted(ends, point, right=True))
 
 
@@ -92,7 +93,7 @@ def generate(
 ) -> Iterator[int]:  # fmt: skip
     """Generate the ids after `prompt_ids`, one at a time, up to and including `eot_id`.
 
-    `generator` is on model.device. A model with a `document_start_id` sees the ids from the last one on; an id that it
+    `generator` is on the CPU. A model with a `document_start_id` sees the ids from the last one on; an id that it
     draws begins a new document. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
@@ -108,7 +109,7 @@ def generate(
         for _ in range(max_new_tokens):
             new_ids = ids[cache.num_tokens :] if cache else ids
             h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[:, -1]  # (1, C)
-            ids.append(sampling.draw(linear(h, model.embed_tokens.weight)[0].float(), generator))
+            ids.append(sampling.draw(model.head(h)[0].float(), generator, model.numerics))
             yield ids[-1]
             if ids[-1] == eot_id:
                 return

@@ -10,12 +10,14 @@ import numpy as np
 
 _BLOCK = 1 << 20  # draws in memory at once
 _SMOOTHING = 0.85  # of the normal reference rule (Silverman 1986, 3.4.2), in standard deviations of log size
-_Z = 1.959963984540054  # 97.5 % of a normal variable are below
 LEAST_DOCUMENTS = 4
 
 
 class Estimate(NamedTuple):
-    """A value, its standard error, interval and p-value against zero; None where there are too few units."""
+    """A value, its standard error, interval and p-value against zero; None where there are too few units.
+
+    `p_is_bound`: p is at most `p_value`, the smallest one that so many resamples can show.
+    """
 
     value: float
     se: float | None = None
@@ -23,6 +25,7 @@ class Estimate(NamedTuple):
     high: float | None = None
     p_value: float | None = None
     degrees_of_freedom: float | None = None
+    p_is_bound: bool = False
 
 
 def ratio_interval(
@@ -54,7 +57,8 @@ def ratio_interval(
     low, high = (ratio - se * _t_of(end, df) for end in (most, least))
     in_tail = min(np.count_nonzero(drawn <= z), np.count_nonzero(drawn >= z))
     count = int(max(2 * (1 + in_tail), 1 + np.count_nonzero(sizes_of_z >= abs(z))))
-    return Estimate(ratio, se, low, high, min(1.0, count / (resamples + 1)))
+    p_value = min(1.0, count / (resamples + 1))
+    return Estimate(ratio, se, low, high, p_value, df, p_is_bound=count == 2)
 
 
 def studentized(values: np.ndarray, sizes: np.ndarray, true_ratio: np.ndarray | float) -> tuple:
@@ -81,25 +85,6 @@ def studentized(values: np.ndarray, sizes: np.ndarray, true_ratio: np.ndarray | 
     t = np.clip((ratio[..., 0] - true_ratio) / np.maximum(se, 1e-100), -1e100, 1e100)
     z = (8 * df + 1) / (8 * df + 3) * np.sign(t) * np.sqrt(df * np.log1p(np.square(t) / df))
     return z, se, df
-
-
-def proportion_interval(successes: np.ndarray, trials: np.ndarray) -> tuple[float, float] | None:
-    """Return the 95 % interval of Σ successes / Σ trials over documents (D,); None for fewer than LEAST_DOCUMENTS.
-
-    It is the interval of Wilson (1927) for the number of independent trials that would have the same standard error,
-    at most as many as there are (Korn and Graubard 1998), and uses Student's t instead of the normal distribution. If
-    all trials succeed, or none does, each document is one trial; a bootstrap would give an interval of width 0.
-    """
-    successes, trials = successes[trials > 0], trials[trials > 0].astype(np.float64)
-    if len(trials) < LEAST_DOCUMENTS:
-        return None
-    total, p = float(trials.sum()), float(successes.sum() / trials.sum())
-    _, se, df = (float(each) for each in studentized(successes, trials, p))
-    variance, t = p * (1 - p), _t_of(_Z, df)
-    count = min(total, variance / max(se, 1e-100) ** 2) if variance > 0 else float(len(trials))
-    middle, half = p + t * t / (2 * count), t * math.sqrt(variance / count + (t / (2 * count)) ** 2)
-    low, high = ((middle + side) / (1 + t * t / count) for side in (-half, half))
-    return max(0.0, low), min(1.0, high)
 
 
 def _t_of(z: float, df: float) -> float:

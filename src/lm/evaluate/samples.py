@@ -27,7 +27,7 @@ class Sample:
 def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int, seed: int, **sampling) -> Sample:
     """Continue a prompt to the end of the text or by `max_tokens`; `sampling` as `generate` takes it."""
     prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
-    generator = torch.Generator(model.device).manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     ids = list(generate(model, prompt_ids, max_tokens, generator=generator, eot_id=tokenizer.eot_id, **sampling))
     ended = ids[-1:] == [tokenizer.eot_id]
     ids = ids[:-1] if ended else ids
@@ -86,7 +86,7 @@ def describe_samples(samples: list[Sample], measures: list[dict], settings: str,
             facts.append(f"{entry['repeated_fraction']:.0%} of its {REPEATED_TOKENS}-grams are repeated")
         pieces = text_pieces(sample.ids, entry["copies"], tokenizer)
         entries.append({
-            "title": f"{number}. `{sample.prompt.strip() or '(nothing)'}`, {end}", "facts": "; ".join(facts) + ".",
+            "title": f"{number}. `{sample.prompt.strip() or '(no prompt)'}`, {end}", "facts": "; ".join(facts) + ".",
             "prompt": sample.prompt, "pieces": pieces, "ids": sample.ids.tolist(),
         })  # fmt: skip
     return {"settings": settings, "samples": entries}

@@ -1,4 +1,4 @@
-"""What a step does differently on a GPU: NVIDIA's (cuda) or Apple's (mps).
+"""What a step does differently on a GPU (cuda).
 
 It is part of the fingerprint of a run. lm.model.device, which describes the machine, is not.
 """
@@ -7,13 +7,8 @@ import torch
 from torch import Tensor
 
 
-def has_block_masks(device: torch.device) -> bool:
-    """Return True if FlexAttention, which takes masks in blocks, has kernels for the device: on CUDA."""
-    return device.type == "cuda"
-
-
 def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a copy of a CPU tensor on the device; on CUDA it is made while Python continues."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)  # Python would wait if the memory were not pinned
-    return tensor.to(device)  # on mps a copy in the background may read freed memory (pytorch/pytorch#189690)
+    return tensor.to(device)

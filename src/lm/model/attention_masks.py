@@ -5,14 +5,9 @@ the first token of a document is predicted from this eot_id alone, as `generate`
 restart, because RoPE depends on their difference only.
 """
 
-import functools
-from collections.abc import Callable
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-
-from lm.model.accelerator import has_block_masks
 
 
 def document_numbers(ids: Tensor, start_id: int) -> Tensor:
@@ -33,32 +28,18 @@ def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: in
     return mask.repeat(1, num_heads, 1, 1) if num_heads > 1 else mask
 
 
-def mask_rule(documents: Tensor, window: int) -> Callable[..., Tensor]:
-    """Return the rule of `dense_mask` as a mask_mod of FlexAttention."""
+def band_mask(documents: Tensor, window: int) -> Tensor:
+    """Return whether a token sees those of its window, (window, B, T) bool; the last of the window is the token itself.
 
-    def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return (documents[b, q] == documents[b, kv]) & (q >= kv) & (q - kv < window)
-
-    return mask_mod
-
-
-def document_blocks(documents: Tensor, window: int) -> BlockMask:
-    """Return the mask of documents (B, T) as FlexAttention's blocks, of which it skips the empty ones."""
-    B, T = documents.shape
-    return _create(documents.device)(mask_rule(documents, window), B, None, T, T, device=documents.device)
+    Entry j of documents (B, T) tells whether the token window - 1 - j positions before is of the same document.
+    """
+    T = documents.shape[1]
+    padded = F.pad(documents, (window - 1, 0), value=-1)  # no document
+    return torch.stack([padded[:, j : j + T] == documents for j in range(window)])
 
 
-@functools.lru_cache(maxsize=8)  # a training has one length, a model few windows
-def sliding_blocks(num_tokens: int, window: int, device: torch.device) -> BlockMask:
-    """Return the causal mask of a sliding window for num_tokens positions, shared by all rows and heads, in blocks."""
-
-    def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return (q >= kv) & (q - kv < window)
-
-    with torch.inference_mode(False):  # training keeps the blocks for its backward pass, also those of a validation
-        return _create(device)(mask_mod, None, None, num_tokens, num_tokens, device=device)
-
-
-def _create(device: torch.device) -> Callable[..., BlockMask]:
-    """Return torch's create_block_mask; compiled for a GPU, where it then does not store (B, T, T) numbers first."""
-    return torch.compile(create_block_mask) if has_block_masks(device) else create_block_mask
+def visible(T: int, S: int, window: int, device) -> Tensor:
+    """Return the mask (T, S) bool: each of the last T of S positions sees itself and the window - 1 before it."""
+    position = torch.arange(S, device=device)
+    distance = position[S - T :, None] - position
+    return (distance >= 0) & (distance < window)

@@ -1,6 +1,6 @@
 """The machine that computes: device, dtype, threads, memory and speed.
 
-This module and lm.model.accelerator alone name kinds of GPUs. Nothing was run on Apple's (mps).
+This module and lm.model.accelerator alone name kinds of GPUs.
 """
 
 import ctypes
@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure
-from lm.model.gpus import take_free_gpu
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
@@ -22,42 +22,29 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 PROBED_SHAPES = ((1024, 192, 512), (512, 192, 8192))  # tokens x d_model x d_ff, or x vocabulary
 MEASURED_S = 0.02  # time of the matrix products of one measurement
-PEAK_SIZES = {"cuda": 8192, "mps": 4096, "cpu": 1024}  # of square matrices; the larger ones fill a GPU
+PEAK_SIZES = {"cuda": 8192, "cpu": 1024}  # of square matrices; the larger ones fill a GPU
 MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
 def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
-    """Return GPU number `index`; if it is None, a GPU that no other process uses; if there is no GPU, the CPU.
+    """Return GPU number `index`, the first if it is None; without a GPU, the CPU.
 
-    Exact numerics compute on the CPU. Raises EnvironmentFailure if there are more ranks than GPUs.
+    CUDA_VISIBLE_DEVICES decides which GPUs there are. Exact numerics compute on the CPU. Raises EnvironmentFailure if
+    there are more ranks than GPUs.
     """
-    kind = "cpu" if numerics == "exact" else accelerator()
-    if kind == "cpu" or (kind == "mps" and index is None):
-        return torch.device(kind)
-    if kind == "mps":
-        problem = "an Apple GPU takes one process, and this run has several"
-        remedy = "set train.num_processes to 1 in runtime.yaml, or train.numerics to exact to train on the CPU"
-        raise EnvironmentFailure(f"{problem}; {remedy}")
-    if index is None:
-        index = take_free_gpu([gpu_name(other) for other in range(torch.cuda.device_count())])
-        torch.cuda.set_device(index)
-    elif index >= torch.cuda.device_count():
+    if numerics == "exact" or not has_gpu():
+        return torch.device("cpu")
+    index = index or 0
+    if index >= torch.cuda.device_count():
         problem = f"process {index + 1} of this host has no GPU of its own: {torch.cuda.device_count()} are visible"
         remedy = "start at most as many processes per host (train.num_processes in runtime.yaml)"
         raise EnvironmentFailure(f"{problem}; {remedy}; each must see all GPUs")
-    return torch.device(kind, index)
+    return torch.device("cuda", index)
 
 
-def accelerator() -> str:
-    """Return the kind of GPU that torch can use here, "cuda" or "mps", or "cpu" without one."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def gpu_name(index: int) -> str:
-    """Return the UUID of a GPU, which stays the same if CUDA_VISIBLE_DEVICES hides others."""
-    return str(torch.cuda.get_device_properties(index).uuid)
+def has_gpu() -> bool:
+    """Return True if torch can use a GPU here."""
+    return torch.cuda.is_available()
 
 
 def collective_backend(device: torch.device) -> str:
@@ -76,14 +63,9 @@ def refuse_emulation(name: str, device: torch.device) -> None:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Return True if the device has instructions for bfloat16; of CPUs, torch reports them on Linux only.
-
-    Metal has bfloat16 from macOS 14 on; `resolve_dtype` measures whether it is faster.
-    """
+    """Return True if the device has instructions for bfloat16; of CPUs, torch reports them on Linux only."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "mps":
-        return torch.backends.mps.is_macos_or_newer(14, 0)
     capabilities = torch.cpu.get_capabilities()
     return sys.platform.startswith("linux") and any(capabilities.get(name, False) for name in BFLOAT16_SETS)
 
@@ -118,15 +100,20 @@ def bfloat16_speedup(device: torch.device) -> float:
     return wide / narrow
 
 
-def numerics_identity(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
+def numerics_identity(
+    device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1, sharded: bool = False
+) -> dict:
     """Return all that a result depends on, bit for bit, besides parameters, code and data."""
     if numerics == "exact":
-        return {"numerics": "exact", "torch": torch.__version__.split("+")[0]}
-    return {"numerics": "fast", **describe(device, dtype, ranks)}
+        return {"numerics": "exact", **library_versions()}
+    return {"numerics": "fast", **describe(device, dtype, ranks, sharded)}
 
 
-def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
-    """Return the device, the instruction set, the dtype, and the numbers of threads and ranks that compute."""
+def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1, sharded: bool = False) -> dict:
+    """Return the device, the instruction set, the dtype, the threads, ranks and shards that compute, and versions.
+
+    sharded: each rank keeps only its shard of the weights (FSDP2).
+    """
     return {
         "device": device_name(device),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
@@ -134,20 +121,24 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "ranks": ranks,
-        "torch": torch.__version__.split("+")[0],
+        "sharded": sharded,
+        **library_versions(),
     }
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that compute: NumPy draws the initial weights and the sampled vocabulary."""
+    return {"torch": torch.__version__.split("+")[0], "numpy": np.__version__}
 
 
 def device_name(device: torch.device) -> str:
     """Return the product name of a GPU, or "cpu"."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return torch.backends.mps.get_name() if device.type == "mps" else "cpu"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def idle_gpu_warnings(numerics: str) -> list[str]:
     """Return a warning if exact numerics leave a GPU idle, or an empty list."""
-    if numerics != "exact" or accelerator() == "cpu":
+    if numerics != "exact" or not has_gpu():
         return []
     return ["train.numerics is exact, which computes on the CPU; set it to fast to use the GPU"]
 
@@ -157,8 +148,6 @@ def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cg
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
-    if device.type == "mps":  # it shares the machine's memory, up to a limit of its own
-        return min(free, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     try:  # the limit of a container, where its control group (version 2) is mounted
         limit, used, stat = ((cgroup / f"memory.{name}").read_text().split() for name in ("max", "current", "stat"))
     except OSError:
@@ -170,8 +159,8 @@ def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cg
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True if the error is a failed allocation; torch raises a plain RuntimeError on CPUs and on mps."""
-    words = ("allocate memory", "bad_alloc", "MPS backend out of memory", "Invalid buffer size")
+    """Return True if the error is a failed allocation; torch raises a plain RuntimeError on CPUs."""
+    words = ("allocate memory", "bad_alloc")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(each in str(error) for each in words)
 
 
@@ -191,8 +180,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until a GPU has done its work; a CPU has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:

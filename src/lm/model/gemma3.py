@@ -3,42 +3,36 @@
     B batch   T tokens   S tokens with those cached   V vocabulary
     C d_model   F d_ff   H query heads   K key/value heads   D head_dim
 
-Modules have the names of the published checkpoints, so that a conversion only changes a prefix.
+Modules have the names of the published checkpoints, so that a conversion only changes a prefix. Each computes in
+torch's own arithmetic (lm.model.kernels) unless it is made with numerics="exact" (lm.model.exact).
 """
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask
 
-from lm.model.accelerator import has_block_masks
-from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, sliding_blocks
-from lm.model.config import ModelConfig
-from lm.model.kernels import (
-    RMSNormFunction,
-    attend,
-    compute_dtype,
-    cross_entropy,
-    gated_gelu,
-    linear,
-    takes_products,
-    token_nats,
-)
+from lm.model import exact, kernels
+from lm.model.attention_masks import document_numbers
+from lm.model.config import ModelConfig, Numerics
+from lm.model.sampled_softmax import sample_entries
 
-Mask = Tensor | BlockMask | None
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
 
 class RMSNorm(nn.Module):
     """Normalize over the last axis; the gain is 1 + weight."""
 
-    def __init__(self, width: int, eps: float):
+    def __init__(self, width: int, eps: float, numerics: Numerics = "fast"):
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.zeros(width)), eps
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+        self.numerics = numerics
 
     def forward(self, x: Tensor) -> Tensor:
-        return RMSNormFunction.apply(x, self.weight, self.eps)
+        if self.numerics == "exact":
+            return exact.rms_norm(x, self.weight, self.eps)
+        return kernels.rms_norm(x, self.weight, self.eps)
 
 
 def rotary_table(start: int, end: int, head_dim: int, base: float, device) -> tuple[Tensor, Tensor]:
@@ -59,69 +53,83 @@ def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
 class Linear(nn.Linear):
     """A linear layer without bias; its weight is zero until `init_weights` or `load_state_dict`."""
 
-    def __init__(self, in_features: int, out_features: int):
+    def __init__(self, in_features: int, out_features: int, numerics: Numerics = "fast"):
         super().__init__(in_features, out_features, bias=False)
+        self.numerics = numerics
 
     def reset_parameters(self):
         nn.init.zeros_(self.weight)  # nn.Linear would draw from the global generator
 
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight)
+        if self.numerics == "exact":
+            return exact.linear(input, self.weight)
+        return kernels.linear(input, self.weight)
 
 
 class Attention(nn.Module):
     """Grouped-query attention with normalized queries and keys: (B, T, C) → (B, T, C)."""
 
-    def __init__(self, config: ModelConfig, layer: int):
+    def __init__(self, config: ModelConfig, layer: int, numerics: Numerics = "fast"):
         super().__init__()
         C, H, K, D = config.d_model, config.n_head, config.n_kv_head, config.head_dim
         self.layer, self.head_dim, self.scale = layer, D, config.query_pre_attn_scalar**-0.5
         self.window = config.window(layer)
-        self.q_proj, self.k_proj, self.v_proj = Linear(C, H * D), Linear(C, K * D), Linear(C, K * D)
-        self.o_proj = Linear(H * D, C)
-        self.q_norm, self.k_norm = RMSNorm(D, config.norm_eps), RMSNorm(D, config.norm_eps)
+        self.numerics = numerics
+        # Exact sums over positions begin at the first one, so the cache must keep it, except for short windows.
+        keeps_all = numerics == "exact" and not exact.is_short(self.window, D)
+        self.cached_window = config.max_seq_len if keeps_all else self.window
+        self.q_proj = Linear(C, H * D, numerics)
+        self.k_proj = Linear(C, K * D, numerics)
+        self.v_proj = Linear(C, K * D, numerics)
+        self.o_proj = Linear(H * D, C, numerics)
+        self.q_norm = RMSNorm(D, config.norm_eps, numerics)
+        self.k_norm = RMSNorm(D, config.norm_eps, numerics)
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Mask) -> Tensor:
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
         """Attend from x (B, T, C) to itself and to the cached past, if any; `table` is its `rotary_table`.
 
         `mask` is one of `Gemma3Model.attention_masks`.
         """
+        attend = exact.attend if self.numerics == "exact" else kernels.attend
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
         q, k = rotate(self.q_norm(q), table).to(v.dtype), rotate(self.k_norm(k), table).to(v.dtype)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), (B, K, T, D) twice
         if cache is not None:
-            k, v = cache.extend(self.layer, k, v, self.window)  # (B, K, S, D)
+            k, v = cache.extend(self.layer, k, v, self.cached_window)  # (B, K, S, D)
         return self.o_proj(attend(q, k, v, self.scale, self.window, mask).transpose(1, 2).reshape(B, T, -1))
 
 
 class MLP(nn.Module):
     """GeGLU (arXiv 2002.05202): (B, T, C) → (B, T, F) → (B, T, C)."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, numerics: Numerics = "fast"):
         super().__init__()
-        self.gate_proj, self.up_proj = (Linear(config.d_model, config.d_ff) for _ in range(2))
-        self.down_proj = Linear(config.d_ff, config.d_model)
+        self.numerics = numerics
+        self.gate_proj = Linear(config.d_model, config.d_ff, numerics)
+        self.up_proj = Linear(config.d_model, config.d_ff, numerics)
+        self.down_proj = Linear(config.d_ff, config.d_model, numerics)
 
     def forward(self, x: Tensor) -> Tensor:
+        gated_gelu = exact.gated_gelu if self.numerics == "exact" else kernels.gated_gelu
         return self.down_proj(gated_gelu(self.gate_proj(x), self.up_proj(x)))
 
 
 class Block(nn.Module):
     """Attention, then the MLP, each between two norms and added to x (B, T, C)."""
 
-    def __init__(self, config: ModelConfig, layer: int):
+    def __init__(self, config: ModelConfig, layer: int, numerics: Numerics = "fast"):
         super().__init__()
-        self.input_layernorm = RMSNorm(config.d_model, config.norm_eps)
-        self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = RMSNorm(config.d_model, config.norm_eps)
-        self.pre_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
-        self.mlp = MLP(config)
-        self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
+        self.input_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
+        self.self_attn = Attention(config, layer, numerics)
+        self.post_attention_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
+        self.pre_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
+        self.mlp = MLP(config, numerics)
+        self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
         self.rope_base = config.rope_base_global if config.is_full(layer) else config.rope_base_local
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Mask) -> Tensor:
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache, mask))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
@@ -129,21 +137,24 @@ class Block(nn.Module):
 class Gemma3Model(nn.Module):
     """The decoder; its output head is its embedding (V, C), stored once.
 
+    `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
+    rounding, or "exact": float32 on a CPU, with operands of products rounded (lm.model.exact).
     `entry_weights` (V,) int64 are the odds of each entry in a sampled softmax; lm.train.step.entry_weights counts them.
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
 
     entry_weights: Tensor
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, numerics: Numerics = "fast"):
         super().__init__()
-        self.config, self.is_compiled = config, False
+        self.config = config
+        self.numerics: Numerics = numerics
         self.document_start_id: int | None = None
         self.register_buffer("entry_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
-        self.norm = RMSNorm(config.d_model, config.norm_eps)
+        self.layers = nn.ModuleList(Block(config, layer, numerics) for layer in range(config.n_layer))
+        self.norm = RMSNorm(config.d_model, config.norm_eps, numerics)
 
     @property
     def device(self) -> torch.device:
@@ -170,9 +181,11 @@ class Gemma3Model(nn.Module):
     def hidden(self, ids: Tensor, cache=None) -> Tensor:
         """Return the input of the head (B, T, C) for ids (B, T) int64, which continue the past in `cache`.
 
-        `cache` is a lm.evaluate.generation.KVCache or None. Raises ValueError past max_seq_len, or if ids that continue
-        a past begin another document.
+        `cache` is a lm.evaluate.generation.KVCache or None. Raises ValueError past max_seq_len, if ids that continue
+        a past begin another document, or if exact numerics are not given float32 on a CPU.
         """
+        if self.numerics == "exact":
+            exact.check_weights(self.norm.weight)
         start = 0 if cache is None else cache.num_tokens
         end = start + ids.shape[1]
         if end > self.config.max_seq_len:
@@ -193,50 +206,60 @@ class Gemma3Model(nn.Module):
             raise ValueError("the cache holds the end of a document, needed: a new cache for each document")
         return {}
 
-    def attention_masks(self, ids: Tensor) -> dict[int, Tensor | BlockMask]:
-        """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone.
-
-        A compiled model on CUDA gets FlexAttention's blocks: the fused kernels of scaled_dot_product_attention accept
-        no dense mask if H > K.
-        """
-        T, by_blocks = ids.shape[1], self.is_compiled and has_block_masks(ids.device)
-        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
+    def attention_masks(self, ids: Tensor) -> dict[int, Tensor]:
+        """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone."""
         if self.document_start_id is None:
-            return {window: sliding_blocks(T, window, ids.device) for window in windows if by_blocks and window < T}
+            return {}
         documents = document_numbers(ids, self.document_start_id)
-        if by_blocks:
-            return {window: document_blocks(documents, window) for window in windows}
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
             return {}
-        heads = self.config.n_head if takes_products(self.norm.weight, T) else 1
-        dtype = compute_dtype(self.norm.weight)
-        return {window: dense_mask(documents, window, dtype, heads) for window in windows}
+        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
+        heads, head_dim = self.config.n_head, self.config.head_dim
+        if self.numerics == "exact":
+            return {window: exact.document_mask(documents, window, heads, head_dim) for window in windows}
+        return {window: kernels.document_mask(documents, window, heads, self.norm.weight) for window in windows}
+
+    def head(self, h: Tensor) -> Tensor:
+        """Return the logits (…, V) of what `hidden` returns (…, C)."""
+        linear = exact.linear if self.numerics == "exact" else kernels.linear
+        return linear(h, self.embed_tokens.weight)
 
     def forward(self, ids: Tensor, cache=None) -> Tensor:
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
-        return linear(self.hidden(ids, cache), self.embed_tokens.weight)
+        return self.head(self.hidden(ids, cache))
 
     def loss(self, ids: Tensor, targets: Tensor, jitter: Tensor | None = None, max_logits: int = MAX_LOGITS) -> Tensor:
         """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once.
 
         With `jitter` (K,) they are estimated from about K entries of the vocabulary, drawn in proportion to
-        `entry_weights` (lm.model.kernels.sample_entries).
+        `entry_weights` (`sample_entries`); a K of at least the vocabulary is the full loss.
         """
         h = self.hidden(ids).flatten(0, 1).float()
+        targets = targets.flatten()
+        entries = self.embed_tokens.weight
         rows = max(1, max_logits // self.config.vocab_size)
-        return cross_entropy(h, self.embed_tokens.weight, targets.flatten(), rows, jitter, self.entry_weights)
+        log_factors = None
+        if jitter is not None and len(jitter) < self.config.vocab_size:
+            chosen, targets, log_factors = sample_entries(targets, self.entry_weights, jitter)
+            entries = entries.index_select(0, chosen)  # threads add the gradient of entries[chosen] in any order
+        cross_entropy = exact.cross_entropy if self.numerics == "exact" else kernels.cross_entropy
+        return cross_entropy(h, entries, targets, rows, log_factors)
 
     def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
         """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T)."""
         h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
         pairs = zip(h.split(logits_chunk), targets.flatten().split(logits_chunk), strict=True)
-        head = self.embed_tokens.weight
-        losses = [token_nats(linear(chunk, head).detach().float(), target) for chunk, target in pairs]
+        token_nats = exact.token_nats if self.numerics == "exact" else kernels.token_nats
+        losses = [token_nats(self.head(chunk).detach().float(), target) for chunk, target in pairs]
         return torch.cat(losses).view(targets.shape)
 
     def compile(self, **options) -> None:
-        """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one."""
-        self.is_compiled = True
+        """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one.
+
+        Raises ValueError in exact numerics: a compiler joins operations, and so changes bits.
+        """
+        if self.numerics == "exact":
+            raise ValueError("numerics is exact, needed: fast, to compile a model")
         for layer in self.layers:
             layer.compile(**options)
 

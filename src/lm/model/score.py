@@ -4,7 +4,6 @@ Legend: N tokens, W windows, B of them at a time, T tokens of a window. Nats are
 `document_start_id` predicts a token from those of its own document that the window holds.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -28,12 +27,6 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
         yield start, first_scored
         first_scored = min(start + seq_len, num_tokens)
         start = first_scored - (seq_len - stride)
-
-
-def window_that_scores(token: int, num_tokens: int, seq_len: int, stride: int) -> int:
-    """Return the start of the window of `windows_to_score` that scores a token."""
-    number = max(0, math.ceil((token + 1 - seq_len) / stride))
-    return max(0, min(number * stride, num_tokens - seq_len))
 
 
 def score_tokens(

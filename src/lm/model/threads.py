@@ -17,15 +17,17 @@ FIRST_LOOK_S = 0.2
 class ThreadTuner:
     """Keep the number of torch's threads at the number of cores that other processes leave free.
 
-    It is for results whose bits do not depend on that number. A number that a person chose in OMP_NUM_THREADS stays.
+    It is for results whose bits do not depend on that number; with `adapts=False` it measures and changes nothing. A
+    number that a person chose in OMP_NUM_THREADS stays.
     """
 
     def __init__(self, adapts: bool = True):
-        self.most = torch.get_num_threads()
+        self.most = self.threads = torch.get_num_threads()
         self.adapts = adapts and "OMP_NUM_THREADS" not in os.environ
-        self._looked, self._busy_s = time.monotonic(), _foreign_cpu_seconds()
-        time.sleep(FIRST_LOOK_S)
-        self._look()
+        if self.adapts:
+            self._looked, self._busy_s = time.monotonic(), _foreign_cpu_seconds()
+            time.sleep(FIRST_LOOK_S)
+            self._look()
 
     def adapt(self) -> None:
         """Look again if LOOK_EVERY_S seconds have passed; call it between steps."""
@@ -37,18 +39,20 @@ class ThreadTuner:
         if self.threads == self.most:
             return []
         used = f"other processes use {self.foreign:.1f} of {len(_usable_cores())} cores"
-        if self.adapts:
-            return [f"{used}; this one takes {self.threads} threads instead of {self.most} until they end"]
-        waiting = f"{used}, and the {self.most} threads of a step wait for each other"
-        return [f"{waiting}; stop them, or set OMP_NUM_THREADS={self.threads}"]
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return [f"{used}; this one takes {threads} instead of {self.most} until they end"]
 
     def _look(self) -> None:
         """Measure what other processes used since the last look, and set the number of threads."""
         now, busy_s = time.monotonic(), _foreign_cpu_seconds()
-        self.foreign = max(0.0, (busy_s - self._busy_s) / (now - self._looked))  # cores
+        if busy_s is None or self._busy_s is None:
+            # Nothing can be measured here: take all threads from now on.
+            self.adapts, self.threads = False, self.most
+        else:
+            self.foreign = max(0.0, (busy_s - self._busy_s) / (now - self._looked))  # cores
+            self.threads = max(1, min(self.most, len(_usable_cores()) - round(self.foreign)))
         self._looked, self._busy_s = now, busy_s
-        self.threads = max(1, min(self.most, len(_usable_cores()) - round(self.foreign)))
-        if self.adapts and self.threads != torch.get_num_threads():
+        if self.threads != torch.get_num_threads():
             torch.set_num_threads(self.threads)
 
 
@@ -58,12 +62,15 @@ def _usable_cores() -> list[int]:
     return affinity() if affinity else list(range(psutil.cpu_count() or 1))
 
 
-def _foreign_cpu_seconds() -> float:
+def _foreign_cpu_seconds() -> float | None:
     """Return the processor time that other processes have used so far on the cores of this one.
 
-    Time with lowered priority (nice) does not count, for such a process gives way to this one.
+    Time with lowered priority (nice) does not count, for such a process gives way to this one. None: the system lists
+    fewer cores than it numbers, as in an LXC container or with cores that are switched off.
     """
-    times = psutil.cpu_times(percpu=True)
-    total = sum(times[core].user + times[core].system for core in _usable_cores())
+    times, cores = psutil.cpu_times(percpu=True), _usable_cores()
+    if max(cores) >= len(times):
+        return None
+    total = sum(times[core].user + times[core].system for core in cores)
     own = psutil.Process().cpu_times()
     return total - own.system - (own.user if os.nice(0) <= 0 else 0.0)

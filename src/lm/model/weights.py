@@ -21,6 +21,7 @@ from lm.core.files import (
 )
 from lm.core.params import coerce
 from lm.model.archives import check_archive
+from lm.model.config import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 
 RECORD = "model.json"
@@ -81,8 +82,17 @@ def save_weights(folder: Path, weights: dict[str, Tensor], record: dict) -> None
         write_json(temporary / RECORD, {**record, "best": {**record["best"], "sha256": sha256}})
 
 
-def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]:
-    """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit."""
+def recorded_numerics(record: dict) -> Numerics:
+    """Return the numerics in which the model of a record was trained; "fast" if it was imported."""
+    segments = record.get("segments") or [{}]
+    return "exact" if segments[-1].get("numerics") == "exact" else "fast"
+
+
+def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast") -> tuple[Gemma3Model, dict]:
+    """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit.
+
+    It computes in `numerics`, whatever it was trained in: "fast" is torch's own arithmetic.
+    """
     record = read_json(models / RECORD)
     config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
     if models.parent.name == CHECKPOINTS and models.name != checkpoint_name(record["best"].get("step")):
@@ -91,7 +101,7 @@ def load_trained(models: Path, device: torch.device) -> tuple[Gemma3Model, dict]
         )
     weights = load_tensors(models / WEIGHTS, record["best"]["sha256"])
     try:
-        model = build(config, weights, (models / WEIGHTS).stat().st_size // 4)
+        model = build(config, weights, (models / WEIGHTS).stat().st_size // 4, numerics)
     except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise IntegrityError(f"{models / WEIGHTS} does not fit {RECORD}: {reason}") from None
@@ -110,7 +120,7 @@ def recorded_config(path: Path, record: dict, advice: str) -> ModelConfig:
         raise IntegrityError(f"{error}; {advice}") from None
 
 
-def build(config: ModelConfig, weights: dict[str, Tensor], most: int) -> Gemma3Model:
+def build(config: ModelConfig, weights: dict[str, Tensor], most: int, numerics: Numerics = "fast") -> Gemma3Model:
     """Return a model with these weights, of which there are at most `most`.
 
     Raise ValueError, before memory is taken, for a shape with many more, and RuntimeError or TypeError if they do not
@@ -118,18 +128,18 @@ def build(config: ModelConfig, weights: dict[str, Tensor], most: int) -> Gemma3M
     """
     if (total := count_parameters(config)["total"]) > 2 * most:
         raise ValueError(f"at most {most} weights found, needed: {total}")
-    model = Gemma3Model(config)
+    model = Gemma3Model(config, numerics)
     model.load_state_dict(weights)
     return model
 
 
 def load_initial(
-    folder: Path, config: ModelConfig, tokenizer_sha256: str
+    folder: Path, config: ModelConfig, tokenizer_sha256: str, numerics: Numerics = "fast"
 ) -> tuple[Gemma3Model, str] | tuple[None, None]:
     """Return the model that a run starts from, after checks, and its weights' SHA-256; (None, None) without one."""
     if folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir()):
         return None, None
-    model, record = load_trained(folder, torch.device("cpu"))
+    model, record = load_trained(folder, torch.device("cpu"), numerics)
     advice = f"set tokenizer.name to folder and tokenizer.path to {folder}"
     check_trained_with(tokenizer_sha256, "the tokenizer of the training tokens", folder, record, advice)
     needed, actual = dataclasses.asdict(config), dataclasses.asdict(model.config)

@@ -29,7 +29,7 @@ from lm.tokenizer.load import (
     spelling_of,
     token_dtype,
 )
-from lm.tokenizer.pretokenize import DEFAULT, PATTERNS
+from lm.tokenizer.pretokenize import PATTERNS
 
 CONFIG = "tokenizer_config.json"
 
@@ -136,7 +136,7 @@ def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
     return commit
 
 
-def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, pretokenizer: str = DEFAULT, **origin) -> dict:
+def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, pretokenizer: str = "gpt2", **origin) -> dict:
     """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text is the last id."""
     eot_id = len(ranks)
     (folder / RANKS).write_bytes(format_ranks(ranks))

@@ -11,7 +11,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from lm.tokenizer.pretokenize import DEFAULT, backend_pretokenizer
+from lm.tokenizer.pretokenize import backend_pretokenizer
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -25,7 +25,7 @@ BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(by
 BYTES_OF_CHARACTERS = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
-def train_ranks(batches: Iterable[list[str]], vocab_size: int, pretokenizer: str = DEFAULT) -> dict[bytes, int]:
+def train_ranks(batches: Iterable[list[str]], vocab_size: int, pretokenizer: str = "gpt2") -> dict[bytes, int]:
     """Train byte-level BPE and return at most vocab_size - 1 ranks, the same on every machine.
 
     The end-of-text token takes one entry. There are fewer ranks if no other pair occurs twice in the text. Pairs are

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from lm.core.errors import REPAIR, IntegrityError, UserError
 from lm.core.files import check_types, read_json, refuse_special_file, safe_join, sha256_file
 from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
-from lm.tokenizer.pretokenize import DEFAULT, PATTERNS, cut_long_runs
+from lm.tokenizer.pretokenize import PATTERNS, cut_long_runs
 
 META = "meta.json"
 RANKS = "ranks.tiktoken"
@@ -30,8 +30,8 @@ MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the
 BYTES = [bytes([byte]) for byte in range(256)]
 REBUILD = "run `dvc repro -f make_tokenizer`"
 META_FORM = {
-    "kind": str, "vocab_size": int, "eot_id": int, "dtype": str, "pattern": (str, type(None)),
-    "special_tokens": {str: int}, "files": {str: str, BACKEND: str},
+    "kind": str, "vocab_size": int, "eot_id": int, "dtype": str, "pretokenizer": (str, type(None)),
+    "pattern": (str, type(None)), "special_tokens": {str: int}, "files": {str: str, BACKEND: str},
 }  # fmt: skip
 
 
@@ -45,11 +45,10 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     folder, path = Path(folder), Path(folder, META)
     meta = read_json(path)
     check_types(path, meta, META_FORM, REBUILD)
-    check_types(path, meta.get("pretokenizer"), (str, type(None)), REBUILD, "pretokenizer")
     if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
         problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
-    pretokenizer = meta.get("pretokenizer", DEFAULT)
+    pretokenizer = meta["pretokenizer"]
     if meta["pattern"] is not None and PATTERNS.get(pretokenizer) != meta["pattern"]:
         problem = f"pretokenizer is {pretokenizer!r}, but pattern is not the one of that name"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")

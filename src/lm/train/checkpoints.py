@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
-from lm.core.files import atomic_folder, make_folder, output_lock, read_json, write_json
+from lm.core.files import atomic_folder, check_types, make_folder, output_lock, read_json, write_json
 from lm.model.weights import CHECKPOINTS, RECORD, WEIGHTS, check_sha256, checkpoint_name, load_tensors, save_tensors
 from lm.train.config import TrainParams
 from lm.train.state import named_tensors
@@ -78,13 +78,15 @@ def extend(run: Path, length_free: str, decay_begins: int, kept_steps: set[int])
     if any(run.glob("checkpoint-*.json")):
         return
     others = [path.parent for path in run.parent.glob("[!.]*/run.json") if path.parent != run]
-    others = [other for other in others if read_json(other / "run.json").get("length_free") == length_free]
-    records = {int(path.stem[-9:]): path for other in others for path in other.glob("stable-*.json")}
-    for step in sorted((step for step in records if step <= decay_begins), reverse=True):
+    others = [other for other in others if _length_free(other) == length_free]
+    stable = [(int(path.stem[-9:]), path) for other in others for path in other.glob("stable-*.json")]
+    for step, record in sorted(stable, reverse=True):
+        if step > decay_begins:
+            continue
         try:
-            _copy_kept_weights(records[step].parent, run, {kept for kept in kept_steps if kept < step})
-            _link_checkpoint(records[step], record_of(run, step))
-            print(f"extends run {records[step].parent.name}, which has the same steps up to step {step}", flush=True)
+            _copy_kept_weights(record.parent, run, {kept for kept in kept_steps if kept < step})
+            _link_checkpoint(record, record_of(run, step))
+            print(f"extends run {record.parent.name}, which has the same steps up to step {step}", flush=True)
             return
         except (OSError, IntegrityError) as error:
             print(f"warning: {error}; not extended from there", file=sys.stderr, flush=True)
@@ -95,9 +97,19 @@ def extend(run: Path, length_free: str, decay_begins: int, kept_steps: set[int])
         print(f"run {others[0].name} differs in train.max_tokens only, but is not extended: {reason}", flush=True)
 
 
+def _length_free(run: Path) -> str | None:
+    """Return what `describe_run` recorded of a run; warn and return None if that is damaged, or gone meanwhile."""
+    try:
+        return read_json(run / "run.json", f"delete {run}").get("length_free")
+    except (OSError, IntegrityError) as error:
+        print(f"warning: {error}; the run is not extended from there", file=sys.stderr, flush=True)
+        return None
+
+
 def _link_checkpoint(record: Path, target: Path) -> None:
     """Make another run's checkpoint one of this run, without a copy where the disk has hard links."""
     saved, source, link = read_json(record), record.with_suffix(".pt"), target.with_suffix(".pt")
+    check_types(record, saved, {"sha256": str}, "delete it")
     check_sha256(source, saved["sha256"], "delete it")
     link.unlink(missing_ok=True)
     try:
@@ -110,6 +122,7 @@ def _link_checkpoint(record: Path, target: Path) -> None:
 def _copy_kept_weights(other: Path, run: Path, steps: set[int]) -> None:
     for source in (other / CHECKPOINTS / checkpoint_name(step) for step in sorted(steps)):
         record = read_json(source / RECORD)
+        check_types(source / RECORD, record, {"best": {"sha256": str}}, "delete it")
         check_sha256(source / WEIGHTS, record["best"]["sha256"], "delete it")
         with atomic_folder(run / CHECKPOINTS / source.name) as folder:
             shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
@@ -157,8 +170,13 @@ def prune_runs(runs: Path, current: Path, keep: int) -> None:
     for leftover in runs.glob(".*.tmp"):  # renamed before it is deleted: a kill never leaves half of a finished run
         shutil.rmtree(leftover, ignore_errors=True)
     os.utime(current, (time.time(), time.time()))
-    folders = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
-    for folder in folders[keep:]:
+    # Experiments may run at the same time: a folder may be in use, or another of them may delete it.
+    last_used = {}
+    for folder in runs.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if folder.is_dir():
+                last_used[folder] = folder.stat().st_mtime
+    for folder in sorted(last_used, key=lambda folder: last_used[folder], reverse=True)[keep:]:
         if folder != current:
-            with contextlib.suppress(BusyError), output_lock(folder):  # experiments may run at the same time
+            with contextlib.suppress(BusyError, FileNotFoundError), output_lock(folder):
                 shutil.rmtree(folder.rename(runs / f".{folder.name}.tmp"), ignore_errors=True)

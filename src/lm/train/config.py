@@ -15,8 +15,6 @@ Beta = Annotated[float, Range(lambda value: 0 <= value < 1, "from 0 to below 1")
 class TrainParams:
     """The section `train` of params.yaml. Lengths are in tokens; learning rates are per optimizer step."""
 
-    GONE = ("average_decay",)  # of the weights: it was not better at the end of a run (benchmarks/LOG.md)
-
     seq_len: Count
     attend_across_documents: bool
     batch_tokens: Count
@@ -95,8 +93,8 @@ class TrainParams:
 class TrainRuntime:
     """The section `train` of runtime.yaml: how this machine does the work."""
 
-    checkpoint_every_s: float
-    keep_fingerprints: int
+    checkpoint_every_s: Annotated[float, at_least(0)]
+    keep_fingerprints: Count
     keep_resumable: Annotated[int, at_least(0)]
     keep_freed_memory: bool
     num_processes: Count

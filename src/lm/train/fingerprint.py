@@ -1,124 +1,65 @@
-"""The fingerprint of a run: a hash of all that decides its bits.
+"""The fingerprint of a run: a hash of what decides its bits, which names the run's folder in .runs.
 
-That is the parameters, the inputs, torch's version, and the code. The code is every module that src/train.py imports,
-directly or through others, but for those of DECIDES_NO_BITS. Words do not count: a run of three days continues after a
-message was reworded.
+It covers the parameters, the inputs, the versions of torch and NumPy, and all code that src/train.py can reach: its own
+file and every module of CODE_FOLDERS, the folders that dvc.yaml lists for the stage.
+
+It does not cover:
+- comments, docstrings and formatting: a run of three days continues after an explanation was reworded;
+- the device, the dtype and the numbers of threads, ranks and shards: in fast numerics `segments` in model.json records
+  them, and a run that continues with others warns;
+- the build of torch for a CPU or for CUDA, versions of other packages, and what a person sets in the environment.
+
+Python's own version counts where it writes the same syntax tree in another way.
 """
 
 import ast
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from lm.core.files import sha256_file, sha256_json
-from lm.model.gemma3 import ModelConfig
+from lm.model.config import ModelConfig
+from lm.model.device import library_versions
 from lm.tokens.tokenfile import sidecar_path
 from lm.train.config import TrainParams
 
 SOURCE = Path(__file__).resolve().parents[2]  # src
-LOOP = "train.py"
-# Modules that the loop imports and that cannot change the bits of a result, each with the reason. What they import
-# counts only if another module imports it too.
-DECIDES_NO_BITS = {
-    "lm/core/errors.py": "sentences and exit codes",
-    "lm/core/files.py": "whole files, read under hashes that are in the fingerprint or in a record",
-    "lm/core/params.py": "the values that it returns are in the fingerprint",
-    "lm/core/parent.py": "ends a run, which then resumes",
-    "lm/model/archives.py": "refuses hostile files",
-    "lm/model/device.py": "device, dtype and threads are in the record of each segment, and a change is warned of",
-    "lm/model/gpus.py": "the choice among equal GPUs",
-    "lm/model/threads.py": "adapts the number of threads only where no bit depends on it",
-    "lm/train/checkpoints.py": "whole states, read under the hash in their record",
-    "lm/train/distributed.py": "how ranks meet and leave",
-    "lm/train/fingerprint.py": "this module: the keys of .runs",
-    "lm/train/launcher.py": "starts processes",
-    "lm/train/preflight.py": "prints the size of a run and refuses one that does not fit",
-    "lm/train/progress.py": "prints",
-    "lm/train/signals.py": "ends a run, which then resumes",
-}
+CODE_FOLDERS = ("lm/core", "lm/model", "lm/tokenizer", "lm/tokens", "lm/train")
 
 
 def run_fingerprint(
-    params: TrainParams, config: ModelConfig, initial_sha256: str | None, tokens: list[Path], without=()
+    params: TrainParams,
+    config: ModelConfig,
+    initial_sha256: str | None,
+    token_files: list[Path],
+    without: tuple[str, ...] = (),
 ) -> str:
-    """Return the fingerprint of the run that trains this model on these token files, from these weights if any.
+    """Return the 16 hex digits that identify the run which trains this model on these token files.
 
-    `without` names parameters that do not count; an empty list does not count either.
+    initial_sha256: of the weights that the run starts from, or None. token_files: for training and for validation.
+    without: names of parameters that do not count.
     """
-    train = {name: value for name, value in dataclasses.asdict(params).items() if name not in without and value != ()}
-    inputs = {"initial": initial_sha256} | {path.name: sha256_file(sidecar_path(path)) for path in tokens}
-    return fingerprint({"train": train, "model": dataclasses.asdict(config)}, inputs)
+    train = {name: value for name, value in dataclasses.asdict(params).items() if name not in without}
+    deciding = {
+        "params": {"train": train, "model": dataclasses.asdict(config)},
+        "initial": initial_sha256,
+        "tokens": [sha256_file(sidecar_path(path)) for path in token_files],  # a sidecar has the hash of the tokens
+        "versions": library_versions(),
+        "code": {name: code_of(SOURCE / name) for name in code_files()},
+    }
+    return sha256_json(deciding)[:16]
 
 
-def fingerprint(params: dict, input_hashes: dict[str, str | None]) -> str:
-    """Return the 16 hex digits that identify a run."""
-    code = {name: arithmetic_of((SOURCE / name).read_text(encoding="utf-8")) for name in deciding_files()}
-    torch_version = torch.__version__.split("+")[0]
-    return sha256_json({"params": params, "inputs": input_hashes, "code": code, "torch": torch_version})[:16]
+def code_files() -> list[str]:
+    """Return the names below SOURCE of the files whose code counts, sorted."""
+    modules = [path for folder in CODE_FOLDERS for path in (SOURCE / folder).rglob("*.py")]
+    return sorted(str(path.relative_to(SOURCE)) for path in [SOURCE / "train.py", *modules])
 
 
-def deciding_files() -> list[str]:
-    """Return the files below SOURCE whose code determines the weights of a run, sorted."""
-    found, pending = set(), [LOOP]
-    while pending:
-        name = pending.pop()
-        if name not in found and name not in DECIDES_NO_BITS:
-            found.add(name)
-            pending += _imported_files(SOURCE / name)
-    return sorted(found)
-
-
-def _imported_files(path: Path) -> Iterator[str]:
-    """Yield the files below SOURCE that a module imports, also inside its functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            file = name.replace(".", "/") + ".py"
-            if (SOURCE / file).exists():
-                yield file
-
-
-def arithmetic_of(code: str) -> str:
-    """Return Python code without comments, formatting, docstrings, messages and range checks."""
-    tree = _WithoutWords().visit(ast.parse(code))
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return ast.unparse(_WithoutMessages(used).visit(tree))
-
-
-class _WithoutWords(ast.NodeTransformer):
-    """Remove docstrings, what errors and `print` say, and `__post_init__`, which only checks ranges."""
-
-    def visit_Expr(self, node):
-        is_print = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", None) == "print"
-        return ast.Pass() if is_print or isinstance(node.value, ast.Constant) else self.generic_visit(node)
-
-    def visit_Raise(self, node):
-        return ast.Raise(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
-
-    def visit_FunctionDef(self, node):
-        return None if node.name == "__post_init__" else self.generic_visit(node)
-
-
-class _WithoutMessages(ast.NodeTransformer):
-    """Remove strings that functions assign to names which nothing but an error or a `print` used."""
-
-    def __init__(self, used: set[str]):
-        self.used = used
-
-    def visit_Module(self, node):
-        for statement in node.body:
-            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                self.generic_visit(statement)
-        return node
-
-    def visit_Assign(self, node):
-        is_text = isinstance(node.value, ast.JoinedStr) or isinstance(getattr(node.value, "value", None), str)
-        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        is_unused = len(names) == len(node.targets) and not self.used & set(names)
-        return ast.Pass() if is_text and is_unused else node
+def code_of(path: Path) -> str:
+    """Return the code of a Python file without comments, docstrings and formatting."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        may_have_one = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if may_have_one and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return ast.unparse(tree)

@@ -5,13 +5,11 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 
 import psutil
 import torch
 
-from lm.core import parent
 from lm.core.errors import EnvironmentFailure, Interrupted
 from lm.train.distributed import RUN_ID
 from lm.train.signals import RELAYED_AS
@@ -56,8 +54,8 @@ def start(world_size: int, arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def _relayed_signals() -> Iterator[list[int]]:
-    """Relay SIGINT and SIGTERM to this process's children and yield their list; a lost parent counts as SIGTERM."""
-    received, over = [], threading.Event()
+    """Relay SIGINT and SIGTERM to this process's children; yield the list of those received so far."""
+    received: list[int] = []
 
     def relay(number: int, frame) -> None:
         """Ask the ranks to stop at the first signal, kill them at the second."""
@@ -70,18 +68,9 @@ def _relayed_signals() -> Iterator[list[int]]:
         if not children:
             raise Interrupted(number, "stopped before training began; run the same command again")
 
-    def watch_parent() -> None:
-        """Check once a second until `over` is set."""
-        while not over.wait(1):
-            if parent.is_gone():
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-
     former = {number: signal.signal(number, relay) for number in RELAYED_AS}
-    threading.Thread(target=watch_parent, daemon=True).start()
     try:
         yield received
     finally:
-        over.set()
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.model import exact
-from lm.model.exact import is_exact, product
+from lm.model.config import Numerics
 from lm.train.adamw import AdamW
 from lm.train.config import TrainParams
 from lm.train.spelling import Spelling, SpellingAdamW
@@ -18,12 +18,13 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 
 
-def orthogonalize(updates: Tensor, dtype: torch.dtype, steps: int = NEWTON_SCHULZ_STEPS) -> Tensor:
+def orthogonalize(updates: Tensor, dtype: torch.dtype, numerics: Numerics = "fast") -> Tensor:
     """Return matrices (N, R, C), R ≤ C, with singular values brought near 1 by Newton-Schulz iteration in `dtype`."""
     a, b, c = NEWTON_SCHULZ
-    norms = exact.norms(updates) if is_exact(updates, dtype) else updates.norm(dim=(-2, -1))
+    product = exact.product if numerics == "exact" else torch.matmul
+    norms = exact.norms(updates) if numerics == "exact" else updates.norm(dim=(-2, -1))
     x = (updates / (norms + 1e-7)[:, None, None]).to(dtype)
-    for _ in range(steps):
+    for _ in range(NEWTON_SCHULZ_STEPS):
         gram = product(x, x.mT)  # (N, R, R)
         x = product(product(gram, gram).mul_(c).add_(gram.mul_(b)), x).add_(x.mul_(a))
     return x
@@ -46,10 +47,11 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self, params, lr: float, weight_decay: float, dtype: torch.dtype, momentum: float = 0.95,
-        world: World = SINGLE_PROCESS,
+        world: World = SINGLE_PROCESS, numerics: Numerics = "fast",
     ):  # fmt: skip
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self.dtype, self.world = dtype, world
+        self.numerics: Numerics = numerics
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -71,7 +73,7 @@ class Muon(torch.optim.Optimizer):
             shape = (min(p.shape), max(p.shape))
             by_shape.setdefault(shape, []).append((p, update if p.shape == shape else update.mT))
         for shape, pairs in by_shape.items():
-            orthogonal = orthogonalize(torch.stack([u for _, u in pairs]), self.dtype)
+            orthogonal = orthogonalize(torch.stack([u for _, u in pairs]), self.dtype, self.numerics)
             for (p, _), update in zip(pairs, orthogonal, strict=True):
                 _apply(p, update if p.shape == shape else update.mT, p.shape, group)
 
@@ -84,7 +86,8 @@ class Muon(torch.optim.Optimizer):
         whole = updates.view(num_rows, num_columns)
         if whole.numel():
             is_wide = num_rows <= num_columns
-            orthogonal = orthogonalize((whole if is_wide else whole.mT.contiguous())[None], self.dtype)[0]
+            wide = whole if is_wide else whole.mT.contiguous()
+            orthogonal = orthogonalize(wide[None], self.dtype, self.numerics)[0]
             whole = orthogonal if is_wide else orthogonal.mT
         own_lengths = [shard.numel() for shard in shards]
         own = world.all_to_all(whole.to(self.dtype).flatten().split(lengths), own_lengths).split(own_lengths)
@@ -114,9 +117,9 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:  # fmt: skip
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
-    Muon computes its products in `dtype`. Weight decay applies to matrices only. Each group's `lr_factor`
-    multiplies the scheduled learning rate; the embedding has a factor of its own. With `spelling` an optimizer comes
-    first that lets tokens of similar spelling learn from each other.
+    They compute in `params.numerics`, Muon its products in `dtype`. Weight decay applies to matrices only. Each group's
+    `lr_factor` multiplies the scheduled learning rate; the embedding has a factor of its own. With `spelling` an
+    optimizer comes first that lets tokens of similar spelling learn from each other.
     """
     named = list(model.named_parameters())
     embedding = [p for name, p in named if "embed" in name]
@@ -128,8 +131,9 @@ def build_optimizers(
         {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},
     ]
     matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
-    first = [] if spelling is None else [SpellingAdamW(embedding[0], spelling, betas, world)]
+    numerics = params.numerics
+    first = [] if spelling is None else [SpellingAdamW(embedding[0], spelling, betas, world, numerics)]
     if params.optimizer == "adamw":
-        return [*first, AdamW([*groups, matrix_group], betas)]
-    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, world=world)
-    return [*first, AdamW(groups, betas), muon]
+        return [*first, AdamW([*groups, matrix_group], betas, numerics)]
+    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, world=world, numerics=numerics)
+    return [*first, AdamW(groups, betas, numerics), muon]

@@ -1,16 +1,25 @@
 """The files that a run leaves: curves, metrics, models."""
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
 
-from lm.core.files import atomic_folder, atomic_write, read_json, write_csv, write_json
+from lm.core.errors import IntegrityError
+from lm.core.files import (
+    atomic_folder,
+    atomic_write,
+    check_types,
+    read_json,
+    safe_join,
+    sha256_file,
+    write_csv,
+    write_json,
+)
 from lm.model.weights import (
     CHECKPOINTS,
-    LAST_WEIGHTS,
     RECORD,
-    WEIGHTS,
     check_sha256,
     checkpoint_name,
     save_models,
@@ -21,6 +30,7 @@ from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
 
 RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents")  # parameters in model.json
+SUMS = "sha256.json"  # of a finished run: folder → file → SHA-256 of all that `publish` copies
 TIMING = ("tokens", "seconds", "validation_seconds", "saving_seconds")  # the columns of History.timing
 
 
@@ -73,32 +83,59 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainP
         "best": {"step": state.best_step, "tokens_seen": tokens_at[state.best_step], "val_loss": state.best_loss},
         "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
     }  # fmt: skip
-    kept, advice = {}, f"delete {folder.parent} to train from scratch"
+    # The weights of train.keep_checkpoints that this run has passed lie beside its folder `done`.
+    run, kept, sums = folder.parent, {}, {}
     for name in (checkpoint_name(step) for step in sorted(params.kept_steps) if step <= state.step):
-        kept[name] = read_json(folder.parent / CHECKPOINTS / name / RECORD, advice)["best"]["sha256"]
+        place = f"{CHECKPOINTS}/{name}"
+        kept[name] = read_json(run / place / RECORD, _train_from_scratch(run))["best"]["sha256"]
+        sums[place] = _sha256_of_files(run / place)
     record |= {CHECKPOINTS: kept} if kept else {}
     with atomic_folder(folder) as done:
         save_models(done / "models", state.best_weights, state.weights(), record)
         write_metrics(done / "metrics", state, plan)
         write_curves(done / "plots", state.history)
+        for name in ("models", "metrics", "plots"):
+            sums[f"done/{name}"] = _sha256_of_files(done / name)
+        write_json(done / SUMS, sums)
 
 
 def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
-    """Copy a finished run to the stage's outputs; each file appears whole. Raise IntegrityError if it is damaged."""
-    record = read_json(done / "models" / RECORD)
-    kept = {done.parent / CHECKPOINTS / name: sha256 for name, sha256 in record.get(CHECKPOINTS, {}).items()}
-    weights = {
-        done / "models" / WEIGHTS: record["best"]["sha256"],
-        done / "models" / LAST_WEIGHTS: record["last"]["sha256"],
-    }
-    for path, sha256 in (weights | {folder / WEIGHTS: sha256 for folder, sha256 in kept.items()}).items():
-        check_sha256(path, sha256, f"delete {done.parent} to train from scratch")
+    """Copy a finished run to the stage's outputs; each file appears whole.
+
+    Raises IntegrityError, before anything is copied, if a file of the run is not as it was written.
+    """
+    run, advice = done.parent, _train_from_scratch(done.parent)
+    sums = read_json(done / SUMS, advice)
+    form = {"done/models": {str: str}, "done/metrics": {str: str}, "done/plots": {str: str}, str: {str: str}}
+    check_types(done / SUMS, sums, form, advice)
+    for place, files in sums.items():
+        for name, sha256 in files.items():
+            path = safe_join(run, f"{place}/{name}", done / SUMS)
+            if not path.is_file():
+                raise IntegrityError(f"{path}: missing; {advice}")
+            check_sha256(path, sha256, advice)
     with atomic_folder(models) as folder:
-        for source, target in ((done / "models", folder), *((each, folder / CHECKPOINTS / each.name) for each in kept)):
-            target.mkdir(parents=True, exist_ok=True)
-            for path in source.iterdir():  # the error that copytree raises on a full disk has no errno
-                shutil.copyfile(path, target / path.name)
-    for source, target in ((done / "metrics", metrics), (done / "plots", plots)):
-        for path in source.iterdir():
-            with atomic_write(target / path.name) as file:
-                file.write(path.read_bytes())
+        for place, files in sums.items():
+            if place.startswith(CHECKPOINTS):
+                _copy_files(run / place, files, folder / place)
+        _copy_files(done / "models", sums["done/models"], folder)
+    for name, target in (("metrics", metrics), ("plots", plots)):
+        for file_name in sums[f"done/{name}"]:
+            with atomic_write(target / file_name) as file:
+                file.write((done / name / file_name).read_bytes())
+
+
+def _train_from_scratch(run: Path) -> str:
+    return f"delete {run} to train from scratch"
+
+
+def _sha256_of_files(folder: Path) -> dict[str, str]:
+    """Return name → SHA-256 of the files in a folder."""
+    return {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
+
+
+def _copy_files(source: Path, names: Iterable[str], target: Path) -> None:
+    """Copy these files of a folder; the error that shutil.copytree raises on a full disk has no errno."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        shutil.copyfile(source / name, target / name)

@@ -13,7 +13,10 @@ from lm.train.world import World
 
 GIB = 1 << 30
 MUON_COPIES = 16  # of one matrix, at most, while Muon on sharded weights sends, orthogonalizes and returns it
-LESS_MEMORY = "lower train.micro_batch_tokens (more accumulation gives the same losses) or choose a smaller model.name"
+LESS_MEMORY = (
+    "lower train.micro_batch_tokens (with train.sampled_vocab_size null the losses stay the same, else another sample "
+    "is drawn) or choose a smaller model.name"
+)
 
 
 class Plan:

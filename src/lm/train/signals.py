@@ -1,13 +1,11 @@
-"""Detect that a run should stop: SIGINT, SIGTERM, or the process that started it is gone."""
+"""Stop a run at SIGINT or SIGTERM: after the current step, with a checkpoint."""
 
 import os
 import signal
 import sys
 
-from lm.core import parent
 from lm.core.errors import Interrupted
 
-ORPHANED = signal.SIGHUP  # means here that the parent process is gone
 # The launcher relays a signal to its ranks as another one: its own SIGTERM ends them after one of them has failed.
 RELAYED_AS = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
@@ -43,14 +41,11 @@ class StopRequest:
 
     @property
     def signal_number(self) -> int:
-        """Return the signal received, ORPHANED if the parent process is gone, else 0."""
-        return self._received or (ORPHANED if parent.is_gone() else 0)
+        """Return the signal received, or 0."""
+        return self._received
 
     @staticmethod
     def interrupted(step: int, signal_number: int) -> Interrupted:
         """Return the error to raise after the checkpoint of `step` is saved."""
-        number, reason = signal_number, signal.Signals(signal_number).name
-        if signal_number == ORPHANED:
-            number, reason = signal.SIGTERM, "the process that started it is gone"
-        stopped = f"training stopped at step {step} ({reason})"
-        return Interrupted(number, f"{stopped}; a checkpoint is saved, `dvc repro` continues from there")
+        stopped = f"training stopped at step {step} ({signal.Signals(signal_number).name})"
+        return Interrupted(signal_number, f"{stopped}; a checkpoint is saved, `dvc repro` continues from there")

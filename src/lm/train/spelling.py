@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from lm.model.config import Numerics
 from lm.train.adamw import AdamW
 from lm.train.world import SINGLE_PROCESS, World, shard_rows
 
@@ -61,12 +62,15 @@ def buckets_of(text: bytes, num_buckets: int) -> list[int]:
 class SpellingAdamW(AdamW):
     """Update P by AdamW and add the change to the embedding E (V, C); it needs E's gradient, so it steps first."""
 
-    def __init__(self, embedding: nn.Parameter, spelling: Spelling, betas: tuple, world: World = SINGLE_PROCESS):
+    def __init__(
+        self, embedding: nn.Parameter, spelling: Spelling, betas: tuple, world: World = SINGLE_PROCESS,
+        numerics: Numerics = "fast",
+    ):  # fmt: skip
         num_buckets, width = len(spelling.token_starts), embedding.shape[1]
         self.embedding, self.spelling, self.world = embedding, spelling.to(embedding.device), world
         self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
         group = {"params": [self.changes], "weight_decay": 0.0, "lr_factor": LR_FACTOR}
-        super().__init__([group], betas)
+        super().__init__([group], betas, numerics)
 
     @torch.no_grad()
     def step(self, closure=None):

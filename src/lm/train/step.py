@@ -91,7 +91,8 @@ def average_units(
     """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
 
     x, y: (B, T) int64, this rank's rows of the batch. The gradients of several units are added as integers, so that
-    the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite.
+    the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite, or does not fit
+    into such an integer (above 1,024).
     """
     parameters, units = list(model.parameters()), list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
     num_units = len(units) * world.world_size
@@ -104,7 +105,7 @@ def average_units(
         if num_units == 1:
             return losses[0]
         gradients: list[Any] = [p.grad for p in parameters]
-        if not all(gradient.isfinite().all() for gradient in gradients):
+        if not all((gradient.abs() <= LARGEST_GRADIENT * GRADIENT_UNIT).all() for gradient in gradients):
             losses[-1] = math.nan
         model.zero_grad(set_to_none=True)
         rounded = [as_integers(gradient) for gradient in gradients]

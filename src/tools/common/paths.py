@@ -16,3 +16,4 @@ TRAIN_SIDECAR, VALIDATION_SIDECAR = TRAIN.with_suffix(".json"), VALIDATION.with_
 SELECTION_DETAILS, EVALUATION_DETAILS = (folder / "details.json" for folder in (SELECTION, EVALUATION))
 DOCUMENT_LOSSES, SAMPLES = EVALUATION / "document_losses.parquet", EVALUATION / "samples.json"
 DATA_METRICS, TRAIN_METRICS, EVAL_METRICS = (METRICS / f"{name}.json" for name in ("data", "train", "eval"))
+GOLDEN = METRICS / "golden_bits.json"  # the bits that `prove` compares, and the processors that had them

@@ -14,11 +14,9 @@ from dvc.scm import RevError, SCMError
 from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import IntegrityError, ParamsError
-from lm.text.selection import hash_of_validation
 from tools.common.parameters import recorded_params
 from tools.common.paths import EVALUATION_DETAILS, LOCK, MANIFEST, MODEL, VALIDATION_SIDECAR
 
-NOTHING_DROPPED = hash_of_validation(None)  # also in the runs of versions without a selection
 WORKSPACE = "workspace"
 NO_REPOSITORY = "this folder is not in a DVC repository; run the command in the project's folder"
 
@@ -54,7 +52,7 @@ class Revision:
         except (OSError, DvcException, DataIndexDirError) as error:
             raise IntegrityError(
                 f"{self.name}: {path} is neither in git nor in DVC's cache ({error}); run `dvc repro` there, or "
-                "`dvc pull` it; if an older version of this project made it, run the experiment again"
+                "`dvc pull` it"
             ) from None
 
     def read(self, path: Path | str) -> bytes:
@@ -90,12 +88,8 @@ class Revision:
         return recorded_params({"stages": self.stages})
 
     def results(self) -> dict[str, dict]:
-        """Return model.json and, as `evaluation`, the details of eval; IntegrityError if an older version wrote it."""
-        model = self.read_json(MODEL)
-        if "training" not in model:
-            reason = "it was made by an older version; run the experiment again"
-            raise IntegrityError(f"{self.name}: {MODEL} has no `training`: {reason}")
-        return {**model, "evaluation": self.read_json(EVALUATION_DETAILS)}
+        """Return model.json and, as `evaluation`, the details of eval."""
+        return {**self.read_json(MODEL), "evaluation": self.read_json(EVALUATION_DETAILS)}
 
 
 def experiment_names() -> list[str]:
@@ -160,5 +154,4 @@ def _validation_text(revision: Revision, sidecar: dict) -> tuple:
 
 def left_out(revision: Revision) -> str:
     """Return the hash of the documents that a selection left out of the validation text."""
-    selection = revision.read_json(VALIDATION_SIDECAR)["source"].get("selection", {})
-    return selection.get("validation_dropped_sha256", NOTHING_DROPPED)
+    return revision.read_json(VALIDATION_SIDECAR)["source"]["selection"]["validation_dropped_sha256"]

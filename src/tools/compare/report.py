@@ -8,7 +8,7 @@ import numpy as np
 
 from lm.evaluate.intervals import LEAST_DOCUMENTS, Estimate, dominating_documents, effective_documents
 from lm.tokens.tokenfile import LOSSY
-from tools.common.statistics import bits_per_byte, power
+from tools.common.statistics import bits_per_byte, p_text, power, size_correlation
 from tools.common.tables import render, table
 from tools.compare.runs import SEED, Comparison, Group, common_sources, same_until, what_differs
 
@@ -16,7 +16,7 @@ RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parame
 GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"]
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 FEW_DOCUMENTS = 30  # effective number below which the report warns
-CORRELATED = 0.3  # with the log of the length, from which the report warns
+LEAST_NAMED = 10  # documents: that fewer would do is not said, as they stand for few others
 
 
 def report(
@@ -71,9 +71,9 @@ def section(
         "comparison": comparison,
         "noise": table(["noise from", *figures, p], [[name, *cells(each)] for name, each in noise.items()]),
         "over_documents": verdict(comparison, comparison.documents, num_comparisons, confidence)
-        + power(comparison.documents, len(sizes), "documents", LEAST_DOCUMENTS),
+        + power(comparison.documents, len(sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED),
         "over_seeds": verdict(comparison, seeds, num_comparisons, confidence)
-        + power(seeds, min(len(a.runs), len(b.runs)), "seeds of each side", 2),
+        + power(seeds, min(len(a.runs), len(b.runs)), "seeds of each side", 2, 2),
         "different": different and table(["what differs", a.name, b.name], different),
         "documents": table(["document that changed most", "bytes", a.name, b.name, figures[0], "Δ bits"], documents),
         "same_bits": [pair for pair in pairs if pair[2]],
@@ -82,7 +82,7 @@ def section(
         "single_runs": " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1),
         "scoring": sorted({name for name, *_ in different} & SCORED_BY),
         "dominating": dominating(comparison),
-        "correlation": length_correlation(comparison),
+        "correlation": size_correlation(comparison.bits, sizes),
     }
 
 
@@ -96,7 +96,7 @@ def cells(difference: Estimate) -> list[str]:
     delta, se = (f"{difference.value:+.4f}", "" if difference.se is None else f"{difference.se:.4f}")
     if difference.low is None:
         return [delta, se, "too few to say", ""]
-    return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.2g}"]
+    return [delta, se, f"{difference.low:+.4f} to {difference.high:+.4f}", p_text(difference)]
 
 
 def verdict(comparison: Comparison, found: Estimate, num_comparisons: int, confidence: float) -> str:
@@ -106,7 +106,10 @@ def verdict(comparison: Comparison, found: Estimate, num_comparisons: int, confi
     a, b, is_shown = comparison.a.name, comparison.b.name, found.p_value <= 1 - confidence + 1e-9
     why = f"the {100 * confidence:g} % interval {'excludes' if is_shown else 'contains'} zero."
     if num_comparisons > 1:
-        why = f"p is {found.p_value:.2g} after Holm's correction for {num_comparisons} comparisons."
+        is_number = p_text(found)[0].isdigit()
+        why = (
+            f"p {'is ' if is_number else ''}{p_text(found)} after Holm's correction for {num_comparisons} comparisons."
+        )
     if not is_shown:
         return f"no difference was shown between `{a}` and `{b}`; {why}"
     return f"`{b}` is {'better' if found.value < 0 else 'worse'} than `{a}`; {why}"
@@ -120,13 +123,3 @@ def dominating(comparison: Comparison) -> list[tuple[int, float, float]]:
         for i, fraction in dominating_documents(sizes).items()
         if fraction < 1
     ]
-
-
-def length_correlation(comparison: Comparison) -> float | None:
-    """Return the correlation of the difference with the log of the length if it is large enough to warn of."""
-    keep = comparison.sizes > 0
-    rates, logs = comparison.bits[keep] / comparison.sizes[keep], np.log(comparison.sizes[keep])
-    if len(rates) <= 2 or not rates.std() or not logs.std():
-        return None
-    correlation = float(np.corrcoef(rates, logs)[0, 1])
-    return correlation if abs(correlation) > max(CORRELATED, 2 / math.sqrt(len(rates))) else None

@@ -78,6 +78,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         origins=[origin(name, source) for name, source in sources.items()],
         computed="; then ".join(dict.fromkeys(described)),
         is_exact={each.get("numerics") for each in record["segments"]} == {"exact"},
+        tested_on=tested_on(),
         hashes=table(("file", "SHA-256"), [(f"`{path}`", sha256) for path, sha256 in hashes.items() if sha256]),
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),
         **committed(run),
@@ -145,6 +146,20 @@ def committed(run: dict) -> dict[str, str | None]:
     if not (is_ours and git("status", "--porcelain", "--", *map(str, TRACKED)) == ""):
         return {"commit": None, "repository": None}
     return {"commit": git("rev-parse", "HEAD"), "repository": public_url(git("remote", "get-url", "origin") or "")}
+
+
+def tested_on() -> list[str]:
+    """Return the processors on which the test run of `python src prove` had the committed bits; [] without a record."""
+    if not paths.GOLDEN.exists():
+        return []
+    golden = read_json(paths.GOLDEN)
+    processors = []
+    for seen in golden["seen_on"]:
+        committed_weights = list(golden[seen["run"]]["weights"].values())[-1]
+        how = "" if seen["how"] == "natively" else f" {seen['how']}"
+        if seen["weights"] == committed_weights:
+            processors.append(f"{seen['processor']}{how}")
+    return list(dict.fromkeys(processors))
 
 
 def public_url(url: str) -> str | None:

@@ -19,9 +19,8 @@ from lm.core.files import read_json, write_json
 from lm.model.threads import ThreadTuner
 from tools.common.arguments import tool_parser
 from tools.common.environment import processor
+from tools.common.paths import GOLDEN
 from tools.prove.golden_run import RUNS, train
-
-GOLDEN = Path("metrics/golden_bits.json")
 
 
 @command
@@ -58,7 +57,8 @@ def main(argv: list[str]) -> None:
         raise IntegrityError(f"{args.golden}: on this {processor()} {problem}")
     if args.record is not None:
         write_json(args.golden, golden | {"seen_on": add_processor(golden["seen_on"], args.run, last, args.record)})
-    print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {torch.get_num_threads()} threads")
+    threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+    print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {threads}")
 
 
 def first_difference(found: dict, golden: dict) -> str | None:

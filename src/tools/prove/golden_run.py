@@ -48,7 +48,7 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
     """
     (config, num_steps, sampled_vocab_size, document_start_id), operations, weights = RUNS[name], {}, {}
     params = train_params(num_steps, sampled_vocab_size)
-    model = Gemma3Model(config)
+    model = Gemma3Model(config, params.numerics)
     model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = document_start_id
     texts = {number: str(number).encode() for number in range(config.vocab_size)}

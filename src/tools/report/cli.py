@@ -53,11 +53,16 @@ def gather() -> dict:
     tables = {str(path): read(path) for path in ([paths.EVAL_METRICS] if is_evaluated else []) + metrics}
     tables |= {str(paths.EVALUATION_DETAILS): evaluation, f"{paths.MODEL}, training": model.get("training", {})}
 
+    # A run ends with a validation, whose tokens model.json has; train.max_tokens is only the most that it may see.
+    validation, last = curve("validation"), model.get("last", {})
+    is_trained = bool(validation) and validation["tokens"][-1] == last.get("tokens_seen")
+
     chosen = [name.partition(".")[2] for name in selected_presets(params, presets)]
     return {
         "title": " · ".join(name for name in chosen if name != "none"),
         "evaluation": evaluation,
-        "validation": curve("validation"),
+        "validation": validation,
+        "is_trained": is_trained,
         "tokens_seen": read(paths.TRAIN_METRICS).get("tokens_seen"),
         "max_tokens": params["train"]["max_tokens"],
         "train_seconds": read_timing(model).get("train_seconds"),

@@ -48,7 +48,7 @@ def recompute(start: int | None, seed: int) -> None:
     model, recorded = read_json(MODEL), read_curve(CURVE)
     fingerprint = model.get("fingerprint")
     if not (fingerprint and recorded and all(row.get("checkpoint_digest") for row in recorded.values())):
-        raise IntegrityError(f"{CURVE}: missing, or made by an older version without digests; run `dvc repro`")
+        raise IntegrityError(f"{CURVE}: missing, or has no digests of checkpoints; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
     interval = choose(sorted(recorded), checkpoints.kept_checkpoints(Path(".runs", fingerprint)), start, seed)

@@ -9,7 +9,17 @@ import threading
 import pytest
 
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import atomic_folder, atomic_write, output_lock, read_json, write_json, write_text
+from lm.core.files import (
+    atomic_folder,
+    atomic_write,
+    check_types,
+    output_lock,
+    read_json,
+    safe_join,
+    sha256_file,
+    write_json,
+    write_text,
+)
 from support import ROOT
 
 
@@ -160,3 +170,43 @@ def test_a_waiting_process_gets_the_free_lock(tmp_path, holder, capsys):
     with output_lock(tmp_path / "out", wait=True):
         assert holder.wait(30) == 0
     assert f"waiting for process {holder.pid}" in capsys.readouterr().err
+
+
+def test_a_pipe_is_refused_without_waiting_for_bytes(tmp_path):
+    os.mkfifo(tmp_path / "x")
+    end = os.open(tmp_path / "x", os.O_RDWR | os.O_NONBLOCK)
+    closing = threading.Timer(2, os.close, [end])  # after which a broken reader ends
+    closing.start()
+    with pytest.raises(IntegrityError, match="is a pipe or a device"):
+        sha256_file(tmp_path / "x")
+    closing.cancel()
+    os.close(end)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": NaN}', '{"a": -Infinity}'])
+def test_json_that_is_too_deep_or_not_a_number_is_refused(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(IntegrityError, match="not valid JSON"):
+        read_json(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "b/../../a", "", "a\0"])
+def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path, name):
+    with pytest.raises(IntegrityError, match=r"record\.json: names the file .* needed: a path inside"):
+        safe_join(tmp_path, name, tmp_path / "record.json")
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"n": -1, "files": []}, "n is -1"),
+        ({"n": True, "files": []}, "n is True"),
+        ({"n": 2**63, "files": []}, "n is 9"),
+        ({"files": []}, "n is missing"),
+        ({"n": 1, "files": {}}, "files is {}"),
+        ({"n": 1, "files": [{"a": 5}]}, r"files\[0\].a is 5"),
+    ],
+)
+def test_the_place_of_a_wrong_value_is_named(tmp_path, value, problem):
+    with pytest.raises(IntegrityError, match=f"x.json: {problem}"):
+        check_types(tmp_path / "x.json", value, {"n": int, "files": [{str: str}]}, "write it again")

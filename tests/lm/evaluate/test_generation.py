@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from support.model_cases import SHAPE, build
-
-pytestmark = pytest.mark.usefixtures("unrounded")
 
 CONFIG = ModelConfig(**SHAPE | {"max_seq_len": 128}, vocab_size=53)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
@@ -36,6 +35,16 @@ def test_cache_gives_the_same_logits_whatever_the_pieces(model, pieces):
     assert cache.num_tokens == 40
     kept = [cache.past[layer][0].shape[2] for layer in range(CONFIG.n_layer)]
     assert kept == [7, 7, 40, 7]  # a sliding layer keeps its window, less one for the next token
+
+
+@pytest.mark.parametrize("window", [1, 8, 20, 200])
+@pytest.mark.parametrize("pieces", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
+def test_the_cache_changes_no_bit_of_exact_logits(window, pieces):
+    model = build(53, numerics="exact", sliding_window=window, max_seq_len=128)
+    ids, cache = torch.randint(53, (2, 70), generator=torch.Generator().manual_seed(0)), KVCache()
+    with torch.inference_mode():
+        logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
+        assert torch.equal(logits, model(ids))
 
 
 @pytest.fixture
@@ -79,17 +88,29 @@ def test_a_second_document_in_a_cache_is_refused(within):
         within.hidden(torch.tensor([[9, 1, 9]]), KVCache())
 
 
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
 @pytest.mark.parametrize(
     ("window", "temperature", "prompt"), [(1, 1.0, PROMPT), (8, 0.0, PROMPT), (8, 1.0, PROMPT[:1]), (200, 1.0, PROMPT)]
 )
-def test_cache_changes_no_id(model, window, temperature, prompt):
+def test_cache_changes_no_id(model, window, temperature, prompt, numerics):
     """Generate more than two windows of tokens."""
-    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window))
+    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window), numerics)
     other.load_state_dict(model.state_dict())
-    ids = sample(other, 30, temperature=temperature, prompt=prompt)
-    assert ids == sample(other, 30, temperature=temperature, prompt=prompt, use_cache=False)
-    assert len(ids) == 30
-    assert temperature == 0 or len(set(ids)) > 5
+    for seed in range(3):
+        ids = sample(other, 30, seed, temperature=temperature, prompt=prompt)
+        assert ids == sample(other, 30, seed, temperature=temperature, prompt=prompt, use_cache=False)
+        assert len(ids) == 30
+        assert temperature == 0 or len(set(ids)) > 5
+
+
+@pytest.mark.parametrize("window", [8, 20])
+def test_cache_changes_no_id_of_an_exact_model_that_keeps_to_its_document(model, window):
+    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window), "exact")
+    other.load_state_dict(model.state_dict())
+    other.document_start_id = 40
+    texts = [sample(other, 60, seed, temperature=3.0) for seed in range(4)]
+    assert any(40 in ids[:-1] for ids in texts)
+    assert texts == [sample(other, 60, seed, temperature=3.0, use_cache=False) for seed in range(4)]
 
 
 def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
@@ -116,10 +137,27 @@ def test_filters_follow_their_definitions():
         assert all(found[i] == logits[i] for i in kept) and torch.equal(logits, before)
 
 
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
 @pytest.mark.parametrize(("temperature", "top_k"), [(0.5, None), (1.0, 2)])
-def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k):
+def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, numerics):
     logits, generator = torch.tensor([1.0, 0.0, -1.0, 0.5]), torch.Generator().manual_seed(0)
     sampling = Sampling(temperature, top_k=top_k)
-    counts = torch.bincount(torch.tensor([sampling.draw(logits, generator) for _ in range(4000)]), minlength=4)
+    counts = torch.bincount(
+        torch.tensor([sampling.draw(logits, generator, numerics) for _ in range(4000)]), minlength=4
+    )
     wanted = filter_logits(logits / temperature, top_k=top_k).softmax(0)
     assert (counts / 4000 - wanted).abs().max() < 0.03
+
+
+def test_a_draw_makes_float64_numbers_on_the_cpu():
+    """Not every device has them."""
+    calls = []
+
+    class Calls(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            calls.append(getattr(func, "__name__", ""))
+            return func(*args, **(kwargs or {}))
+
+    with Calls():
+        Sampling(1.0).draw(torch.zeros(5), torch.Generator().manual_seed(0))
+    assert calls.index("cpu") < calls.index("double")

@@ -8,7 +8,6 @@ import pytest
 from lm.evaluate.intervals import (
     dominating_documents,
     effective_documents,
-    proportion_interval,
     ratio_interval,
     studentized,
 )
@@ -93,7 +92,6 @@ def test_too_few_documents_give_no_interval():
         zero = ratio_interval(np.zeros(20), np.full(20, 7), rng)
     assert equal.value == 0.5 and equal.low is None
     assert (zero.value, zero.low, zero.high, zero.p_value) == (0, 0, 0, 1)
-    assert proportion_interval(np.array([1.0, 2.0, 3.0, 0.0]), np.array([2, 2, 3, 0])) is None
 
 
 def test_documents_without_text_are_left_out():
@@ -108,28 +106,3 @@ def test_effective_number_and_dominating_documents():
     assert effective_documents(np.full(7, 300)) == pytest.approx(7)
     assert effective_documents(np.array([1000, 1, 1, 1])) == pytest.approx(1, abs=0.01)
     assert dominating_documents(np.array([10, 60, 4, 126])) == {3: 0.63, 1: 0.3}
-
-
-@pytest.mark.parametrize("p", [0.5, 0.9, 0.98])
-@pytest.mark.parametrize("concentration", [3.0, 1e6])
-def test_coverage_of_a_proportion(p, concentration):
-    """Documents differ in size, and, for a low concentration, in how often a trial succeeds."""
-    rng, held = np.random.default_rng(1), 0
-    sizes = np.maximum(1, rng.lognormal(1, 0.8, 97).astype(int))
-    for _ in range(500):
-        successes = rng.binomial(sizes, rng.beta(p * concentration, (1 - p) * concentration, len(sizes)))
-        low, high = proportion_interval(successes, sizes)
-        held += low <= p <= high
-    assert 0.92 <= held / 500 <= 0.99
-
-
-def test_independent_trials_give_the_interval_of_wilson():
-    successes = np.arange(400) % 4 < 3
-    low, high = proportion_interval(successes.astype(float), np.ones(400))
-    assert (low, high) == pytest.approx((0.7053, 0.7900), abs=1e-3)  # Wilson's formula for 300 of 400
-
-
-def test_without_a_failure_each_document_is_one_trial():
-    low, high = proportion_interval(np.full(97, 5.0), np.full(97, 5))
-    assert high == 1 and low == pytest.approx(97 / (97 + 1.984984**2), abs=1e-4)  # t for 96 degrees of freedom
-    assert proportion_interval(np.zeros(97), np.full(97, 5)) == pytest.approx((0, 1 - low))

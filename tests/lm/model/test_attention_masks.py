@@ -2,21 +2,17 @@
 
 import dataclasses
 import itertools
+import math
 import types
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
-from lm.model import gemma3
-from lm.model.attention_masks import dense_mask, document_blocks, document_numbers, mask_rule, sliding_blocks
+from lm.model.attention_masks import dense_mask, document_numbers
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.kernels import attend
 from lm.model.score import positions_in_window, score_tokens
-from support.model_cases import assert_close, random_model
-
-pytestmark = pytest.mark.usefixtures("unrounded")
+from support.model_cases import random_model
 
 EOT, WINDOW = 0, 8
 CONFIG = ModelConfig(
@@ -108,92 +104,19 @@ def test_windows_of_one_document_need_no_mask():
     assert not torch.allclose(within.hidden(draw_windows()), across.hidden(draw_windows()))
 
 
-@pytest.fixture
-def fresh_compiler():
-    """Forget the shapes of other tests, and these afterwards: a second shape is compiled as a variable one."""
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 def test_document_numbers_count_the_beginnings():
     ids = torch.tensor([[5, EOT, 6, 7, EOT, EOT, 8], [EOT, 1, 2, 3, 4, 5, EOT]])
     assert document_numbers(ids, EOT).tolist() == [[0, 1, 1, 1, 2, 3, 3], [1, 1, 1, 1, 1, 1, 2]]
 
 
-# FlexAttention. torch computes it on a CPU by its definition and without gradients; its kernels need a GPU.
-
-
 @pytest.mark.parametrize("window", [8, 300])
-def test_the_rule_of_flex_attention_is_the_dense_mask(window):
+def test_a_dense_mask_is_its_definition(window):
     documents = document_numbers(draw_windows(), EOT)
-    T, rows = torch.arange(60), torch.arange(2)
-    rule = mask_rule(documents, window)(rows[:, None, None], None, T[:, None], T)
-    assert torch.equal(rule, dense_mask(documents, window, torch.float32)[:, 0] == 0)
-    heads = dense_mask(documents, window, torch.bfloat16, num_heads=3)
-    assert heads.shape == (2, 3, 60, 60) and heads.dtype == torch.bfloat16
-    assert torch.equal(heads[:, 2], heads[:, 0])
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("window", [8, 600])
-def test_blocks_attend_as_the_dense_mask_does(window):
-    documents = document_numbers(draw_windows(600, [[300, 301], [200, 450]]), EOT)
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, heads, 600, 16, generator=generator) for heads in (4, 2, 2))
-    blocks = document_blocks(documents, window)
-    found = attend(q, k, v, 0.3, window, blocks)
-    assert_close(found, attend(q, k, v, 0.3, window, dense_mask(documents, window, torch.float32)))
-    assert_close(found, flex_attention(q, k, v, block_mask=blocks, scale=0.3, enable_gqa=True))
-    causal_blocks = 5 * 6 // 2
-    assert blocks.kv_num_blocks.sum() + blocks.full_kv_num_blocks.sum() < 2 * causal_blocks
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("window", [8, 200])
-def test_blocks_of_a_sliding_layer_attend_as_its_window_does(window):
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, heads, 600, 16, generator=generator) for heads in (4, 2, 2))
-    blocks = sliding_blocks(600, window, torch.device("cpu"))
-    assert_close(attend(q, k, v, 0.3, window, blocks), attend(q, k, v, 0.3, window))
-    assert blocks.kv_num_blocks.sum() + blocks.full_kv_num_blocks.sum() < 5 * 6 // 2  # fewer than causal ones
-    assert sliding_blocks(600, window, torch.device("cpu")) is blocks, "made once"
-
-
-def test_blocks_that_a_validation_made_serve_training():
-    sliding_blocks.cache_clear()
-    with torch.inference_mode():
-        blocks = sliding_blocks(60, 8, torch.device("cpu"))
-    assert not blocks.kv_num_blocks.is_inference()
-
-
-@pytest.mark.parametrize("within", [False, True])
-def test_a_compiled_model_on_a_gpu_takes_blocks(within, monkeypatch):
-    model, made = build(within), []
-    for name in ("sliding_blocks", "document_blocks"):
-        monkeypatch.setattr(gemma3, name, lambda *args, name=name: made.append((name, args[-2:])) or name)
-    ids = types.SimpleNamespace(shape=(2, 60), device=torch.device("cuda"))
-    monkeypatch.setattr(gemma3, "document_numbers", lambda ids, start_id: "documents")
-    model.is_compiled = True
-    masks = model.attention_masks(ids)
-    assert masks == ({WINDOW: "document_blocks", 640: "document_blocks"} if within else {WINDOW: "sliding_blocks"})
-    model.is_compiled = False
-    if not within:
-        assert model.attention_masks(ids) == {}, "attend makes the dense one"
-
-
-def test_compiled_blocks_need_no_new_graph_for_new_documents(fresh_compiler, monkeypatch):
-    """What a GPU runs with train.compile, here with torch's definition of FlexAttention."""
-    dense, model, graphs = build(), build(), []
-    windows = (WINDOW, CONFIG.max_seq_len)
-    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
-    make = lambda ids: {window: document_blocks(document_numbers(ids, EOT), window) for window in windows}  # noqa: E731
-    monkeypatch.setattr(model, "attention_masks", make)
-    for begins in (BEGINS, [[40], []]):
-        ids = draw_windows(begins=begins)
-        with torch.no_grad():
-            assert_close(model.hidden(ids), dense.hidden(ids))
-        assert len(graphs) == 2  # one for each window
+    found = dense_mask(documents, window, torch.bfloat16, num_heads=3)
+    assert found.shape == (2, 3, 60, 60) and found.dtype == torch.bfloat16
+    for row, query, key in itertools.product(range(2), range(60), range(60)):
+        is_seen = documents[row, query] == documents[row, key] and 0 <= query - key < window
+        assert (found[row, :, query, key] == (0 if is_seen else -math.inf)).all()
 
 
 # Scoring.

@@ -9,16 +9,14 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.core.params import read_yaml
-from lm.model import exact
+from lm.model.attention_masks import visible
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
-from lm.model.kernels import attend, cross_entropy, visible
+from lm.model.kernels import attend, cross_entropy
 from support import ROOT
 from support.model_cases import assert_close
 from support.model_cases import random_model as build
 from tools.common.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
-
-pytestmark = pytest.mark.usefixtures("unrounded")
 
 TINY = ModelConfig(
     n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=8, full_attention_every=4,
@@ -138,7 +136,7 @@ def test_parameters_are_counted(config):
 @CONFIGS
 def test_flops_are_those_of_the_matrix_products(config):
     model, seq_len = build(config), 30
-    with exact.switched_off(), FlopCounterMode(display=False) as counter:  # it counts the FLOP of torch's own products
+    with FlopCounterMode(display=False) as counter:
         model.loss(draw_ids(config, 2, seq_len), draw_ids(config, 2, seq_len)).backward()
     flops = flops_per_token(config, seq_len)
     counted = counter.get_flop_counts()["Global"][torch.ops.aten.mm]

@@ -8,12 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm.model.gemma3 import ModelConfig, flops_per_token
-from lm.model.kernels import cross_entropy, sample_entries
+from lm.model import exact, kernels
+from lm.model.gemma3 import Gemma3Model, ModelConfig, flops_per_token
+from lm.model.sampled_softmax import sample_entries
 from lm.train.step import entry_weights
 from support.workspace import MICRO_MODEL
-
-pytestmark = pytest.mark.usefixtures("unrounded")
 
 V, N, C = 300, 64, 16
 TARGETS = torch.arange(N) * 7 % 40  # 40 entries of 300
@@ -28,6 +27,14 @@ def parts(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Return hidden states (N, C) and a head (V, C) whose logits differ by several nats."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(N, C, generator=generator), torch.randn(V, C, generator=generator) * 0.5
+
+
+def loss_of(h: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, draws, weights: torch.Tensor) -> torch.Tensor:
+    """Return the loss as `Gemma3Model.loss` computes it, from a sample of the vocabulary, or from all without draws."""
+    if draws is None:
+        return kernels.cross_entropy(h, head, targets, 512)
+    entries, positions, log_factors = sample_entries(targets, weights, draws)
+    return kernels.cross_entropy(h, head.index_select(0, entries), positions, 512, log_factors)
 
 
 @pytest.mark.parametrize("weights", [EQUAL, ZIPF])
@@ -85,8 +92,7 @@ def test_weights_by_frequency_halve_the_bias_of_loss_and_gradient():
         losses, heads = [], []
         for seed in [None, *range(200)]:
             part = head.clone().requires_grad_()
-            draw = None if seed is None else jitter(60, seed)
-            loss = cross_entropy(h, part, targets, 512, draw, weights)
+            loss = loss_of(h, part, targets, None if seed is None else jitter(60, seed), weights)
             losses.append(float(loss.detach()))
             heads.append(torch.autograd.grad(loss, part)[0])
         true, mean = heads[0][absent], torch.stack(heads[1:]).mean(0)[absent]
@@ -99,15 +105,25 @@ def test_weights_by_frequency_halve_the_bias_of_loss_and_gradient():
     assert equal.absent < by_frequency.absent < 1  # and so is the gradient of entries that are no targets
 
 
-@pytest.mark.parametrize("size", [None, V, V + 1])
-def test_the_whole_vocabulary_gives_the_bits_of_the_full_loss(size):
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_a_sample_of_the_whole_vocabulary_is_the_full_loss(numerics):
+    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), numerics)
+    model.init_weights(torch.Generator().manual_seed(1))
+    ids = torch.arange(32).view(2, 16) * 7 % 10
+    full = model.loss(ids, ids)
+    assert all(torch.equal(model.loss(ids, ids, jitter(size, 1)), full) for size in (50, 51))
+    assert not torch.equal(model.loss(ids, ids, jitter(30, 1)), full)
+
+
+@pytest.mark.parametrize("arithmetic", [exact, kernels])
+def test_log_factors_stand_for_equal_entries(arithmetic):
+    """An entry with log(n) more counts as n entries of its kind."""
     h, head = parts()
-    found, wanted = (
-        cross_entropy(h, head, TARGETS, 512, given, EQUAL)
-        for given in (None if size is None else jitter(size, 1), None)
-    )
-    assert torch.equal(found, wanted)
-    assert float(wanted) == pytest.approx(float(F.cross_entropy(h @ head.T, TARGETS)), rel=1e-5)
+    targets = TARGETS[:50] % 50
+    repeated = torch.cat([head[:50], head[50:60].repeat_interleave(3, 0)])
+    wanted = arithmetic.cross_entropy(h[:50], repeated, targets, 512)
+    found = arithmetic.cross_entropy(h[:50], head[:60], targets, 512, torch.full((10,), math.log(3)))
+    assert float(found) == pytest.approx(float(wanted), rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -115,7 +131,7 @@ def test_loss_and_gradients_are_near_the_full_ones_on_average(dtype):
     def mean_of(jitters):
         h, head = (part.requires_grad_() for part in parts())
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = sum(cross_entropy(h, head, TARGETS, 512, each, EQUAL) for each in jitters) / len(jitters)
+            loss = sum(loss_of(h, head, TARGETS, each, EQUAL) for each in jitters) / len(jitters)
         return float(loss.detach()), *torch.autograd.grad(loss, (h, head))
 
     loss, grad_h, grad_head = mean_of([jitter(150, seed) for seed in range(60)])

@@ -46,6 +46,8 @@ def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted)
     cores = ThreadTuner()
     assert torch.get_num_threads() == wanted
     assert len(cores.warnings()) == (wanted < 4)
+    if wanted == 1:
+        assert "takes 1 thread instead of 4" in cores.warnings()[0]
 
 
 def test_the_number_of_threads_follows_the_others(machine):
@@ -63,9 +65,34 @@ def test_a_fixed_number_of_threads_stays(machine, monkeypatch, adapts, environme
         monkeypatch.setenv(name, value)
     machine.foreign = 2.0
     cores = ThreadTuner(adapts)
+    machine.pass_time(9.0)
+    cores.adapt()
+    assert torch.get_num_threads() == 4 and cores.warnings() == []
+
+
+def test_where_nothing_adapts_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr(threads, "_foreign_cpu_seconds", pytest.fail)
+    ThreadTuner(adapts=False).adapt()
+
+
+@pytest.mark.parametrize("usable", [[5, 7], [0, 2]])
+def test_cores_that_the_system_does_not_list_end_no_run(monkeypatch, usable):
+    """An LXC container lists two cores, and the process may run on those with the numbers 5 and 7 of the host."""
+    listed = psutil.cpu_times(percpu=True)[:1] * 2
+    monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: listed)
+    monkeypatch.setattr(threads, "_usable_cores", lambda: usable)
+    cores = ThreadTuner()
+    assert torch.get_num_threads() == 4 and not cores.adapts and cores.warnings() == []
+
+
+def test_all_threads_return_when_the_cores_of_a_run_are_no_longer_listed(machine, monkeypatch):
+    machine.foreign = 2.0
+    cores = ThreadTuner()
+    assert torch.get_num_threads() == 2
+    monkeypatch.setattr(threads, "_foreign_cpu_seconds", lambda: None)
+    machine.pass_time(9.0)
+    cores.adapt()
     assert torch.get_num_threads() == 4
-    (warning,) = cores.warnings()
-    assert "other processes use 2.0 of 4 cores" in warning and "set OMP_NUM_THREADS=2" in warning
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins a process to a core")

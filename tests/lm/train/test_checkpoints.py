@@ -7,6 +7,7 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.core.files import output_lock
+from lm.train import checkpoints
 from lm.train.checkpoints import load_newest_checkpoint, prune_runs, save_checkpoint
 
 
@@ -54,3 +55,12 @@ def test_a_folder_in_use_is_not_deleted(tmp_path):
         assert names(tmp_path) == ["a", "b"]
     prune_runs(tmp_path, tmp_path / "b", keep=1)
     assert names(tmp_path) == ["b"]
+
+
+def test_a_folder_that_another_run_deletes_meanwhile_ends_no_run(tmp_path, monkeypatch):
+    for name in "abc":
+        prune_runs(tmp_path, tmp_path / name, keep=3)
+    lock = checkpoints.output_lock
+    monkeypatch.setattr(checkpoints, "output_lock", lambda folder: folder.rmdir() or lock(folder))
+    prune_runs(tmp_path, tmp_path / "c", keep=1)
+    assert names(tmp_path) == ["c"]

@@ -122,7 +122,8 @@ def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, a
     assert f"resumed at step {STOP} " in ended[0].out
     assert_close(curves(), alone[optimizer][0])
     segments = json.loads(Path("data/models/model.json").read_text())["segments"]
-    assert [(segment["from_step"], segment["ranks"]) for segment in segments] == [(0, before), (STOP, after)]
+    found = [(segment["from_step"], segment["ranks"], segment["sharded"]) for segment in segments]
+    assert found == [(0, before, shard and before > 1), (STOP, after, shard and after > 1)]
     weights = torch.load("data/models/best_model_params.pt", weights_only=True)
     assert all(type(weight) is torch.Tensor for weight in weights.values())
 

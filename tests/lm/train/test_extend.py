@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from lm.train import checkpoints
+from lm.train.checkpoints import describe_run, extend, keep_checkpoint, load_newest_checkpoint
 from support.damage import flip
 from support.train_cases import clear, make_training, results, run_stage
 
@@ -66,6 +68,43 @@ def test_a_run_that_cannot_be_extended_says_why(workspace):
     run(workspace, SHORT, **{"train.schedule": "cosine"})
     assert "train.schedule cosine" in run(workspace, LONG).out
     assert "extended" not in run(workspace, LONG, **{"train.schedule": "wsd", "train.seed": 9}).out
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"length_free": NaN}'])
+def test_a_run_whose_record_is_damaged_stops_no_other_run(tmp_path, capsys, content):
+    old, intact, run = (tmp_path / name for name in ("old", "intact", "run"))
+    for other in (old, intact):
+        describe_run(other, "same", 8)
+        keep_checkpoint(other, 4, {"model": {}, "optimizers": [], "best_weights": {}, "step": 4}, "stable")
+    describe_run(run, "same", 14)
+    (old / "run.json").write_bytes(content)
+    extend(run, "same", 7, set())
+    printed = capsys.readouterr()
+    assert printed.out == "extends run intact, which has the same steps up to step 4\n"
+    assert printed.err.startswith(f"warning: {old / 'run.json'}: ") and printed.err.count("\n") == 1
+    assert load_newest_checkpoint(run)["step"] == 4
+
+
+def test_a_run_that_is_deleted_meanwhile_stops_no_other_run(tmp_path, capsys, monkeypatch):
+    old, run = tmp_path / "old", tmp_path / "run"
+    for each in (old, run):
+        describe_run(each, "same", 8)
+    read = checkpoints.read_json
+    monkeypatch.setattr(checkpoints, "read_json", lambda *given: shutil.rmtree(old) or read(*given))
+    extend(run, "same", 7, set())
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"warning: {old / 'run.json'}: missing; ") and printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("record", ["{}", "[]", '{"sha256": 3}'])
+def test_a_state_whose_record_is_damaged_is_not_extended(tmp_path, capsys, record):
+    old, run = tmp_path / "old", tmp_path / "run"
+    for each in (old, run):
+        describe_run(each, "same", 8)
+    (old / "stable-000000004.json").write_text(record)
+    extend(run, "same", 7, set())
+    assert f"warning: {old / 'stable-000000004.json'}: " in capsys.readouterr().err
+    assert load_newest_checkpoint(run) is None
 
 
 def fill_disk():

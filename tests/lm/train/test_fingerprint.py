@@ -1,157 +1,264 @@
-"""The fingerprint of a run covers each statement that the loop can reach and that decides bits, and no words."""
+"""The fingerprint of a run covers parameters, inputs, versions and each statement that the loop can reach."""
 
+import argparse
 import ast
+import copy
+import dataclasses
+import json
 import shutil
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+import train as train_stage
+from lm.core.params import read_section
+from lm.model.config import ModelConfig
+from lm.tokens.tokenfile import open_tokens
 from lm.train import fingerprint as module
-from lm.train.fingerprint import DECIDES_NO_BITS, arithmetic_of, deciding_files, fingerprint
+from lm.train.config import TrainParams, TrainRuntime
+from lm.train.fingerprint import run_fingerprint
 from support import ROOT
+from support.imports import closure, import_graph
+from support.train_cases import restored, write_ids
+from support.workspace import MICRO_MODEL
 
 SRC = ROOT / "src"
-
-
-def test_every_module_that_the_loop_loads_counts():
-    show = "import sys, train; print(*(m for m in sys.modules if m == 'train' or m.split('.')[0] == 'lm'))"
-    loaded = subprocess.run([sys.executable, "-c", show], cwd=SRC, capture_output=True, text=True, check=True)
-    paths = [SRC / name.replace(".", "/") for name in loaded.stdout.split()]
-    files = {str(path.with_suffix(".py").relative_to(SRC)) for path in paths if not path.is_dir()}
-    assert files - set(deciding_files()) == set(DECIDES_NO_BITS) & files
-    assert {str(name) for name in DECIDES_NO_BITS} <= files
-    for package in (path for path in paths if path.is_dir()):
-        assert arithmetic_of((package / "__init__.py").read_text()) in ("pass", ""), package
+PARAMS = read_section(ROOT / "params.yaml", "train", TrainParams)
+CONFIG = ModelConfig(**MICRO_MODEL, vocab_size=50)
+FOLDERS = ("core", "model", "tokenizer", "tokens", "train")
+FILES = ["train.py", *(str(path.relative_to(SRC)) for name in FOLDERS for path in (SRC / "lm" / name).rglob("*.py"))]
 
 
 @pytest.fixture
-def copied(tmp_path, monkeypatch):
-    """A copy of the code that the fingerprint reads."""
-    for name in [*deciding_files(), *DECIDES_NO_BITS]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(SRC / name, tmp_path / name)
-    monkeypatch.setattr(module, "SOURCE", tmp_path)
-    return tmp_path
+def token_files(tmp_path, monkeypatch):
+    """Two token files in the current directory, where nothing but train.py is the code that counts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_ids("train.bin", 300)
+    write_ids("validation.bin", 200)
+    monkeypatch.setattr(module, "SOURCE", tmp_path / "src")
+    Path("src").mkdir()
+    Path("src/train.py").write_text("STEPS = 1\n")
 
 
-def test_a_fingerprint_changes_with_what_it_covers(copied, monkeypatch):
-    def current(lr=1.0, data="h"):
-        return fingerprint({"lr": lr}, {"train": data})
+def current(params=PARAMS, config=CONFIG, initial_sha256=None, names=("train.bin", "validation.bin")):
+    return run_fingerprint(params, config, initial_sha256, [Path(name) for name in names])
 
+
+def another(section, name):
+    """Return a section with another value of one field, without the checks of its ranges."""
+    value = getattr(section, name)
+    if isinstance(value, bool):
+        changed = not value
+    elif isinstance(value, int | float):
+        changed = value + 1
+    elif isinstance(value, str):
+        changed = value + "x"
+    elif isinstance(value, tuple):
+        changed = (*value, 1)
+    else:
+        changed = 1
+    changed_section = copy.copy(section)
+    object.__setattr__(changed_section, name, changed)
+    return changed_section
+
+
+def names_of(section):
+    return [field.name for field in dataclasses.fields(section)]
+
+
+# ---------------------------------------------------------------- parameters, inputs, versions
+
+
+@pytest.mark.parametrize("name", names_of(TrainParams))
+def test_each_parameter_of_training_counts(token_files, name):
+    assert current(params=another(PARAMS, name)) != current()
+
+
+@pytest.mark.parametrize("name", names_of(ModelConfig))
+def test_each_number_of_the_shape_counts(token_files, name):
+    assert current(config=another(CONFIG, name)) != current()
+
+
+def test_the_inputs_count_and_their_names_do_not(token_files):
+    write_ids("other.bin", 250)
     base = current()
-    assert base == current() and len(base) == 16
-    assert len({base, current(lr=2.0), current(data="g")}) == 3
-    for names in (("train.py",), ("lm/train/step.py",), ("lm/tokens/windows.py",), DECIDES_NO_BITS):
-        before = {copied / name: (copied / name).read_text() for name in names}
-        for path, text in before.items():
-            path.write_text(text + "\nMORE = 1\n")
-        assert (current() == base) == (names is DECIDES_NO_BITS), names
-        for path, text in before.items():
-            path.write_text(text)
-    (copied / "lm" / "train" / "more.py").write_text("")
-    (copied / "train.py").write_text("import lm.train.more\n" + (copied / "train.py").read_text())
-    assert "lm/train/more.py" in deciding_files()
-    monkeypatch.setattr("torch.__version__", "9.9.9+cpu")
+    variants = [
+        current(initial_sha256="ab" * 32), current(initial_sha256="cd" * 32),
+        current(names=("other.bin", "validation.bin")), current(names=("train.bin", "other.bin")),
+        current(names=("validation.bin", "train.bin")),
+    ]  # fmt: skip
+    assert len({base, *variants}) == 1 + len(variants)
+    for suffix in ("bin", "json"):
+        Path("folder").mkdir(exist_ok=True)
+        shutil.copy(f"other.{suffix}", f"folder/train.{suffix}")
+        shutil.copy(f"train.{suffix}", f"renamed.{suffix}")
+    assert current(names=("renamed.bin", "validation.bin")) == base
+    # Two files of one name in two folders both count.
+    assert current(names=("train.bin", "folder/train.bin")) != current(names=("other.bin", "train.bin"))
+    assert current(names=("train.bin", "folder/train.bin")) != current(names=("other.bin", "other.bin"))
+
+
+@pytest.mark.parametrize("name", ["torch.__version__", "numpy.__version__"])
+def test_the_version_of_each_library_counts(token_files, monkeypatch, name):
+    base = current()
+    monkeypatch.setattr(name, "9.9.9")
     assert current() != base
 
 
-def is_text(node):
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+def test_the_build_of_torch_does_not_count(token_files, monkeypatch):
+    version = torch.__version__.split("+")[0]
+    monkeypatch.setattr("torch.__version__", f"{version}+cpu")
+    base = current()
+    monkeypatch.setattr("torch.__version__", f"{version}+cu128")
+    assert current() == base
 
 
-def is_words(node):
-    """Whether a statement only speaks: a docstring, an error, `print`, or a string given to a name."""
-    if isinstance(node, ast.Expr):
-        return is_text(node.value) or getattr(getattr(node.value, "func", None), "id", None) == "print"
-    return isinstance(node, ast.Raise | ast.Pass) or (isinstance(node, ast.Assign) and is_text(node.value))
+@pytest.mark.parametrize("name", names_of(TrainParams))
+def test_runs_that_may_extend_each_other_differ_in_length_alone(token_files, name):
+    """A run begins with the checkpoint of another one only if their run.json have the same `length_free`."""
+    first, second = length_free_of(PARAMS), length_free_of(another(PARAMS, name))
+    assert (first == second) == (name in ("max_tokens", "keep_checkpoints"))
 
 
-def statements_of(node):
-    """Yield (list, index) of each statement below a node that computes something, also in inner blocks."""
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(node, field, [])
-        for index, statement in enumerate(block if isinstance(block, list) else ()):
-            if not is_words(statement) and getattr(statement, "name", "") != "__post_init__":
-                yield block, index
-                yield from statements_of(statement)
+def length_free_of(params):
+    """Return what the stage writes into the run.json of a run."""
+    runtime = read_section(ROOT / "runtime.yaml", "train", TrainRuntime)
+    train, validation = open_tokens("train.bin"), open_tokens("validation.bin")
+    inputs = train_stage.Inputs(
+        argparse.Namespace(), params, runtime, CONFIG, train, validation, None, None, None, torch.device("cpu")
+    )
+    inputs.folder.mkdir(parents=True, exist_ok=True)
+    train_stage.extend(inputs)
+    return json.loads((inputs.folder / "run.json").read_text())["length_free"]
 
 
-def expressions_of(statement):
-    """Yield the nodes of one statement, without inner statements and without what is only text."""
-    for child in ast.iter_child_nodes(statement):
-        if not isinstance(child, ast.stmt | ast.JoinedStr | ast.arguments):
-            yield child
-            yield from expressions_of(child)
+# ---------------------------------------------------------------- code
 
 
-def changed(node):
-    """Return the fields of a node with another number, operator or comparison, or None if it has none of them."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
-        return {"value": not node.value if isinstance(node.value, bool) else node.value + 1}
-    if isinstance(node, ast.BinOp | ast.AugAssign):
-        return {"op": ast.Add() if isinstance(node.op, ast.Sub) else ast.Sub()}
-    if isinstance(node, ast.Compare):
-        return {"ops": [ast.Lt() if isinstance(node.ops[0], ast.LtE) else ast.LtE(), *node.ops[1:]]}
-    return None
+@pytest.fixture(scope="module")
+def whole_code(tmp_path_factory):
+    """A copy of all code, and its fingerprint; each test restores the file that it changes."""
+    folder = tmp_path_factory.mktemp("code")
+    code = shutil.copytree(SRC, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SOURCE", code)
+        patch.chdir(folder)
+        write_ids("train.bin", 300)
+        write_ids("validation.bin", 200)
+        yield code, current()
 
 
-def mutants_of(definition):
-    """Yield the code of a function or a statement, each time with one change."""
-    whole = ast.Module([definition], [])
-    for block, index in [*statements_of(whole)]:
-        statement = block[index]
-        block[index] = ast.Pass()
-        yield ast.unparse(whole)
-        block[index] = statement
-        for node in [statement, *expressions_of(statement)]:
-            if fields := changed(node):
-                before = vars(node).copy()
-                vars(node).update(fields)
-                yield ast.unparse(whole)
-                vars(node).update(before)
+def numbers_of(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)]
 
 
-@pytest.mark.parametrize("name", deciding_files())
-def test_each_statement_changes_the_fingerprint(name):
-    """Each is removed, and each of its numbers, operators and comparisons is changed."""
-    number, definitions = 0, ast.parse((SRC / name).read_text()).body
-    for definition in definitions:
-        for part in definition.body if isinstance(definition, ast.ClassDef) else [definition]:
-            original = arithmetic_of(ast.unparse(part))
-            for mutant in mutants_of(part):
-                number += 1
-                assert arithmetic_of(mutant) != original, mutant
-    assert number > 3
+@pytest.mark.parametrize("name", FILES)
+def test_each_module_counts(whole_code, name):
+    """With another number in it, or in some packages with a number, there is another run."""
+    code, base = whole_code
+    text = (code / name).read_text()
+    tree = ast.parse(text)
+    numbers = numbers_of(tree)
+    if numbers:
+        numbers[-1].value += 1
+    changed = ast.unparse(tree) if numbers else text + "\nMORE = 1\n"
+    with restored(code / name):
+        (code / name).write_text(changed)
+        assert current() != base
 
 
-CODE_BEFORE = """
-def __post_init__(self):
-    check(self.x, "above 0")
-
-def half(x):
-    \"\"\"Return half of x.\"\"\"
-    print(f"half of {x}")
-    if x < 0:
-        problem = f"x is {x}"
-        raise ValueError(f"{problem}, " "needed: 0 or more")
-    name = "half"
-    return x / 2, name
-"""
-KEPT = [
-    ("Return half of x.", "Halve x."),
-    ("    return x / 2", "    # Half of it.\n    return (x / 2)"),
-    ('"above 0"', '"positive"'),
-    ('f"{problem}, " "needed: 0 or more"', '"negative: " + str(x)'),
-    ("x is {x}", "found {x}"),
-    ("half of {x}", "{x} in two"),
-]
-CHANGED = [("x / 2", "x / 3"), ("x < 0", "x <= 0"), ("ValueError", "KeyError"), ("def half", "def halve"),
-           ('name = "half"', 'name = "halves"')]  # fmt: skip
+def test_the_format_of_a_module_does_not_count(whole_code):
+    code, base = whole_code
+    with restored(*(code / name for name in FILES)):
+        for name in FILES:
+            tree = ast.parse((code / name).read_text())
+            (code / name).write_text("# A comment.\n\n" + ast.unparse(tree))
+        assert current() == base
 
 
-@pytest.mark.parametrize(("old", "new"), KEPT + CHANGED)
-def test_code_counts_and_words_do_not(old, new):
-    assert old in CODE_BEFORE
-    is_same = arithmetic_of(CODE_BEFORE.replace(old, new)) == arithmetic_of(CODE_BEFORE)
-    assert is_same == ((old, new) in KEPT)
+def test_each_module_that_the_loop_imports_counts():
+    graph = import_graph(SRC)
+    imported = {str(path.relative_to(SRC)) for path in closure(graph, [SRC / "train.py"])}
+    assert imported <= set(FILES), "a folder is missing in CODE_FOLDERS"
+    assert "lm/tokenizer/load.py" in imported, "an import inside a function"
+
+
+def test_a_new_module_counts_wherever_it_is_imported(token_files):
+    base = current()
+    write_code("more/deep.py", "FACTOR = 1\n")
+    first = current()
+    write_code("more/deep.py", "FACTOR = 2\n")
+    assert len({base, first, current()}) == 3
+
+
+def write_code(name, text):
+    """Write a module below lm/train."""
+    path = Path("src/lm/train", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+CODE = '''
+"""A module."""
+import importlib
+
+class Half:
+    """Half of something."""
+
+    variant = "norm"
+    factor: float = 0.5
+
+    def __post_init__(self):
+        """Halve."""
+        self.x.mul_(0.5)
+
+    @staticmethod
+    @decorated(2)
+    async def halve(x, times=1):
+        """Halve x."""
+        print(x.mul_(0.5))
+        name = f"{x.add_(1)}"
+        importlib.import_module("lm.model.half")
+        assert x.any()
+        if x < 0:
+            raise ValueError(f"x is {x.neg_()}") from x.sub_(2)
+        return {"half": x / 2}
+'''
+SAME = {
+    "the docstring of a module": ('"""A module."""', '"""Another module."""'),
+    "the docstring of a class": ("Half of something.", "Half of all."),
+    "the docstring of a method": ('"""Halve."""', '"""Halve it."""'),
+    "the docstring of a coroutine": ('"""Halve x."""', '"""Divide x by two."""'),
+    "no docstring": ('        """Halve."""\n', ""),
+    "a comment": ("        print", "        # Say it.\n        print"),
+    "formatting": ('return {"half": x / 2}', "return {\n            'half': (x/2),\n        }"),
+}
+OTHER = {
+    "a string of a class": ('variant = "norm"', 'variant = "half"'),
+    "a number of a class": ("float = 0.5", "float = 0.6"),
+    "a statement of __post_init__": ("self.x.mul_(0.5)", "self.x.mul_(0.6)"),
+    "a call inside print": ("print(x.mul_(0.5))", "print(x.mul_(0.6))"),
+    "a call inside a text": ("x.add_(1)", "x.add_(2)"),
+    "the name of a module imported in a function": ("lm.model.half", "lm.model.third"),
+    "a call inside an error": ("x.neg_()", "x.abs_()"),
+    "the cause of an error": ("x.sub_(2)", "x.sub_(3)"),
+    "what an error says": ("x is {", "found {"),
+    "a default": ("times=1", "times=2"),
+    "a decorator": ("decorated(2)", "decorated(3)"),
+    "an assertion": ("x.any()", "x.all()"),
+    "a comparison": ("x < 0", "x <= 0"),
+    "a key": ('"half":', '"halves":'),
+    "a name": ("async def halve", "async def half"),
+}
+
+
+@pytest.mark.parametrize("kind", [*SAME, *OTHER])
+def test_code_counts_and_explanations_do_not(token_files, kind):
+    old, new = (SAME | OTHER)[kind]
+    assert CODE.count(old) == 1
+    write_code("half.py", CODE)
+    before = current()
+    write_code("half.py", CODE.replace(old, new))
+    assert (current() == before) == (kind in SAME)

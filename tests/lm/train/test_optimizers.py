@@ -6,10 +6,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.core.params import read_yaml
-from lm.model import exact
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.train.adamw import AdamW
 from lm.train.config import TrainParams
-from lm.train.optimizers import Muon, build_optimizers
+from lm.train.optimizers import Muon, build_optimizers, orthogonalize
 from lm.train.preflight import muon_flops
 from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
@@ -99,12 +99,38 @@ def test_muon_is_its_definition():
             assert (found - p).norm() <= bound * change.norm()
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-8], ids=["large gradients", "gradients like eps"])
+def test_exact_adamw_agrees_with_torchs_own_in_float64(scale):
+    draw = lambda seed: torch.randn(40, 30, generator=torch.Generator().manual_seed(seed))  # noqa: E731
+    ours, theirs = nn.Parameter(draw(0)), nn.Parameter(draw(0).double())
+    betas = (0.9, 0.99)
+    own = AdamW([{"params": [ours], "weight_decay": 0.3}], betas, "exact")
+    true = torch.optim.AdamW([theirs], betas=betas, weight_decay=0.3)
+    for step in range(1, 8):
+        ours.grad = draw(step) * scale
+        theirs.grad = ours.grad.double()
+        for optimizer in (own, true):
+            optimizer.param_groups[0]["lr"] = 0.1 / step
+            optimizer.step()
+        # Each step rounds weights of up to 4 and updates of up to 1.
+        assert (ours - theirs).abs().max() < step * 1e-6, step
+
+
+@pytest.mark.parametrize(("numerics", "most"), [("fast", 1e-3), ("exact", 0.15)])
+def test_orthogonalized_updates_are_those_in_float64(numerics, most):
+    updates = torch.randn(3, 20, 200, generator=torch.Generator().manual_seed(0))
+    found = orthogonalize(updates, torch.float32, numerics)
+    wanted = orthogonalize(updates.double(), torch.float64)
+    assert (found - wanted).norm() / wanted.norm() < most
+    assert ((torch.linalg.svdvals(wanted) - 1).abs() < 0.4).all()
+
+
 def test_the_work_of_muon_is_that_of_its_products():
     config = ModelConfig(**MICRO_MODEL, vocab_size=50)
     model = Gemma3Model(config)
     muon = build_optimizers(model, optimizer_params(), torch.float32)[1]
     for p in model.parameters():
         p.grad = torch.ones_like(p)
-    with exact.switched_off(), FlopCounterMode(display=False) as counter:  # it counts the FLOP of torch's own products
+    with FlopCounterMode(display=False) as counter:
         muon.step()
     assert muon_flops(config) == counter.get_total_flops()

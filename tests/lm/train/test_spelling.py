@@ -1,5 +1,8 @@
 """Shared n-grams: both products are those of one matrix, and the embedding is the table plus S P."""
 
+import zlib
+
+import pytest
 import torch
 
 from lm.train.spelling import LR_FACTOR, Spelling, SpellingAdamW, buckets_of
@@ -26,22 +29,39 @@ def test_both_products_are_those_of_the_matrix():
     assert not spelling.sum_buckets(changes)[4].any()
 
 
+@pytest.mark.parametrize(
+    ("text", "ngrams"),
+    [
+        # One to three bytes, with a mark at each end of the token, but no mark alone; each once.
+        (b"a", [b"a", b"\2a", b"a\3", b"\2a\3"]),
+        (b"ab", [b"a", b"b", b"\2a", b"ab", b"b\3", b"\2ab", b"ab\3"]),
+        (b"aaa", [b"a", b"\2a", b"aa", b"a\3", b"\2aa", b"aaa", b"aa\3"]),
+        (b"abcd", [b"a", b"b", b"c", b"d", b"\2a", b"ab", b"bc", b"cd", b"d\3", b"\2ab", b"abc", b"bcd", b"cd\3"]),
+        (b"", []),
+    ],
+)
+@pytest.mark.parametrize("num_buckets", [1 << 20, 7])
+def test_the_buckets_of_a_token_are_those_of_its_short_ngrams(text, ngrams, num_buckets):
+    assert buckets_of(text, num_buckets) == sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams})
+
+
 def test_a_change_of_spelling_shares_most_ngrams():
     alike, other = (set(buckets_of(text, 1 << 20)) for text in (b" tensor", b"device"))
     tensor = set(buckets_of(b"tensor", 1 << 20))
     assert len(tensor & alike) > 12 > len(tensor & other)
 
 
-def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart():
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
     embedding = torch.nn.Parameter(torch.randn(VOCAB_SIZE, WIDTH))
     start, spelling = embedding.detach().clone(), Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     p, matrix = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH)), dense(spelling)
     plain = torch.optim.AdamW([p], lr=0.01 * LR_FACTOR, betas=(0.8, 0.999), weight_decay=0.0)
-    optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999))
+    optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
     for step in range(4):
         if step == 2:
             saved = optimizer.state_dict()
-            optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999))
+            optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
             optimizer.load_state_dict(saved)
         optimizer.param_groups[0]["lr"] = 0.01 * LR_FACTOR
         embedding.grad = torch.randn(VOCAB_SIZE, WIDTH)

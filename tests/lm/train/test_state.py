@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from lm.model.device import numerics_identity
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.optimizers import build_optimizers
 from lm.train.state import DIGEST_DIGITS, TrainingState, digest_of, named_tensors
@@ -62,3 +63,56 @@ def test_only_the_main_rank_reads_whole_weights():
     state = state_after_a_step()
     assert TrainingState(state.model, state.optimizers, World(1, 2)).digest() == ""
     assert TrainingState(state.model, state.optimizers, World(0, 2)).digest() == state.digest()
+
+
+CPU = torch.device("cpu")
+
+
+def record_two_segments(first, second):
+    """Return the state after a run began on `first` and went on, at step 5, on `second`."""
+    state = state_after_a_step()
+    state.begin_segment(first)
+    state.step = 5
+    state.begin_segment(second)
+    return state
+
+
+def test_a_run_that_continues_with_other_threads_warns(capsys):
+    threads = torch.get_num_threads()
+    here = []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            here.append(numerics_identity(CPU, torch.float32, "fast"))
+    finally:
+        torch.set_num_threads(threads)
+    state = record_two_segments(*here)
+    assert [(segment["from_step"], segment["threads"]) for segment in state.segments] == [(0, 1), (5, 2)]
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: started on ") and "'threads': 1" in warning and "'threads': 2" in warning
+
+
+@pytest.mark.parametrize(
+    "other", [{"ranks": 2}, {"ranks": 2, "sharded": True}, {"dtype": torch.bfloat16}], ids=["ranks", "shards", "dtype"]
+)
+def test_a_run_that_continues_on_another_machine_warns(capsys, other):
+    given = {"device": CPU, "dtype": torch.float32, "numerics": "fast", "ranks": 2 if "sharded" in other else 1}
+    state = record_two_segments(numerics_identity(**given), numerics_identity(**given | other))
+    assert len(state.segments) == 2 and "the bits may differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_a_run_that_continues_with_another_library_warns(capsys, monkeypatch, numerics, library):
+    first = numerics_identity(CPU, torch.float32, numerics)
+    monkeypatch.setattr(f"{library}.__version__", "9.9.9")
+    state = record_two_segments(first, numerics_identity(CPU, torch.float32, numerics))
+    assert state.segments[1][library] == "9.9.9" and "the bits may differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_a_run_that_continues_on_the_same_machine_is_one_segment(capsys, numerics):
+    here = numerics_identity(CPU, torch.float32, numerics, 2)
+    assert len(record_two_segments(here, dict(here)).segments) == 1
+    assert numerics == "exact" or {"device", "instruction_set", "machine", "threads", "sharded"} <= here.keys()
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,13 +11,16 @@ import torch
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
+from lm.train import step
 from lm.train.batches import prefetch
 from lm.train.measure import step_seconds, validation_seconds
 from lm.train.optimizers import build_optimizers
 from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
 from lm.train.step import (
+    GRADIENT_UNIT,
     accumulate_gradients,
+    as_integers,
     average_units,
     check_finite,
     compute_gradients,
@@ -71,10 +75,10 @@ class Tokens:
         return np.array([[0, len(self.ids)]])
 
 
-def new_state(optimizer="muon"):
-    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
+def new_state(optimizer="muon", numerics="exact"):
+    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), numerics)
     model.init_weights(torch.Generator().manual_seed(1))
-    return TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
+    return TrainingState(model, build_optimizers(model, optimizer_params(optimizer, numerics=numerics), torch.float32))
 
 
 def run(state, params=None, until=None):
@@ -113,6 +117,16 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
     assert losses[-1] == pytest.approx(full.history.train[-1][3], abs=0.1)
 
 
+def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
+    params, taken = Params(sampled_vocab_size=20), []
+    monkeypatch.setattr(step, "average_units", lambda *given: taken.append(given[-1]) or average_units(*given))
+    run(new_state(), params, until=3)
+    for number, jitter in enumerate(taken):
+        drawn = np.random.default_rng([params.seed, number]).random(20)
+        assert np.array_equal(jitter.numpy(), drawn), number
+    assert len(taken) == 3
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 @pytest.mark.parametrize("stop", [1, 5])
 def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimizer, stop):
@@ -133,11 +147,11 @@ def test_a_resumed_run_draws_the_same_numbers():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_micro_batches_give_the_gradients_of_the_batch(unrounded):
+def test_micro_batches_give_the_gradients_of_the_batch():
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
     results = []
     for parts in (1, 4):
-        model = new_state().model
+        model = new_state(numerics="fast").model
         loss = accumulate_gradients(model, x, y, parts, torch.float32)
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
@@ -145,8 +159,8 @@ def test_micro_batches_give_the_gradients_of_the_batch(unrounded):
 
 
 @pytest.mark.parametrize("num_units", [1, 6, 8])
-def test_exact_gradients_are_the_mean_in_any_order(num_units, unrounded):
-    """Which has the same bits however the ranks share the units."""
+def test_exact_gradients_are_the_mean_in_any_order(num_units):
+    """Which has the same bits however the ranks share the units, and is the mean in float64 within 2⁻⁴⁰."""
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, num_units, seed=1).batch(0))
     found = []
     for order in (torch.arange(num_units), torch.arange(num_units).flip(0)):
@@ -155,17 +169,65 @@ def test_exact_gradients_are_the_mean_in_any_order(num_units, unrounded):
         found.append([loss, *(p.grad for p in model.parameters())])
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
     model = new_state().model
-    wanted = accumulate_gradients(model, x, y, num_units, torch.float32)
-    assert found[0][0] == pytest.approx(wanted, abs=1e-6)
-    for gradient, p in zip(found[0][1:], model.parameters(), strict=True):
-        assert torch.allclose(gradient, p.grad, atol=1e-6)
+    losses, totals = [], [torch.zeros_like(p, dtype=torch.float64) for p in model.parameters()]
+    for unit in range(num_units):
+        loss = model.loss(x[unit : unit + 1], y[unit : unit + 1])
+        loss.backward()
+        losses.append(loss.item())
+        for total, p in zip(totals, model.parameters(), strict=True):
+            total += p.grad.double()
+        model.zero_grad()
+    assert found[0][0] == pytest.approx(np.mean(losses), rel=1e-12)
+    for gradient, total in zip(found[0][1:], totals, strict=True):
+        mean = total / num_units
+        assert ((gradient - mean).abs() <= 2.0**-24 * mean.abs() + 2.0**-40).all()
 
 
-def test_a_gradient_that_is_not_finite_is_seen_in_the_loss(monkeypatch):
+def test_gradients_of_micro_batches_keep_40_binary_places():
+    gradient = torch.linspace(-1e-5, 1e-5, 1001)
+    error = as_integers(gradient).double() * GRADIENT_UNIT - gradient.double()
+    assert error.abs().max() <= 2.0**-41
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("micro_batch_tokens", [128, 32])
+def test_gradients_above_the_limit_are_scaled_to_it(numerics, micro_batch_tokens):
+    batch = tuple(map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0)))
+
+    def gradients(limit: float) -> tuple[torch.Tensor, float]:
+        """Return all gradients of a step in one tensor, and the norm that they had."""
+        state = new_state(numerics=numerics)
+        params = Params(grad_clip=limit, numerics=numerics, micro_batch_tokens=micro_batch_tokens)
+        _, norm = compute_gradients(state, batch, params, torch.float32)
+        return torch.cat([p.grad.flatten() for p in state.model.parameters()]).double(), norm
+
+    free, norm = gradients(1e9)
+    assert float(free.norm()) == pytest.approx(norm, rel=1e-6)
+    for times in (1.01, 1.5, 1.99, 30):
+        clipped, found = gradients(norm / times)
+        assert found == norm
+        assert float(clipped.norm()) == pytest.approx(norm / times, rel=1e-5)
+        assert torch.allclose(clipped, free / times, rtol=1e-5)
+    assert torch.equal(gradients(norm * 1.01)[0], free)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1025.0, -1025.0, 1e30, 1024.0, -1024.0])
+def test_a_gradient_that_cannot_be_added_is_seen_in_the_loss(value):
+    """Above 1,024 it does not fit into the integers in which micro-batches are added: it is never clamped."""
     model = new_state().model
-    model.norm.weight.register_hook(lambda gradient: gradient * torch.inf)
+
+    def replace_one(gradient):
+        gradient = gradient.clone()
+        gradient[3] = value
+        return gradient
+
+    model.norm.weight.register_hook(replace_one)
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
-    assert np.isnan(average_units(model, World(), x, y, 2))
+    loss = average_units(model, World(), x, y, 2)
+    if abs(value) == 1024:
+        assert math.isfinite(loss) and model.norm.weight.grad[3] == value
+    else:
+        assert math.isnan(loss)
 
 
 def test_a_row_of_the_curve_averages_its_interval():

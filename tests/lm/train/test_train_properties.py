@@ -4,10 +4,11 @@ import itertools
 import math
 import types
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.train.schedule import learning_rate
+from lm.train.schedule import decay_begins, learning_rate
 from support.properties import check_examples
 
 
@@ -51,3 +52,45 @@ def test_the_rate_never_jumps(schedule):
     decay_steps = max(1, round(schedule["decay_fraction"] * schedule["max_steps"]))
     steepest = max(1 / max(1, schedule["warmup_steps"]), 1 / decay_steps) * schedule["peak_lr"] * (1 + 1e-9)
     assert all(abs(after - before) <= steepest for before, after in itertools.pairwise(rates))
+
+
+def rates_of(**changes):
+    """Return the rates at which 20 steps are taken, of which 4 warm up, from a peak of 1 to 0.1."""
+    schedule = {"max_steps": 20, "warmup_steps": 4, "peak_lr": 1.0, "min_lr": 0.1, "decay_fraction": 0.25} | changes
+    params = types.SimpleNamespace(**schedule)
+    return [learning_rate(step, params) for step in range(params.max_steps)], decay_begins(params)
+
+
+WARMUP = [0.25, 0.5, 0.75, 1.0]
+
+
+def test_wsd_by_its_definition():
+    """The last five steps fall linearly; the step after them, which is not taken, would have the lowest rate."""
+    rates, begins = rates_of(schedule="wsd")
+    assert begins == 15
+    assert rates == pytest.approx([*WARMUP, *[1.0] * 11, 1.0, 0.82, 0.64, 0.46, 0.28])
+
+
+def test_cosine_by_its_definition():
+    """Half a period over the 16 steps after the warm-up."""
+    rates, begins = rates_of(schedule="cosine")
+    assert begins == 0
+    half_period = [0.1 + 0.9 * (1 + math.cos(math.pi * i / 16)) / 2 for i in range(16)]
+    assert rates == pytest.approx([*WARMUP, *half_period])
+    assert (rates[4], rates[12]) == pytest.approx((1.0, 0.55))
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "cosine"])
+def test_without_a_warmup_the_first_step_has_the_peak_rate(schedule):
+    assert rates_of(schedule=schedule, warmup_steps=0)[0][0] == 1.0
+
+
+def test_where_warmup_and_decay_overlap_the_smaller_rate_counts():
+    rates, begins = rates_of(schedule="wsd", warmup_steps=10, decay_fraction=1.0, min_lr=0.0)
+    assert begins == 0
+    assert rates == pytest.approx([min((step + 1) / 10, (20 - step) / 20) for step in range(20)])
+
+
+def test_the_decay_takes_at_least_one_step():
+    rates, begins = rates_of(schedule="wsd", decay_fraction=0.01)
+    assert begins == 19 and rates[-1] == 1.0

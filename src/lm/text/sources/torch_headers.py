@@ -45,6 +45,9 @@ class TorchHeadersFetch:
     split: SplitParams
 
 
+RAISE = "raise sources.torch_headers.fetch.split.near_duplicates.threshold"
+
+
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
     """Write the headers as train and validation and return the manifest; torch is not imported."""
     headers = read_headers(_include_files(fetch.torch_version, fetch.wheel))
@@ -55,7 +58,7 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
     texts = sorted((text for _, text in headers), key=digest)
     split = choose_validation(in_batches(texts), fetch.split)
     if split is None:
-        raise DataError(f"headers of torch {fetch.torch_version}: near-duplicates of each other; raise split.threshold")
+        raise DataError(f"headers of torch {fetch.torch_version}: near-duplicates of each other; {RAISE}")
     for name in SPLITS:
         own = (text for text in texts if (digest(text) in split.digests) == (name == "validation"))
         write_documents(folder / name / "0000.parquet", own)

@@ -1,0 +1,52 @@
+"""A test that hangs is ended with its name, in processes too, and the others run."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support import ROOT
+
+TESTS = """
+import subprocess
+import threading
+import time
+
+import pytest
+
+
+def test_waits_for_a_process():
+    subprocess.run(["sleep", "100"])
+
+
+def test_waits_for_a_lock():
+    lock = threading.Lock()
+    with lock:
+        lock.acquire()
+
+
+@pytest.mark.slow
+def test_is_slow():
+    time.sleep(2)
+
+
+def test_is_fast():
+    pass
+"""
+
+
+@pytest.mark.parametrize("options", [["-p", "no:xdist"], ["-n", "2"]], ids=["one process", "two processes"])
+def test_a_hanging_test_is_ended_with_its_name(tmp_path, options):
+    (tmp_path / "conftest.py").write_text("from support.fixtures import pytest_collection_modifyitems\n")
+    (tmp_path / "test_hangs.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *options]
+    command += ["-o", "timeout=1", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    for name in ("test_waits_for_a_process", "test_waits_for_a_lock"):
+        assert f"::{name} - Failed" in done.stdout
+    assert done.stdout.count("Timeout (>1.0s) from pytest-timeout") >= 2
+
+
+def test_every_test_has_a_limit(request):
+    assert 60 <= float(request.config.getini("timeout")) <= 600
