@@ -23,9 +23,9 @@ from lm.core.params import coerce, find_problems, read_section, read_yaml
 from lm.model.config import ModelParams
 from lm.model.gemma3 import count_parameters
 from lm.text.slices import AnySlice, Slice
+from lm.text.sources.kinds import AnyFetch
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
-from resolve import AnyFetch
 from support import ROOT
 from support.workspace import Workspace
 
@@ -264,10 +264,10 @@ def test_the_sizes_and_times_said_of_the_recipes_are_computed_from_their_command
 
 
 def test_the_sources_that_data_md_shows_are_valid(tmp_path):
-    """Each YAML block of the page has entries for `sources` in presets.yaml."""
+    """Each YAML block of the page has entries for `sources` in sources.yaml."""
     of_page = [block.values for block in blocks("parse") if page_of(block) == "docs/data.md"]
     shown = [code for language, _, code in of_page if language == "yaml"]
-    file = tmp_path / "presets.yaml"
+    file = tmp_path / "sources.yaml"
     file.write_text("sources:\n" + "".join(shown))
     sources = read_yaml(file)["sources"]
     assert [source["fetch"]["kind"] for source in sources.values()] == ["hub", "datasets", "mixture"]

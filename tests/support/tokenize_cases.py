@@ -59,6 +59,8 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     write_json("sources.yaml", {"sources": {"mine": source}})
     tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}}
     write_json("presets.yaml", PRESETS | {"selections": {"none": NONE}, "tokenizers": tokenizers})
+    if not Path("runtime.yaml").exists():
+        write_runtime(1, 1000)
 
 
 FETCH = ["--raw", "raw"]
