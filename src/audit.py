@@ -88,9 +88,6 @@ def describe_tokens(tokens: TokenFile) -> dict:
     counts = {name: meta[name] for name in ("documents", "characters", "utf8_bytes", "tokens")}
     counts["bytes_per_token"] = meta["utf8_bytes"] / meta["tokens"]
     counts["tokens_per_document"] = meta["tokens"] / meta["documents"]
-    if meta["surprisal_bits"] is not None:
-        counts["surprisal_bits_per_document"] = meta["surprisal_bits"] / meta["documents"]
-        counts["surprisal_bits_per_byte"] = meta["surprisal_bits"] / meta["utf8_bytes"]
     return counts
 
 

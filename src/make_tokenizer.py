@@ -21,7 +21,7 @@ from lm.text.sources.hub import check_repository
 from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained
 from lm.tokenizer.load import MAX_TOKEN_ID
 
-PARAMS, PRESETS = "params.yaml", "presets.yaml"
+PARAMS, PRESETS, SOURCES = "params.yaml", "presets.yaml", "sources.yaml"
 VOCAB_SIZES = Range(
     lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
 )
@@ -69,7 +69,7 @@ TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
 def train_bpe(params: BpeParams, raw: Path, selection: Path, folder: Path) -> dict:
     """Train on the selected documents of the training slice of data.source and return meta.json."""
     source = read_section(PARAMS, "data.source", str)
-    text_slice = read_section(PRESETS, f"sources.{source}.train", AnySlice)
+    text_slice = read_section(SOURCES, f"sources.{source}.train", AnySlice)
     dropped, chosen = read_dropped(selection, raw), describe_selection(selection, raw)
     text = {"manifest_sha256": sha256_file(raw / MANIFEST), "dropped_sha256": chosen["dropped_sha256"]}
     text["slice"] = dataclasses.asdict(text_slice)

@@ -35,7 +35,7 @@ from lm.text.selection import (
 )
 from lm.text.slices import Slice
 
-PARAMS, PRESETS = "params.yaml", "presets.yaml"
+PARAMS, PRESETS, SOURCES = "params.yaml", "presets.yaml", "sources.yaml"
 NUM_EXAMPLES, EXAMPLE_CHARS = 3, 200  # for each rule
 
 
@@ -60,7 +60,7 @@ class Text:
 def open_text(raw: Path) -> Text:
     """Check the files of data/raw and return them with the validation slices; a mixture's are in its manifest."""
     manifest, source = read_manifest(raw), read_section(PARAMS, "data.source", str)
-    own = read_section(PRESETS, f"sources.{source}.validation", Slice)
+    own = read_section(SOURCES, f"sources.{source}.validation", Slice)
     mixed = {name: Slice(**each["validation"]) for name, each in manifest.get("sources", {}).items()}
     return Text(raw, manifest, mixed or {manifest["source"]: own})
 

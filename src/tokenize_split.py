@@ -39,7 +39,7 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 
-PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
+PARAMS, SOURCES, RUNTIME = "params.yaml", "sources.yaml", "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +106,11 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
 def read_slice(split: str) -> Slice:
     """Return the slice of the selected source; refuse a validation slice that overlaps the training slice."""
     source = read_section(PARAMS, "data.source", str)
-    train = read_section(PRESETS, f"sources.{source}.train", AnySlice)
+    train = read_section(SOURCES, f"sources.{source}.train", AnySlice)
     if split == "train":  # a change of the validation slice must not tokenize train again
         return train
-    validation = read_section(PRESETS, f"sources.{source}.validation", Slice)
-    refuse_overlap(train, validation, f"{PRESETS}: sources.{source}")
+    validation = read_section(SOURCES, f"sources.{source}.validation", Slice)
+    refuse_overlap(train, validation, f"{SOURCES}: sources.{source}")
     return validation
 
 

@@ -10,7 +10,6 @@ its memory. A peer whose package is absent (requirements/bench.txt) is left out.
 import argparse
 import hashlib
 import importlib.util
-import itertools
 import json
 import os
 import shlex
@@ -183,11 +182,10 @@ class Cases:
         per_file = -(-num_documents // NUM_FILES)
         for index in range(NUM_FILES):
             numbers = range(index * per_file, min((index + 1) * per_file, num_documents))
-            texts, bits = itertools.tee(story(1, number) for number in numbers)
             path = raw / "train" / f"{index:04d}.parquet"
-            write_documents(path, (s.text for s in texts), surprisal_bits=(s.surprisal_bits for s in bits))
+            write_documents(path, (story(1, number).text for number in numbers))
         splits = {"train": describe_split(raw, "train", "text")}
-        write_json(raw / "manifest.json", {"source": "stories", "column": "text", "entropy": {}, "splits": splits})
+        write_json(raw / "manifest.json", {"source": "stories", "column": "text", "splits": splits})
         self.files = [str(raw / entry["path"]) for entry in splits["train"]["files"]]
         self.utf8_bytes = splits["train"]["utf8_bytes"]
         self.work, self.tokenizer, self.peak_mb = work, tokenizer, {}

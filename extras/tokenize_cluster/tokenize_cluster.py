@@ -26,7 +26,7 @@ from lm.core.params import read_section
 from lm.text.slices import AnySlice, MixedSlice, Slice, refuse_overlap
 from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
-from tools.common.paths import PARAMS, PRESETS, RAW, SELECTION, TOKENIZER, TRAIN, VALIDATION
+from tools.common.paths import PARAMS, RAW, SELECTION, SOURCES, TOKENIZER, TRAIN, VALIDATION
 
 RUNTIME = "runtime.yaml"
 STAGES, OUTPUTS = {"train": "tokenize_train", "validation": "tokenize_val"}, {"train": TRAIN, "validation": VALIDATION}
@@ -51,12 +51,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def read_slice(split: str) -> Slice:
     """Return the slice that the stage tokenizes; refuse overlap as the stage does."""
     source = read_section(PARAMS, "data.source", str)
-    slices = {name: read_section(PRESETS, f"sources.{source}.{name}", AnySlice) for name in STAGES}
+    slices = {name: read_section(SOURCES, f"sources.{source}.{name}", AnySlice) for name in STAGES}
     if isinstance(slices["train"], MixedSlice):
         problem = f"sources.{source} is a mixture, whose stream no rank can cut out of the files"
-        raise ParamsError(f"{PRESETS}: {problem}; run `dvc repro {STAGES[split]}` instead")
+        raise ParamsError(f"{SOURCES}: {problem}; run `dvc repro {STAGES[split]}` instead")
     if split == "validation":
-        refuse_overlap(slices["train"], slices["validation"], f"{PRESETS}: sources.{source}")
+        refuse_overlap(slices["train"], slices["validation"], f"{SOURCES}: sources.{source}")
     return slices[split]
 
 

@@ -39,7 +39,7 @@ TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
 STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
 SOURCE = {"kind": "hub", "repo": "o/n", "revision": A, "files": {"train": ["data/x.parquet"]}, "column": "text"}
 OPTIONS = {
-    "fetch": ["--definition", "source.json", "--raw", "data/raw"],
+    "fetch": ["--raw", "data/raw"],
     "make_tokenizer": ["--raw", "data/raw", "--selection", "data/selection", "--tokenizer", "data/tokenizer"],
 }
 

@@ -312,7 +312,7 @@ def test_18_killed_workers_end_and_the_rerun_is_byte_identical(project, byte_voc
 def test_19_overlapping_slices_are_refused(project, capsys, train, validation, overlap):
     write_raw(["ten chars.", "ten more.."])
     write_params(ALL | train, ALL | validation)
-    sentence = f"presets.yaml: sources.mine: train and validation share characters {overlap} of split 'text'"
+    sentence = f"sources.yaml: sources.mine: train and validation share characters {overlap} of split 'text'"
     refused(tokenize("validation"), capsys.readouterr().err, 2, sentence, "move validation.start_char")
     assert outputs() == []
     write_params({**ALL, "num_chars": 10}, {**ALL, "start_char": 10})

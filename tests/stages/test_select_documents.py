@@ -31,7 +31,8 @@ def project(tmp_path, monkeypatch):
 
 def write_params(rules=FILTERED, validation=SPLIT) -> None:
     write_json("params.yaml", {"data": {"source": "mine"}, "selection": {"name": "chosen"}})
-    write_json("presets.yaml", {"selections": {"chosen": rules}, "sources": {"mine": {"validation": validation}}})
+    write_json("presets.yaml", {"selections": {"chosen": rules}})
+    write_json("sources.yaml", {"sources": {"mine": {"validation": validation}}})
 
 
 def select() -> int:

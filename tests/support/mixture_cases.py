@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from lm.core.files import write_json
-from lm.text.documents import read_manifest
+from lm.text.documents import describe_in_mixture, read_manifest
 from lm.text.parquet import describe_split, write_documents
-from lm.text.source_cache import describe_in_mixture
 
 WHOLE = {"start_char": 0, "num_chars": None}
 

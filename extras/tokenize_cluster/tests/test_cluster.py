@@ -40,7 +40,7 @@ def set_slice(start_char: int, num_chars: int | None) -> None:
     slices = {"train": {"split": "text", "start_char": start_char, "num_chars": num_chars}}
     slices["validation"] = {"split": "other", "start_char": 0, "num_chars": None}
     write_json("params.yaml", {"data": {"source": "test"}})
-    write_json("presets.yaml", {"sources": {"test": slices}})
+    write_json("sources.yaml", {"sources": {"test": slices}})
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,15 @@ def open_manifest(raw: Path) -> dict:
     return manifest
 
 
+def describe_in_mixture(manifest: dict, name: str) -> dict:
+    """Return a source's manifest for that of the mixture, where its files are in the folder `name`."""
+    splits = {}
+    for split, entry in manifest["splits"].items():
+        splits[split] = {**entry, "files": [{**file, "path": f"{name}/{file['path']}"} for file in entry["files"]]}
+    described = {key: value for key, value in manifest.items() if key != "format_version"}
+    return {**described, "splits": splits}
+
+
 def sources_of(manifest: dict) -> dict[str, dict]:
     """Return the manifest of each source by its name; a source that is not a mixture has one source, itself."""
     return manifest.get("sources") or {manifest["source"]: manifest}
@@ -68,10 +77,8 @@ def describe_source(raw: Path, manifest: dict) -> dict:
     return {"name": manifest["source"], "manifest_sha256": sha256_file(raw / MANIFEST)}
 
 
-def iter_rows(
-    raw: Path, manifest: dict, text_slice: Slice, columns: list[str] | None = None, dropped: Dropped | None = None
-) -> Iterator[Rows]:
-    """Yield the slice's rows in order, without null, empty and `dropped` texts; those of a mixture have no `columns`.
+def iter_rows(raw: Path, manifest: dict, text_slice: Slice, dropped: Dropped | None = None) -> Iterator[Rows]:
+    """Yield the slice's rows in order, without null, empty and `dropped` texts.
 
     Raise DataError if the split lacks the slice, NoDocument if nothing is left, ParamsError for a mixture's weights.
     """
@@ -82,7 +89,7 @@ def iter_rows(
         raise ParamsError(f"sources.{manifest['source']}.train.weights: only a mixture has weights; remove them")
     check_slice(manifest, text_slice)
     paths = (raw / entry["path"] for entry in manifest["splits"][text_slice.split]["files"])
-    batches = (batch for path in paths for batch in iter_batches(path, [manifest["column"], *(columns or [])]))
+    batches = (batch for path in paths for batch in iter_batches(path, [manifest["column"]]))
     left_out = (dropped or {}).get((manifest["source"], text_slice.split), np.empty(0, np.int64))
     yield from _within(map(_measured, batches), text_slice, f"sources.{manifest['source']}", left_out)
 
@@ -203,7 +210,6 @@ class Chunk(NamedTuple):
     first_document: int  # its number in the slice
     characters: int
     utf8_bytes: int
-    surprisal_bits: float | None  # the information of the texts, if the source knows it
     sources: dict[str, SourceCount]  # of a mixture, else empty
     unknown_tokens: int = 0  # counted when it is encoded, as the next
     changed_documents: int = 0  # whose ids are decoded to another text
@@ -218,12 +224,7 @@ def iter_chunks(
 ) -> Iterator[Chunk]:
     """Yield the documents of the slice in order; those of a chunk begin within the same `chunk_chars` characters."""
     sources = open_sources(raw, manifest, text_slice, dropped) if "sources" in manifest else []
-    columns = ["surprisal_bits"] if "entropy" in manifest else []
-    rows = (
-        _mixed_rows(manifest, text_slice, sources)
-        if sources
-        else iter_rows(raw, manifest, text_slice, columns, dropped)
-    )
+    rows = _mixed_rows(manifest, text_slice, sources) if sources else iter_rows(raw, manifest, text_slice, dropped)
     pending, number, position, first_document = [], 0, 0, 0
     for batch, lengths in rows:
         numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars
@@ -242,11 +243,9 @@ def iter_chunks(
 
 def _chunk(pending: list[Rows], first_document: int, sources: list[MixtureSource]) -> Chunk:
     texts = pa.concat_arrays([rows.column(0).cast(pa.large_string()) for rows, _ in pending])  # one type for all files
-    has_bits = "surprisal_bits" in pending[0][0].schema.names
-    bits = sum(pc.sum(rows.column("surprisal_bits")).as_py() for rows, _ in pending) if has_bits else None
     characters, utf8_bytes = int(sum(lengths.sum() for _, lengths in pending)), pc.sum(pc.binary_length(texts)).as_py()
     counts = _count_sources(texts, [rows.column(SOURCE) for rows, _ in pending], sources) if sources else {}
-    return Chunk(texts, first_document, characters, utf8_bytes, bits, counts)
+    return Chunk(texts, first_document, characters, utf8_bytes, counts)
 
 
 def _count_sources(texts: pa.Array, numbers: list[pa.Array], sources: list[MixtureSource]) -> dict[str, SourceCount]:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-PARAMS, PRESETS, PIPELINE, LOCK = (Path(name) for name in ("params.yaml", "presets.yaml", "dvc.yaml", "dvc.lock"))
+PARAMS, PRESETS, SOURCES = (Path(name) for name in ("params.yaml", "presets.yaml", "sources.yaml"))
+PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 
 RAW, SELECTION, TOKENIZER, AUDIT, MODELS, EVALUATION = (
     Path("data", name) for name in ("raw", "selection", "tokenizer", "audit", "models", "evaluation")

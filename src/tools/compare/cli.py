@@ -39,7 +39,7 @@ from tools.compare.report import report
 from tools.compare.runs import Group, Run, compare_with_first, group_by_seed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-STAGES_LEFT_OUT, INPUTS_LEFT_OUT = ("resolve", "fetch", "select", "audit", "plot"), ("data/models", "data/audit")
+STAGES_LEFT_OUT, INPUTS_LEFT_OUT = ("fetch", "select", "audit", "plot"), ("data/models", "data/audit")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -18,7 +18,7 @@ from tools.common.tables import render, table
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
 # What decides a run, in git, and a metric of it.
-TRACKED = (paths.PIPELINE, paths.LOCK, paths.PARAMS, paths.PRESETS, paths.TRAIN_METRICS)
+TRACKED = (paths.PIPELINE, paths.LOCK, paths.PARAMS, paths.PRESETS, paths.SOURCES, paths.TRAIN_METRICS)
 TRACKED += ("requirements.txt", "requirements/bits.txt", "src")
 
 

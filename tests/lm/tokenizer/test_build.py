@@ -161,7 +161,8 @@ def project(tmp_path, monkeypatch):
     def run(params: dict, path: Path = Path("nowhere"), **changed) -> int:
         train = {"split": "train", "start_char": 0, "num_chars": None, **changed}
         write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t", "path": str(path)}})
-        write_json("presets.yaml", {"sources": {"mine": {"train": train}}, "tokenizers": {"t": params}})
+        write_json("sources.yaml", {"sources": {"mine": {"train": train}}})
+        write_json("presets.yaml", {"tokenizers": {"t": params}})
         make_selection("selection", "raw")
         return make_tokenizer.main(["--raw", "raw", "--selection", "selection", "--tokenizer", "data/tokenizer"])
 
