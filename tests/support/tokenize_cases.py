@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import select_documents
 
 import audit
 import make_tokenizer
-import select_documents
 import tokenize_split
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
