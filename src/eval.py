@@ -138,6 +138,15 @@ def parse_paths(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def load_as_trained(models: Path) -> tuple[Gemma3Model, dict]:
+    """Return the best model of a folder and its record.
+
+    It computes as in its training: in exact numerics on the CPU, in others on a GPU if there is one.
+    """
+    numerics = recorded_numerics(read_json(models / RECORD))
+    return load_trained(models, pick_device(numerics=numerics), numerics)
+
+
 @command
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
@@ -156,12 +165,10 @@ def main(argv: list[str]) -> None:
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
     utf8_bytes, known = read_audit(paths.audit / "contamination.parquet", validation)
-    # The model computes as in its training: exact numerics on the CPU, others on a GPU if there is one.
-    numerics = recorded_numerics(read_json(paths.models / RECORD))
-    model, record = load_trained(paths.models, pick_device(numerics=numerics), numerics)
+    model, record = load_as_trained(paths.models)
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
-    stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner(adapts=numerics == "exact")
+    stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner(adapts=model.numerics == "exact")
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, which give it more context, and in non-overlapping ones, which use

@@ -29,7 +29,7 @@ from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
-from lm.train import checkpoints, distributed, launcher, measure, preflight, step
+from lm.train import checkpoints, distributed, launcher, preflight, step
 from lm.train.batches import prefetch
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.fingerprint import run_fingerprint
@@ -140,7 +140,7 @@ def train(inputs: Inputs, world: World) -> None:
     params, runtime = inputs.params, inputs.runtime
     torch.set_flush_denormal(False)  # a library may have turned it on for the process, which changes small numbers
 
-    # Build the model, print the size and the time of the run, and resume from the newest intact checkpoint.
+    # Build the model, print the size of the run, and resume from the newest intact checkpoint.
     training = build(inputs, world)
     print_plan(training)
     resume(training)
@@ -290,17 +290,14 @@ def build(inputs: Inputs, world: World) -> Training:
 
 
 def print_plan(training: Training) -> None:
-    """Measure a step and a validation on all ranks; print the size of the run, its time, and warnings."""
-    inputs, plan, state, dtype = training.inputs, training.plan, training.state, training.dtype
-    params, world = inputs.params, state.world
-    seconds = measure.step_seconds(state, training.windows, params, dtype)
-    validation_s = measure.validation_seconds(state, inputs.validation, params, dtype)
+    """Print the size of the run and warnings, on the main rank."""
+    inputs, plan, world = training.inputs, training.plan, training.state.world
     if not world.is_main:
         return
-    print("\n".join(plan.lines(seconds, validation_s)), flush=True)
+    print("\n".join(plan.lines()), flush=True)
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
-    messages = preflight.warnings(plan, params, inputs.config, plan.hours(seconds, validation_s))
+    messages = preflight.warnings(plan, inputs.params, inputs.config)
     for message in messages + training.threads.warnings():
         print(f"warning: {message}", file=sys.stderr, flush=True)
 

@@ -25,7 +25,11 @@ class Mutant(NamedTuple):
 
 FILES, STEP, STATE = "src/lm/core/files.py", "src/lm/train/step.py", "src/lm/train/state.py"
 WINDOWS, SCORE, GENERATION = "src/lm/tokens/windows.py", "src/lm/model/score.py", "src/lm/evaluate/generation.py"
-KERNELS, WEIGHTS, CHECKPOINTS = "src/lm/model/kernels.py", "src/lm/model/weights.py", "src/lm/train/checkpoints.py"
+MASKS, WEIGHTS, CHECKPOINTS = (
+    "src/lm/model/attention_masks.py",
+    "src/lm/model/weights.py",
+    "src/lm/train/checkpoints.py",
+)
 
 MUTANTS = [
     # Files.
@@ -63,14 +67,12 @@ MUTANTS = [
     Mutant("wrong tokenizer", "src/audit.py", "        check_tokenizer(tokens, tokenizer.sha256)\n", "        pass\n",
            "stages/test_audit.py -k another_tokenizer"),
     # Model.
-    Mutant("causality", KERNELS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
+    Mutant("causality", MASKS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
            "lm/model/test_gemma3.py -k causality"),
     Mutant("exact partial sums", "src/lm/model/exact.py", "LEVELS = (361, 361)", "LEVELS = (722, 361)",
            "lm/model/test_exact.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),
-    Mutant("names in a .pt", "src/lm/model/archives.py", "value not in ALLOWED and ", "False and ",
-           "lm/model/test_archives.py -k bytearray"),
     Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_25_26_checkpoints.py -k test_26_a_damaged_newest"),
     Mutant("kept weights of another step", WEIGHTS, "models.parent.name == CHECKPOINTS and", "False and",

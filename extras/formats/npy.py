@@ -11,7 +11,7 @@ import numpy as np
 
 from extras.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
 from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
-from lm.core.files import atomic_write, read_json, refuse_special_file, write_json
+from lm.core.files import atomic_write, read_json, write_json
 from lm.tokens.tokenfile import DTYPES
 
 
@@ -26,7 +26,7 @@ def open_npy(path: Path) -> np.ndarray:
     Raises IntegrityError for anything else, also for a truncated file, and DataError for an empty array.
     """
     try:
-        ids = np.lib.format.open_memmap(refuse_special_file(path), mode="r")
+        ids = np.lib.format.open_memmap(path, mode="r")
     except (OSError, UserError):
         raise
     except Exception as error:  # a damaged header can raise anything

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
@@ -27,6 +27,7 @@ STYLE: dict[Any, Any] = {
     "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E3E3E3", "grid.linewidth": 0.7,
     "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold",
 }  # fmt: skip
+styled = style.context(STYLE, after_reset=True)  # a person's own matplotlibrc changes no picture
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOTE = """Why the curves differ: they are taken on different text, and with
 train.sampled_vocab_size the training loss is an estimate from a sample
@@ -42,7 +43,7 @@ def read_csv(path: Path) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows] for name in names}
 
 
-@rc_context(STYLE)
+@styled
 def figure_of(
     *draw_functions: Callable[[Axes], None], size: tuple[float, float], heights: tuple[float, ...] | None = None,
     title: str = "",
@@ -59,7 +60,7 @@ def figure_of(
     return figure
 
 
-@rc_context(STYLE)
+@styled
 def to_png(figure: Figure) -> bytes:
     """Return a figure as PNG without date or version."""
     file = io.BytesIO()
@@ -100,6 +101,7 @@ def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str,
     axes.annotate(text, (x[-1], y[-1]), (6, shift), textcoords="offset points", **style)
 
 
+@styled
 def training_figure(train: dict, validation: dict) -> Figure:
     """Return the losses, the learning rate and the gradient norm against tokens seen."""
     panels = (

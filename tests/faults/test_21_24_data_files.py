@@ -152,7 +152,7 @@ def test_23_a_hostile_pickle_never_runs(tmp_path, capsys):
     folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
     for content in hostile_pickles(marker):
         (folder / "dump-0.pkl").write_bytes(content)
-        status, parts = read_with(PickledTrainerDataset, folder), ("dump-0.pkl: ", "it holds something else")
+        status, parts = read_with(PickledTrainerDataset, folder), ("dump-0.pkl: ", "it asks for ")
         refused(status, capsys.readouterr().err, 4, *parts)
         assert not marker.exists()
     pickle.loads(content)

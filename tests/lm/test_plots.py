@@ -1,7 +1,12 @@
 """Test the pictures of a run: deterministic bytes, readable ticks, labels that do not overlap."""
 
 import functools
+import hashlib
 import itertools
+import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,6 +23,7 @@ from lm.plots import (
     to_png,
     training_figure,
 )
+from support import ROOT
 
 TOKENS = [1000.0, 2000.0, 3000.0]
 TRAIN = {"tokens": TOKENS, "lr": [0.1, 0.2, 0.0], "train_loss": [5.0, 4.0, 3.0], "grad_norm": [2.0, 1.0, 0.5]}
@@ -41,6 +47,23 @@ PANELS = {
 def test_equal_data_give_equal_bytes(panel):
     first, second = (to_png(figure_of(PANELS[panel], size=(4, 3))) for _ in range(2))
     assert first == second and first.startswith(b"\x89PNG")
+
+
+DRAW_ELSEWHERE = """
+import hashlib, json, sys
+from lm import plots
+train, validation = json.loads(sys.argv[1])
+print(hashlib.sha256(plots.to_png(plots.training_figure(train, validation, 2.0))).hexdigest())
+"""
+
+
+def test_a_matplotlibrc_of_the_user_changes_nothing(tmp_path):
+    own = "font.family: serif\nfont.size: 20\nlines.linewidth: 9\nsavefig.bbox: tight\nsavefig.dpi: 50\n"
+    (tmp_path / "matplotlibrc").write_text(own + "axes.facecolor: black\nimage.cmap: gray\naxes.unicode_minus: False\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MATPLOTLIBRC": str(tmp_path / "matplotlibrc")}
+    command = [sys.executable, "-c", DRAW_ELSEWHERE, json.dumps([TRAIN, VALIDATION])]
+    drawn = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    assert drawn == hashlib.sha256(to_png(training_figure(TRAIN, VALIDATION, 2.0))).hexdigest()
 
 
 @pytest.mark.parametrize("panel", PANELS)

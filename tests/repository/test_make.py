@@ -1,12 +1,15 @@
 """`make` sets up its environment, also after it was interrupted."""
 
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from support import ROOT
+from support.workspace import Workspace
 
 # A Python that writes down its arguments; the environments that it creates hold a copy of it.
 RECORDING = """#!/bin/sh
@@ -51,4 +54,56 @@ def test_make_help_explains_every_target():
         ["make", "--no-print-directory", "help"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == phony.split() and len(phony.split()) <= 14
+    assert [line.split()[0] for line in done.stdout.splitlines()] == phony.split() and len(phony.split()) <= 15
+
+
+# `make back`.
+
+RESTORED = ("params.yaml", "presets.yaml", "dvc.lock", "metrics/train.json", "plots/validation.csv")
+
+
+@pytest.fixture
+def committed(finished, tmp_path) -> Workspace:
+    """The small pipeline after its run, all of it committed."""
+    workspace = Workspace(tmp_path / "ws", finished)
+    workspace.commit()
+    return workspace
+
+
+def contents(workspace: Workspace) -> dict[str, bytes]:
+    return {name: (workspace.folder / name).read_bytes() for name in RESTORED}
+
+
+def test_back_undoes_two_refused_runs_and_keeps_other_files(committed):
+    before = contents(committed)
+    model = (committed.folder / "data/models/model.json").read_bytes()
+    (committed.folder / "runtime.yaml").write_text(before_runtime := f"{committed.folder.name}: 1\n")
+    (committed.folder / "plots/mine.csv").write_text("x\n")
+    for values in (["train.seed=-1"], ["data.source=local", "-S", "presets.yaml:models.micro.d_ff=33"]):
+        refused = committed.run("dvc", "exp", "run", "-S", *values, check=False)
+        assert refused.returncode and "error: " in refused.stderr and "`make back`" in refused.stderr, refused.stderr
+    assert committed.get("train.seed") == -1 and committed.get("data.source") == "local"
+    (committed.folder / "data/models/model.json").unlink()
+    committed.run("make", "back")
+    assert contents(committed) == before
+    assert (committed.folder / "data/models/model.json").read_bytes() == model
+    assert (committed.folder / "runtime.yaml").read_text() == before_runtime
+    assert (committed.folder / "plots/mine.csv").read_text() == "x\n"
+
+
+def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
+    """As DVC leaves it after a refused run: another value in as many bytes, and the time that git's index has."""
+    params, an_hour = committed.folder / "params.yaml", 3600
+    before = params.read_bytes()
+    long_ago = params.stat().st_mtime - an_hour
+    committed.run("git", "config", "core.trustctime", "false")
+    os.utime(params, (long_ago, long_ago))
+    committed.run("git", "add", "params.yaml")  # the index has the time
+    params.write_bytes(before.replace(b"seed: 1", b"seed: 2", 1))
+    os.utime(params, (long_ago, long_ago))
+    committed.run("git", "restore", "params.yaml")
+    assert params.read_bytes() != before, "git restore alone does nothing"
+    shutil.rmtree(committed.folder / "data")  # as in a clone before its first run
+    shutil.rmtree(committed.folder / ".dvc/cache")
+    committed.run("make", "back")
+    assert params.read_bytes() == before

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from dvc.utils.hydra import apply_overrides
 
 from lm.core.params import read_yaml
 from support import ROOT
@@ -125,3 +126,20 @@ def test_the_library_reads_no_parameter_files():
 def test_data_stages_never_import_torch_or_matplotlib(stage):
     for path in closure(GRAPH, [script_of(stage)]):
         assert not re.search(r"^\s*(import|from) (torch|matplotlib)\b", path.read_text(), re.M), path
+
+
+@pytest.mark.parametrize(
+    ("name", "override"),
+    [
+        ("params.yaml", "train.keep_checkpoints=[0,2048]"),
+        ("presets.yaml", "models.tiny.d_ff=768"),
+        ("presets.yaml", "sources.mixture.train.weights.stories=0.7"),
+    ],
+)
+def test_dvcs_s_keeps_every_comment(tmp_path, name, override):
+    """DVC writes the file with ruamel.yaml, which drops a comment that stands after the last item of a list."""
+    copy = tmp_path / name
+    copy.write_text((ROOT / name).read_text())
+    apply_overrides(copy, [override])
+    before, after = (re.findall(r"(?:^|\s)# .*$", path.read_text(), re.M) for path in (ROOT / name, copy))
+    assert [comment.strip() for comment in after] == [comment.strip() for comment in before]

@@ -105,6 +105,14 @@ def test_another_tokenizer_is_refused(project, capsys):
     refused(status, capsys.readouterr().err, 4, "out/train.bin: made with tokenizer")
 
 
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_tokens_of_another_text_are_refused(project, capsys, split):
+    project(["abc"], ["d"])
+    sidecar = read_json(f"out/{split}.json")
+    audit.write_json(f"out/{split}.json", {**sidecar, "source": {**sidecar["source"], "manifest_sha256": "ab" * 32}})
+    refused(audit.main(AUDIT), capsys.readouterr().err, 4, f"out/{split}.bin: made from another version of raw")
+
+
 @pytest.mark.parametrize(
     ("documents", "most_bytes"), [(2_000, 350e6), pytest.param(2_000_000, 700e6, marks=pytest.mark.slow)]
 )

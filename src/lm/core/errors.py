@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from io import TextIOWrapper
+from pathlib import Path
 
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
 REPAIR = "run `python src verify --cache`, which names the command that repairs it"
@@ -69,6 +70,29 @@ class Interrupted(UserError):
         self.exit_code = 128 + signal_number
 
 
+def refuse_lost_experiment() -> None:
+    """Raise EnvironmentFailure in a copy that DVC made for --temp or the queue, of a clone without its history.
+
+    DVC would run all stages there, report success, and lose the experiment: it cannot fetch a commit into such a clone.
+    """
+    root = Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    if _is_copy(root) and (root / ".git" / "shallow").exists():
+        found = "the clone has only a part of its history (git clone --depth), and DVC would lose this experiment"
+        raise EnvironmentFailure(f"{root}: {found}; run `git fetch --unshallow` there first")
+
+
+def _is_copy(root: Path) -> bool:
+    """Return whether this is the copy of the repository `root` in which DVC runs an experiment."""
+    return root / ".dvc" / "tmp" in Path.cwd().parents
+
+
+def _advice_on_parameters() -> str:
+    """Return how to undo what `dvc exp run -S` wrote into the workspace, "" outside such a run or in a copy."""
+    if "DVC_EXP_NAME" not in os.environ or _is_copy(Path(os.environ.get("DVC_ROOT", ".")).resolve()):
+        return ""
+    return "params.yaml, presets.yaml and sources.yaml keep what -S wrote; `make back` undoes it"
+
+
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
     """Wrap `main(argv)`: return an exit status; print a `UserError`, with `--debug` its traceback too.
 
@@ -83,6 +107,7 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
         try:
+            refuse_lost_experiment()
             main([argument for argument in argv if argument != "--debug"])
         except KeyboardInterrupt as raised:
             cause, error = raised, Interrupted(signal.SIGINT, "interrupted; run the same command again")
@@ -101,6 +126,8 @@ def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
         if "--debug" in argv:
             traceback.print_exception(cause)
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr, flush=True)
+        if isinstance(error, ParamsError) and (advice := _advice_on_parameters()):
+            print(advice, file=sys.stderr, flush=True)
         return error.exit_code
 
     return wrapped

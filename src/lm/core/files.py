@@ -135,7 +135,7 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
     The error says what to do: `advice` for a file of the user's, else to run the pipeline, which makes the file.
     """
     try:
-        value = json.loads(refuse_special_file(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; {advice or 'run `dvc repro` to make it'}") from None
     except (ValueError, RecursionError) as error:  # RecursionError: thousands of brackets

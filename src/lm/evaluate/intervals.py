@@ -16,7 +16,7 @@ LEAST_DOCUMENTS = 4
 class Estimate(NamedTuple):
     """A value, its standard error, interval and p-value against zero; None where there are too few units.
 
-    `p_is_bound`: p is at most `p_value`, the smallest one that so many resamples can show.
+    `p_is_bound`: p is at most `p_value`, the smallest that this number of resamples can show.
     """
 
     value: float

@@ -21,9 +21,7 @@ def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: in
     A token sees itself and those of the window - 1 before it that `documents` (B, T) gives the same number.
     """
     B, T = documents.shape
-    position = torch.arange(T, device=documents.device)
-    distance = position[:, None] - position
-    seen = (documents[:, :, None] == documents[:, None, :]) & (distance >= 0) & (distance < window)
+    seen = (documents[:, :, None] == documents[:, None, :]) & visible(T, T, window, documents.device)
     mask = torch.zeros(B, 1, T, T, dtype=dtype, device=documents.device).masked_fill_(~seen[:, None], -torch.inf)
     return mask.repeat(1, num_heads, 1, 1) if num_heads > 1 else mask
 

@@ -18,7 +18,7 @@ import tokenizers
 from numpy.typing import ArrayLike
 
 from lm.core.errors import REPAIR, IntegrityError, UserError
-from lm.core.files import check_types, read_json, refuse_special_file, safe_join, sha256_file
+from lm.core.files import check_types, read_json, safe_join, sha256_file
 from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
 from lm.tokenizer.pretokenize import PATTERNS, cut_long_runs
 
@@ -222,7 +222,7 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
     Raise IntegrityError if `tokenizers` cannot read the file, or if an id is above MAX_TOKEN_ID.
     """
     try:
-        backend = tokenizers.Tokenizer.from_file(str(refuse_special_file(path)))
+        backend = tokenizers.Tokenizer.from_file(str(path))
     except (KeyboardInterrupt, MemoryError, UserError):
         raise
     except BaseException as error:  # `tokenizers` raises Exception itself, and a Rust panic is not an Exception

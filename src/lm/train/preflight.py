@@ -1,4 +1,4 @@
-"""The size of a run, printed before it starts: parameters, work, memory, epochs, time, and suspicious settings."""
+"""The size of a run, printed before it starts: parameters, work, memory, epochs, and suspicious settings."""
 
 import contextlib
 import importlib
@@ -32,21 +32,14 @@ class Plan:
         )  # fmt: skip
         self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
         self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
-        self.num_validations = 1 + -(-params.max_steps // params.eval_every_steps)
         flops = flops_per_token(config, params.seq_len, params.sampled_vocab_size)  # forward and backward pass
         self.flops_per_token = flops["total"]
         self.muon_flops_per_step = muon_flops(config) if params.optimizer == "muon" else 0.0
         self.flops_per_step = self.flops_per_token * params.batch_tokens + self.muon_flops_per_step
 
-    def hours(self, step_seconds: float, validation_seconds: float) -> float:
-        """Return the hours of the whole run, given the measured time of one step and of one validation."""
-        return (self.max_steps * step_seconds + self.num_validations * validation_seconds) / 3600
-
-    def lines(self, step_seconds: float, validation_seconds: float) -> list[str]:
-        """Return the printed summary, given the measured time of one step and of one validation."""
+    def lines(self) -> list[str]:
+        """Return the printed summary."""
         muon = self.muon_flops_per_step / self.flops_per_step
-        speed = self.max_tokens / self.max_steps / step_seconds
-        training, both = self.max_steps * step_seconds / 60, 60 * self.hours(step_seconds, validation_seconds)
         return [
             f"numerics     {self.numerics}",
             f"parameters   {self.num_parameters:,}",
@@ -56,8 +49,6 @@ class Plan:
             f"{self.flops_per_step * self.max_steps / 1e12:.1f} TFLOP in all"
             + (f", {muon:.0%} of it in Muon" if muon else ""),
             f"memory       about {self.memory_bytes / GIB:.1f} GiB",
-            f"time         about {both:.1f} min: {training:.1f} training at {speed:,.0f} tokens/s, "
-            f"{both - training:.1f} validation",
         ]
 
 
@@ -143,13 +134,9 @@ def refuse_too_large(plan: Plan, available_bytes: int) -> None:
         raise EnvironmentFailure(f"the run needs about {needed:.1f} GiB, {free:.1f} GiB are free; {LESS_MEMORY}")
 
 
-def warnings(plan: Plan, params: TrainParams, config: ModelConfig, hours: float) -> list[str]:
-    """Return warnings about valid but suspicious settings, a GPU that stays idle, and a run of more than a day."""
+def warnings(plan: Plan, params: TrainParams, config: ModelConfig) -> list[str]:
+    """Return warnings about valid but suspicious settings, and a GPU that stays idle."""
     messages, seq_len = idle_gpu_warnings(params.numerics), params.seq_len
-    if hours > 24:
-        days = f"the whole run will take about {hours / 24:.1f} days on this machine"
-        remedy = "for a shorter run lower train.max_tokens or choose a smaller model.name"
-        messages.append(f"{days}; Ctrl-C stops it at any time and `dvc repro` continues it; {remedy}")
     if config.sliding_window >= seq_len and config.full_attention_every > 1:
         wide = f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}"
         messages.append(f"{wide}: sliding attention is never active, every layer sees the whole context")

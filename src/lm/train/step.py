@@ -163,9 +163,7 @@ def check_divergence(state: TrainingState, params: TrainParams) -> None:
         )
 
 
-def validation_loss(
-    state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype, max_batches: int | None = None
-) -> float:
+def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype) -> float:
     """Return the mean nats per token over the windows of a token file that select the best model.
 
     Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
@@ -173,7 +171,6 @@ def validation_loss(
     """
     world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
     starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len, tokens.spans)
-    starts = starts[: max_batches and max_batches * batch_size]
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
     num_batches = -(-len(starts) // batch_size)
     for number in range(world.rank, world.rank + num_batches, world.world_size):

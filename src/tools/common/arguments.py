@@ -15,7 +15,7 @@ def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 def count(text: str) -> int:
     """Parse a count, a step or a seed."""
     if not 0 <= (number := int(text)) < 2**62:
-        raise argparse.ArgumentTypeError(f"is {text}, needed: a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"is {text}, needed: a whole number from 0 to below 2^62")
     return number
 
 

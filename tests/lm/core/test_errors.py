@@ -74,3 +74,51 @@ def test_a_reader_that_ends_first_gives_no_message(tmp_path, arguments, status):
     program.stdout.close()
     assert program.stderr.read() == ("error: x is 1\n" if status == 2 else "")
     assert program.wait() == status and Path(tmp_path, "before").exists()
+
+
+# In a run of `dvc exp run`.
+
+
+def experiment(tmp_path, monkeypatch, where: str):
+    """Enter a folder of a repository, as DVC starts a stage of an experiment there."""
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.setenv("DVC_EXP_NAME", "late-deer")
+    (tmp_path / where).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path / where)
+
+
+@pytest.mark.parametrize(
+    ("where", "is_shallow", "status"),
+    [(".dvc/tmp/exps/standalone/tmp1", True, 5), (".dvc/tmp/exps/tmp2", False, 0), (".", True, 0), ("sub", True, 0)],
+)
+def test_a_copy_of_a_shallow_clone_is_refused_before_work(tmp_path, monkeypatch, capsys, where, is_shallow, status):
+    experiment(tmp_path, monkeypatch, where)
+    (tmp_path / ".git").mkdir()
+    if is_shallow:
+        (tmp_path / ".git/shallow").write_text("ab\n")
+    done = []
+    assert errors.command(done.append)([]) == status and bool(done) == (status == 0)
+    error = capsys.readouterr().err
+    assert ("run `git fetch --unshallow` there first" in error) == (status == 5)
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "is_advised"),
+    [
+        (errors.ParamsError("a"), ".", True), (errors.DataError("a"), ".", False),
+        (errors.ParamsError("a"), ".dvc/tmp/exps/t", False),
+    ],
+)  # fmt: skip
+def test_a_refused_parameter_of_an_experiment_says_how_to_undo_it(
+    tmp_path, monkeypatch, capsys, error, where, is_advised
+):
+    def main(argv):
+        raise error
+
+    experiment(tmp_path, monkeypatch, where)
+    errors.command(main)([])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "error: a" and ("`make back` undoes it" in lines[-1]) == is_advised
+    monkeypatch.delenv("DVC_EXP_NAME")
+    errors.command(main)([])
+    assert capsys.readouterr().err == "error: a\n", "without DVC nothing was written"

@@ -98,7 +98,7 @@ def test_exponentials_logarithms_and_roots_are_close_to_true_ones():
     y = torch.cat([torch.linspace(1, 3, 10_001), torch.linspace(1, 1e6, 10_001)])
     assert torch.allclose(exact.log(y).double(), y.double().log(), rtol=2.0**-23, atol=1e-14)
     y = torch.cat([x.exp(), y])
-    assert torch.allclose(exact.sqrt(y).double(), y.double().sqrt(), rtol=2.0**-23, atol=0)
+    assert torch.allclose(exact.sqrt(y).double(), y.double().sqrt(), rtol=2.0**-22, atol=0)  # three roundings
     assert exact.sqrt(torch.zeros(1)) == 0
 
 
@@ -172,7 +172,7 @@ def lattice(*shape: int, seed: int) -> Tensor:
 
 
 def plain_norm(x: Tensor, weight: Tensor) -> Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (1 + weight)
+    return x / (x.square().mean(-1, keepdim=True) + 0.01).sqrt() * (1 + weight)
 
 
 def plain_gelu(gate: Tensor, up: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ ROUNDED, FULL = 0.008, 2e-6
     [
         (exact.linear, torch.nn.functional.linear, [(2, 7, 100), (30, 100)], FULL, FULL),
         (exact.gated_gelu, plain_gelu, [(2, 7, 33)] * 2, FULL, FULL),
-        (lambda x, w: exact.rms_norm(x, w, 1e-6), plain_norm, [(2, 7, 33), (33,)], FULL, FULL),
+        (lambda x, w: exact.rms_norm(x, w, 0.01), plain_norm, [(2, 7, 33), (33,)], FULL, FULL),
         (lambda *x: exact.attend(*x, 0.25, 9), plain_attention(9), [(2, 4, 30, 8), *[(2, 2, 30, 8)] * 2], FULL, FULL),
         (lambda *x: exact.attend(*x, 0.25, 9), plain_attention(9), [(2, 4, 5, 8), *[(2, 2, 30, 8)] * 2], FULL, FULL),
         (lambda *x: exact.attend(*x, 0.25, 40), plain_attention(40), [(2, 4, 30, 8), *[(2, 2, 30, 8)] * 2],
@@ -270,6 +270,20 @@ def test_the_future_changes_no_bit(window):
     changed = torch.cat([ids[:, :170], ids[:, 170:].flip(1)], 1)
     assert torch.equal(model.hidden(ids)[:, :170], model.hidden(changed)[:, :170])
     assert torch.equal(model.hidden(ids)[:, :170], model.hidden(ids[:, :170])), "nor does the length of the text"
+
+
+@pytest.mark.parametrize("every", [1, 9], ids=["full", "sliding"])
+@pytest.mark.parametrize("window", [4, 20])
+def test_the_document_before_changes_no_bit(window, every):
+    model = build(100, numerics="exact", sliding_window=window, full_attention_every=every)
+    model.document_start_id = 0
+    ids = draw_ids(2, 40)
+    ids[0, 17] = ids[1, 25] = 0
+    changed = ids.clone()
+    changed[:, :17] = draw_ids(2, 17, seed=2)
+    found, other = model.hidden(ids), model.hidden(changed)
+    assert torch.equal(found[0, 17:], other[0, 17:]) and torch.equal(found[1, 25:], other[1, 25:])
+    assert not torch.equal(found[1, 17:25], other[1, 17:25]), "which are of the changed document"
 
 
 @pytest.mark.parametrize("within_documents", [False, True])

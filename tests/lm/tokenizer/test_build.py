@@ -200,7 +200,6 @@ def test_a_folder_is_copied_or_converted(project, bpe_folder):
         (lambda folder: (folder / "meta.json").write_text("{"), 4, r"meta.json: not valid JSON .*; export or copy"),
         (lambda folder: (folder / "ranks.tiktoken").write_text("YQ== 0"), 4, r"ranks.tiktoken: sha256 is"),
         (lambda folder: name_outside(folder), 4, r"names the file '../x', needed: a path inside"),
-        (lambda folder: replace_by_a_pipe(folder / "meta.json"), 4, r"is a pipe or a device"),
     ],
 )
 def test_a_damaged_folder_is_refused(project, bpe_folder, capsys, change, code, sentence):
@@ -208,11 +207,6 @@ def test_a_damaged_folder_is_refused(project, bpe_folder, capsys, change, code, 
     assert project({"kind": "folder"}, Path("mine")) == code
     assert re.fullmatch(f"error: mine.*{sentence}.*\n", capsys.readouterr().err)
     assert not Path("data/tokenizer").exists()
-
-
-def replace_by_a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
 
 
 def name_outside(folder: Path) -> None:

@@ -5,7 +5,7 @@ import zlib
 import pytest
 import torch
 
-from lm.train.spelling import LR_FACTOR, Spelling, SpellingAdamW, buckets_of
+from lm.train.spelling import Spelling, SpellingAdamW, buckets_of
 from support.rank_cases import run_together, sharded
 
 TEXTS = {0: b"a", 1: b" tensor", 2: b"tensor", 3: b"x" * 40, 5: bytes([255])}  # 4 is special
@@ -56,14 +56,14 @@ def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
     embedding = torch.nn.Parameter(torch.randn(VOCAB_SIZE, WIDTH))
     start, spelling = embedding.detach().clone(), Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     p, matrix = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH)), dense(spelling)
-    plain = torch.optim.AdamW([p], lr=0.01 * LR_FACTOR, betas=(0.8, 0.999), weight_decay=0.0)
+    plain = torch.optim.AdamW([p], lr=0.01 / 2, betas=(0.8, 0.999), weight_decay=0.0)
     optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
     for step in range(4):
         if step == 2:
             saved = optimizer.state_dict()
             optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
             optimizer.load_state_dict(saved)
-        optimizer.param_groups[0]["lr"] = 0.01 * LR_FACTOR
+        optimizer.param_groups[0]["lr"] = 0.01 * optimizer.param_groups[0]["lr_factor"]
         embedding.grad = torch.randn(VOCAB_SIZE, WIDTH)
         p.grad = matrix.T @ embedding.grad
         plain.step()

@@ -13,7 +13,6 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
 from lm.train import step
 from lm.train.batches import prefetch
-from lm.train.measure import step_seconds, validation_seconds
 from lm.train.optimizers import build_optimizers
 from lm.train.schedule import learning_rate
 from lm.train.state import TrainingState
@@ -286,28 +285,6 @@ def test_the_best_weights_are_kept():
     assert all(torch.equal(state.best_weights[name], value) for name, value in best.items())
     validate(state, 1.0)
     assert (state.best_loss, state.best_step) == (1.0, 12)
-
-
-def everything(state):
-    """Return all bits of a state: weights, optimizers, history, random numbers."""
-    return (
-        str(state.as_dict()),
-        [p.tolist() for p in state.model.parameters()],
-        [o.state_dict() for o in state.optimizers],
-    )
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_measuring_leaves_no_trace(optimizer):
-    measured, untouched = new_state(optimizer), new_state(optimizer)
-    for state in (measured, untouched):  # with a rate of 0, as at the start of a run, most bits would stay anyway
-        for group in (group for each in state.optimizers for group in each.param_groups):
-            group["lr"] = 0.1
-    windows = TokenWindows(IDS, 16, 8, seed=1)
-    assert step_seconds(measured, windows, Params(), torch.float32) > 0
-    assert validation_seconds(measured, Tokens(), Params(), torch.float32) > 0
-    assert everything(measured) == everything(untouched)
-    assert same(run(measured), run(untouched))
 
 
 class EchoModel:
