@@ -1,9 +1,10 @@
-"""Stage fetch: a source of text, or each source of a mixture → data/raw (parquet files and manifest.json).
+"""Stage fetch: the text of data.source → data/raw, a parquet file for each split and manifest.json.
 
 python src/fetch.py --raw data/raw
 
-It depends on all of sources.yaml, because DVC cannot follow the list of a mixture's sources. As the first stage it
-checks all parameters, so that a wrong one is found before text is fetched and tokenized.
+The documents are those that are used: filtered by the rules of selection.name, and those of a mixture mixed in order.
+The stage depends on all of sources.yaml, because DVC cannot follow the list of a mixture's sources. As the first stage
+it checks all parameters, so that a wrong one is found before text is fetched and tokenized.
 """
 
 import argparse
@@ -19,10 +20,11 @@ from pathlib import Path
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import ParamsError, command
-from lm.core.files import atomic_folder, output_lock, write_json
+from lm.core.files import atomic_folder, output_lock, scratch_folder
 from lm.core.params import find_problems, read_section, read_yaml
-from lm.text.documents import MANIFEST, describe_in_mixture, sources_of
+from lm.text.compose import Part, compose
 from lm.text.rules import Selection
+from lm.text.selection import sum_by_rule
 from lm.text.slices import AnySlice, MixedSlice, Slice, check_weights, refuse_overlap
 from lm.text.sources.kinds import AnyFetch, MixtureFetch, SourceFetch, fetch_source
 from lm.text.sources.local import LocalPath, link_into_copy
@@ -31,8 +33,8 @@ PARAMS, PRESETS, SOURCES, RUNTIME = "params.yaml", "presets.yaml", "sources.yaml
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedSource:
-    """A source of a mixture: how it is fetched, and which parts of it the mixture takes."""
+class ChosenSource:
+    """A source: how it is fetched, and which parts of it are for training and for validation."""
 
     fetch: SourceFetch
     train: Slice
@@ -73,37 +75,58 @@ def check_parameters(source: str) -> None:
         raise ParamsError("\n".join(problems))
 
 
-def read_mixture(source: str, names: tuple[str, ...]) -> dict[str, MixedSource]:
-    """Return the sources of a mixture by name. Raise ParamsError for what does not fit."""
-    where = f"{SOURCES}: sources.{source}"
-    sources = {}
+def read_source(name: str) -> ChosenSource:
+    """Return the source of a name that is not a mixture."""
+    fetch = read_section(SOURCES, f"sources.{name}.fetch", SourceFetch)
+    train = read_section(SOURCES, f"sources.{name}.train", Slice)
+    validation = read_section(SOURCES, f"sources.{name}.validation", Slice)
+    return ChosenSource(fetch, train, validation)
+
+
+def read_mixture(source: str, names: tuple[str, ...]) -> tuple[dict[str, ChosenSource], dict[str, float]]:
+    """Return the sources of a mixture by name, and their weights. Raise ParamsError for what does not fit."""
+    where, sources = f"{SOURCES}: sources.{source}", {}
     for name in names:
         if name not in read_section(SOURCES, "sources", dict):
             raise ParamsError(f"{where}.fetch.sources names {name!r}, which is not a source of {SOURCES}")
-        fetch = read_section(SOURCES, f"sources.{name}.fetch", AnyFetch)
-        if isinstance(fetch, MixtureFetch):
+        if isinstance(read_section(SOURCES, f"sources.{name}.fetch", AnyFetch), MixtureFetch):
             raise ParamsError(f"{where}.fetch.sources names {name!r}, a mixture itself; name its sources instead")
-        train = read_section(SOURCES, f"sources.{name}.train", Slice)
-        validation = read_section(SOURCES, f"sources.{name}.validation", Slice)
-        refuse_overlap(train, validation, f"{SOURCES}: sources.{name}")
-        sources[name] = MixedSource(fetch, train, validation)
-    # The weights are checked before anything is fetched.
-    check_weights(read_section(SOURCES, f"sources.{source}.train", MixedSlice).weights, sources, where)
-    return sources
+        sources[name] = read_source(name)
+        refuse_overlap(sources[name].train, sources[name].validation, f"{SOURCES}: sources.{name}")
+    weights = read_section(SOURCES, f"sources.{source}.train", MixedSlice).weights
+    check_weights(weights, sources, where)
+    return sources, weights
 
 
-def fetch_mixture(source: str, sources: dict[str, MixedSource], local_path: Path, folder: Path) -> dict:
-    """Fill `folder` with one folder for each source of the mixture, write the manifest and return it."""
-    manifests = {}
-    for name, mixed in sources.items():
-        (folder / name).mkdir()
-        manifest = fetch_source(name, mixed.fetch, local_path, folder / name)
-        (folder / name / MANIFEST).unlink()
-        slices = {"train": dataclasses.asdict(mixed.train), "validation": dataclasses.asdict(mixed.validation)}
-        manifests[name] = describe_in_mixture(manifest, name) | slices
-    manifest = {"format_version": 1, "source": source, "kind": "mixture", "sources": manifests}
-    write_json(folder / MANIFEST, manifest)
-    return manifest
+def parts_of_source(name: str, source: ChosenSource, folder: Path, fetched: dict) -> list[Part]:
+    """Return all splits of a source as parts, its validation split first."""
+    splits = sorted(fetched["splits"], key=lambda split: split != source.validation.split)
+    return [Part(name, split, folder, fetched, Slice(split, 0, None)) for split in splits]
+
+
+def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weights: dict[str, float]) -> list[Part]:
+    """Return the validation slices of all sources, then the training slices of those that have a weight."""
+    parts = []
+    for split in ("validation", "train"):
+        for name, (source, folder, manifest) in fetched.items():
+            if split == "validation" or weights[name]:
+                parts.append(Part(name, split, folder, manifest, getattr(source, split)))
+    return parts
+
+
+def report(manifest: dict) -> None:
+    """Print what each split holds, and what the rules drop."""
+    for split, entry in manifest["splits"].items():
+        print(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
+        for name, source in entry.get("sources", {}).items():
+            share, passes = source["utf8_bytes"] / entry["utf8_bytes"], source.get("passes", 1.0)
+            print(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} passes")
+    for name, source in manifest["sources"].items():
+        for split, entry in source["splits"].items():
+            if dropped := ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count):
+                print(f"{name}, {split}: rows left out: {dropped}")
+    for rule, each in sum_by_rule(manifest["selection"]["dropped"]).items():
+        print(f"{rule} drops {each['documents']:,} documents, {each['characters']:,} characters")
 
 
 def refuse_text_git_would_take(path: Path) -> None:
@@ -125,30 +148,31 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
 
     # Check what all stages will read. Look the source up, and the sources of a mixture.
-    source = read_section(PARAMS, "data.source", str)
+    source, name = read_section(PARAMS, "data.source", str), read_section(PARAMS, "selection.name", str)
     check_parameters(source)
-    fetch = read_section(SOURCES, f"sources.{source}.fetch", AnyFetch)
-    mixture = read_mixture(source, fetch.sources) if isinstance(fetch, MixtureFetch) else {}
+    rules = read_section(PRESETS, f"selections.{name}", Selection)
+    fetch, weights = read_section(SOURCES, f"sources.{source}.fetch", AnyFetch), None
+    if isinstance(fetch, MixtureFetch):
+        chosen, weights = read_mixture(source, fetch.sources)
+    else:
+        chosen = {source: read_source(source)}
 
     # Find the user's own text, and keep it out of Git.
     local_path = Path(read_section(PARAMS, "local", LocalPath).path)
     link_into_copy(local_path)
     refuse_text_git_would_take(local_path)
 
-    # Fetch into a temporary folder; rename it when everything is there.
-    with output_lock(args.raw), atomic_folder(args.raw) as folder:
-        if isinstance(fetch, MixtureFetch):
-            manifest = fetch_mixture(source, mixture, local_path, folder)
-        else:
-            manifest = fetch_source(source, fetch, local_path, folder)
+    # Fetch into temporary folders; data/raw appears when everything is there.
+    with output_lock(args.raw), atomic_folder(args.raw) as folder, scratch_folder(args.raw) as fetched:
+        found = {}
+        for each, section in chosen.items():
+            (fetched / each).mkdir(parents=True)
+            found[each] = section, fetched / each, fetch_source(each, section.fetch, local_path, fetched / each)
 
-    # Report what each split holds.
-    for name, source in sources_of(manifest).items():
-        for split, entry in source["splits"].items():
-            place = f"{name}, {split}" if mixture else split
-            dropped = ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count)
-            counted = f"{entry['documents']:,} documents, {entry['characters']:,} characters"
-            print(f"{place}: {counted}{f'; rows left out: {dropped}' if dropped else ''}")
+        # Filter, mix and write the documents.
+        parts = parts_of_mixture(found, weights) if weights else parts_of_source(source, *found[source])
+        manifest = compose(folder, source, parts, weights, name, rules)
+    report(manifest)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
     described = {
         "documents": int(counts[eot_id]) + (last_id != eot_id), "characters": characters, "utf8_bytes": utf8_bytes,
         "tokenizer": describe_tokenizer(tokenizer), "slice": None,
-        "source": {"name": stream.path.name, "manifest_sha256": None, "sha256": sha256},
+        "source": {"name": stream.path.name, "sha256": sha256},
     }  # fmt: skip
     return describe_tokens(dtype, int(counts.sum()), described, digest.hexdigest())
 

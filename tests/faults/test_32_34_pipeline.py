@@ -27,7 +27,7 @@ from support.train_cases import clear, restored, run_stage, wait_for
 from support.workspace import Workspace
 
 END = 399  # the end-of-text id of the vocabulary of 400
-STAGES = ["fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]
+STAGES = ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]
 
 
 # ---------------------------------------------------------------- 32: memory
@@ -93,7 +93,7 @@ def start_repro(workspace, *arguments):
 
 def stage_of(repro, stage):
     """The process of a stage below `dvc repro`, None if there is none."""
-    scripts = {"select": "select_documents", "tokenize_train": "tokenize_split", "tokenize_val": "tokenize_split"}
+    scripts = {"tokenize_train": "tokenize_split", "tokenize_val": "tokenize_split"}
     script = scripts.get(stage, stage)
     try:
         children = psutil.Process(repro.pid).children(recursive=True)

@@ -45,24 +45,24 @@ def trained(tmp_path_factory):
 TABLE = [
     ({"sources.tinystories.train.num_chars": 9}, {"fetch"}),
     ({"sources.mixture.train.weights.local": 0.1}, {"fetch", *DATA}),
-    ({"sources.others.fetch.seed": 10}, {"fetch", "select", *DATA}),
-    ({"sources.stories.validation.num_chars": 9000}, {"fetch", "select", *DATA}),
-    ({"sources.mixture.validation.num_chars": 9500}, {"fetch", "select", "tokenize_val", "audit"}),
-    ({"sources.others.fetch.seed": 11}, {"fetch", "select", *DATA}),
+    ({"sources.others.fetch.seed": 10}, {"fetch", *DATA}),
+    ({"sources.stories.validation.num_chars": 9000}, {"fetch", *DATA}),
+    ({"sources.mixture.validation.num_chars": 9500}, {"fetch", "tokenize_val", "audit"}),
+    ({"sources.others.fetch.seed": 11}, {"fetch", *DATA}),
 ]
 
 
 @pytest.mark.slow
 def test_a_change_reruns_what_depends_on_it(tmp_path):
     workspace = make_mixture(tmp_path)
-    assert workspace.repro("audit") == {"fetch", "select", *DATA}
+    assert workspace.repro("audit") == {"fetch", *DATA}
     for values, stages in TABLE:
         workspace.change(**values)
         assert workspace.repro("audit") == stages, values
     workspace.change(**{"sources.others.fetch.seed": 10})
     assert "Running stage" not in workspace.run("dvc", "repro", "audit").stdout, "served from the cache"
     (workspace.folder / "data" / "local" / "7.txt").write_text("another text\n" * 9)
-    assert workspace.repro("audit") == {"fetch", "select", *DATA}
+    assert workspace.repro("audit") == {"fetch", *DATA}
 
 
 def test_a_mixture_is_trained_evaluated_verified_and_reported(trained, monkeypatch, capsys):
@@ -73,9 +73,3 @@ def test_a_mixture_is_trained_evaluated_verified_and_reported(trained, monkeypat
     assert verify.main([]) == 0 and "all ok" in capsys.readouterr().out
     assert report.main([]) == 0
     assert explain.main(["--step", "1", "--row", "0"]) == 0 and "document" in capsys.readouterr().out
-
-
-def test_ranks_of_a_cluster_refuse_a_mixture(trained):
-    done = trained.run("python", "src", "tokenize_cluster", "train", "--ranks", "2", check=False)
-    sentence = "error: sources.yaml: sources.mixture is a mixture, whose stream no rank can cut out of the files; run "
-    assert done.returncode == 2 and done.stderr.endswith(f"{sentence}`dvc repro tokenize_train` instead\n")

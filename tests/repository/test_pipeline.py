@@ -122,7 +122,7 @@ def test_the_library_reads_no_parameter_files():
         assert not re.search(r'["\'](params|presets|sources)\.yaml["\']', code), path
 
 
-@pytest.mark.parametrize("stage", ["fetch", "select", "make_tokenizer", "tokenize_train", "audit"])
+@pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "audit"])
 def test_data_stages_never_import_torch_or_matplotlib(stage):
     for path in closure(GRAPH, [script_of(stage)]):
         assert not re.search(r"^\s*(import|from) (torch|matplotlib)\b", path.read_text(), re.M), path

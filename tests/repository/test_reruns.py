@@ -9,8 +9,8 @@ import pytest
 
 from support.workspace import ALL, Workspace
 
-NEW_VALIDATION = {"fetch", "select", "tokenize_val", "audit", "train", "eval", "plot"}
-SAME_DOCUMENTS = {"select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "eval"}
+NEW_VALIDATION = {"fetch", "tokenize_val", "audit", "train", "eval", "plot"}
+SAME_DOCUMENTS = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "eval"}
 # In this order, each upon the one before it: what is changed, which stages run.
 TABLE = [
     ("nothing", {}, set()),
@@ -20,9 +20,9 @@ TABLE = [
     ("train.seq_len", {"train.seq_len": 16}, {"train", "eval", "plot"}),
     ("model.name", {"models.other": None, "model.name": "other"}, {"train", "eval", "plot"}),
     ("validation.start_char", {"sources.stories.validation.start_char": 2000}, NEW_VALIDATION),
-    ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch", "select"}),
+    ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch"}),
     ("rules that drop nothing", {"selection.name": "filtered"}, SAME_DOCUMENTS),
-    ("a rule that drops documents", {"selections.filtered.min_chars": 500}, ALL - {"fetch"}),
+    ("a rule that drops documents", {"selections.filtered.min_chars": 500}, ALL),
     ("data.source", {"data.source": "local", "selection.name": "none"}, ALL),
 ]
 

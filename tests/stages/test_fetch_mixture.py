@@ -1,10 +1,11 @@
-"""The stage fetch: what it checks before it reads text, and the sources of a mixture, each in its folder."""
+"""The stage fetch: what it checks before it reads text, and the files that it writes of a mixture."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -12,6 +13,7 @@ import fetch
 from lm.core.files import write_json
 from lm.core.params import read_yaml
 from lm.text.documents import read_manifest
+from lm.text.sources.stories.grammar import story
 from support import ROOT
 from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
@@ -48,37 +50,64 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-def test_each_source_of_a_mixture_has_a_folder(write):
+def texts_of(split: str) -> dict[str, list]:
+    return pq.read_table(f"raw/{split}.parquet").to_pydict()
+
+
+def test_the_text_is_written_once_in_the_order_of_the_mixture(write):
     write(mixture(["b", "a"]))
     assert fetch.main(FETCH) == 0
     manifest = read_manifest(Path("raw"))
-    assert (manifest["source"], manifest["kind"], list(manifest["sources"])) == ("mix", "mixture", ["b", "a"])
-    source = manifest["sources"]["b"]
-    assert (source["source"], source["seed"], source["train"]) == ("b", 2, SLICES["train"])
-    assert source["splits"]["train"]["files"][0]["path"] == "b/train/0000.parquet"
-    assert set(files_below(Path("raw"))) == {
-        "manifest.json", *(f"{name}/{split}/0000.parquet" for name in "ab" for split in ("train", "validation"))
-    }  # fmt: skip
+    assert (manifest["source"], list(manifest["sources"])) == ("mix", ["b", "a"])
+    assert manifest["sources"]["b"]["seed"] == 2
+    assert set(files_below(Path("raw"))) == {"manifest.json", "train.parquet", "validation.parquet"}
+    stories_of = lambda seed, *numbers: [story(seed, number).text for number in range(*numbers)]  # noqa: E731
+    validation, train = texts_of("validation"), texts_of("train")
+    assert validation["text"] == stories_of(2, 5, 7) + stories_of(1, 5, 7)
+    assert validation["source"] == ["b", "b", "a", "a"]
+    assert validation["utf8_bytes"] == [len(text.encode()) for text in validation["text"]]
+    assert set(train["text"]) == set(stories_of(1, 5)[:3] + stories_of(2, 5))
+    assert train["source"].count("b") > 2 * train["source"].count("a")
+
+
+def test_a_weight_of_0_keeps_a_source_out_of_training(write):
+    write(mixture(a=1, b=0))
+    assert fetch.main(FETCH) == 0
+    assert set(texts_of("train")["source"]) == {"a"} and set(texts_of("validation")["source"]) == {"a", "b"}
 
 
 def test_own_text_is_one_of_the_sources(write):
     Path("texts").mkdir()
-    Path("texts/x.txt").write_text("own text")
-    half = {"split": "text", "start_char": 4, "num_chars": None}
-    own = {"fetch": LOCAL, "train": {**half, "start_char": 0, "num_chars": 4}, "validation": half, "prompts": [""]}
+    for name, text in (("x", "own text"), ("y", "more"), ("z", "")):
+        Path(f"texts/{name}.txt").write_text(text)
+    half = {"split": "text", "start_char": 8, "num_chars": None}
+    own = {"fetch": LOCAL, "train": {**half, "start_char": 0, "num_chars": 8}, "validation": half, "prompts": [""]}
     write(mixture(["a", "own"], a=1, own=1), own=own)
     assert fetch.main(FETCH) == 0
-    assert pq.read_table("raw/own/text")["text"].to_pylist() == ["own text"]
+    pairs = zip(texts_of("train")["text"], texts_of("train")["source"], strict=True)
+    assert {text for text, source in pairs if source == "own"} == {"own text"}
+    assert texts_of("validation")["text"][2:] == ["more"]
+    assert read_manifest(Path("raw"))["sources"]["own"]["splits"]["text"]["dropped_rows"] == {"null": 0, "empty": 1}
 
 
-def test_other_slices_of_the_sources_change_the_manifest_alone(write):
+def test_other_weights_change_the_training_text_alone(write):
     write()
     assert fetch.main(FETCH) == 0
     before = files_below(Path("raw"))
-    change_params(Path(), {"sources.a.train.num_chars": 100})
+    change_params(Path(), {"sources.mix.train.weights.a": 5})
     assert fetch.main(FETCH) == 0
     after = files_below(Path("raw"))
-    assert {name for name in before if before[name] != after[name]} == {"manifest.json"}
+    assert {name for name in before if before[name] != after[name]} == {"manifest.json", "train.parquet"}
+
+
+def test_files_of_different_string_types_are_joined(write, monkeypatch):
+    Path("texts").mkdir()
+    for name, kind in (("a", pa.string()), ("b", pa.large_string())):
+        pq.write_table(pa.table({"text": pa.array([f"{name} 1", f"{name} 2"], kind)}), f"texts/{name}.parquet")
+    write(own={"fetch": LOCAL, **TEXT, "prompts": [""]}, source="own")
+    assert fetch.main(FETCH) == 0
+    assert texts_of("text")["text"] == ["a 1", "a 2", "b 1", "b 2"]
+    assert not [name for name in os.listdir() if name.endswith(".tmp")]
 
 
 def test_a_failed_fetch_leaves_the_folder(write, capsys):

@@ -13,7 +13,6 @@ import numpy as np
 
 import audit
 import make_tokenizer
-import select_documents
 import tokenize_split
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
@@ -26,7 +25,7 @@ BYTES = {bytes([byte]): byte for byte in range(256)}
 PRESETS = read_yaml(ROOT / "presets.yaml")
 NONE = PRESETS["selections"]["none"]
 END = 256  # the end-of-text id of the vocabulary of BYTES
-TEXT = ["--raw", "raw", "--selection", "selection"]
+TEXT = ["--raw", "raw"]
 AUDIT = [
     *TEXT, "--tokenizer", "tokenizer", "--train", "out/train.bin", "--validation", "out/validation.bin",
     "--audit", "audit", "--metrics", "metrics",
@@ -77,16 +76,12 @@ def arguments(split="train", folder="tokenizer", tokens=None) -> list[str]:
     return ["--split", split, *TEXT, "--tokenizer", str(folder), "--tokens", str(tokens)]
 
 
-def select() -> int:
-    return select_documents.main(TEXT)
-
-
 def tokenize(split="train", folder="tokenizer") -> int:
-    return select() or tokenize_split.main(arguments(split, folder))
+    return tokenize_split.main(arguments(split, folder))
 
 
 def build_tokenizer(folder="out") -> int:
-    return select() or make_tokenizer.main([*TEXT, "--tokenizer", folder])
+    return make_tokenizer.main([*TEXT, "--tokenizer", folder])
 
 
 def run_audit() -> dict:
@@ -96,8 +91,7 @@ def run_audit() -> dict:
 
 
 def start(program: str, *options: str, folder="tokenizer") -> subprocess.Popen:
-    """Run a Python program with the stage's arguments in a process group of its own, after the stage select."""
-    assert select() == 0
+    """Run a Python program with the stage's arguments in a process group of its own."""
     command = [sys.executable, "-c", program, *options, *arguments(folder=folder)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **pipes)

@@ -75,7 +75,7 @@ def test_nobody_repeats_the_run_of_a_colleague(author, colleague):
     for command in recipe("python src share"):
         assert not author.run(*command).stdout.startswith("0 files")
         assert author.run(*command).stdout.endswith(" 0 of them new\n")
-    restored = {"fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val"}
+    restored = {"fetch", "make_tokenizer", "tokenize_train", "tokenize_val"}
     assert colleague.repro("--pull") | restored == ALL
     assert contents(colleague) == contents(author)
     for name in ("metrics/eval.json", "metrics/train.json", "plots/training.csv"):

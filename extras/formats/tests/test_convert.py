@@ -47,7 +47,7 @@ def write_bin(path, tokenizer, ids, dtype=None):
     meta = {
         "documents": 3, "characters": 100, "utf8_bytes": 101,
         "tokenizer": describe_tokenizer(tokenizer),
-        "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "manifest_sha256": "ab"},
+        "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "text_sha256": "ab"},
     }  # fmt: skip
     write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
     return path

@@ -66,10 +66,15 @@ def _holds_strings(kind: pa.DataType) -> bool:
     return (kind.value_type if pa.types.is_dictionary(kind) else kind) in (*STRINGS, pa.string_view())
 
 
-def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield a file in batches; the first of `columns` has the text. Raise DataError for damage and invalid UTF-8."""
+def iter_batches(
+    path: Path, columns: list[str], name: str | None = None, row_groups: range | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file, or some row groups of it, in batches; the first of `columns` has the text.
+
+    Raise DataError for damage and invalid UTF-8.
+    """
     file = open_parquet(path, columns[0], name)
-    for group in range(file.num_row_groups):
+    for group in range(file.num_row_groups) if row_groups is None else row_groups:
         meta = file.metadata.row_group(group)
         rows = min(MAX_BATCH_ROWS, max(1, meta.num_rows * BATCH_BYTES // max(1, meta.total_byte_size)))
         try:

@@ -29,9 +29,8 @@ class Tally:
         self.unknown_tokens += counted.unknown_tokens
         self.changed_documents += counted.changed_documents
         for name, count in counted.sources.items():
-            before = self.sources.get(name, SourceCount(0, 0, 0))
-            documents, utf8_bytes = before.documents + count.documents, before.utf8_bytes + count.utf8_bytes
-            self.sources[name] = SourceCount(documents, utf8_bytes, count.pass_bytes)
+            before = self.sources.get(name, SourceCount(0, 0))
+            self.sources[name] = SourceCount(before.documents + count.documents, before.utf8_bytes + count.utf8_bytes)
 
     def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]]) -> Iterator[np.ndarray]:
         """Yield each chunk's ids and count the chunk."""
@@ -46,11 +45,5 @@ class Tally:
         if not tokenizer.is_byte_level:
             losses = {"unknown_tokens": self.unknown_tokens, "changed_documents": self.changed_documents}
             described["round_trip"] = losses
-        sources = {"sources": {name: _describe(count) for name, count in self.sources.items()}} if self.sources else {}
+        sources = {"sources": {name: count._asdict() for name, count in self.sources.items()}} if self.sources else {}
         return {**totals, **sources, **described, "source": source}
-
-
-def _describe(count: SourceCount) -> dict:
-    """Return a source's entry for the sidecar; `passes` is how often the stream holds the source, in bytes."""
-    passes = round(count.utf8_bytes / count.pass_bytes, 4)
-    return {"documents": count.documents, "utf8_bytes": count.utf8_bytes, "passes": passes}

@@ -100,7 +100,7 @@ def hashes(model: dict) -> list[tuple[str, str]]:
     """Return the SHA-256 of each file that the model was made from, as model.json and the sidecars record them."""
     train, validation = read(paths.TRAIN_SIDECAR), read(paths.VALIDATION_SIDECAR)
     chain = {
-        paths.MANIFEST: train.get("source", {}).get("manifest_sha256"),
+        paths.MANIFEST: sha256_file(paths.MANIFEST) if paths.MANIFEST.exists() else None,
         paths.TOKENIZER_META: train.get("tokenizer", {}).get("sha256"),
         paths.TRAIN: train.get("sha256"),
         paths.VALIDATION: validation.get("sha256"),

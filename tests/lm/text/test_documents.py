@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError, NoDocument, ParamsError
-from lm.core.files import write_json
 from lm.text.documents import iter_chunks, iter_texts
-from lm.text.parquet import describe_split, write_documents
+from lm.text.parquet import describe_split
 from lm.text.slices import Slice, refuse_overlap
 from support.mixture_cases import write_source
 from support.properties import check_examples
@@ -22,10 +21,7 @@ TEXTS = ["abc", "dé", "", "\N{GRINNING FACE}xyz", "q" * 10]
 
 
 def make_raw(folder, texts=TEXTS):
-    write_documents(folder / "text" / "0000.parquet", texts[:2])
-    write_documents(folder / "text" / "0001.parquet", texts[2:])
-    manifest = {"source": "s", "column": "text", "splits": {"text": describe_split(folder, "text", "text")}}
-    write_json(folder / "manifest.json", manifest)
+    write_source(folder, per_file=2, text=texts)
     return folder
 
 
