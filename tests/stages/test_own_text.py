@@ -19,6 +19,8 @@ OWN = ("-S", "data.source=local")
 TESTED = {
     "dvc repro", "dvc repro -f", "python src verify --cache", "rm -rf .venv && make",
     "echo {pattern} >> .gitignore",
+    "make back",  # tests/repository/test_make.py
+    "git fetch --unshallow",  # tests/lm/core/test_errors.py
     """dvc exp run -S data.source=local -S 'sources.yaml:sources.local.fetch.separator="\\n\\n"'""",
 }  # fmt: skip
 

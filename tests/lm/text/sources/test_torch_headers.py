@@ -101,7 +101,7 @@ def test_headers_that_cannot_be_split_name_a_parameter_that_there_is(tmp_path, m
     wheel = write_wheel(tmp_path)
     with pytest.raises(DataError, match="near-duplicates of each other; raise ") as caught:
         fetch_torch_headers(dataclasses.replace(OTHER, wheel=str(wheel)), tmp_path / "out")
-    value = read_yaml(ROOT / "presets.yaml")
+    value = read_yaml(ROOT / "sources.yaml")
     for key in str(caught.value).rpartition(" ")[2].split("."):
         value = value[key]
     assert value == 0.7
