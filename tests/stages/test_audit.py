@@ -49,6 +49,14 @@ def test_contamination_is_counted_by_document(tmp_path):
     }
 
 
+def test_a_document_at_a_limit_is_contaminated_or_not_clean(tmp_path, monkeypatch):
+    tokens, shared = np.full(5, 100), np.array([19, 20, 79, 80, 100])
+    monkeypatch.setattr(audit, "count_shared", lambda *given: iter([(tokens, shared)]))
+    counts = audit.audit_contamination(tokens_of([0]), tokens_of([0]), [1] * 5, tmp_path / "x.parquet")
+    assert (counts["clean_documents"], counts["contaminated_documents"]) == (1, 2)
+    assert counts["contaminated_fraction"] == 298 / 500
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Return a function that tokenizes two lists of texts as train and validation."""
@@ -94,6 +102,28 @@ def test_the_card_describes_the_vocabulary(project):
     assert found["single_byte_fraction"] == 1.0 and len(found["longest"]) == 10
     assert found["scripts"]["digits"] == {"tokens": 2, "bytes_per_token": 1.0}
     assert found["scripts"]["incomplete"]["tokens"] == 2 and "validation_sources" not in found
+
+
+def test_the_card_counts_each_split(project):
+    train, validation = ["naïve text", "more of it"], ["é" * 5]
+    project(train, validation)
+    card, metrics = run_audit(), read_json("metrics/data.json")
+    for texts, name in ((train, "train"), (validation, "validation")):
+        num_bytes = sum(len(text.encode()) for text in texts)
+        num_tokens = num_bytes + len(texts)
+        assert card[name] == {
+            "documents": len(texts), "characters": sum(map(len, texts)), "utf8_bytes": num_bytes, "tokens": num_tokens,
+            "bytes_per_token": num_bytes / num_tokens, "tokens_per_document": num_tokens / len(texts),
+        }  # fmt: skip
+    assert metrics == {"bytes_per_token": 21 / 23, "contaminated_fraction": 0.0}
+
+
+def test_tokens_of_another_selection_are_refused(project, capsys):
+    project(["abc"], ["d"])
+    sidecar = read_json("out/validation.json")
+    other = {**sidecar["source"], "selection": {"name": "other"}}
+    audit.write_json("out/validation.json", {**sidecar, "source": other})
+    refused(audit.main(AUDIT), capsys.readouterr().err, 4, "out/validation.bin: made with another version of selection")
 
 
 def test_another_tokenizer_is_refused(project, capsys):

@@ -1,5 +1,6 @@
 """Stage eval on a small untrained model: it scores what the model was trained with, and refuses everything else."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,12 @@ import torch
 
 import eval as eval_stage
 from lm.core.files import read_json, write_json
-from lm.tokens.tokenfile import write_tokens
+from lm.core.params import read_section
+from lm.evaluate.documents import mark_model_selection, sum_by_span
+from lm.evaluate.samples import draw, measure
+from lm.model.score import score_tokens
+from lm.model.weights import load_trained
+from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.model_cases import TEXTS, build, write_bpe, write_trained
 from support.refusal import refused
 from support.stages import change_params, stage_folder
@@ -33,10 +39,10 @@ def write_split(path: Path, texts: list[str], tokenizer) -> dict:
     return write_tokens(path, [ids], "uint16", lambda: described)
 
 
-def write_audit(texts: list[str], validation_sha256: str) -> None:
-    """Write the part of data/audit that eval reads."""
+def write_audit(texts: list[str], validation_sha256: str, contaminated: float = 0.0) -> None:
+    """Write the part of data/audit that eval reads; `contaminated` is the fraction of every other document."""
     columns = {
-        "contaminated_fraction": [0.0] * len(texts),
+        "contaminated_fraction": [contaminated if number % 2 else 0.0 for number in range(len(texts))],
         "utf8_bytes": [len(text.encode()) for text in texts],
     }
     table = pa.table(columns).replace_schema_metadata({"validation_sha256": validation_sha256})
@@ -89,6 +95,74 @@ def test_a_model_is_evaluated_on_the_text_it_was_trained_with(tokenizer):
     assert metrics["bits_per_byte"] == pytest.approx(bits / sum(len(text.encode()) for text in TEXTS[50:70]))
     assert read_json(MODEL)["best"]["sha256"].startswith(details["weights_sha256"])
     assert Path("plots/loss_by_position.csv").exists() and Path("data/evaluation/samples.md").exists()
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_the_figures_are_those_of_their_tokens(tokenizer, numerics):
+    """Windows of 32 tokens move by 8 for the losses by document, and by 32 for those by position."""
+    texts, validation = TEXTS[50:70], open_tokens(VALIDATION)
+    rounding = 1e-9 if numerics == "exact" else 1e-5  # fast products depend on the size of the batch
+    write_audit(texts, validation.meta["sha256"], contaminated=0.5)
+    record = read_json(MODEL)
+    write_json(MODEL, {**record, "segments": [{"from_step": 0, "numerics": numerics}], "eval_tokens": 4 * 32})
+    change_params(Path(), {"eval.stride_fraction": 0.25})
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    model, record = load_trained(MODELS, torch.device("cpu"), numerics)
+    overlapping, _ = score_tokens(model, validation, 32, 8, 4, torch.float32)
+    apart, positions = score_tokens(model, validation, 32, 32, 4, torch.float32)
+    bits = sum_by_span(overlapping, validation.spans) / math.log(2)
+    sizes = np.array([len(text.encode()) for text in texts])
+    is_clean = (np.arange(20) % 2 == 0) & (sizes > 0)  # in a section, documents without text do not count
+    details, metrics = read_json("data/evaluation/details.json"), read_json("metrics/eval.json")
+    assert (details["window_tokens"], details["stride_tokens"]) == (32, 8)
+    assert (details["documents"], details["tokens"]) == (20, len(validation.ids))
+    assert details["bits_per_byte"] == metrics["bits_per_byte"] == pytest.approx(bits.sum() / sizes.sum(), rel=rounding)
+    assert details["bits_per_byte_se"] == metrics["bpb_se"] > 0
+    assert metrics["clean_bpb"] == pytest.approx(bits[is_clean].sum() / sizes[is_clean].sum(), rel=rounding)
+    bits_apart = apart.sum(dtype="float64") / math.log(2)
+    assert details["bits_per_byte_non_overlapping"] == pytest.approx(bits_apart / sizes.sum(), rel=rounding)
+    low, high = details["bits_per_byte_interval"]
+    assert 0.5 * details["bits_per_byte"] < low < details["bits_per_byte"] < high < 2 * details["bits_per_byte"]
+
+    # Four windows have selected the model.
+    selected = mark_model_selection(validation, 4 * 32, 32)
+    assert selected.sum() == 4 * 32
+    columns = pq.read_table("data/evaluation/document_losses.parquet").to_pydict()
+    assert columns["nats"] == pytest.approx(sum_by_span(overlapping, validation.spans), rel=rounding)
+    selection_nats = sum_by_span(overlapping * selected, validation.spans)
+    assert columns["model_selection_nats"] == pytest.approx(selection_nats, rel=rounding)
+
+    # The curve is that of the windows which use every position equally.
+    rows = np.loadtxt("plots/loss_by_position.csv", delimiter=",", skiprows=1)
+    assert rows[:, 0].tolist() == [1, 2, 4, 8, 16, 32] and rows[:, 2].sum() == len(validation.ids)
+    assert rows[0, 1] == pytest.approx(apart[positions == 0].mean(dtype="float64"), rel=1e-5)
+    assert rows[-1, 1] == pytest.approx(apart[positions >= 16].mean(dtype="float64"), rel=1e-5)
+
+
+def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
+    """Each prompt has texts of its own seeds, which are compared with the training text."""
+    compared = []
+    monkeypatch.setattr(
+        eval_stage, "measure", lambda samples, train_ids: compared.append(train_ids) or measure(samples, train_ids)
+    )
+    record = read_json(MODEL)
+    write_json(MODEL, {**record, "last": {**record["last"], "sha256": "ab" * 32}})
+    params = {"num_samples": 2, "sample_tokens": 12, "temperature": 1.5, "top_k": 7, "seed": 5}
+    change_params(Path(), {f"eval.{name}": value for name, value in params.items()})
+    assert eval_stage.main(ARGUMENTS) == 0
+    assert read_json("data/evaluation/details.json")["weights_sha256"] == record["best"]["sha256"][:12]
+    assert np.array_equal(compared[0], open_tokens(TRAIN).ids)
+
+    model, _ = load_trained(MODELS, torch.device("cpu"))
+    source = read_section("params.yaml", "data.source", str)
+    prompts = read_section("presets.yaml", f"sources.{source}.prompts", tuple[str, ...])
+    expected = [
+        draw(model, tokenizer, prompt, 12, seed, temperature=1.5, top_k=7) for prompt in prompts for seed in (5, 6)
+    ]
+    samples = read_json("data/evaluation/samples.json")["samples"]
+    assert [(each["prompt"], each["ids"]) for each in samples] == [(one.prompt, one.ids.tolist()) for one in expected]
+    assert samples[0]["ids"] != samples[1]["ids"]
 
 
 def test_a_validation_file_of_another_training_is_refused(tokenizer, capsys):

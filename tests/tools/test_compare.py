@@ -100,6 +100,72 @@ def test_several_comparisons_are_corrected_for_their_number():
     assert "`b0` is worse than `a`; the 95 % interval excludes zero." in single and "Holm" not in single
 
 
+def test_differences_over_seeds_and_sources_are_corrected_too():
+    parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
+
+    def group(name: str, shift: float, params: dict) -> list[Run]:
+        return [dataclasses.replace(run(f"{name}-{i}", i, shift, params), sources=parts) for i in (1, 2, 3)]
+
+    groups = group_by_seed([*group("a", 0, {}), *group("b", 1e-4, {"p": 1}), *group("c", -0.01, {"p": 2})])
+    alone = [compare_groups(groups[0], other, 1, 0.95, 99) for other in groups[1:]]
+    found = compare_with_first(groups, 1, 0.95, 99)
+    assert [each.seeds for each in found] == holm([each.seeds for each in alone]) != [each.seeds for each in alone]
+    of_sources = [each.sources[name] for each in alone for name in ("stories", "headers")]
+    assert [each.sources[name] for each in found for name in ("stories", "headers")] == holm(of_sources)
+
+
+def test_a_comparison_is_b_minus_a_and_its_baseline_is_a():
+    a, b = run("a"), run("b", 2, 0.05, {"p": 1})
+    found = compared(a, b)
+    bits = (b.nats - a.nats) / LN2
+    assert np.allclose(found.bits, bits)
+    assert found.documents.value == pytest.approx(bits.sum() / a.utf8_bytes.sum()) and found.documents.value > 0
+    assert found.baseline.value == pytest.approx(a.nats.sum() / LN2 / a.utf8_bytes.sum())
+    assert found.baseline.low < found.baseline.value < found.baseline.high
+
+
+def test_the_confidence_is_that_of_both_intervals():
+    runs = [*(run(f"a-{i}", i) for i in range(1, 4)), *(run(f"b-{i}", i + 9, 0.01, {"p": 1}) for i in range(1, 4))]
+    wide, narrow = (compare_groups(*group_by_seed(runs), 1, confidence, 999) for confidence in (0.95, 0.5))
+    for kind in ("documents", "seeds"):
+        widths = [getattr(each, kind).high - getattr(each, kind).low for each in (wide, narrow)]
+        assert widths[1] < 0.6 * widths[0], kind
+
+
+def test_sources_are_compared_only_if_all_runs_have_the_same():
+    parts = np.array(["stories"] * 15 + ["headers"] * 25, object)
+    a, b = (dataclasses.replace(run(name, params={"p": name}), sources=parts) for name in "ab")
+    assert list(compared(a, b).sources) == ["stories", "headers"]
+    for other in (None, parts[::-1]):
+        assert compared(a, dataclasses.replace(b, sources=other)).sources == {}
+    empty = np.where(parts == "stories", 0, a.utf8_bytes)
+    a, b = (dataclasses.replace(each, utf8_bytes=empty) for each in (a, b))
+    assert list(compared(a, b).sources) == ["headers"], "stories without text have no rate"
+
+
+def test_the_tables_show_the_figures_of_runs_groups_and_documents():
+    a = [dataclasses.replace(run(f"a-{i}", i, i / 100), figures=[1000 * i, 900, 70, None]) for i in (1, 2, 3)]
+    b = [run("b", 1, 0.5, {"p": 1})]
+    a[0] = dataclasses.replace(a[0], numbers=np.arange(40) + 100)
+    text = re.sub(" +", " ", text_of([*a, *b]))
+    rates = [each.nats.sum() / LN2 / each.utf8_bytes.sum() for each in a]
+    assert f"| a-2 | 2 | {rates[1]:.4f} | 2,000 | 900 | 70 | – |" in text
+    assert f"| a-1…a-3 | 3 | {np.mean(rates):.4f} | ± {np.std(rates, ddof=1):.4f} |" in text
+    assert f"{np.std(rates, ddof=1):.4f}" != f"{np.std(rates):.4f}"
+    # The document that changed most, by its number in the first run.
+    nats, sizes = np.mean([each.nats for each in a], axis=0), b[0].utf8_bytes
+    change = (b[0].nats - nats) / LN2
+    most = np.abs(change).argmax()
+    before, after = (each[most] / LN2 / sizes[most] for each in (nats, b[0].nats))
+    row = f"{before:.4f} | {after:.4f} | {after - before:+.4f} | {change[most]:+,.0f} |"
+    assert f"| {most + 100}: `x` | {sizes[most]:,} | {row}" in text
+
+
+def test_what_seeds_could_show_is_that_of_the_side_with_fewer():
+    runs = [*(run(f"a-{i}", i) for i in range(1, 6)), *(run(f"b-{i}", i + 9, 1e-4, {"p": 1}) for i in range(1, 4))]
+    assert "With 3 seeds of each side, a true difference of " in text_of(runs)
+
+
 def test_the_report_says_what_could_have_been_shown():
     runs = [*(run(f"a-{i}", i) for i in range(1, 4)), *(run(f"b-{i}", i + 9, 1e-4, {"p": 1}) for i in range(1, 4))]
     found, text = compared(*runs), text_of(runs)
@@ -185,6 +251,7 @@ def test_parts_are_read_where_they_are_recorded():
         )  # fmt: skip
         found = read_run(revision)
         assert (found.sources is None) if not extra else (found.sources.tolist() == extra["source"])
+        assert found.figures == [9, 8, 7, None] and not found.is_lossy
         row = {"step": "0", "tokens": "0", "val_loss": "6.5", "checkpoint_digest": "0123456789ab"}
         assert found.validations == [row]
 

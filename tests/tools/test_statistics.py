@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from lm.evaluate.intervals import Estimate, ratio_interval
+from tools.common import statistics
 from tools.common.statistics import (
     MOST_UNITS,
     clustered_difference,
     detectable_difference,
     holm,
     p_text,
+    power,
     size_correlation,
     student_t_p_value,
     student_t_quantile,
@@ -172,6 +174,64 @@ def test_a_difference_that_depends_on_the_size_is_noticed():
     assert size_correlation(np.arange(5.0), np.full(5, 10)) is None, "equal sizes"
 
 
+@pytest.mark.parametrize(
+    ("count", "correlation", "is_warned_of"),
+    [(97, 0.25, False), (97, 0.35, True), (97, -0.35, True), (16, 0.45, False), (16, 0.55, True)],
+)
+def test_a_correlation_is_warned_of_above_the_limit_and_its_own_noise(count, correlation, is_warned_of):
+    """Above 0.3, and above twice its standard error 1 / √n. A document of no bytes has no rate."""
+    rng = np.random.default_rng(count)
+    logs, noise = rng.normal(0, 1, (2, count))
+    logs = (logs - logs.mean()) / logs.std()
+    noise -= noise.mean() + logs * (noise @ logs) / count
+    rates = correlation * logs + np.sqrt(1 - correlation**2) * noise / noise.std()
+    sizes = np.append(np.exp(logs), 0)
+    found = size_correlation(np.append(rates * sizes[:-1], 0), sizes)
+    assert found == (pytest.approx(correlation) if is_warned_of else None)
+
+
+def test_the_least_number_of_documents_that_differ_gives_an_interval():
+    for differences, has_interval in (
+        ([1, 2, 1, 2, 1], False),
+        ([1, 2, 1, 2, 1, 2], True),
+        ([1, 2, 1, 2, 1, 0], False),
+    ):
+        found = clustered_difference(
+            np.array(differences, float), np.ones(len(differences)), np.arange(len(differences))
+        )
+        assert (found.low is not None) == has_interval
+
+
+def test_p_after_the_correction_is_at_most_1():
+    assert adjusted([0.9, 0.6]) == [1.0, 1.0]
+
+
+def test_how_many_units_a_difference_needs_is_said_where_they_are_many(monkeypatch):
+    found = welch(np.array([1.0, 1.1, 1.2]), np.array([1.3, 1.35, 1.45]))
+    shown = f" With 3 seeds, a true difference of {detectable_difference(found):.4f} would be shown in about 80 % of"
+    for needed, said in (
+        (9, "comparisons."),
+        (10, f"comparisons; one of {found.value:.4f} needs about 10 seeds."),
+        (MOST_UNITS + 1, f"comparisons; one of {found.value:.4f} needs more than 1,000,000 seeds."),
+    ):
+        monkeypatch.setattr(statistics, "units_needed", lambda *given, needed=needed: needed)
+        assert power(found, 3, "seeds", 2, 10) == f"{shown} {said}"
+
+
+def test_the_units_needed_are_the_fewest_that_detect_the_difference():
+    """With as many units as are needed the detectable difference is the measured one; with one fewer it is larger."""
+    rng = np.random.default_rng(4)
+    differences = rng.normal(0.02, 0.1, 30)
+    found = clustered_difference(differences, np.ones(30), np.arange(30))
+    needed = units_needed(found, 30, 6)
+
+    def detectable(count: int) -> float:
+        se = found.se * np.sqrt(30 / count)
+        return se * (student_t_quantile(0.95, count - 1) + student_t_quantile(0.6, count - 1))
+
+    assert needed > 30 and detectable(needed) <= abs(found.value) < detectable(needed - 1)
+
+
 def test_items_are_summed_by_document():
     sums, totals = sum_by_cluster(np.array([1.0, 2, 4]), np.array([1.0, 1, 3]), np.array(["b", "a", "b"]))
     assert sums.tolist() == [2, 5] and totals.tolist() == [1, 4]
@@ -185,4 +245,5 @@ def test_a_limit_of_p_is_not_shown_as_its_value():
     assert [p_text(each) for each in holm([far, far])] == ["≤ 0.002", "≤ 0.002"]
     near = ratio_interval(rng.normal(0, 0.1, 50) * sizes, sizes, rng)
     assert p_text(near) == f"{near.p_value:.2g}"
+    assert p_text(Estimate(1.0, p_value=1e-4)) == "0.0001" and p_text(Estimate(1.0, p_value=5.04e-4)) == "0.0005"
     assert p_text(Estimate(1.0)) == "" and p_text(Estimate(1.0, p_value=1e-12)) == "< 0.0001"

@@ -1,5 +1,6 @@
 """Conversions are lossless, refuse what does not fit, and leave no unfinished file."""
 
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -121,6 +122,23 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     check_id_range(tokens)
     x, y = TokenWindows(tokens.ids, 16, 2, seed=1).batch(0)
     assert x.shape == (2, 16) and (x[:, 1:] == y[:, :-1]).all()
+
+
+def test_a_last_document_without_its_end_counts(tmp_path, run, tokenizer):
+    ids, _ = tokenizer.encode_documents(TEXTS)
+    for length, expected in ((len(ids), 4), (len(ids) - 1, 4), (len(ids) + 1, 5)):
+        np.save(tmp_path / "a.npy", np.resize(ids, length).astype(np.int64))
+        run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
+        assert open_tokens(tmp_path / "b.bin").meta["documents"] == expected
+
+
+def test_padding_is_the_end_of_text_and_is_said(tmp_path, run, tokenizer):
+    write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
+    assert run("a.bin", "b.npy", "--row_length", 4) == "b.npy: 5 tokens and 3 of padding"
+    assert np.load(tmp_path / "b.npy").tolist() == [[1, 2, 3, 4], [5, 299, 299, 299]]
+    assert run("a.bin", "b", "--seq_len", 4) == "b: 5 tokens and 3 of padding"
+    with open(tmp_path / "b" / "dump-0.pkl", "rb") as file:
+        assert pickle.load(file) == [[1, 2, 3, 4], [5, 299, 299, 299]]
 
 
 def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, tokenizer):

@@ -105,6 +105,29 @@ def test_adjacent_ranges_hold_every_document_once(run, tokenizer):
         assert [text for folder in folders for text in texts_of(folder, tokenizer)] == DOCUMENTS
 
 
+def test_the_last_sample_is_padded_or_left_out(run, tokenizer):
+    ids = tokenizer.encode_documents(DOCUMENTS)[0].tolist()
+    seq_length = next(n for n in range(50, 90) if len(ids) % n > 2)
+    rest = len(ids) % seq_length
+    for pad_token in (None, 7):
+        options = [] if pad_token is None else ["--pad_token", pad_token]
+        last = samples_of(run("--seq_length", seq_length, *options))[-1]
+        expected = tokenizer.eot_id if pad_token is None else pad_token
+        assert last == ids[-rest:] + [expected] * (seq_length - rest)
+    for least, is_kept in ((rest, True), (rest + 1, False)):
+        folder = run("--seq_length", seq_length, "--min_sample_length", least)
+        found = samples_of(folder)
+        assert len(found) == len(ids) // seq_length + is_kept
+        assert read_json(folder / PROVENANCE)["left_out_tokens"] == (0 if is_kept else rest)
+
+
+def test_a_range_that_ends_with_the_file_is_recorded_as_it_was_asked(run, capsys):
+    num_chars = sum(map(len, DOCUMENTS))
+    for asked, recorded in ((num_chars - 1, num_chars - 1), (num_chars, num_chars), (num_chars + 1, None)):
+        folder = run("--chars_to_tokenize", asked)
+        assert read_json(folder / PROVENANCE)["stream"]["slice"]["num_chars"] == recorded
+
+
 def test_an_overlapping_range_is_refused_on_request(run, tmp_path, data_file):
     train = run("--chars_to_tokenize", 1000, folder="train")
     begin, disjoint = ["--starting_character", 999], ["--disjoint_from", train]

@@ -15,9 +15,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from extras.lm_eval import agreement
+from extras.lm_eval import agreement, lm_eval
 from extras.lm_eval.compare_tasks import main as compare_tasks
-from extras.lm_eval.lm_eval import main
+from extras.lm_eval.lm_eval import hash_samples, main
 from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json
@@ -236,6 +236,41 @@ def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
     assert agreement.check_agreement(tiny.export, model, SEQ_LEN, {"generated": tiny.samples[2:]}) == {
         "generated": None
     }
+
+
+def test_a_score_that_is_no_number_is_refused(tiny):
+    tiny.samples[0]["resps"][0][0] = math.nan
+    model = agreement.read_checked(tiny.export)
+    with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm\.model differ by nan nats"):
+        agreement.check_agreement(tiny.export, model, SEQ_LEN, {"stories": tiny.samples[:1]})
+
+
+def test_the_hash_of_a_task_covers_documents_prompts_and_targets():
+    names = ("doc_hash", "prompt_hash", "target_hash")
+    samples = [dict(zip(names, "abc", strict=True)), dict.fromkeys(names, "d")]
+    hashes = {hash_samples(samples), hash_samples(samples[:1]), hash_samples(samples[::-1])}
+    for name in names:
+        hashes.add(hash_samples([{**samples[0], name: "other"}, samples[1]]))
+    assert len(hashes) == 6
+
+
+def test_rows_of_several_models_are_in_the_order_of_the_models(tmp_path, monkeypatch, capsys):
+    """Values of 9 and 10 would be the other way round if the table were sorted by text."""
+    values = iter([("9.0", "1"), ("10.0", "2")])
+
+    def run(args, export, suffix):
+        value, step = next(values)
+        return [[task, "acc", value, "", step, "0"] for task in ("b", "a")]
+
+    monkeypatch.setattr(lm_eval, "load_harness", lambda: None)
+    monkeypatch.setattr(lm_eval, "load_run", lambda models, tokenizer: ())
+    monkeypatch.setattr(lm_eval, "write_model", lambda folder: None)
+    monkeypatch.setattr(lm_eval, "run", run)
+    assert call("--models", "one", "two", "--tasks", "x") == 0
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[1].strip(), row[3].strip()) for row in rows if len(row) > 3] == [
+        ("a", "9.0"), ("a", "10.0"), ("b", "9.0"), ("b", "10.0"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("package", ["lm_eval", "accelerate"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from extras.lm_eval.make_tasks import cut_in_the_middle, main
 from lm.tokenizer.build import train_ranks, write_byte_level
@@ -54,6 +55,18 @@ def test_the_right_ending_follows_the_beginning_and_the_others_are_of_other_docu
         assert row["beginning"] + right in text
         assert len(set(row["endings"])) == 4 and all(ending in documents for ending in row["endings"])
         assert not any(row["beginning"] + ending in text for ending in row["endings"] if ending != right)
+
+
+def test_the_tasks_say_which_metric_is_better(source, tmp_path):
+    assert call(tmp_path / "tasks", "--source", source) == 0
+    better = {
+        metric["metric"]: metric["higher_is_better"]
+        for name in ("perplexity", "endings")
+        for metric in yaml.safe_load((tmp_path / f"tasks/{name}.yaml").read_text())["metric_list"]
+    }
+    assert better == {
+        "word_perplexity": False, "byte_perplexity": False, "bits_per_byte": False, "acc": True, "acc_norm": True,
+    }  # fmt: skip
 
 
 def test_every_place_has_the_right_ending_equally_often(source, tmp_path):

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lm.core.params import read_yaml
 from lm.model.attention_masks import visible
 from lm.model.config import ModelConfig, ModelParams
-from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
+from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token, rotary_table, rotate
 from lm.model.kernels import attend, cross_entropy
 from support import ROOT
 from support.model_cases import assert_close
@@ -71,6 +71,16 @@ def test_embedding_scale_is_rounded_as_published():
     model.layers[0].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
     model.hidden(ids)
     assert torch.equal(seen[0], published(SMALL_270M, model).bfloat16().model.embed_tokens(ids))
+
+
+def test_a_pair_is_rotated_by_its_position_times_its_frequency():
+    """The pair i of D / 2 turns by position · base^(-2i/D), counted from 0: RoPE's definition as complex numbers."""
+    start, end, head_dim, base = 3, 9, 6, 100.0
+    x = torch.randn(2, end - start, 4, head_dim, generator=torch.Generator().manual_seed(0))
+    found = rotate(x, rotary_table(start, end, head_dim, base, "cpu"))
+    angle = torch.arange(start, end)[:, None, None] * base ** (-torch.arange(0, head_dim, 2) / head_dim).double()
+    turned = torch.complex(*x.double().chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
+    assert_close(found, torch.cat([turned.real, turned.imag], -1), 1e-6)
 
 
 def test_weights_convert_both_ways():

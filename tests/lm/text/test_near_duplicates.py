@@ -100,6 +100,65 @@ def test_a_pair_at_the_threshold_is_a_near_duplicate(monkeypatch, threshold, num
         assert clusters_of(["", ""], params) == expected, num_agree
 
 
+@pytest.mark.parametrize(("threshold", "num_permutations"), [(0.5, 64), (0.7, 64), (0.7, 128), (0.8, 128), (0.9, 64)])
+def test_a_pair_at_the_threshold_is_compared_with_a_probability_of_98_percent(threshold, num_permutations):
+    """A band of r hashes agrees with probability threshold^r, and one of n // r bands is enough."""
+
+    def recall(rows: int) -> float:
+        return 1 - (1 - threshold**rows) ** (num_permutations // rows)
+
+    rows = _rows_of_band(threshold, num_permutations)
+    assert recall(rows) >= 0.98 > recall(rows + 1)
+    assert _rows_of_band(0.01, 16) == 1, "where no band is enough"
+
+
+def test_a_pair_is_compared_if_any_band_agrees(monkeypatch):
+    """64 hashes are 16 bands of 4. The two documents differ in one hash of each band but `agreeing`."""
+    params = NearDuplicates(0.7, ngram_words=5, num_permutations=64)
+    for agreeing in (*range(16), None):
+        signatures = np.stack([np.arange(64), np.arange(64)]).astype(np.uint32)
+        different = [4 * band + band % 4 for band in range(16) if band != agreeing]
+        signatures[1, different] += 100
+        monkeypatch.setattr(near_duplicates, "_signatures", lambda batches, params, found=signatures: found)
+        assert clusters_of(["", ""], params) == ([0, 1] if agreeing is None else [0, 0]), agreeing
+
+
+def test_the_members_of_a_bucket_are_compared_with_each_other(monkeypatch):
+    """Of three documents that share a band the second and the third are alike, and neither is like the first."""
+    params = NearDuplicates(0.7, ngram_words=5, num_permutations=64)
+    signatures = np.tile(np.arange(64, dtype=np.uint32), (3, 1))
+    signatures[1:, 4:] += 100
+    signatures[2, 4:8] += 100
+    monkeypatch.setattr(near_duplicates, "_signatures", lambda batches, params: signatures)
+    assert clusters_of(["", "", ""], params) == [0, 1, 1]
+
+
+def test_what_is_a_word():
+    """Runs of letters, digits and underscores, whose case counts outside ASCII alone; in Chinese, each character."""
+
+    def words(text: str) -> list[int]:
+        hashes, _ = ngram_hashes([text], 1)
+        return hashes.tolist()
+
+    assert words("snake_case AZ az") == [*words("snake_case"), *words("az"), *words("AZ")]
+    assert len(words("a_b")) == 1 and len(words("a-b")) == 2 and len(words("a1b2")) == 1
+    assert words("@[`{") == words("@[`{") and len(words("x@y[z`q{r")) == 5
+    assert words("é") != words("É") and len(words("naïve")) == 1
+    assert len(words("漢字")) == 2 and len(words("a\u3000")) == 2 and len(words("かな")) == 2
+    assert len(words("a\u2ffb")) == 1, "below U+3000"
+
+
+def test_a_text_of_fewer_words_than_an_ngram_is_one_hash():
+    for num_words, expected in ((0, 1), (1, 1), (4, 1), (5, 1), (6, 2)):
+        text = " ".join("abcdef"[:num_words])
+        hashes, offsets = ngram_hashes([text], 5)
+        assert offsets.tolist() == [0, expected] and len(hashes) == expected
+    short, _ = ngram_hashes(["a b c d", "A b c d"], 5)
+    assert short[0] != short[1], "compared as a whole"
+    whole, _ = ngram_hashes(["a b c d e", "A b c d e"], 5)
+    assert whole[0] == whole[1]
+
+
 def test_hashes_and_signatures_are_the_committed_ones():
     hashes, offsets = ngram_hashes([make_text(1), "Zoë said: 你好, world", "few"], 5)
     assert offsets.tolist() == [0, 296, 297, 298]

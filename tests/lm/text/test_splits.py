@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 
 from lm.text.near_duplicates import NearDuplicates
 from lm.text.splits import SplitParams, Survey, _fill, choose_validation, digest, in_batches
@@ -75,6 +76,49 @@ def test_clusters_are_taken_up_to_the_wanted_characters():
     assert _fill(np.arange(4), lengths, wanted_chars=11) == [0, 1]
     assert _fill(np.arange(2), np.array([15, 5]), wanted_chars=10) == [0], "half as much again is not too long"
     assert _fill(np.arange(2), np.array([16, 5]), wanted_chars=10) == [1]
+
+
+def test_the_shortest_cluster_validates_if_all_are_too_long():
+    assert _fill(np.arange(4), np.array([90, 60, 50, 70]), wanted_chars=10) == [2]
+    assert _fill(np.arange(3), np.array([90, 60, 50]), wanted_chars=10) == [2], "also if it is the last"
+
+
+def test_a_split_says_what_it_holds():
+    """A long document stays in training; those that share a licence come last."""
+    licence = make_text(0, num_words=60)
+    texts = [make_text(seed, num_words=50) for seed in range(1, 31)]
+    texts += [f"{licence} {make_text(seed, num_words=60)}" for seed in range(31, 36)]
+    texts += [make_text(99, num_words=2000)]
+    texts += [texts[0] + " and more"]  # of the cluster of the first
+    split = choose_validation(in_batches(texts), split_params(validation_fraction=0.1))
+    lengths = {digest(text): len(text) for text in texts}
+    total, chosen = sum(lengths.values()), [lengths[each] for each in split.digests]
+    assert split.num_clusters == len(texts) - 1
+    assert split.actual_fraction == pytest.approx(sum(chosen) / total)
+    assert split.longest_fraction == pytest.approx(len(texts[35]) / total) and split.longest_fraction > 0.4
+    assert split.num_shared == 0 and max(chosen) < 1000
+    # All others together are less than is wanted, so that the documents with the licence are taken too.
+    split = choose_validation(in_batches(texts[1:35]), split_params(validation_fraction=0.8))
+    shared = [digest(text) for text in texts[30:35]]
+    assert 0 < split.num_shared == sum(each in split.digests for each in shared) < 5
+
+
+def test_a_sample_of_the_ngrams_finds_the_same_shared_text(monkeypatch):
+    """Of n-grams above the limit the lower half of the hashes is kept, and again, until they fit."""
+    licence = make_text(0, num_words=200)
+    texts = [f"{licence} {make_text(seed, num_words=200)}" for seed in range(1, 21)]
+    texts += [make_text(seed, num_words=400) for seed in range(21, 41)]
+    fractions = []
+    for limit in (1 << 23, 5000):
+        monkeypatch.setattr("lm.text.splits.MAX_NGRAMS", limit)
+        survey = Survey(5)
+        for _ in survey.watch(in_batches(texts)):
+            pass
+        kept = sum(len(hashes) for hashes, _ in survey._blocks)
+        assert 0.3 * limit < kept <= limit or limit > 1 << 20
+        fractions.append(survey.shared_fractions(np.arange(40)))
+    assert fractions[0][:20] == pytest.approx(196 / 396) and not fractions[0][20:].any()
+    assert fractions[1][:20] == pytest.approx(196 / 396, abs=0.15) and not fractions[1][20:].any()
 
 
 def test_what_shares_exactly_the_limit_is_not_held_to_share_more(monkeypatch):

@@ -18,7 +18,7 @@ import make_tokenizer
 from lm.core.errors import DataError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.byte_level import LONG_WORD_CHARS, cut_long_words, recover_merges
+from lm.tokenizer.byte_level import cut_long_words, recover_merges
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
 from support.mixture_cases import write_source
@@ -73,11 +73,11 @@ def test_merges_are_recovered_from_ranks():
 
 
 def test_only_words_too_long_for_the_trainer_are_cut():
-    longest = "é" * LONG_WORD_CHARS
-    for text in ("", "short words", longest, f"{longest} {longest}", " " * LONG_WORD_CHARS + "x"):
+    longest = "é" * 1000
+    for text in ("", "short words", longest, f"{longest} {longest}", " " * 1000 + "x"):
         assert cut_long_words(text) == [text]
-    text = f"{longest}{longest}é x" + "\n" * 2 * LONG_WORD_CHARS
-    assert cut_long_words(text) == [longest, longest, "é x" + "\n" * LONG_WORD_CHARS, "\n" * LONG_WORD_CHARS]
+    text = f"{longest}{longest}é x" + "\n" * 2000
+    assert cut_long_words(text) == [longest, longest, "é x" + "\n" * 1000, "\n" * 1000]
 
 
 def write_word_level(source, bpe_folder, eos="EOS", **config):
@@ -149,6 +149,22 @@ def test_end_of_text_comes_before_eos(bpe_folder, tmp_path):
     assert (imported.vocab_size, imported.eot_id) == (VOCAB_SIZE, ours.eot_id)
     assert imported.encode_documents(TEXTS[:2000])[0].tolist() == ours.encode_documents(TEXTS[:2000])[0].tolist()
     assert imported.token_bytes.tolist() == ours.token_bytes.tolist()
+
+
+def test_an_import_neither_truncates_nor_pads(bpe_folder, tmp_path):
+    source, folder = shutil.copytree(bpe_folder, tmp_path / "source"), tmp_path / "out"
+    folder.mkdir()
+    backend = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    backend.enable_truncation(5)
+    backend.enable_padding(length=40, pad_id=3)
+    backend.save(str(source / "tokenizer.json"))
+    (source / "meta.json").unlink()
+    write_huggingface(folder, source)
+    ours, imported = load_tokenizer(bpe_folder), load_tokenizer(folder)
+    texts = ["a", "a text of many more than five tokens", TEXTS[0]]
+    assert [imported.encode(text) for text in texts] == [ours.encode(text) for text in texts]
+    written = read_json(folder / "tokenizer.json")
+    assert written["truncation"] is None and written["padding"] is None
 
 
 @pytest.fixture

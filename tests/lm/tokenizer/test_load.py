@@ -85,6 +85,20 @@ def test_each_document_ends_with_eot(byte_level_folder):
     assert tokenizer.bytes_of(ids).tolist() == tokenizer.token_bytes[ids].tolist()
 
 
+def test_a_lone_surrogate_becomes_the_replacement_character(bpe_folder, gemma_tokenizer):
+    for tokenizer in (load_tokenizer(bpe_folder), gemma_tokenizer):
+        for text, well_formed in (
+            ("a\ud800b", "a\ufffdb"),
+            ("\udc00", "\ufffd"),
+            ("\ud83d\ude00\ud83d", "\U0001f600\ufffd"),
+        ):
+            assert tokenizer.encode(text) == tokenizer.encode(well_formed)
+            assert (
+                tokenizer.encode_documents([text, "x"])[0].tolist()
+                == tokenizer.encode_documents([well_formed, "x"])[0].tolist()
+            )
+
+
 def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path):
     folder = shutil.copytree(bpe_folder, tmp_path / "copy")
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))

@@ -3,8 +3,19 @@
 import numpy as np
 import pytest
 
-from lm.core.errors import IntegrityError
-from lm.tokens.tokenfile import check_tokenizer, document_spans, open_tokens, write_tokens
+from lm.core.errors import DataError, IntegrityError
+from lm.core.files import write_json
+from lm.tokens import tokenfile
+from lm.tokens.tokenfile import (
+    check_id_range,
+    check_tokenizer,
+    check_window_fits,
+    count_ids,
+    document_spans,
+    lossy_fractions,
+    open_tokens,
+    write_tokens,
+)
 
 TOKENIZER = {"kind": "bpe", "vocab_size": 100, "eot_id": 99, "sha256": "ab" * 32}
 
@@ -49,3 +60,55 @@ def test_another_tokenizer_is_refused(tmp_path):
     check_tokenizer(tokens, "ab" * 32)
     with pytest.raises(IntegrityError, match="made with tokenizer abab"):
         check_tokenizer(tokens, "cd" * 32)
+
+
+@pytest.mark.parametrize(("place", "position"), [(0, 0), (6, 6), (7, 7), (19, 19)])
+def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(tmp_path, place, position):
+    ids = np.arange(20) % 100
+    ids[place:] = 100
+    write(tmp_path / "a.bin", ids)
+    with pytest.raises(IntegrityError, match=f"token 100 at position {position} is outside the vocabulary of 100"):
+        check_id_range(open_tokens(tmp_path / "a.bin"), block_tokens=7)
+    write(tmp_path / "b.bin", np.minimum(ids, 99))
+    check_id_range(open_tokens(tmp_path / "b.bin"), block_tokens=7)
+
+
+def test_a_file_holds_a_window_and_the_token_after_it(tmp_path):
+    write(tmp_path / "a.bin")
+    check_window_fits(open_tokens(tmp_path / "a.bin"), 4)
+    with pytest.raises(DataError, match=r"a\.bin: 5 tokens, one window of train\.seq_len needs 6"):
+        check_window_fits(open_tokens(tmp_path / "a.bin"), 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format_version": 2}, "format_version 2 and dtype 'uint16' are unknown; needed: 1 and one of"),
+        ({"dtype": "int16"}, "format_version 1 and dtype 'int16' are unknown"),
+        ({"tokens": 4}, "10 bytes, its sidecar says 4 tokens of uint16 = 8 bytes"),
+        ({"tokens": 6}, "10 bytes, its sidecar says 6 tokens of uint16 = 12 bytes"),
+        ({"sha256": "ab" * 32}, "its sidecar says abab"),
+    ],
+)
+def test_a_sidecar_that_describes_another_stream_is_refused(tmp_path, change, sentence):
+    meta = write(tmp_path / "a.bin")
+    write_json(tmp_path / "a.json", meta | change)
+    with pytest.raises(IntegrityError, match=sentence):
+        open_tokens(tmp_path / "a.bin")
+
+
+def test_ids_and_ends_are_found_in_all_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenfile, "BLOCK_TOKENS", 4)
+    monkeypatch.setattr(tokenfile.blocks_of, "__defaults__", (4,))
+    ids = [99, 1, 2, 99, 99, 3, 4, 5, 6, 99, 7]
+    write(tmp_path / "a.bin", ids)
+    tokens = open_tokens(tmp_path / "a.bin")
+    assert count_ids(tokens.ids, 100).tolist() == np.bincount(ids, minlength=100).tolist()
+    assert document_spans(tokens).tolist() == [[0, 1], [1, 4], [4, 5], [5, 10]]
+
+
+def test_what_a_tokenizer_loses_is_a_fraction_of_tokens_and_of_documents():
+    meta = {"tokens": 50, "documents": 4, "round_trip": {"unknown_tokens": 5, "changed_documents": 3}}
+    assert lossy_fractions(meta) == {"unknown_token_fraction": 0.1, "changed_document_fraction": 0.75}
+    assert lossy_fractions(meta | {"round_trip": {"unknown_tokens": 0, "changed_documents": 0}}) == {}
+    assert lossy_fractions({"tokens": 50, "documents": 4}) == {}

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError
-from lm.tokens.windows import TokenWindows, hash_integers, model_selection_starts, permute, read_windows
+from lm.tokens.windows import (
+    TokenWindows,
+    _longest_counted,
+    hash_integers,
+    model_selection_starts,
+    permute,
+    read_windows,
+)
 from lm.train.batches import prefetch, to_device
 from support.properties import check_examples
 
@@ -229,6 +236,23 @@ def test_readings_are_those_of_a_walk_through_all_steps(num_tokens, seq_len, bat
         assert places == [place for _, place, _ in expected]
         assert (num_windows == 1 and len(places) == 1) == any(is_whole for *_, is_whole in expected)
     assert walked == {}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "num_selected", "expected"),
+    [
+        ([10, 10, 1000], 1, 40),  # 40 of 60 counted tokens, as there are few documents: 2 / 3
+        ([10, 10, 1000], 60, 40),
+        ([10, 10, 1000], 61, 41),  # as many as are selected must count
+        ([10, 10, 1000], 100, 80),
+        ([10, 10, 1000], 5000, 1000),
+        ([100] * 99 + [1000], 1, 306),  # 306 of 10,206 are 3 %
+        ([100] * 99 + [300], 1, 300),
+        ([7], 3, 7),
+    ],
+)
+def test_a_long_document_counts_as_its_share_or_as_much_as_is_selected(lengths, num_selected, expected):
+    assert _longest_counted(np.array(lengths), num_selected) == expected
 
 
 @check_examples

@@ -57,3 +57,52 @@ def test_a_checkpoint_to_keep_lies_within_the_run():
     for tokens in (-1, values["max_tokens"] + 1):
         with pytest.raises(ParamsError, match="keep_checkpoints"):
             coerce(values | {"keep_checkpoints": [0, tokens]}, kind, "section", "file")
+
+
+STEPS = {"seq_len": 16, "batch_tokens": 64, "micro_batch_tokens": 32, "max_tokens": 640, "warmup_steps": 2}
+STEPS |= {"keep_checkpoints": [], "peak_lr": 0.1, "min_lr": 0.01, "numerics": "exact", "dtype": "float32"}
+
+
+def train_params(**changes):
+    values, kind = SECTIONS["params.yaml: train"]
+    return coerce(values | STEPS | changes, kind, "train", "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted", "refused"),
+    [
+        ("warmup_steps", [0, 9], [10]),  # of 10 steps
+        ("keep_checkpoints", [[0, 640], [640]], [[641], [0, 641]]),
+        ("min_lr", [0, 0.1], [-0.01, 0.11]),
+        ("micro_batch_tokens", [16, 64], [8, 40]),
+        ("batch_tokens", [32, 96], [48, 16]),
+        ("beta1", [0, 0.999], [1]),
+        ("beta2", [0, 0.999], [1]),
+        ("dtype", ["float32", "auto"], ["bfloat16"]),
+        ("compile", [False], [True]),
+    ],
+)
+def test_the_limits_of_a_value_are_accepted_and_what_is_beyond_them_is_not(name, accepted, refused):
+    for value in accepted:
+        train_params(**{name: value})
+    for value in refused:
+        with pytest.raises(ParamsError, match=rf"file: train\.{name} is "):
+            train_params(**{name: value})
+
+
+def test_fast_numerics_may_round_and_compile():
+    assert train_params(numerics="fast", dtype="bfloat16", compile=True).compile
+
+
+def test_a_single_batch_is_a_run():
+    assert train_params(max_tokens=64, warmup_steps=0).max_steps == 1
+    with pytest.raises(ParamsError, match=r"train\.max_tokens is 63, needed: at least batch_tokens 64"):
+        train_params(max_tokens=63, warmup_steps=0)
+
+
+def test_lengths_in_tokens_are_whole_steps():
+    """What does not divide is rounded down, to one step at least."""
+    params = train_params(max_tokens=64 * 11 - 1, eval_every_tokens=64 * 3 - 1, log_every_tokens=64 * 2 - 1)
+    assert (params.max_steps, params.eval_every_steps, params.log_every_steps, params.batch_size) == (10, 2, 1, 4)
+    params = train_params(eval_every_tokens=1, log_every_tokens=1, keep_checkpoints=[0, 63, 64, 64 * 3 + 1])
+    assert (params.eval_every_steps, params.log_every_steps, params.kept_steps) == (1, 1, {0, 1, 3})

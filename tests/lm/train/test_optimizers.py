@@ -12,6 +12,7 @@ from lm.train.config import TrainParams
 from lm.train.optimizers import Muon, build_optimizers, orthogonalize
 from lm.train.preflight import muon_flops
 from lm.train.schedule import learning_rate
+from lm.train.spelling import Spelling, SpellingAdamW
 from lm.train.state import TrainingState
 from lm.train.step import update_weights
 from support import ROOT
@@ -56,6 +57,33 @@ def test_each_parameter_is_in_one_group(optimizer):
     assert found[id(model.embed.weight)] == (1.5, 0.0)
     assert found[id(model.matrix.weight)] == (0.5, 0.1)
     assert found[id(model.norm.weight)] == (0.5, 0.0)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_optimizers_compute_as_the_parameters_say(optimizer, numerics):
+    spelling = Spelling({0: b"ab"}, 7, 16)
+    params = optimizer_params(optimizer, numerics=numerics)
+    first, adamw, *muon = build_optimizers(Tiny(), params, torch.bfloat16, spelling=spelling)
+    assert isinstance(first, SpellingAdamW)
+    assert {each.numerics for each in (first, adamw, *muon)} == {numerics}
+    for group in [*first.param_groups, *adamw.param_groups]:
+        assert group["betas"] == (0.9, 0.95)
+    assert len(muon) == (optimizer == "muon")
+    for each in muon:
+        assert each.dtype == torch.bfloat16
+        assert [group["momentum"] for group in each.param_groups] == [0.95]
+
+
+def test_the_momentum_is_nesterovs():
+    """The update is that of the average of gradients, moved on by the gradient once more."""
+    p = nn.Parameter(torch.zeros(2, 3))
+    muon = Muon([p], lr=0.1, weight_decay=0.0, dtype=torch.float32)
+    average = torch.zeros(2, 3)
+    for seed in range(4):
+        p.grad = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
+        average = 0.95 * average + 0.05 * p.grad
+        assert torch.allclose(muon._nesterov(p, 0.95), 0.95 * average + 0.05 * p.grad)
 
 
 def orthogonalized(update: torch.Tensor) -> torch.Tensor:

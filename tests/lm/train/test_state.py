@@ -7,7 +7,7 @@ import torch
 from lm.model.device import numerics_identity
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.optimizers import build_optimizers
-from lm.train.state import DIGEST_DIGITS, TrainingState, digest_of, named_tensors
+from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors
 from lm.train.world import World
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
@@ -57,6 +57,20 @@ def test_names_shapes_dtypes_and_the_order_count():
         [("a", a.view(torch.int32)), ("b", b)], [("a", a)], [],
     ]  # fmt: skip
     assert len({digest_of(variant) for variant in variants}) == len(variants)
+
+
+def test_a_restored_state_is_the_saved_one():
+    saved = state_after_a_step()
+    saved.step, saved.best_step, saved.best_loss, saved.interval_loss = 7, 5, 2.5, 3.25
+    saved.best_weights = {"a": torch.ones(2)}
+    saved.seconds = {"training": 1.0, "validation": 2.0, "saving": 3.0}
+    saved.segments = [{"from_step": 0, "threads": 1}, {"from_step": 6, "threads": 2}]
+    saved.history = History([[6, 600, 0.1, 2.0, 1.0]], [[5, 500, 2.5]], ["0" * 12], [[500, 1.0, 2.0, 3.0]])
+    restored = state_after_a_step()
+    restored.restore(saved.as_dict())
+    for name in ("step", "best_step", "best_loss", "best_weights", "interval_loss", "seconds", "segments", "history"):
+        assert getattr(restored, name) == getattr(saved, name), name
+    assert restored.digest() == saved.digest()
 
 
 def test_only_the_main_rank_reads_whole_weights():
@@ -116,3 +130,15 @@ def test_a_run_that_continues_on_the_same_machine_is_one_segment(capsys, numeric
     assert len(record_two_segments(here, dict(here)).segments) == 1
     assert numerics == "exact" or {"device", "instruction_set", "machine", "threads", "sharded"} <= here.keys()
     assert capsys.readouterr().err == ""
+
+
+def test_a_segment_is_compared_with_the_one_before_it(capsys):
+    one, other = ({"numerics": "fast", "threads": threads} for threads in (1, 2))
+    state = record_two_segments(one, other)
+    state.step = 8
+    state.begin_segment(dict(other))
+    assert [segment["from_step"] for segment in state.segments] == [0, 5]
+    state.step = 9
+    state.begin_segment(dict(one))
+    assert [segment["from_step"] for segment in state.segments] == [0, 5, 9]
+    assert capsys.readouterr().err.count("the bits may differ") == 2

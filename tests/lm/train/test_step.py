@@ -239,6 +239,16 @@ def test_a_row_of_the_curve_averages_its_interval():
         assert row[3] == pytest.approx(mean)
 
 
+@pytest.mark.parametrize(("loss", "grad_norm"), [(math.nan, 1.0), (2.0, math.nan), (2.0, math.inf), (-math.inf, 1.0)])
+def test_a_step_that_is_not_finite_names_its_windows(loss, grad_norm):
+    windows = TokenWindows(IDS, 16, 8, seed=1)
+    check_finite(2.0, 1e30, new_state(), windows, Params())
+    with pytest.raises(
+        DivergedError, match=rf"loss {loss}, gradient norm {grad_norm}, windows \[{windows.starts(0)[0]}, "
+    ):
+        check_finite(loss, grad_norm, new_state(), windows, Params())
+
+
 def test_a_loss_that_is_not_finite_stops_before_the_update():
     state = new_state()
     with torch.no_grad():
@@ -311,6 +321,13 @@ def test_ranks_share_the_validation_windows(monkeypatch):
     assert len({state.model.batches for state in states}) == 1
     validation_loss(TrainingState(EchoModel(), []), tokens, Params(eval_tokens=20 * 16), torch.float32)
     assert np.array_equal(np.nanmax(gathered[:-1], axis=0), gathered[-1])
+
+
+def test_a_validation_is_the_mean_of_its_tokens_in_float64():
+    ids = np.random.default_rng(0).integers(60_000, 65_536, 16 * 999 + 1).astype(np.uint16)
+    params = Params(eval_tokens=len(ids), micro_batch_tokens=16 * 7)
+    loss = validation_loss(TrainingState(EchoModel(), []), Tokens(ids), params, torch.float32)
+    assert loss == sum(ids[: 16 * 999].tolist()) / (16 * 999)
 
 
 def test_losses_are_the_golden_ones():
