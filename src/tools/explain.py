@@ -37,7 +37,7 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
     """Return lines on each window: position, documents, text, and the last target, which is not an input."""
     rows = range(windows.batch_size) if args.row is None else [args.row]
     starts, (inputs, targets) = windows.starts(args.step), windows.batch(args.step)
-    lines, sources = [], document_sources(tokens, tokenizer)
+    lines, sources = [], document_sources(tokens)
     for row in rows:
         start, end = int(starts[row]), int(starts[row]) + windows.seq_len
         epoch = windows.epoch_of(args.step * windows.batch_size + row)

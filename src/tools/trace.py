@@ -108,7 +108,7 @@ def trace(
     unseen = f"in no span of {args.min_tokens} tokens that {tokens.path} contains"
     lines = [f"{len(ids)} tokens; {num_new} of them, between ⟦ and ⟧, are new: {unseen}"]
     lines += quote("".join(text if length else f"⟦{text}⟧" for text, length in pieces))
-    sources = document_sources(tokens, tokenizer)
+    sources = document_sources(tokens)
     for number, (copy, text) in enumerate(choose(copies, ids, args.min_tokens, tokenizer)[: args.spans], 1):
         places, num_read = places_read(copy, starts, windows.seq_len)
         them = f"the first {MOST_PLACES:,}" if copy.count > len(places) else "them"

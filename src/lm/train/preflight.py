@@ -111,7 +111,7 @@ def refuse_sharded_muon(params: TrainParams, world: World) -> None:
 def check_sections(file: str) -> None:
     """Raise ParamsError with all that is wrong in the sections `train` and `eval`, before hours of training.
 
-    DVC may have skipped the stage resolve, which checks all sections. The class of `eval` is loaded by name: neither
+    DVC may have skipped the stage fetch, which checks all sections. The class of `eval` is loaded by name: neither
     its values nor its code change a run, so that they are not dependencies of `train`.
     """
     sections = {"train": TrainParams, "eval": importlib.import_module("lm.evaluate.config").EvalParams}

@@ -4,9 +4,11 @@ from collections import Counter
 
 import numpy as np
 
-from lm.text.mixture import order_of_sources
+from lm.text.documents import describe_text, is_mixture, iter_rows, open_manifest
+from lm.text.slices import slice_from
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
+from tools.common import paths
 
 NUM_CHARS = 40
 SEARCHED_TOKENS = 1000  # for a line that the other documents lack
@@ -32,16 +34,17 @@ def previews(tokens: TokenFile, tokenizer: Tokenizer, spans: np.ndarray) -> list
     return shown
 
 
-def document_sources(tokens: TokenFile, tokenizer: Tokenizer) -> list[str]:
-    """Return the source of each document of a mixture's training file; [] for other files, or if it cannot be told."""
-    sources, text_slice = tokens.meta.get("sources", {}), tokens.meta.get("slice", {})
-    if not (weights := text_slice.get("weights")) or text_slice["start_char"]:
+def document_sources(tokens: TokenFile) -> list[str]:
+    """Return the source of each document of a mixture's file, from data/raw; [] for other files or another text."""
+    text_slice = slice_from(tokens.meta["slice"]) if tokens.meta.get("slice") else None
+    if text_slice is None or not paths.MANIFEST.exists():
         return []
-    sizes = (tokenizer.count_bytes(tokens.ids[begin:end]) for begin, end in tokens.spans.tolist())
-    order = order_of_sources(sizes, [weights[name] for name in sources])
-    counts = np.bincount(order, minlength=len(sources)).tolist()
-    is_sure = counts == [source["documents"] for source in sources.values()]
-    return [list(sources)[number] for number in order] if is_sure else []
+    manifest = open_manifest(paths.RAW)
+    is_same = describe_text(manifest, text_slice) == tokens.meta["source"]
+    if not (is_same and is_mixture(manifest)):
+        return []
+    rows = iter_rows(paths.RAW, manifest, text_slice)
+    return [name for batch, _ in rows for name in batch.column(1).to_pylist()]
 
 
 def describe_documents(tokens: TokenFile, tokenizer: Tokenizer, sources: list[str], start: int, end: int) -> list[str]:

@@ -19,7 +19,7 @@ from lm.text.near_duplicates import find_clusters
 from lm.text.sources.torch_headers import SPLITS, TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
-FETCH = read_section(ROOT / "presets.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
+FETCH = read_section(ROOT / "sources.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 
 
 def test_the_installed_headers_are_the_pinned_ones(tmp_path):
