@@ -111,8 +111,8 @@ MUTANTS = [
     Mutant("digest of a recomputed interval", "src/tools/verify/recompute.py",
            "        if again[step] != recorded.get(step):\n", "        if False:\n",
            "tools/test_recompute.py -k changed_by_one_bit"),
-    Mutant("escaped text in the report", "src/tools/report/cli.py", "autoescape=True", "autoescape=False",
-           "tools/test_report.py"),
+    Mutant("escaped text in the report", "extras/report/report.py", "autoescape=True", "autoescape=False",
+           "extras/report/tests/test_report.py"),
     Mutant("secrets of an address", "src/tools/export_hf/card.py", '        return f"https://{match[1]}"\n',
            "        return url\n", "tools/test_card.py -k address"),
 ]  # fmt: skip

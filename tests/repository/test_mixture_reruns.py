@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from extras.report import report
 from support.workspace import Workspace
 from tools import explain
-from tools.report import cli as report
 from tools.verify import cli as verify
 
 DATA = {"make_tokenizer", "tokenize_train", "tokenize_val", "audit"}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from extras.report import report
 from lm.core.files import read_json, write_json, write_text
 from lm.core.params import read_yaml
 from support.workspace import Workspace
-from tools.report import cli as report
 
 PICTURES = ["training", "loss_by_position", "contamination"]
 
