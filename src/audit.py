@@ -102,11 +102,11 @@ def describe_rows(manifest: dict) -> dict:
     }
 
 
-def open_current(path: Path, manifest: dict) -> TokenFile:
-    """Open a token file. Raise IntegrityError if it was made from another text than that of data/raw."""
+def open_current(path: Path, raw: Path, manifest: dict) -> TokenFile:
+    """Open a token file. Raise IntegrityError if it was made from another text than that of `raw`."""
     tokens = open_tokens(path)
     if tokens.meta["source"] != describe_text(manifest, slice_from(tokens.meta["slice"])):
-        raise IntegrityError(f"{path}: made from another version of data/raw; run `dvc repro`")
+        raise IntegrityError(f"{path}: made from another version of {raw}; run `dvc repro`")
     return tokens
 
 
@@ -127,7 +127,7 @@ def main(argv: list[str]) -> None:
 
     # Check that the text, the tokenizer and both token files belong together.
     manifest = read_manifest(args.raw)
-    train, validation = (open_current(path, manifest) for path in (args.train, args.validation))
+    train, validation = (open_current(path, args.raw, manifest) for path in (args.train, args.validation))
     tokenizer = load_tokenizer(args.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)

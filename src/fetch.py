@@ -165,9 +165,10 @@ def main(argv: list[str]) -> None:
     # Fetch into temporary folders; data/raw appears when everything is there.
     with output_lock(args.raw), atomic_folder(args.raw) as folder, scratch_folder(args.raw) as fetched:
         found = {}
-        for each, section in chosen.items():
-            (fetched / each).mkdir(parents=True)
-            found[each] = section, fetched / each, fetch_source(each, section.fetch, local_path, fetched / each)
+        for number, (each, section) in enumerate(chosen.items()):
+            own = fetched / f"{number}"  # a name may hold any character
+            own.mkdir()
+            found[each] = section, own, fetch_source(each, section.fetch, local_path, own)
 
         # Filter, mix and write the documents.
         parts = parts_of_mixture(found, weights) if weights else parts_of_source(source, *found[source])

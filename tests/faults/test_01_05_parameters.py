@@ -232,11 +232,16 @@ def test_05_shell_characters_are_inert_everywhere(tmp_path):
     fetch_section = workspace.get("sources.local.fetch") | {"column": column, "separator": separator}
     entry = {**workspace.get("sources.local"), "fetch": fetch_section | {"include": f"*{pattern}"}}
     workspace.change(**{"data.source": source, "tokenizer.name": tokenizer, "local.path": str(text)})
-    presets = read_yaml(workspace.folder / "presets.yaml")
     bpe = {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
-    presets["sources"][source], presets["tokenizers"][tokenizer] = entry, bpe
-    (workspace.folder / "presets.yaml").write_text(json.dumps(presets))
-    assert workspace.repro("tokenize_val") == {"fetch", "select", "make_tokenizer", "tokenize_val"}
+    for file, section, name, value in (
+        ("sources", "sources", source, entry),
+        ("presets", "tokenizers", tokenizer, bpe),
+    ):
+        path = workspace.folder / f"{file}.yaml"
+        content = read_yaml(path)
+        content[section][name] = value
+        path.write_text(json.dumps(content))
+    assert workspace.repro("tokenize_val") == {"fetch", "make_tokenizer", "tokenize_val"}
     sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
     assert sidecar["documents"] >= 1 and sidecar["source"]["name"] == source
     assert not list(tmp_path.rglob("pwned*"))

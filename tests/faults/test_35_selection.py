@@ -43,7 +43,7 @@ def test_35_tokens_of_another_text_are_refused_by_audit(project, capsys):
     choose(FILTERED | {"min_chars": None}, train=ALL)
     assert fetch.main(FETCH) == 0
     capsys.readouterr()
-    refused(audit.main(AUDIT), capsys.readouterr().err, 4, "out/train.bin: made from another version of data/raw; run")
+    refused(audit.main(AUDIT), capsys.readouterr().err, 4, "out/train.bin: made from another version of raw; run")
     assert not Path("audit").exists()
 
 

@@ -110,6 +110,14 @@ def test_files_of_different_string_types_are_joined(write, monkeypatch):
     assert not [name for name in os.listdir() if name.endswith(".tmp")]
 
 
+def test_a_name_of_a_source_is_no_path(write, tmp_path):
+    """A key of sources.yaml may be any string."""
+    name = f"{tmp_path}/out"
+    write(source=name, **{name: {"fetch": stories(), **SLICES, "prompts": [""]}})
+    assert fetch.main(FETCH) == 0
+    assert list(read_manifest(Path("raw"))["sources"]) == [name] and not Path(name).exists()
+
+
 def test_a_failed_fetch_leaves_the_folder(write, capsys):
     write()
     assert fetch.main(FETCH) == 0
