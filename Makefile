@@ -52,7 +52,7 @@ prove: .venv/ready ## Train a small run, about a minute, and compare its bits wi
 report: .venv/ready ## Write one page with curves, metrics, samples and provenance, also during a run: report.html
 	python src report
 
-lint: .venv/ready-dev ## Check style, formatting, and types in src/
+lint: .venv/ready-dev ## Check style, formatting, and types in src/ and extras/
 	ruff check .
 	ruff format --check .
 	basedpyright

@@ -217,7 +217,7 @@ def test_paths_targets_and_parameters_exist():
     for path in re.findall(r"`((?:src|extras|tests|benchmarks|\.github)/[\w/.-]+)`", text):
         assert (ROOT / path).exists() or "NAME" in path or path in text_of("dvc.yaml"), path
     for section, name in re.findall(r"`(data|tokenizer|model|local|train|eval)\.(\w+)(?=[`:=])", text):
-        assert name in (*sections[section], "bin", "json"), name
+        assert name in (*sections[section], "bin", "json", "parquet"), name
 
 
 def test_the_sizes_said_of_the_models_are_counted():

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from extras.report import report
+from extras.trace import explain
 from support.workspace import Workspace
-from tools import explain
 from tools.verify import cli as verify
 
 DATA = {"make_tokenizer", "tokenize_train", "tokenize_val", "audit"}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from extras.trace.documents import document_sources
 from lm.core.files import read_json
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
@@ -17,7 +18,6 @@ from support.tokenize_cases import (
     write_params,
 )
 from tools.common import paths
-from tools.common.preview import document_sources
 
 LONG = [f"a long document, number {number}, {number * 7919} " * 5 for number in range(40)]
 SHORT = [f"short {number}" for number in range(30)]
