@@ -16,8 +16,8 @@ all: .venv/ready ## Run the pipeline: dvc repro
 # After a run that a stage refused, git may take a changed params.yaml for an unchanged one: DVC wrote it twice within a
 # second, with the same size. A new time makes git compare the contents.
 back: ## Go back to the committed state: parameters, dvc.lock, metrics, plots and data; undoes `dvc exp run -S`
-	touch params.yaml presets.yaml
-	git restore dvc.lock metrics params.yaml presets.yaml plots
+	touch params.yaml presets.yaml sources.yaml
+	git restore dvc.lock metrics params.yaml presets.yaml sources.yaml plots
 	dvc checkout --allow-missing  # before the first run there is no data yet
 
 help: ## Print the targets
@@ -52,7 +52,7 @@ prove: .venv/ready ## Train a small run, about a minute, and compare its bits wi
 report: .venv/ready ## Write one page with curves, metrics, samples and provenance, also during a run: report.html
 	python src report
 
-lint: .venv/ready-dev ## Check style, formatting, and types in src/
+lint: .venv/ready-dev ## Check style, formatting, and types in src/ and extras/
 	ruff check .
 	ruff format --check .
 	basedpyright
@@ -64,8 +64,8 @@ bench: .venv/bench/ready ## Make every stale result of benchmarks/ again: hours 
 	dvc repro benchmarks/dvc.yaml
 	$(MAKE) figures
 
-clean: ## Delete the training checkpoints of all runs (.runs) and the sources of mixtures (.sources)
-	rm -rf .runs .sources
+clean: ## Delete the training checkpoints of all runs (.runs)
+	rm -rf .runs
 
 # Environments.
 

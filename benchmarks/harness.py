@@ -123,7 +123,7 @@ def stage_folder(folder: Path) -> Path:
         (folder / name).mkdir(parents=True)
     for name in ("src", "dvc.yaml", "requirements.txt", "requirements"):
         (folder / name).symlink_to(ROOT / name)
-    for name in ("params.yaml", "presets.yaml", "runtime.yaml"):
+    for name in ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"):
         (folder / name).write_text((ROOT / name).read_text())
     return folder
 
@@ -136,7 +136,7 @@ def change_params(folder: Path, values: dict) -> None:
     for key, value in values.items():
         file, _, name = key.rpartition(":")
         *parents, last = name.split(".")
-        files = [file] if file else ["params.yaml", "presets.yaml"]
+        files = [file] if file else ["params.yaml", "presets.yaml", "sources.yaml"]
         contents = {each: yaml.safe_load((folder / each).read_text()) for each in files}
         file = next(each for each in files if parents[0] in contents[each])
         section = contents[file]

@@ -88,15 +88,12 @@ def experiment(name: str, with_metrics: bool = True) -> str:
 def results() -> str:
     """README: one row per recorded run."""
     rows = []
-    for name, label in (("default", "default: C++ headers"), ("stories", "`stories`: text of known entropy")):
+    for name, label in (("default", "default: C++ headers"),):
         run = read(name)
-        found, entropy = run["metrics"], run["evaluation"].get("entropy")
-        floor = f" (entropy of the text: {entropy['floor_bits_per_byte']:.3f})" if entropy else ""
-        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found and not entropy else "–"
-        loss = f"{found['bits_per_byte']:.3f}{floor}"
+        found = run["metrics"]
+        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found else "–"
         tokens, seconds = f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['train_seconds']:.0f} s"
-        label += f" (commit {run['commit']})" if entropy else ""
-        rows.append((label, tokens, loss, clean, computed(run), seconds))
+        rows.append((label, tokens, f"{found['bits_per_byte']:.3f}", clean, computed(run), seconds))
     head = "run | tokens seen | bits per byte | on clean documents | computed in | training"
     return table(head, rows)
 

@@ -22,10 +22,10 @@ from lm.evaluate.config import EvalParams
 from lm.model.config import ModelParams
 from lm.text.rules import Selection
 from lm.text.slices import MixedSlice
+from lm.text.sources.kinds import AnyFetch
 from lm.text.sources.local import LocalPath
 from lm.train.config import TrainParams, TrainRuntime
 from make_tokenizer import TokenizerParams
-from resolve import AnyFetch
 from tokenize_split import TokenizeRuntime
 
 WORDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
@@ -36,9 +36,10 @@ FILES: dict[str, dict[str, typing.Any]] = {  # name → type; NAME is that of a 
         "model": {"name": str}, "local": LocalPath, "train": TrainParams, "eval": EvalParams,
     },
     "presets.yaml": {
-        "sources": {"NAME": SOURCE}, "selections": {"NAME": Selection}, "tokenizers": {"NAME": TokenizerParams},
+        "selections": {"NAME": Selection}, "tokenizers": {"NAME": TokenizerParams},
         "models": {"NAME": ModelParams},
     },
+    "sources.yaml": {"sources": {"NAME": SOURCE}},
     "runtime.yaml": {"tokenize": TokenizeRuntime, "train": TrainRuntime},
 }  # fmt: skip
 

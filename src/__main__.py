@@ -1,4 +1,4 @@
-"""Run a tool: `report` calls `main` of src/tools/report/cli.py, `convert` that of extras/formats/convert.py."""
+"""Run a tool: `verify` calls `main` of src/tools/verify/cli.py, `convert` that of extras/formats/convert.py."""
 
 import ast
 import importlib

@@ -1,6 +1,6 @@
 """Stage audit: both splits → data/audit (duplicates, contamination, a data card) and metrics/data.json.
 
-    python src/audit.py --raw data/raw --selection data/selection --tokenizer data/tokenizer \
+    python src/audit.py --raw data/raw --tokenizer data/tokenizer \
         --train data/processed_datasets/train.bin --validation data/processed_datasets/validation.bin \
         --audit data/audit --metrics metrics
 
@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, command
-from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, sha256_file, write_json
-from lm.text.documents import Dropped, iter_texts, read_manifest, sources_of
+from lm.core.files import PARQUET, atomic_folder, output_lock, write_json
+from lm.text.documents import describe_text, is_mixture, iter_texts, read_manifest
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
-from lm.text.selection import DETAILS, describe_selection, read_dropped, sum_by_rule
+from lm.text.selection import sum_by_rule
 from lm.text.slices import slice_from
 from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.quality import describe_quality
@@ -45,9 +45,9 @@ CONTAMINATION = pa.schema(
 )
 
 
-def iter_documents(raw: Path, dropped: Dropped, tokens: TokenFile) -> Iterator[str]:
+def iter_documents(raw: Path, tokens: TokenFile) -> Iterator[str]:
     """Yield the documents that a token file was made from, and show progress."""
-    batches = iter_texts(raw, slice_from(tokens.meta["slice"]), dropped)
+    batches = iter_texts(raw, slice_from(tokens.meta["slice"]))
     texts = itertools.chain.from_iterable(batches)
     yield from tqdm(texts, "compare", tokens.meta["documents"], unit="doc", leave=False, disable=None)
 
@@ -88,30 +88,25 @@ def describe_tokens(tokens: TokenFile) -> dict:
     counts = {name: meta[name] for name in ("documents", "characters", "utf8_bytes", "tokens")}
     counts["bytes_per_token"] = meta["utf8_bytes"] / meta["tokens"]
     counts["tokens_per_document"] = meta["tokens"] / meta["documents"]
-    if meta["surprisal_bits"] is not None:
-        counts["surprisal_bits_per_document"] = meta["surprisal_bits"] / meta["documents"]
-        counts["surprisal_bits_per_byte"] = meta["surprisal_bits"] / meta["utf8_bytes"]
     return counts
 
 
 def describe_rows(manifest: dict) -> dict:
     """Return the rows that fetch dropped in each split, of each source if it is a mixture, and replaced characters."""
-    sources = sources_of(manifest)
+    sources = manifest["sources"]
     rows_of = lambda source: {split: entry["dropped_rows"] for split, entry in source["splits"].items()}  # noqa: E731
     dropped = {name: rows_of(source) for name, source in sources.items()}
     return {
-        "dropped_rows": dropped if "sources" in manifest else dropped[manifest["source"]],
+        "dropped_rows": dropped if is_mixture(manifest) else dropped[manifest["source"]],
         "replaced_characters": sum(source.get("replaced_characters", 0) for source in sources.values()),
     }
 
 
-def open_current(path: Path, raw: Path, selection: Path) -> TokenFile:
-    """Open a token file. Raise IntegrityError if it was made from another data/raw or another selection of it."""
+def open_current(path: Path, raw: Path, manifest: dict) -> TokenFile:
+    """Open a token file. Raise IntegrityError if it was made from another text than that of `raw`."""
     tokens = open_tokens(path)
-    if tokens.meta["source"]["manifest_sha256"] != sha256_file(raw / "manifest.json"):
+    if tokens.meta["source"] != describe_text(manifest, slice_from(tokens.meta["slice"])):
         raise IntegrityError(f"{path}: made from another version of {raw}; run `dvc repro`")
-    if tokens.meta["source"].get("selection") != describe_selection(selection, raw):
-        raise IntegrityError(f"{path}: made with another version of {selection}; run `dvc repro`")
     return tokens
 
 
@@ -121,7 +116,6 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     for name, text in {
         "raw": "folder of the text and its manifest",
-        "selection": "folder of the documents to leave out",
         "tokenizer": "folder of the tokenizer",
         "train": "token file for training",
         "validation": "token file for validation",
@@ -133,21 +127,20 @@ def main(argv: list[str]) -> None:
 
     # Check that the text, the tokenizer and both token files belong together.
     manifest = read_manifest(args.raw)
-    dropped = read_dropped(args.selection, args.raw)
-    train, validation = (open_current(path, args.raw, args.selection) for path in (args.train, args.validation))
+    train, validation = (open_current(path, args.raw, manifest) for path in (args.train, args.validation))
     tokenizer = load_tokenizer(args.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
 
     with output_lock(args.audit), atomic_folder(args.audit) as folder:
         # Compare the documents of both splits as text, then as tokens.
-        digests = [digest_texts(iter_documents(args.raw, dropped, tokens)) for tokens in (train, validation)]
+        digests = [digest_texts(iter_documents(args.raw, tokens)) for tokens in (train, validation)]
         duplicates = audit_duplicates(digests[0], digests[1], folder / "duplicates.parquet")
-        utf8_bytes = [len(text.encode()) for text in iter_documents(args.raw, dropped, validation)]
+        utf8_bytes = [len(text.encode()) for text in iter_documents(args.raw, validation)]
         contamination = audit_contamination(train, validation, utf8_bytes, folder / "contamination.parquet")
 
         # Write the data card.
-        selection = read_json(args.selection / DETAILS)
+        selection = manifest["selection"]
         card = {
             "source": manifest["source"],
             "train": describe_tokens(train),
@@ -155,7 +148,7 @@ def main(argv: list[str]) -> None:
             "duplicates": duplicates,
             "contamination": contamination,
             "tokenizer": describe_quality(train, validation, tokenizer),
-            "selection": {"name": selection["selection"], "dropped": sum_by_rule(selection["documents"])},
+            "selection": {"name": selection["name"], "dropped": sum_by_rule(selection["dropped"])},
             **describe_rows(manifest),
         }
         write_json(folder / "details.json", card)

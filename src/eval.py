@@ -50,7 +50,7 @@ from lm.tokens.tokenfile import (
     open_tokens,
 )
 
-PARAMS, PRESETS = "params.yaml", "presets.yaml"
+PARAMS, SOURCES = "params.yaml", "sources.yaml"
 SCORE_BATCH_TOKENS = 8192
 
 
@@ -155,7 +155,7 @@ def main(argv: list[str]) -> None:
     # Read the parameters.
     params = read_params()
     source = read_section(PARAMS, "data.source", str)
-    prompts = read_section(PRESETS, f"sources.{source}.prompts", tuple[str, ...])
+    prompts = read_section(SOURCES, f"sources.{source}.prompts", tuple[str, ...])
 
     # Open the inputs and check that they belong together. Clearing the pages of freed logits again and again would take
     # a third of the time.
@@ -191,7 +191,7 @@ def main(argv: list[str]) -> None:
         # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
-        details |= make_details(documents, losses_non_overlapping, validation.meta["surprisal_bits"])
+        details |= make_details(documents, losses_non_overlapping)
         if lost := lossy_fractions(validation.meta):
             details["lossy_tokenizer"] = lost
         details |= {"samples": summarize_samples(measures)}

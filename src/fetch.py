@@ -1,12 +1,15 @@
-"""Stage fetch: a source of text, or each source of a mixture → data/raw (parquet files and manifest.json).
+"""Stage fetch: the text of data.source → data/raw, a parquet file for each split and manifest.json.
 
-python src/fetch.py --definition data/source.json --raw data/raw
+python src/fetch.py --raw data/raw
 
-The sources of the last mixture stay in .sources/, which DVC does not know, so that only those whose definition changed
-are fetched again. Files are linked from there, or copied from another disk.
+The documents are those that are used: filtered by the rules of selection.name, and those of a mixture mixed in order.
+The stage depends on all of sources.yaml, because DVC cannot follow the list of a mixture's sources. As the first stage
+it checks all parameters, so that a wrong one is found before text is fetched and tokenized.
 """
 
 import argparse
+import dataclasses
+import importlib
 import os
 import re
 import shlex
@@ -17,47 +20,113 @@ from pathlib import Path
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import ParamsError, command
-from lm.core.files import atomic_folder, output_lock, read_json, write_json
-from lm.core.params import coerce, read_section
-from lm.text.documents import MANIFEST, sources_of
-from lm.text.source_cache import describe_in_mixture, is_whole, key_of, link_files, remove_others
-from lm.text.sources.kinds import SourceFetch, fetch_source
+from lm.core.files import atomic_folder, output_lock, scratch_folder
+from lm.core.params import find_problems, read_section, read_yaml
+from lm.text.compose import Part, compose
+from lm.text.rules import Selection
+from lm.text.selection import sum_by_rule
+from lm.text.slices import AnySlice, MixedSlice, Slice, check_weights, refuse_overlap
+from lm.text.sources.kinds import AnyFetch, MixtureFetch, SourceFetch, fetch_source
 from lm.text.sources.local import LocalPath, link_into_copy
 
-PARAMS, PRESETS = "params.yaml", "presets.yaml"
+PARAMS, PRESETS, SOURCES, RUNTIME = "params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"
 
 
-def fetch_into(name: str, fetch: dict, local_path: Path, folder: Path) -> dict:
-    """Fill `folder` with the source that resolve has described by `fetch`; return its manifest."""
-    return fetch_source(name, coerce(fetch, SourceFetch, f"sources.{name}.fetch", PRESETS), local_path, folder)
+@dataclasses.dataclass(frozen=True)
+class ChosenSource:
+    """A source: how it is fetched, and which parts of it are for training and for validation."""
+
+    fetch: SourceFetch
+    train: Slice
+    validation: Slice
 
 
-def fetch_mixture(definition: dict, local_path: Path, folder: Path) -> dict:
-    """Fill `folder` with one folder for each source of the mixture, write the manifest and return it."""
-    # Experiments of `--queue` and `--temp` run in copies of the repository and share the sources.
-    cache = Path(os.environ.get("DVC_ROOT", ".")) / ".sources"
-    keys = {name: key_of(name, source["fetch"]) for name, source in definition["sources"].items()}
-    manifests = {}
-    with output_lock(cache, wait=True):
-        for name, source in definition["sources"].items():
-            kept = cache / keys[name]
-            if source["fetch"]["kind"] == "local":  # its files may have changed
-                (folder / name).mkdir()
-                fetch_into(name, source["fetch"], local_path, folder / name)
-            else:
-                if is_whole(kept):
-                    print(f"{name}: unchanged, kept")
-                else:
-                    with atomic_folder(kept) as fetched:
-                        fetch_into(name, source["fetch"], local_path, fetched)
-                link_files(kept, folder / name)
-            described = describe_in_mixture(read_json(folder / name / MANIFEST), name)
-            (folder / name / MANIFEST).unlink()
-            manifests[name] = described | {"train": source["train"], "validation": source["validation"]}
-        remove_others(cache, keys.values())
-    manifest = {"format_version": 1, "source": definition["source"], "kind": "mixture", "sources": manifests}
-    write_json(folder / MANIFEST, manifest)
-    return manifest
+def check_parameters(source: str) -> None:
+    """Raise ParamsError with all that any stage would refuse in its own sections, before text is fetched or tokenized.
+
+    Neither these values nor the classes of later stages, which are loaded by name, are dependencies of this stage: none
+    changes data/raw. Where DVC skips it, the stage that reads a section refuses it, and train those of eval.
+    """
+    later = lambda module, name: getattr(importlib.import_module(module), name)  # noqa: E731
+    sections = {
+        "local": LocalPath,
+        "train": later("lm.train.config", "TrainParams"),
+        "eval": later("lm.evaluate.config", "EvalParams"),
+    }
+    names: dict[str, type] = dict.fromkeys(("selection.name", "tokenizer.name", "model.name"), str)
+    problems = find_problems(PARAMS, names | sections)
+    problems += find_problems(SOURCES, {
+        f"sources.{source}.fetch": AnyFetch, f"sources.{source}.train": AnySlice,
+        f"sources.{source}.validation": Slice, f"sources.{source}.prompts": tuple[str, ...],
+    })  # fmt: skip
+    if not find_problems(PARAMS, names):
+        selection, tokenizer, model = (read_yaml(PARAMS)[name.removesuffix(".name")]["name"] for name in names)
+        problems += find_problems(PRESETS, {
+            f"selections.{selection}": Selection,
+            f"tokenizers.{tokenizer}": later("make_tokenizer", "TokenizerParams"),
+            f"models.{model}": later("lm.model.config", "ModelParams"),
+        })  # fmt: skip
+    runtime = {
+        "tokenize": later("tokenize_split", "TokenizeRuntime"),
+        "train": later("lm.train.config", "TrainRuntime"),
+    }
+    problems += find_problems(RUNTIME, runtime)
+    if problems:
+        raise ParamsError("\n".join(problems))
+
+
+def read_source(name: str) -> ChosenSource:
+    """Return the source of a name that is not a mixture."""
+    fetch = read_section(SOURCES, f"sources.{name}.fetch", SourceFetch)
+    train = read_section(SOURCES, f"sources.{name}.train", Slice)
+    validation = read_section(SOURCES, f"sources.{name}.validation", Slice)
+    return ChosenSource(fetch, train, validation)
+
+
+def read_mixture(source: str, names: tuple[str, ...]) -> tuple[dict[str, ChosenSource], dict[str, float]]:
+    """Return the sources of a mixture by name, and their weights. Raise ParamsError for what does not fit."""
+    where, sources = f"{SOURCES}: sources.{source}", {}
+    for name in names:
+        if name not in read_section(SOURCES, "sources", dict):
+            raise ParamsError(f"{where}.fetch.sources names {name!r}, which is not a source of {SOURCES}")
+        if isinstance(read_section(SOURCES, f"sources.{name}.fetch", AnyFetch), MixtureFetch):
+            raise ParamsError(f"{where}.fetch.sources names {name!r}, a mixture itself; name its sources instead")
+        sources[name] = read_source(name)
+        refuse_overlap(sources[name].train, sources[name].validation, f"{SOURCES}: sources.{name}")
+    weights = read_section(SOURCES, f"sources.{source}.train", MixedSlice).weights
+    check_weights(weights, sources, where)
+    return sources, weights
+
+
+def parts_of_source(name: str, source: ChosenSource, folder: Path, fetched: dict) -> list[Part]:
+    """Return all splits of a source as parts, its validation split first."""
+    splits = sorted(fetched["splits"], key=lambda split: split != source.validation.split)
+    return [Part(name, split, folder, fetched, Slice(split, 0, None)) for split in splits]
+
+
+def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weights: dict[str, float]) -> list[Part]:
+    """Return the validation slices of all sources, then the training slices of those that have a weight."""
+    parts = []
+    for split in ("validation", "train"):
+        for name, (source, folder, manifest) in fetched.items():
+            if split == "validation" or weights[name]:
+                parts.append(Part(name, split, folder, manifest, getattr(source, split)))
+    return parts
+
+
+def report(manifest: dict) -> None:
+    """Print what each split holds, and what the rules drop."""
+    for split, entry in manifest["splits"].items():
+        print(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
+        for name, source in entry.get("sources", {}).items():
+            share, passes = source["utf8_bytes"] / entry["utf8_bytes"], source.get("passes", 1.0)
+            print(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} passes")
+    for name, source in manifest["sources"].items():
+        for split, entry in source["splits"].items():
+            if dropped := ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count):
+                print(f"{name}, {split}: rows left out: {dropped}")
+    for rule, each in sum_by_rule(manifest["selection"]["dropped"]).items():
+        print(f"{rule} drops {each['documents']:,} documents, {each['characters']:,} characters")
 
 
 def refuse_text_git_would_take(path: Path) -> None:
@@ -75,31 +144,36 @@ def refuse_text_git_would_take(path: Path) -> None:
 def main(argv: list[str]) -> None:
     """Fetch the text of data.source into the folder --raw, all of it or nothing."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--definition", type=Path, required=True, help="what resolve wrote")
     parser.add_argument("--raw", type=Path, required=True, help="folder to write")
     args = parser.parse_args(argv)
 
-    # Find the user's own text, and keep it out of Git. Read what to fetch.
+    # Check what all stages will read. Look the source up, and the sources of a mixture.
+    source, name = read_section(PARAMS, "data.source", str), read_section(PARAMS, "selection.name", str)
+    check_parameters(source)
+    rules = read_section(PRESETS, f"selections.{name}", Selection)
+    fetch, weights = read_section(SOURCES, f"sources.{source}.fetch", AnyFetch), None
+    if isinstance(fetch, MixtureFetch):
+        chosen, weights = read_mixture(source, fetch.sources)
+    else:
+        chosen = {source: read_source(source)}
+
+    # Find the user's own text, and keep it out of Git.
     local_path = Path(read_section(PARAMS, "local", LocalPath).path)
     link_into_copy(local_path)
     refuse_text_git_would_take(local_path)
-    definition = read_json(args.definition)
-    source, is_mixture = definition["source"], definition["kind"] == "mixture"
 
-    # Fetch into a temporary folder; rename it when everything is there.
-    with output_lock(args.raw), atomic_folder(args.raw) as folder:
-        if is_mixture:
-            manifest = fetch_mixture(definition, local_path, folder)
-        else:
-            manifest = fetch_into(source, definition["sources"][source]["fetch"], local_path, folder)
+    # Fetch into temporary folders; data/raw appears when everything is there.
+    with output_lock(args.raw), atomic_folder(args.raw) as folder, scratch_folder(args.raw) as fetched:
+        found = {}
+        for number, (each, section) in enumerate(chosen.items()):
+            own = fetched / f"{number}"  # a name may hold any character
+            own.mkdir()
+            found[each] = section, own, fetch_source(each, section.fetch, local_path, own)
 
-    # Report what each split holds.
-    for name, source in sources_of(manifest).items():
-        for split, entry in source["splits"].items():
-            place = f"{name}, {split}" if is_mixture else split
-            dropped = ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count)
-            counted = f"{entry['documents']:,} documents, {entry['characters']:,} characters"
-            print(f"{place}: {counted}{f'; rows left out: {dropped}' if dropped else ''}")
+        # Filter, mix and write the documents.
+        parts = parts_of_mixture(found, weights) if weights else parts_of_source(source, *found[source])
+        manifest = compose(folder, source, parts, weights, name, rules)
+    report(manifest)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stage make_tokenizer: train, download or copy the vocabulary that params.yaml selects.
 
-python src/make_tokenizer.py --raw data/raw --selection data/selection --tokenizer data/tokenizer
+python src/make_tokenizer.py --raw data/raw --tokenizer data/tokenizer
 """
 
 import argparse
@@ -12,16 +12,15 @@ from typing import Annotated, Literal
 import lm.core.environment  # noqa: F401 - before transformers loads torch
 
 from lm.core.errors import command
-from lm.core.files import atomic_folder, output_lock, sha256_file
+from lm.core.files import atomic_folder, output_lock
 from lm.core.params import Range, read_section
-from lm.text.documents import MANIFEST, iter_texts
-from lm.text.selection import describe_selection, read_dropped
+from lm.text.documents import describe_text, iter_texts, open_manifest
 from lm.text.slices import AnySlice
 from lm.text.sources.hub import check_repository
 from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained
 from lm.tokenizer.load import MAX_TOKEN_ID
 
-PARAMS, PRESETS = "params.yaml", "presets.yaml"
+PARAMS, PRESETS, SOURCES = "params.yaml", "presets.yaml", "sources.yaml"
 VOCAB_SIZES = Range(
     lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
 )
@@ -66,15 +65,12 @@ class FolderParams:
 TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
 
 
-def train_bpe(params: BpeParams, raw: Path, selection: Path, folder: Path) -> dict:
-    """Train on the selected documents of the training slice of data.source and return meta.json."""
+def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
+    """Train on the training slice of data.source and return meta.json."""
     source = read_section(PARAMS, "data.source", str)
-    text_slice = read_section(PRESETS, f"sources.{source}.train", AnySlice)
-    dropped, chosen = read_dropped(selection, raw), describe_selection(selection, raw)
-    text = {"manifest_sha256": sha256_file(raw / MANIFEST), "dropped_sha256": chosen["dropped_sha256"]}
-    text["slice"] = dataclasses.asdict(text_slice)
-    texts = iter_texts(raw, text_slice, dropped)
-    meta = write_trained(folder, texts, params.vocab_size, params.pretokenizer, text)
+    text_slice = read_section(SOURCES, f"sources.{source}.train", AnySlice)
+    text = describe_text(open_manifest(raw), text_slice) | {"slice": dataclasses.asdict(text_slice)}
+    meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, params.pretokenizer, text)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"
@@ -87,7 +83,6 @@ def main(argv: list[str]) -> None:
     """Write the tokenizer folder; it appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/make_tokenizer.py", allow_abbrev=False)
     parser.add_argument("--raw", type=Path, required=True, help="folder of the text and its manifest")
-    parser.add_argument("--selection", type=Path, required=True, help="folder of the documents to leave out")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder to write")
     args = parser.parse_args(argv)
 
@@ -98,7 +93,7 @@ def main(argv: list[str]) -> None:
     # Build the tokenizer in a temporary folder, which is renamed on success.
     with output_lock(args.tokenizer), atomic_folder(args.tokenizer) as folder:
         if isinstance(params, BpeParams):
-            meta = train_bpe(params, args.raw, args.selection, folder)
+            meta = train_bpe(params, args.raw, folder)
         elif isinstance(params, TiktokenParams):
             meta = write_tiktoken(folder, params.encoding)
         elif isinstance(params, HuggingFaceParams):

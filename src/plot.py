@@ -12,14 +12,11 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from lm import plots
 from lm.core.errors import command
-from lm.core.files import read_json
 from lm.tokens.ngrams import CLEAN_BELOW
-from lm.tokens.tokenfile import TokenFile, entropy_per_token, sidecar_path
 
 
 @command
@@ -27,18 +24,16 @@ def main(argv: list[str]) -> None:
     """Draw the pictures of a run into the folder of its curves."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = functools.partial(parser.add_argument, type=Path, required=True)
-    add("--validation", help="sidecar of the validation tokens, X.json")
     add("--evaluation", help="folder that eval wrote")
     add("--plots", help="folder of the curves, in which the pictures are drawn")
     args = parser.parse_args(argv)
     draw, folder = functools.partial, args.plots
 
-    # Training: losses with the text's entropy where its source knows it, learning rate, gradient norm.
+    # Training: losses, learning rate, gradient norm.
     train, validation, curve = (
         plots.read_csv(folder / f"{name}.csv") for name in ("training", "validation", "loss_by_position")
     )
-    floor = entropy_per_token(TokenFile(args.validation, np.empty(0), read_json(sidecar_path(args.validation))))
-    plots.save_png(plots.training_figure(train, validation, floor), folder / "training.png")
+    plots.save_png(plots.training_figure(train, validation), folder / "training.png")
 
     # Evaluation: how much context helps, and how much of the loss is explained by contamination.
     by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by length of the context"

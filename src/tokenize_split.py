@@ -1,7 +1,7 @@
 """Stages tokenize_train and tokenize_val: write a slice of the text as one stream of token ids.
 
-    python src/tokenize_split.py --split train --raw data/raw --selection data/selection \\
-        --tokenizer data/tokenizer --tokens data/processed_datasets/train.bin
+    python src/tokenize_split.py --split train --raw data/raw --tokenizer data/tokenizer \\
+        --tokens data/processed_datasets/train.bin
 
 gigatoken encodes in a thread if it can be used (lm.tokenizer.engine), otherwise the tokenizer encodes in processes.
 The bytes do not depend on that or on the size of chunks, because documents are encoded one by one.
@@ -23,15 +23,13 @@ from lm.core.errors import command
 from lm.core.files import output_lock
 from lm.core.params import at_least, read_section
 from lm.text.documents import (
-    Dropped,
     check_files,
-    describe_source,
+    describe_text,
     expected_chars,
     files_of,
     iter_chunks,
     open_manifest,
 )
-from lm.text.selection import describe_selection, read_dropped
 from lm.text.slices import AnySlice, Slice, refuse_overlap
 from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, encode_with_fallback, show_progress
 from lm.tokenizer.engine import Engine, open_engine
@@ -39,7 +37,7 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 
-PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
+PARAMS, SOURCES, RUNTIME = "params.yaml", "sources.yaml", "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +53,7 @@ class Inputs(NamedTuple):
 
     raw: Path
     manifest: dict
-    dropped: Dropped
-    source: dict  # the sidecar's entry of the text and the selection
+    source: dict  # the sidecar's entry of the text
     check: Future
     text_slice: Slice
     tokenizer: Tokenizer
@@ -64,16 +61,15 @@ class Inputs(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_inputs(raw: Path, selection: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
+def open_inputs(raw: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
     """Load the tokenizer and start to hash the text's files. A damaged file is reported before other errors."""
     manifest = open_manifest(raw)
     with ThreadPoolExecutor(1) as pool:
         check = pool.submit(check_files, raw, files_of(manifest))
         try:
-            dropped = read_dropped(selection, raw)
-            source = describe_source(raw, manifest) | {"selection": describe_selection(selection, raw)}
+            source = describe_text(manifest, text_slice)
             tokenizer = load_tokenizer(folder)
-            yield Inputs(raw, manifest, dropped, source, check, text_slice, tokenizer, open_engine(tokenizer))
+            yield Inputs(raw, manifest, source, check, text_slice, tokenizer, open_engine(tokenizer))
         except Exception:
             check.result()
             raise
@@ -81,12 +77,12 @@ def open_inputs(raw: Path, selection: Path, folder: Path, text_slice: Slice) -> 
 
 def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
     """Write the slice's tokens to `out` and its sidecar; return the sidecar and the name of the encoder."""
-    raw, manifest, dropped, source, check, text_slice, tokenizer, engine = inputs
+    raw, manifest, source, check, text_slice, tokenizer, engine = inputs
 
     def write(engine: Engine | None) -> dict:
         """Write the token file with this engine, by default the tokenizer's own; return its sidecar."""
         # Stream the documents in chunks and encode them in their order.
-        chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars, dropped), Tally()
+        chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars), Tally()
         if engine:
             encoded = encode_in_thread(chunks, engine)
         else:
@@ -106,11 +102,11 @@ def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple
 def read_slice(split: str) -> Slice:
     """Return the slice of the selected source; refuse a validation slice that overlaps the training slice."""
     source = read_section(PARAMS, "data.source", str)
-    train = read_section(PRESETS, f"sources.{source}.train", AnySlice)
+    train = read_section(SOURCES, f"sources.{source}.train", AnySlice)
     if split == "train":  # a change of the validation slice must not tokenize train again
         return train
-    validation = read_section(PRESETS, f"sources.{source}.validation", Slice)
-    refuse_overlap(train, validation, f"{PRESETS}: sources.{source}")
+    validation = read_section(SOURCES, f"sources.{source}.validation", Slice)
+    refuse_overlap(train, validation, f"{SOURCES}: sources.{source}")
     return validation
 
 
@@ -121,7 +117,6 @@ def main(argv: list[str]) -> None:
     add = parser.add_argument
     add("--split", choices=("train", "validation"), required=True, help="which slice of the source")
     add("--raw", type=Path, required=True, help="folder of the text and its manifest")
-    add("--selection", type=Path, required=True, help="folder of the documents to leave out")
     add("--tokenizer", type=Path, required=True, help="folder of the tokenizer")
     add("--tokens", type=Path, required=True, help="token file to write, X.bin; X.json is written beside it")
     args = parser.parse_args(argv)
@@ -131,18 +126,15 @@ def main(argv: list[str]) -> None:
     runtime = read_section(RUNTIME, "tokenize", TokenizeRuntime)
 
     # Encode the documents and write the token file and its sidecar.
-    with output_lock(args.tokens), open_inputs(args.raw, args.selection, args.tokenizer, text_slice) as inputs:
+    with output_lock(args.tokens), open_inputs(args.raw, args.tokenizer, text_slice) as inputs:
         meta, encoder = tokenize_slice(inputs, args.tokens, runtime)
 
-    # Report what the tokenizer loses, the shares of the sources, and the counts.
+    # Report what the tokenizer loses, and the counts.
     if lost := lossy_fractions(meta):
         unknown, changed = (f"{fraction:.2%}" for fraction in lost.values())
         found = f"{unknown} of the tokens are unknown, and {changed} of the documents are decoded to another text"
         advice = "do not compare them with those of another tokenizer"
         print(f"warning: {args.tokens}: {found}; {LOSSY}; {advice}", file=sys.stderr)
-    for name, source in meta.get("sources", {}).items():
-        share, passes = source["utf8_bytes"] / meta["utf8_bytes"], f"{source['passes']:.2f} passes"
-        print(f"{name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes}")
     bytes_per_token = meta["utf8_bytes"] / meta["tokens"]
     print(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")
 

@@ -50,11 +50,6 @@ MUTANTS = [
            "stages/test_tokenize_split.py -k manifest"),
     Mutant("overlap of slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f", "    str(f",
            "faults/test_12_20_tokenize.py -k test_19_overlapping"),
-    Mutant("hash of a selection", "src/lm/text/selection.py", '    if actual != details["dropped_sha256"]:\n',
-           "    if False:\n", "faults/test_tables.py -k dropped"),
-    Mutant("selection of another text", "src/lm/text/selection.py",
-           '    if details["manifest_sha256"] != sha256_file(raw / MANIFEST):\n', "    if False:\n",
-           "faults/test_35_select.py -k old_selection"),
     Mutant("clusters on one side of the split", "src/lm/text/splits.py",
            "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n",
            "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n"
@@ -116,8 +111,8 @@ MUTANTS = [
     Mutant("digest of a recomputed interval", "src/tools/verify/recompute.py",
            "        if again[step] != recorded.get(step):\n", "        if False:\n",
            "tools/test_recompute.py -k changed_by_one_bit"),
-    Mutant("escaped text in the report", "src/tools/report/cli.py", "autoescape=True", "autoescape=False",
-           "tools/test_report.py"),
+    Mutant("escaped text in the report", "extras/report/report.py", "autoescape=True", "autoescape=False",
+           "extras/report/tests/test_report.py"),
     Mutant("secrets of an address", "src/tools/export_hf/card.py", '        return f"https://{match[1]}"\n',
            "        return url\n", "tools/test_card.py -k address"),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from pathlib import Path
 from harness import RESULTS, ROOT, hardware
 from lm.core.files import write_json
 
-DECIDING = ("src", "params.yaml", "presets.yaml", "dvc.yaml", "dvc.lock", "metrics", "requirements")
+DECIDING = ("src", "params.yaml", "presets.yaml", "sources.yaml", "dvc.yaml", "dvc.lock", "metrics", "requirements")
 READ_BY = ("dvc metrics diff", "python src compare main workspace")
 
 

@@ -31,7 +31,7 @@ from lm.tokens.tokenfile import open_tokens
 REFERENCE_VOCAB_SIZE = 4096
 TRIAL_STEPS = 100  # that measure the speed
 MARGIN = 0.97  # of the budget, so that a run that is a little slower than the one before keeps it
-DATA_STAGES = ("resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val")
+DATA_STAGES = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val")
 
 
 def parse() -> argparse.Namespace:

@@ -10,7 +10,6 @@ its memory. A peer whose package is absent (requirements/bench.txt) is left out.
 import argparse
 import hashlib
 import importlib.util
-import itertools
 import json
 import os
 import shlex
@@ -21,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pyarrow as pa
 import yaml
 
 from harness import (
@@ -29,19 +29,22 @@ from harness import (
     change_params,
     interleave,
     run_measured,
-    run_stage,
     stage_folder,
     summary,
     versions,
     write_results,
 )
 from lm.core.files import read_json, write_json
-from lm.text.parquet import describe_split, write_documents
+from lm.text.compose import write_manifest, write_split
+from lm.text.mixture import tag_rows
+from lm.text.parquet import write_documents
+from lm.text.rows import Rows, measured
 from lm.text.sources.stories.grammar import mean_utf8_bytes_per_story, story
 from lm.tokenizer.build import download_ranks, write_byte_level
 from lm.tokenizer.load import load_tokenizer
 
-NUM_FILES = 8  # what works by whole files needs several of them
+NUM_FILES = 8  # of the peers: what works by whole files needs several of them
+STORIES_PER_BATCH = 1000
 CHECK_MEGABYTES = 2
 SLOW = ("nanogpt", "datatrove", "litdata")  # minutes each: one round
 PROCESSES = 2
@@ -174,29 +177,37 @@ def stream_of(peer: str, out: Path) -> Iterator[np.ndarray]:
 # The measurement.
 
 
+def story_rows(num_documents: int) -> Iterator[Rows]:
+    """Yield stories in batches, as `write_split` takes them."""
+    for begin in range(0, num_documents, STORIES_PER_BATCH):
+        texts = [story(1, number).text for number in range(begin, min(begin + STORIES_PER_BATCH, num_documents))]
+        batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
+        yield from tag_rows([measured(batch)], 0)
+
+
 class Cases:
     """The ways to tokenize one text of stories, each into a folder of its own below `work`."""
 
     def __init__(self, work: Path, tokenizer: Path, megabytes: float):
         raw = work / "raw"
         num_documents = int(megabytes * 1e6 / mean_utf8_bytes_per_story())
+        raw.mkdir(parents=True)
+        entry = write_split(raw, "train", story_rows(num_documents), ["stories"])
+        write_manifest(raw, "stories", {"stories": {}}, {"train": entry}, {})
+        self.files = []
         per_file = -(-num_documents // NUM_FILES)
-        for index in range(NUM_FILES):
-            numbers = range(index * per_file, min((index + 1) * per_file, num_documents))
-            texts, bits = itertools.tee(story(1, number) for number in numbers)
-            path = raw / "train" / f"{index:04d}.parquet"
-            write_documents(path, (s.text for s in texts), surprisal_bits=(s.surprisal_bits for s in bits))
-        splits = {"train": describe_split(raw, "train", "text")}
-        write_json(raw / "manifest.json", {"source": "stories", "column": "text", "entropy": {}, "splits": splits})
-        self.files = [str(raw / entry["path"]) for entry in splits["train"]["files"]]
-        self.utf8_bytes = splits["train"]["utf8_bytes"]
+        for begin in range(0, num_documents, per_file):
+            path = work / "files" / f"{begin:09d}.parquet"
+            numbers = range(begin, min(begin + per_file, num_documents))
+            write_documents(path, (story(1, number).text for number in numbers))
+            self.files.append(str(path))
+        self.utf8_bytes = entry["utf8_bytes"]
         self.work, self.tokenizer, self.peak_mb = work, tokenizer, {}
         self.stage = stage_folder(work / "stage")
         whole = {"split": "train", "start_char": 0, "num_chars": None}
         change_params(self.stage, {"data.source": "benchmark", "sources.benchmark.train": whole})
         (self.stage / "data" / "raw").symlink_to(raw)
         (self.stage / "data" / "tokenizer").symlink_to(tokenizer)
-        run_stage(self.stage, "select")
         self.bin = self.stage / "data" / "processed_datasets" / "train.bin"
 
     def ours(self) -> None:

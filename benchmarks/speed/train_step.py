@@ -215,7 +215,7 @@ def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed
         ids = np.random.default_rng(1).integers(vocab_size - 1, size=64 * seq_len).astype(dtype)
         tokenizer = {"vocab_size": vocab_size, "eot_id": vocab_size - 1, "sha256": "0"}
         for split in ("train", "validation"):
-            write_tokens(data / f"{split}.bin", [ids], dtype, lambda: {"surprisal_bits": None, "tokenizer": tokenizer})
+            write_tokens(data / f"{split}.bin", [ids], dtype, lambda: {"tokenizer": tokenizer})
         model = {key: value for key, value in shape.items() if key != "vocab_size"}
         change_params(
             folder,

@@ -138,8 +138,8 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
         characters = utf8_bytes - sum(int(counts[rank]) * num_bytes for rank, num_bytes in continuing.items())
     described = {
         "documents": int(counts[eot_id]) + (last_id != eot_id), "characters": characters, "utf8_bytes": utf8_bytes,
-        "surprisal_bits": None, "tokenizer": describe_tokenizer(tokenizer), "slice": None,
-        "source": {"name": stream.path.name, "manifest_sha256": None, "sha256": sha256},
+        "tokenizer": describe_tokenizer(tokenizer), "slice": None,
+        "source": {"name": stream.path.name, "sha256": sha256},
     }  # fmt: skip
     return describe_tokens(dtype, int(counts.sum()), described, digest.hexdigest())
 

@@ -18,9 +18,12 @@ from tempfile import TemporaryDirectory
 
 from extras.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
-from lm.core.files import output_lock, write_json
-from lm.text.documents import MANIFEST, iter_chunks, read_manifest
-from lm.text.parquet import describe_split, open_parquet
+from lm.core.files import output_lock, sha256_file
+from lm.text.compose import write_manifest, write_split
+from lm.text.documents import iter_chunks, read_manifest
+from lm.text.mixture import tag_rows
+from lm.text.parquet import iter_batches, open_parquet
+from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_from_hub, write_huggingface, write_tiktoken
 from lm.tokenizer.encoding import encode_here, show_progress
@@ -102,14 +105,14 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     """Fill the empty `folder` with dumps and the tokenizer; return the provenance."""
     # Make `raw` a data/raw of this one file for the pipeline's reader.
     open_parquet(args.data_file, args.column)
-    link = raw / SPLIT / f"{args.data_file.stem}.parquet"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(args.data_file.resolve())
-    entry = describe_split(raw, SPLIT, args.column)
-    write_json(raw / MANIFEST, {"source": args.data_file.name, "column": args.column, "splits": {SPLIT: entry}})
+    raw.mkdir(parents=True, exist_ok=True)
+    rows = (measured(batch) for batch in iter_batches(args.data_file, [args.column]))
+    with_text = (keep_rows(each, each[1] > 0) for each in rows)
+    entry = write_split(raw, SPLIT, tag_rows(with_text, 0), [args.data_file.name])
+    write_manifest(raw, args.data_file.name, {args.data_file.name: {}}, {SPLIT: entry}, {})
 
     # Choose the range, which ends with the file at the latest.
-    file_sha256, num_chars = entry["files"][0]["sha256"], entry["characters"]
+    file_sha256, num_chars = sha256_file(args.data_file), entry["characters"]
     if args.starting_character >= num_chars:
         begins = f"--starting_character is {args.starting_character}"
         raise DataError(f"{begins}, needed: below the {num_chars} characters of {args.data_file}")
@@ -131,7 +134,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     # Encode the documents and write the dumps.
     chunks, tally = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), Tally()
     total = int(min(text_slice.end_char, num_chars)) - text_slice.start_char
-    source = {"name": args.data_file.name, "manifest_sha256": None, "sha256": file_sha256}
+    source = {"name": args.data_file.name, "sha256": file_sha256}
     return write_dumps(
         folder, tally.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],
         lambda: tally.describe(tokenizer, text_slice, source), seq_len=args.seq_length, pad_token=pad_token,

@@ -1,11 +1,11 @@
-"""Tokenize in ranks: each rank reads some of a split's parquet files and writes a token file of its own.
+"""Tokenize in ranks: each rank reads some row groups of a split's parquet file and writes a token file of its own.
 
-    job = plan_ranks(raw, selection, tokenizer, text_slice, folder, chunk_chars, num_ranks)
+    job = plan_ranks(raw, tokenizer, text_slice, folder, chunk_chars, num_ranks)
     for rank in job.unfinished():                     # anywhere, in any order
         tokenize_rank(job, rank)
     join_ranks(job, Path("train.bin"))
 
-Ranks take the files in order and never cut one, so that the ranks' ids one after the other equal those of
+Ranks take the row groups in order and never cut one, so that the ranks' ids one after the other equal those of
 one process. A finished rank is recognised by the origin in its sidecar.
 """
 
@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -24,10 +23,9 @@ import pyarrow.compute as pc
 
 from lm.core.errors import IntegrityError, NoDocument
 from lm.core.files import read_json, sha256_file, sha256_json
-from lm.text.documents import MANIFEST, Chunk, check_files, describe_source, iter_chunks
-from lm.text.parquet import iter_batches
-from lm.text.selection import describe_selection, read_dropped
-from lm.text.slices import Slice, check_slice
+from lm.text.documents import TEXT, Chunk, SourceCount, describe_text, iter_chunks, read_manifest
+from lm.text.parquet import iter_batches, open_parquet
+from lm.text.slices import Slice
 from lm.tokenizer.encoding import encode_here, encode_in_thread, encode_with_fallback
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -36,7 +34,7 @@ from lm.tokens.tokenfile import DTYPES, blocks_of, check_hash, map_ids, sidecar_
 
 # The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
-    "lm/text/documents.py", "lm/text/parquet.py", "lm/text/slices.py", "lm/tokenizer/encoding.py",
+    "lm/text/documents.py", "lm/text/parquet.py", "lm/text/rows.py", "lm/text/slices.py", "lm/tokenizer/encoding.py",
     "lm/tokenizer/engine.py", "lm/tokenizer/load.py", "lm/tokenizer/pretokenize.py", "lm/tokenizer/tally.py",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,22 +42,20 @@ PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
 
 
 class Rank(NamedTuple):
-    """What one rank reads: entries of the manifest, the range of their characters, and the documents to leave out."""
+    """What one rank reads: row groups of the split's file, and the range of their characters."""
 
     number: int
-    files: list[dict]
+    row_groups: range
     slice: Slice
-    left_out: np.ndarray  # (n,) int64, numbers of documents, counted from the first of these files
 
 
 class Placed(NamedTuple):
-    """A file's entry in the manifest, its characters begin … end in the split, and the numbers of its documents."""
+    """A row group, its bytes, and its characters begin … end in the split."""
 
-    entry: dict
+    number: int
+    num_bytes: int
     begin: int = 0
     end: int = 0
-    first_document: int = 0
-    end_document: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +70,8 @@ class RankJob:
     folder: Path
     slice: Slice
     chunk_chars: int
-    manifest: dict = dataclasses.field(repr=False)  # without its splits
-    source: dict = dataclasses.field(repr=False)  # the sidecar's entry of the text and the selection
+    manifest: dict = dataclasses.field(repr=False)
+    source: dict = dataclasses.field(repr=False)  # the sidecar's entry of the text
     ranks: list[Rank] = dataclasses.field(repr=False)
 
     def __call__(self, data, rank: int, world_size: int) -> None:
@@ -91,51 +87,47 @@ class RankJob:
 
 
 def plan_ranks(
-    raw: Path, selection: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
+    raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
 ) -> RankJob:
-    """Divide a slice's files among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
-    manifest = read_json(raw / MANIFEST)
-    check_slice(manifest, text_slice)
-    dropped = read_dropped(selection, raw).get((manifest["source"], text_slice.split), np.empty(0, np.int64))
-    source = describe_source(raw, manifest) | {"selection": describe_selection(selection, raw)}
-    files = manifest.pop("splits")[text_slice.split]["files"]
-    is_whole = text_slice.start_char == 0 and text_slice.num_chars is None and not len(dropped)
-    placed = [Placed(entry) for entry in files] if is_whole else _place(raw, manifest["column"], files, text_slice)
+    """Divide a slice's row groups among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
+    manifest = read_manifest(raw)
+    source = describe_text(manifest, text_slice)
+    path = raw / manifest["splits"][text_slice.split]["path"]
     ranks = []
-    for number, group in enumerate(_groups(placed, num_ranks)):
+    for number, group in enumerate(_groups(_place(path, text_slice), num_ranks)):
         begin, end = group[0].begin, group[-1].end
         first = max(begin, text_slice.start_char)
         num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
         local = Slice(text_slice.split, first - begin, num_chars)
-        left, right = np.searchsorted(dropped, [group[0].first_document, group[-1].end_document])
-        left_out = dropped[left:right] - group[0].first_document
-        ranks.append(Rank(number, [file.entry for file in group], local, left_out))
+        ranks.append(Rank(number, range(group[0].number, group[-1].number + 1), local))
     raw, tokenizer, folder = raw.resolve(), tokenizer.resolve(), folder.resolve()
     return RankJob(raw, tokenizer, folder, text_slice, chunk_chars, manifest, source, ranks)
 
 
-def _place(raw: Path, column: str, files: list[dict], text_slice: Slice) -> list[Placed]:
-    """Return the files with characters of the slice, and where they are in the split, after one pass over them."""
-    placed, position, number = [], 0, 0
-    for entry in files:
-        begin, first_document = position, number
-        for batch in iter_batches(raw / entry["path"], [column]):
-            lengths = pc.utf8_length(batch.column(0))
-            position += pc.sum(lengths).as_py() or 0
-            number += pc.sum(pc.greater(lengths, 0)).as_py() or 0
+def _place(path: Path, text_slice: Slice) -> list[Placed]:
+    """Return the row groups with characters of the slice; their places are known only if it is not the whole split."""
+    metadata = open_parquet(path, TEXT).metadata
+    sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+    if text_slice.start_char == 0 and text_slice.num_chars is None:
+        return [Placed(number, size) for number, size in enumerate(sizes)]
+    placed, position = [], 0
+    for number, size in enumerate(sizes):
+        begin = position
+        for batch in iter_batches(path, [TEXT], row_groups=range(number, number + 1)):
+            position += pc.sum(pc.utf8_length(batch.column(0))).as_py() or 0
         if position > text_slice.start_char:
-            placed.append(Placed(entry, begin, position, first_document, number))
+            placed.append(Placed(number, size, begin, position))
         if position >= text_slice.end_char:
             break
     return placed
 
 
 def _groups(placed: list[Placed], num_groups: int) -> list[list[Placed]]:
-    """Divide the files, in order, into at most `num_groups` groups of about the same number of bytes."""
-    sizes = np.array([file.entry["bytes"] for file in placed], np.float64)
+    """Divide the row groups, in order, into at most `num_groups` groups of about the same number of bytes."""
+    sizes = np.array([group.num_bytes for group in placed], np.float64)
     middles = (np.cumsum(sizes) - sizes / 2) / sizes.sum()
     numbered = zip((middles * num_groups).astype(int), placed, strict=True)
-    return [[file for _, file in group] for _, group in itertools.groupby(numbered, key=lambda pair: pair[0])]
+    return [[each for _, each in group] for _, group in itertools.groupby(numbered, key=lambda pair: pair[0])]
 
 
 def describe_encoder(tokenizer: Tokenizer) -> dict:
@@ -147,8 +139,8 @@ def describe_encoder(tokenizer: Tokenizer) -> dict:
 
 def origin_of(job: RankJob, rank: Rank, encoder: dict) -> dict:
     """Return everything that a rank's token file depends on."""
-    text = {"files": rank.files, "slice": dataclasses.asdict(rank.slice), "column": job.manifest["column"]}
-    return {**text, "left_out": sha256_json(rank.left_out.tolist()), **encoder}
+    groups = [rank.row_groups.start, rank.row_groups.stop]
+    return {**job.source, "row_groups": groups, "slice": dataclasses.asdict(rank.slice), **encoder}
 
 
 def is_finished(path: Path, origin: dict) -> bool:
@@ -162,29 +154,25 @@ def is_finished(path: Path, origin: dict) -> bool:
 
 
 def tokenize_rank(job: RankJob, rank: Rank) -> None:
-    """Tokenize a rank's files unless that is done; raise IntegrityError if a file differs from the manifest."""
+    """Tokenize a rank's row groups unless that is done; raise DataError if one is damaged, by its checksums."""
     tokenizer = load_tokenizer(job.tokenizer)
     path, origin = job.path(rank), origin_of(job, rank, describe_encoder(tokenizer))
     if is_finished(path, origin):
         return
-    check_files(job.raw, rank.files)
     path.unlink(missing_ok=True)  # an old file would not match the new sidecar
 
     def write(engine: Engine | None) -> dict:
         chunks, tally, dtype = _chunks(job, rank), Tally(), tokenizer.meta["dtype"]
         encoded = encode_in_thread(chunks, engine) if engine else encode_here(chunks, tokenizer)
-        return write_tokens(path, tally.ids_of(encoded), dtype, lambda: vars(tally) | {"origin": origin})
+        return write_tokens(path, tally.ids_of(encoded), dtype, lambda: dataclasses.asdict(tally) | {"origin": origin})
 
     encode_with_fallback(write, open_engine(tokenizer), path)
 
 
 def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
-    """Yield the rank's documents; nothing if no document of the slice begins in its files."""
-    split = {"files": rank.files, "characters": sys.maxsize}  # plan_ranks has checked that the split holds the slice
-    manifest = {**job.manifest, "splits": {rank.slice.split: split}}
+    """Yield the rank's documents; nothing if no document of the slice begins in its row groups."""
     with contextlib.suppress(NoDocument):
-        dropped = {(manifest["source"], rank.slice.split): rank.left_out}
-        yield from iter_chunks(job.raw, manifest, rank.slice, job.chunk_chars, dropped)
+        yield from iter_chunks(job.raw, job.manifest, rank.slice, job.chunk_chars, rank.row_groups)
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:
@@ -199,7 +187,9 @@ def join_ranks(job: RankJob, out: Path) -> dict:
         place = f"{job.slice.start_char} to {job.slice.end_char}"
         raise NoDocument(f"sources.{job.manifest['source']}: {lacking} {place}; widen the range")
     for _, record in records:
-        tally.add(Tally(**{name: record[name] for name in vars(tally)}))
+        counts = {name: record[name] for name in vars(tally)}
+        sources = {name: SourceCount(*count) for name, count in counts.pop("sources").items()}
+        tally.add(Tally(**counts, sources=sources))
 
     def ids() -> Iterator[np.ndarray]:
         for path, record in records:

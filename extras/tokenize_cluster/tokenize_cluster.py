@@ -23,10 +23,10 @@ from extras.tokenize_cluster.ranks import ROOT, RankJob, join_ranks, plan_ranks
 from lm.core.errors import EnvironmentFailure, ParamsError, command
 from lm.core.files import output_lock
 from lm.core.params import read_section
-from lm.text.slices import AnySlice, MixedSlice, Slice, refuse_overlap
+from lm.text.slices import AnySlice, Slice, refuse_overlap
 from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
-from tools.common.paths import PARAMS, PRESETS, RAW, SELECTION, TOKENIZER, TRAIN, VALIDATION
+from tools.common.paths import PARAMS, RAW, SOURCES, TOKENIZER, TRAIN, VALIDATION
 
 RUNTIME = "runtime.yaml"
 STAGES, OUTPUTS = {"train": "tokenize_train", "validation": "tokenize_val"}, {"train": TRAIN, "validation": VALIDATION}
@@ -36,7 +36,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = tool_parser("tokenize_cluster", __doc__)
     add = parser.add_argument
     add("split", choices=tuple(STAGES), help="which slice of the selected source")
-    add("--ranks", type=int, required=True, help="number of ranks; more than one per parquet file is useless")
+    add(
+        "--ranks",
+        type=int,
+        required=True,
+        help="number of ranks; at most one per row group, of about 4 MB",
+    )
     add("--workers", type=int, help="ranks at a time (local: one per core; slurm: no limit)")
     add("--executor", choices=("local", "slurm"), default="local", help="datatrove's executor (local)")
     add("--option", action="append", default=[], metavar="NAME=VALUE",
@@ -51,12 +56,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def read_slice(split: str) -> Slice:
     """Return the slice that the stage tokenizes; refuse overlap as the stage does."""
     source = read_section(PARAMS, "data.source", str)
-    slices = {name: read_section(PRESETS, f"sources.{source}.{name}", AnySlice) for name in STAGES}
-    if isinstance(slices["train"], MixedSlice):
-        problem = f"sources.{source} is a mixture, whose stream no rank can cut out of the files"
-        raise ParamsError(f"{PRESETS}: {problem}; run `dvc repro {STAGES[split]}` instead")
+    slices = {name: read_section(SOURCES, f"sources.{source}.{name}", AnySlice) for name in STAGES}
     if split == "validation":
-        refuse_overlap(slices["train"], slices["validation"], f"{PRESETS}: sources.{source}")
+        refuse_overlap(slices["train"], slices["validation"], f"{SOURCES}: sources.{source}")
     return slices[split]
 
 
@@ -102,7 +104,7 @@ def main(argv: list[str]) -> None:
     folder, out = Path("ranks", args.split), OUTPUTS[args.split]
     with output_lock(out):
         # Divide the files among the ranks and run those that are not finished.
-        job = plan_ranks(RAW, SELECTION, TOKENIZER, text_slice, folder, chunk_chars, args.ranks)
+        job = plan_ranks(RAW, TOKENIZER, text_slice, folder, chunk_chars, args.ranks)
         unfinished = job.unfinished()
         print(f"{len(unfinished)} of {len(job.ranks)} ranks to tokenize", flush=True)
         if unfinished:

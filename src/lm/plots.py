@@ -102,10 +102,10 @@ def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str,
 
 
 @styled
-def training_figure(train: dict, validation: dict, floor: float | None) -> Figure:
-    """Return the losses, the learning rate and the gradient norm against tokens seen; `floor` see `draw_losses`."""
+def training_figure(train: dict, validation: dict) -> Figure:
+    """Return the losses, the learning rate and the gradient norm against tokens seen."""
     panels = (
-        lambda axes: draw_losses(axes, train, validation, floor),
+        lambda axes: draw_losses(axes, train, validation),
         lambda axes: draw_learning_rate(axes, train),
         lambda axes: draw_gradient_norm(axes, train),
     )
@@ -116,8 +116,8 @@ def training_figure(train: dict, validation: dict, floor: float | None) -> Figur
     return figure
 
 
-def draw_losses(axes: Axes, train: dict, validation: dict, floor: float | None = None) -> None:
-    """Draw both losses against tokens; `floor` is the entropy of the text in nats per token, None if unknown."""
+def draw_losses(axes: Axes, train: dict, validation: dict) -> None:
+    """Draw both losses against tokens."""
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     ends = []
     if train:
@@ -126,10 +126,6 @@ def draw_losses(axes: Axes, train: dict, validation: dict, floor: float | None =
     if validation:
         ends.append((validation["tokens"], validation["val_loss"], "validation", ORANGE))
         axes.plot(*ends[-1][:2], color=ORANGE, linestyle="--", marker="o", markersize=4)
-    if floor is not None:
-        axes.axhline(floor, color=GREY, linestyle=":")
-        text, place = f"entropy of the text {floor:.3f}", ("axes fraction", "data")
-        axes.annotate(text, (0.02, floor), (0, 4), place, "offset points", color=GREY, fontsize=9)
     axes.margins(y=0.1)
     scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
     # Write name and value beside the last point of each curve, two labels at least 28 points apart.

@@ -23,7 +23,7 @@ from support.workspace import Workspace
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 # A stage, a section that it reads, and a key of that section.
 SECTIONS = [
-    ("resolve", "sources.stories.fetch", "num_documents"),
+    ("fetch", "sources.stories.fetch", "num_documents"),
     ("make_tokenizer", "tokenizers.bpe", "vocab_size"),
     ("tokenize_train", "sources.stories.train", "start_char"),
     ("tokenize_val", "sources.stories.validation", "start_char"),
@@ -54,7 +54,7 @@ def template(tmp_path_factory):
 @pytest.fixture
 def workspace(template, monkeypatch):
     """Make the copy the working directory; restore its parameters and settings afterwards."""
-    files = ("params.yaml", "presets.yaml", "runtime.yaml")
+    files = ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml")
     before = {name: (template.folder / name).read_text() for name in files}
     monkeypatch.chdir(template.folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
@@ -92,7 +92,7 @@ def test_01_every_spelling_of_a_number_is_the_value_that_dvc_records(tmp_path, m
     assert all(type(value) is float for value in read.values())
 
 
-@pytest.mark.parametrize("name", ["params.yaml", "presets.yaml"])
+@pytest.mark.parametrize("name", ["params.yaml", "presets.yaml", "sources.yaml"])
 def test_01_the_shipped_files_are_read_as_dvc_reads_them(name):
     assert read_yaml(ROOT / name) == dvc.api.params_show(name, repo=str(ROOT))
 
@@ -128,7 +128,7 @@ def test_02_03_a_decimal_point_an_unknown_and_a_missing_key_are_refused_in_any_s
     ends_with_2(stage, f"{file}: {section}.{key} is missing")
 
 
-@pytest.mark.parametrize("stage", ["resolve", "make_tokenizer", "tokenize_train", "tokenize_val", "train", "eval"])
+@pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "train", "eval"])
 def test_03_a_duplicate_key_is_refused(workspace, ends_with_2, stage):
     path = workspace.folder / "params.yaml"
     path.write_text(path.read_text().replace("  top_k: 50", "  top_k: 60\n  top_k: 50"))
@@ -138,11 +138,11 @@ def test_03_a_duplicate_key_is_refused(workspace, ends_with_2, stage):
 @pytest.mark.parametrize(
     ("stage", "changes", "sentence"),
     [
-        ("resolve", {"data.source": "nope"}, "sources.nope is missing; there are: stories, local"),
+        ("fetch", {"data.source": "nope"}, "sources.nope is missing; there are: stories, local"),
         ("make_tokenizer", {"tokenizer.name": "nope"}, "tokenizers.nope is missing; there are: bpe"),
         ("train", {"model.name": "nope"}, "models.nope is missing; there are: micro"),
         ("train", {"train.optimizer": "sgd"}, "train.optimizer is 'sgd'; it must be one of muon, adamw"),
-        ("resolve", {"sources.stories.fetch.kind": "s3"}, "sources.stories.fetch.kind is 's3'; it must be one of"),
+        ("fetch", {"sources.stories.fetch.kind": "s3"}, "sources.stories.fetch.kind is 's3'; it must be one of"),
     ],
 )
 def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_2, stage, changes, sentence):
@@ -153,7 +153,7 @@ def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_
 @pytest.mark.parametrize(
     ("stage", "changes", "sentence"),
     [
-        ("resolve", {"sources.stories.fetch.num_documents": 0}, "num_documents is 0, needed: at least 1"),
+        ("fetch", {"sources.stories.fetch.num_documents": 0}, "num_documents is 0, needed: at least 1"),
         ("make_tokenizer", {"tokenizers.bpe.vocab_size": 256}, "vocab_size is 256, needed: from 257"),
         ("tokenize_train", {"sources.stories.train.start_char": -1}, "start_char is -1, needed: at least 0"),
         ("tokenize_train", {"sources.stories.train.num_chars": 0}, "num_chars is 0, needed: at least 1, or null"),
@@ -208,7 +208,7 @@ PATHS = ["../x.parquet", "/x.parquet", "a/../../x.parquet", "a//x.parquet"]
 )
 def test_05_a_name_that_leads_out_of_its_folder_is_refused(workspace, ends_with_2, section, key, value):
     workspace.change(**{"sources.stories.fetch": {**section, key: value}})
-    ends_with_2("resolve", f"presets.yaml: sources.stories.fetch.{key}", ", needed: ")
+    ends_with_2("fetch", f"sources.yaml: sources.stories.fetch.{key}", ", needed: ")
     assert not (workspace.folder.parent / "out").exists()
     if key in ("repo", "revision"):
         tokenizer = {"kind": "huggingface", "repo": "o/n", "revision": "main", key: value}
@@ -232,11 +232,16 @@ def test_05_shell_characters_are_inert_everywhere(tmp_path):
     fetch_section = workspace.get("sources.local.fetch") | {"column": column, "separator": separator}
     entry = {**workspace.get("sources.local"), "fetch": fetch_section | {"include": f"*{pattern}"}}
     workspace.change(**{"data.source": source, "tokenizer.name": tokenizer, "local.path": str(text)})
-    presets = read_yaml(workspace.folder / "presets.yaml")
     bpe = {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
-    presets["sources"][source], presets["tokenizers"][tokenizer] = entry, bpe
-    (workspace.folder / "presets.yaml").write_text(json.dumps(presets))
-    assert workspace.repro("tokenize_val") == {"resolve", "fetch", "select", "make_tokenizer", "tokenize_val"}
+    for file, section, name, value in (
+        ("sources", "sources", source, entry),
+        ("presets", "tokenizers", tokenizer, bpe),
+    ):
+        path = workspace.folder / f"{file}.yaml"
+        content = read_yaml(path)
+        content[section][name] = value
+        path.write_text(json.dumps(content))
+    assert workspace.repro("tokenize_val") == {"fetch", "make_tokenizer", "tokenize_val"}
     sidecar = json.loads((workspace.folder / "data/processed_datasets/validation.json").read_text())
     assert sidecar["documents"] >= 1 and sidecar["source"]["name"] == source
     assert not list(tmp_path.rglob("pwned*"))

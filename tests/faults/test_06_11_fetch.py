@@ -39,8 +39,8 @@ TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
 STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
 SOURCE = {"kind": "hub", "repo": "o/n", "revision": A, "files": {"train": ["data/x.parquet"]}, "column": "text"}
 OPTIONS = {
-    "fetch": ["--definition", "source.json", "--raw", "data/raw"],
-    "make_tokenizer": ["--raw", "data/raw", "--selection", "data/selection", "--tokenizer", "data/tokenizer"],
+    "fetch": ["--raw", "data/raw"],
+    "make_tokenizer": ["--raw", "data/raw", "--tokenizer", "data/tokenizer"],
 }
 
 
@@ -79,7 +79,7 @@ class Client:
         """Check that the same command now succeeds with the right bytes."""
         done = self.run(**variables)
         assert done.returncode == 0, done.stderr
-        assert Path("data/raw/train/0000-x.parquet").read_bytes() == STORIES
+        assert pq.read_table("data/raw/train.parquet")["text"].to_pylist() == TEXTS
 
 
 @pytest.fixture
@@ -113,7 +113,8 @@ def test_06_a_network_lost_in_mid_file_ends_with_5_and_a_rerun_keeps_whole_files
     hub.bytes_sent = 0
     done = client.run()
     assert done.returncode == 0, done.stderr
-    assert hub.bytes_sent == len(STORIES) and Path("data/raw/train/0001-x.parquet").read_bytes() == STORIES
+    assert hub.bytes_sent == len(STORIES)
+    assert pq.read_table("data/raw/train.parquet")["text"].to_pylist() == ["first", *TEXTS]
 
 
 def test_06_a_temporary_failure_and_a_silence_are_waited_for(client, hub):
@@ -151,8 +152,10 @@ def test_08_a_branch_is_resolved_and_recorded_and_a_missing_revision_is_named(cl
     client.refused(5, "o/n has no revision 'v9': the revision does not exist; https://huggingface.co")
     client.write(revision="main")
     client.recovers()
-    manifest = read_json("data/raw/manifest.json")
-    assert (manifest["revision"], manifest["commit"]) == ("main", A)
+    source = read_json("data/raw/manifest.json")["sources"]["mine"]
+    assert (source["revision"], source["commit"]) == ("main", A)
+    (file,) = source["splits"]["train"]["files"]
+    assert file["sha256"] == hashlib.sha256(STORIES).hexdigest()
 
 
 def test_08_a_wrong_checksum_ends_with_4_and_both_digests(client, hub):
@@ -253,7 +256,8 @@ def test_09_null_and_empty_rows_are_skipped_and_counted_in_the_data_card(texts, 
     lines = b"".join(json.dumps({"text": row}).encode() + b"\n" for row in rows)
     (texts / name).write_bytes(lines if name == "x.jsonl" else parquet_bytes(text=rows))
     assert fetch.main(FETCH) == 0
-    assert "text: 100 documents, 2,490 characters; rows left out: 3 null, 2 empty\n" in capsys.readouterr().out
+    said = "text: 100 documents, 2,490 characters\nmine, text: rows left out: 3 null, 2 empty\n"
+    assert said in capsys.readouterr().out
     assert tokenize("train") == tokenize("validation") == 0
     card = run_audit()
     assert card["dropped_rows"] == {"text": {"null": 3, "empty": 2}}

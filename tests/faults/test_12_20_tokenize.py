@@ -29,7 +29,6 @@ from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import document_spans, open_tokens
 from support.memory import MEASURE
 from support.refusal import refused
-from support.selections import make_selection
 from support.tokenize_cases import (
     ALL,
     BYTES,
@@ -44,7 +43,6 @@ from support.tokenize_cases import (
     expected_ids,
     outputs,
     run_audit,
-    select,
     start,
     tokenize,
     write_params,
@@ -136,7 +134,6 @@ def test_13_a_vocabulary_is_trained_on_them_in_seconds(project):
     """Without cutting long words the trainer would take hours for each."""
     write_raw([*LONG.values()])
     program = "import sys, make_tokenizer; sys.exit(make_tokenizer.main(sys.argv[1:]))"
-    assert select() == 0
     command = [sys.executable, "-c", program, *TEXT, "--tokenizer", "out"]
     subprocess.run(command, env=ENVIRONMENT, check=True, timeout=60)
     assert load_tokenizer("out").decode(load_tokenizer("out").encode(LONG["a million spaces"])).endswith(" x")
@@ -147,7 +144,6 @@ def test_13_a_document_of_50_mb_takes_at_most_a_gibibyte_per_process(project, to
     """A Hugging Face tokenizer takes 0.1 to 0.2 GB for each MB of one document."""
     text = "int main(void) { return 0; } // the quick brown fox, é\n" * 910_000
     write_raw([text, "short"])
-    make_selection("selection", "raw")
     folder = tokenizers["bpe"]
     command = [sys.executable, "-c", MEASURE, sys.executable, "-c", STAGE, *arguments(folder=folder)]
     measured = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -235,7 +231,6 @@ def small_disk(folder: Path, size: str):
 @pytest.mark.slow
 def test_17_a_full_disk_ends_with_5_and_freeing_space_is_enough(project, capsys):
     write_raw(MANY)
-    assert select() == 0
     with small_disk(Path("out"), "300k") as resize:
         sentence = "out/train.bin: No space left on device"
         refused(tokenize(), capsys.readouterr().err, 5, sentence, "free some space")
@@ -312,7 +307,7 @@ def test_18_killed_workers_end_and_the_rerun_is_byte_identical(project, byte_voc
 def test_19_overlapping_slices_are_refused(project, capsys, train, validation, overlap):
     write_raw(["ten chars.", "ten more.."])
     write_params(ALL | train, ALL | validation)
-    sentence = f"presets.yaml: sources.mine: train and validation share characters {overlap} of split 'text'"
+    sentence = f"sources.yaml: sources.mine: train and validation share characters {overlap} of split 'text'"
     refused(tokenize("validation"), capsys.readouterr().err, 2, sentence, "move validation.start_char")
     assert outputs() == []
     write_params({**ALL, "num_chars": 10}, {**ALL, "start_char": 10})

@@ -27,7 +27,7 @@ from support.train_cases import clear, restored, run_stage, wait_for
 from support.workspace import Workspace
 
 END = 399  # the end-of-text id of the vocabulary of 400
-STAGES = ["fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]
+STAGES = ["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval"]
 
 
 # ---------------------------------------------------------------- 32: memory
@@ -93,7 +93,7 @@ def start_repro(workspace, *arguments):
 
 def stage_of(repro, stage):
     """The process of a stage below `dvc repro`, None if there is none."""
-    scripts = {"select": "select_documents", "tokenize_train": "tokenize_split", "tokenize_val": "tokenize_split"}
+    scripts = {"tokenize_train": "tokenize_split", "tokenize_val": "tokenize_split"}
     script = scripts.get(stage, stage)
     try:
         children = psutil.Process(repro.pid).children(recursive=True)
@@ -197,7 +197,7 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
     assert "\n  fetch:" not in lock_of(workspace) and not runs_of_fetch(workspace)
     assert not (workspace.folder / "data" / "raw").exists()
     workspace.change(**{"sources.stories.fetch.num_documents": 300})
-    assert workspace.repro("fetch") == {"resolve", "fetch"}
+    assert workspace.repro("fetch") == {"fetch"}
     assert "\n  fetch:" in lock_of(workspace) and runs_of_fetch(workspace)
 
 
@@ -208,7 +208,7 @@ def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
     monkeypatch.chdir(workspace.folder)
     path = Path("data/processed_datasets/validation.bin")
     tokenizer = read_json(path.with_suffix(".json"))["tokenizer"]
-    meta = {"documents": 1, "utf8_bytes": 99, "surprisal_bits": None, "tokenizer": tokenizer}
+    meta = {"documents": 1, "utf8_bytes": 99, "tokenizer": tokenizer}
 
     def run(ids, **counted) -> tuple[int, str]:
         written = write_tokens(path, [np.array(ids, np.uint16)], "uint16", lambda: meta | counted)

@@ -13,7 +13,6 @@ import pytest
 import audit
 import fetch
 import make_tokenizer
-import select_documents
 import tokenize_split
 from support.damage import DAMAGES
 from support.refusal import files_below, refused
@@ -23,7 +22,6 @@ from support.train_cases import die_at_any, limit_files, run_stage
 TEXTS = [f"document {i}: {i * 7919} and {i * 104729}.\n" for i in range(60)]
 STAGES = {  # in their order: the module, its arguments, and what it writes
     "fetch": (fetch, FETCH, ["raw"]),
-    "select": (select_documents, TEXT, ["selection"]),
     "make_tokenizer": (make_tokenizer, [*TEXT, "--tokenizer", "made"], ["made"]),
     "tokenize_train": (tokenize_split, arguments("train"), ["out/train.bin", "out/train.json"]),
     "tokenize_val": (tokenize_split, arguments("validation"), ["out/validation.bin", "out/validation.json"]),
@@ -83,7 +81,7 @@ def test_17_a_failed_write_keeps_the_old_output(project):
     before = files_below(Path())
     for i, text in enumerate(TEXTS):
         Path(f"texts/{i:02d}.txt").write_text(text * 100)
-    for stage in ("fetch", "select", "tokenize_train"):
+    for stage in ("fetch", "tokenize_train"):
         module, options, names = STAGES[stage]
         ended = run_stage(limit_files, 500, module=module.__name__, argv=options)
         refused(ended.code, ended.err, 5, f"{names[0]}", ": File too large", "run the same command again")
@@ -94,8 +92,7 @@ def test_17_a_failed_write_keeps_the_old_output(project):
 
 
 INPUTS = {  # → the stage that reads it first
-    "raw/text/0000.parquet": "tokenize_train", "raw/manifest.json": "select",
-    "selection/dropped.parquet": "make_tokenizer", "selection/details.json": "tokenize_train",
+    "raw/text.parquet": "tokenize_train", "raw/manifest.json": "make_tokenizer",
     "tokenizer/meta.json": "tokenize_train",
     "tokenizer/ranks.tiktoken": "tokenize_train", "tokenizer/tokenizer.json": "tokenize_train",
     "tokenizer/tokenizer_config.json": "audit", "out/train.bin": "audit", "out/train.json": "audit",

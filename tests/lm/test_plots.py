@@ -35,7 +35,7 @@ DOCUMENTS = {
 }
 DRAW = functools.partial
 PANELS = {
-    "losses": DRAW(draw_losses, train=TRAIN, validation=VALIDATION, floor=2.0),
+    "losses": DRAW(draw_losses, train=TRAIN, validation=VALIDATION),
     "learning_rate": DRAW(draw_learning_rate, train=TRAIN),
     "gradient_norm": DRAW(draw_gradient_norm, train=TRAIN),
     "position": DRAW(draw_loss_by_position, curve={"context_tokens": [1, 2, 4], "nats_per_token": [5.0, 4.0, 3.0]}),
@@ -82,7 +82,7 @@ def test_of_several_panels_the_lowest_one_keeps_the_x_label():
 
 def test_a_run_that_has_only_begun_is_drawn():
     begun = {name: values[:1] for name, values in VALIDATION.items()}
-    assert to_png(training_figure({}, begun, None)).startswith(b"\x89PNG")
+    assert to_png(training_figure({}, begun)).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("train_end", "validation_end"), [(3.0, 3.0), (3.0, 3.01), (3.05, 3.0), (3.0, 6.0)])

@@ -55,9 +55,6 @@ QUOTES = {
     "docs/metrics.md": [
         f"only {{{COVERAGE}[coverage]:.1f/%}} % for 96 documents",
         f"where p was at most 0.05 in {{{COVERAGE}[p <= 0.05]:.1f/%}} %",
-        "{stories[evaluation][entropy][floor_bits_per_document]:.1f} bits of entropy on average",
-        "{stories[evaluation][entropy][floor_bits_per_byte]:.3f} bits per byte",
-        "{stories[evaluation][entropy][excess_fraction]:.0f/%} %, more",
     ],
     "docs/benchmarks.md": [
         "A process needs {tokenizing[memory_of_ours][0][peak_mb_of_a_process]} to "

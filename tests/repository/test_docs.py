@@ -23,9 +23,9 @@ from lm.core.params import coerce, find_problems, read_section, read_yaml
 from lm.model.config import ModelParams
 from lm.model.gemma3 import count_parameters
 from lm.text.slices import AnySlice, Slice
+from lm.text.sources.kinds import AnyFetch
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
-from resolve import AnyFetch
 from support import ROOT
 from support.workspace import Workspace
 
@@ -206,7 +206,10 @@ def test_links_lead_somewhere():
 
 
 def test_paths_targets_and_parameters_exist():
-    makefile, sections = text_of("Makefile"), read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml")
+    makefile, sections = (
+        text_of("Makefile"),
+        read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml") | read_yaml(ROOT / "sources.yaml"),
+    )
     sections["train"] |= read_yaml(ROOT / "runtime.yaml")["train"]
     text = "".join(BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES)
     for target in re.findall(r"`make ([\w-]+)", text):
@@ -214,7 +217,7 @@ def test_paths_targets_and_parameters_exist():
     for path in re.findall(r"`((?:src|extras|tests|benchmarks|\.github)/[\w/.-]+)`", text):
         assert (ROOT / path).exists() or "NAME" in path or path in text_of("dvc.yaml"), path
     for section, name in re.findall(r"`(data|tokenizer|model|local|train|eval)\.(\w+)(?=[`:=])", text):
-        assert name in (*sections[section], "bin", "json"), name
+        assert name in (*sections[section], "bin", "json", "parquet"), name
 
 
 def test_the_sizes_said_of_the_models_are_counted():
@@ -229,7 +232,7 @@ def test_the_sizes_said_of_the_models_are_counted():
 
 def size_of_recipe(command: str) -> list[str]:
     """Return the cells of a recipe's row, from its command and the measured speed of the model of the nearest size."""
-    files = {name: read_yaml(ROOT / name) for name in ("params.yaml", "presets.yaml")}
+    files = {name: read_yaml(ROOT / name) for name in ("params.yaml", "presets.yaml", "sources.yaml")}
     for word in shlex.split(command.replace("\\\n", " ")):
         name, is_setting, value = word.partition("=")
         if is_setting:
@@ -237,7 +240,7 @@ def size_of_recipe(command: str) -> list[str]:
             *sections, last = name.split(".")
             place = functools.reduce(dict.__getitem__, sections, files[file or "params.yaml"])
             place[last] = yaml.safe_load(value)
-    params, presets = files.values()
+    params, presets, _ = files.values()
     train = coerce(params["train"], TrainParams, "train", command)
     model = coerce(presets["models"][params["model"]["name"]], ModelParams, "model", command)
     config = model.config(presets["tokenizers"][params["tokenizer"]["name"]].get("vocab_size", 50_257))
@@ -261,10 +264,10 @@ def test_the_sizes_and_times_said_of_the_recipes_are_computed_from_their_command
 
 
 def test_the_sources_that_data_md_shows_are_valid(tmp_path):
-    """Each YAML block of the page has entries for `sources` in presets.yaml."""
+    """Each YAML block of the page has entries for `sources` in sources.yaml."""
     of_page = [block.values for block in blocks("parse") if page_of(block) == "docs/data.md"]
     shown = [code for language, _, code in of_page if language == "yaml"]
-    file = tmp_path / "presets.yaml"
+    file = tmp_path / "sources.yaml"
     file.write_text("sources:\n" + "".join(shown))
     sources = read_yaml(file)["sources"]
     assert [source["fetch"]["kind"] for source in sources.values()] == ["hub", "datasets", "mixture"]

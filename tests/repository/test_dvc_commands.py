@@ -50,7 +50,7 @@ def workspace(tmp_path) -> Workspace:
     for folder in ("data", "metrics", "plots"):
         (workspace.folder / folder).mkdir(parents=True)
     files = {"work.py": STAGE, "dvc.yaml": PIPELINE, "params.yaml": "seed: 1\n"}
-    for name, content in {**files, "presets.yaml": "tokenizers:\n"}.items():
+    for name, content in {**files, "presets.yaml": "tokenizers:\n", "sources.yaml": "sources:\n"}.items():
         (workspace.folder / name).write_text(content)
     workspace.run("git", "init", "-q", "-b", "main")
     workspace.run("dvc", "init", "-q")

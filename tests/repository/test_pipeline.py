@@ -16,9 +16,13 @@ SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
 PIPELINE = read_yaml(ROOT / "dvc.yaml")
 STAGES = PIPELINE["stages"]
-PARAMS_FILES = {"PARAMS": "params.yaml", "PRESETS": "presets.yaml"}  # as the stages name them
+PARAMS_FILES = {
+    "PARAMS": "params.yaml",
+    "PRESETS": "presets.yaml",
+    "SOURCES": "sources.yaml",
+}  # as the stages name them
 # tokenize_split.py serves two stages. The training slice alone decides train.bin.
-NOT_READ = {"tokenize_train": {("presets.yaml", "sources.*.validation")}}
+NOT_READ = {"tokenize_train": {("sources.yaml", "sources.*.validation")}}
 
 
 def script_of(stage: str) -> Path:
@@ -115,10 +119,10 @@ def test_plots_draw_the_loss_of_a_validation_and_not_its_digest():
 def test_the_library_reads_no_parameter_files():
     for path in (SRC / "lm").rglob("*.py"):
         code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
-        assert not re.search(r'["\'](params|presets)\.yaml["\']', code), path
+        assert not re.search(r'["\'](params|presets|sources)\.yaml["\']', code), path
 
 
-@pytest.mark.parametrize("stage", ["resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "audit"])
+@pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "audit"])
 def test_data_stages_never_import_torch_or_matplotlib(stage):
     for path in closure(GRAPH, [script_of(stage)]):
         assert not re.search(r"^\s*(import|from) (torch|matplotlib)\b", path.read_text(), re.M), path
@@ -129,7 +133,7 @@ def test_data_stages_never_import_torch_or_matplotlib(stage):
     [
         ("params.yaml", "train.keep_checkpoints=[0,2048]"),
         ("presets.yaml", "models.tiny.d_ff=768"),
-        ("presets.yaml", "sources.mixture.train.weights.stories=0.7"),
+        ("sources.yaml", "sources.mixture.train.weights.stories=0.7"),
     ],
 )
 def test_dvcs_s_keeps_every_comment(tmp_path, name, override):

@@ -139,7 +139,7 @@ def test_another_tokenizer_is_refused(project, capsys):
 def test_tokens_of_another_text_are_refused(project, capsys, split):
     project(["abc"], ["d"])
     sidecar = read_json(f"out/{split}.json")
-    audit.write_json(f"out/{split}.json", {**sidecar, "source": {**sidecar["source"], "manifest_sha256": "ab" * 32}})
+    audit.write_json(f"out/{split}.json", {**sidecar, "source": {**sidecar["source"], "text_sha256": "ab" * 32}})
     refused(audit.main(AUDIT), capsys.readouterr().err, 4, f"out/{split}.bin: made from another version of raw")
 
 

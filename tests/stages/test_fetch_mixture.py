@@ -1,180 +1,191 @@
-"""The stage fetch on a mixture: only changed sources are fetched again, and nothing writes through a link."""
+"""The stage fetch: what it checks before it reads text, and the files that it writes of a mixture."""
 
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import fetch
-from lm.core.files import sha256_file, write_json
+from lm.core.files import write_json
+from lm.core.params import read_yaml
 from lm.text.documents import read_manifest
-from support.mixture_cases import WHOLE
+from lm.text.sources.stories.grammar import story
+from support import ROOT
+from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
-from support.tokenize_cases import ENVIRONMENT, FETCH, LOCAL
+from support.stages import change_params
+from support.tokenize_cases import FETCH, LOCAL, write_runtime
 
 SLICES = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
+TEXT = {split: {"split": "text", **WHOLE} for split in ("train", "validation")}
 
 
 def stories(seed=1, num_documents=5) -> dict:
     return {"kind": "stories", "seed": seed, "num_documents": num_documents, "num_validation_documents": 2}
 
 
-def write_mixture(**sources) -> None:
-    """Write the definition of a mixture of these sources, each the section `fetch` of its preset."""
-    definitions = {name: {"fetch": section, **SLICES} for name, section in sources.items()}
-    write_json("source.json", {"source": "mix", "kind": "mixture", "sources": definitions})
+def mixture(sources=("a", "b"), **weights) -> dict:
+    train = mixed(weights or {"a": 1, "b": 3})
+    return {"fetch": {"kind": "mixture", "sources": list(sources)}, **SLICES, "train": train, "prompts": [""]}
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def write(tmp_path, monkeypatch):
+    """Return a function that writes the shipped parameters with the mixture `mix`, its sources and further sources."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    write_json("params.yaml", {"local": {"path": "texts"}})
-    return tmp_path
+    write_runtime(1, 1000)
+    Path("presets.yaml").write_text((ROOT / "presets.yaml").read_text())
+    params = read_yaml(ROOT / "params.yaml")
+
+    def write(mix=None, source="mix", **sources):
+        a, b = ({"fetch": stories(seed), **SLICES, "prompts": [""]} for seed in (1, 2))
+        write_json("params.yaml", params | {"data": {"source": source}, "local": {"path": "texts"}})
+        write_json("sources.yaml", {"sources": {"a": a, "b": b, "mix": mix or mixture(), **sources}})
+
+    return write
 
 
-@pytest.fixture
-def kept(capsys):
-    """Return a function that fetches and returns the names of the sources that were kept."""
-
-    def kept() -> list[str]:
-        capsys.readouterr()
-        assert fetch.main(FETCH) == 0
-        lines = capsys.readouterr().out.splitlines()
-        return [line.removesuffix(": unchanged, kept") for line in lines if line.endswith(": unchanged, kept")]
-
-    return kept
+def texts_of(split: str) -> dict[str, list]:
+    return pq.read_table(f"raw/{split}.parquet").to_pydict()
 
 
-def test_only_changed_sources_are_fetched_again(project, kept):
-    write_mixture(a=stories(), b=stories(2))
-    assert kept() == []
-    manifest, first = read_manifest(Path("raw")), files_below(Path("raw"))
-    assert (manifest["source"], manifest["kind"], list(manifest["sources"])) == ("mix", "mixture", ["a", "b"])
-    source = manifest["sources"]["b"]
-    assert (source["source"], source["seed"], source["train"]) == ("b", 2, SLICES["train"])
-    assert source["splits"]["train"]["files"][0]["path"] == "b/train/0000.parquet"
-    write_mixture(a=stories(), b=stories(3))
-    assert kept() == ["a"]
-    second = files_below(Path("raw"))
-    changed = {name for name in first if first[name] != second[name]}
-    assert changed == {"b/train/0000.parquet", "b/validation/0000.parquet", "manifest.json"}
-    write_mixture(b=stories(3), a=stories())
-    assert kept() == ["b", "a"]
-    write_mixture(c=stories())  # a source of another name is another source
-    assert kept() == [] and len(list(Path(".sources").iterdir())) == 1
+def test_the_text_is_written_once_in_the_order_of_the_mixture(write):
+    write(mixture(["b", "a"]))
+    assert fetch.main(FETCH) == 0
+    manifest = read_manifest(Path("raw"))
+    assert (manifest["source"], list(manifest["sources"])) == ("mix", ["b", "a"])
+    assert manifest["sources"]["b"]["seed"] == 2
+    assert set(files_below(Path("raw"))) == {"manifest.json", "train.parquet", "validation.parquet"}
+    stories_of = lambda seed, *numbers: [story(seed, number).text for number in range(*numbers)]  # noqa: E731
+    validation, train = texts_of("validation"), texts_of("train")
+    assert validation["text"] == stories_of(2, 5, 7) + stories_of(1, 5, 7)
+    assert validation["source"] == ["b", "b", "a", "a"]
+    assert validation["utf8_bytes"] == [len(text.encode()) for text in validation["text"]]
+    assert set(train["text"]) == set(stories_of(1, 5)[:3] + stories_of(2, 5))
+    assert train["source"].count("b") > 2 * train["source"].count("a")
 
 
-def test_own_text_is_read_again_each_time(project, kept):
+def test_a_weight_of_0_keeps_a_source_out_of_training(write):
+    write(mixture(a=1, b=0))
+    assert fetch.main(FETCH) == 0
+    assert set(texts_of("train")["source"]) == {"a"} and set(texts_of("validation")["source"]) == {"a", "b"}
+
+
+def test_own_text_is_one_of_the_sources(write):
     Path("texts").mkdir()
-    Path("texts/x.txt").write_text("before")
-    write_mixture(a=stories(), own=LOCAL)
-    assert kept() == []
-    Path("texts/x.txt").write_text("after")
-    assert kept() == ["a"]
-    assert pq.read_table("raw/own/text")["text"].to_pylist() == ["after"]
+    for name, text in (("x", "own text"), ("y", "more"), ("z", "")):
+        Path(f"texts/{name}.txt").write_text(text)
+    half = {"split": "text", "start_char": 8, "num_chars": None}
+    own = {"fetch": LOCAL, "train": {**half, "start_char": 0, "num_chars": 8}, "validation": half, "prompts": [""]}
+    write(mixture(["a", "own"], a=1, own=1), own=own)
+    assert fetch.main(FETCH) == 0
+    pairs = zip(texts_of("train")["text"], texts_of("train")["source"], strict=True)
+    assert {text for text, source in pairs if source == "own"} == {"own text"}
+    assert texts_of("validation")["text"][2:] == ["more"]
+    assert read_manifest(Path("raw"))["sources"]["own"]["splits"]["text"]["dropped_rows"] == {"null": 0, "empty": 1}
 
 
-def test_a_damaged_part_is_fetched_again(project, kept):
-    write_mixture(a=stories(), b=stories(2))
-    kept()
-    good = files_below(Path("raw"))
-    path = sorted(Path(".sources").glob("*/train/0000.parquet"))[0]
-    path.unlink()
-    path.write_bytes(b"damaged")
-    assert len(kept()) == 1
-    assert files_below(Path("raw")) == good
-
-
-def test_other_code_of_the_sources_fetches_again(project, kept, monkeypatch, tmp_path):
-    from lm.text import source_cache
-
-    write_mixture(a=stories())
-    kept()
-    shutil.copytree(source_cache.CODE, tmp_path / "code")
-    monkeypatch.setattr(source_cache, "CODE", tmp_path / "code")
-    assert kept() == ["a"]
-    path = tmp_path / "code/sources/stories/words.txt"
-    path.write_text(path.read_text() + "\n")
-    assert kept() == []
-
-
-def test_nothing_is_written_through_a_link(project, kept):
-    """A hard link stands for DVC's cache, which holds the files of the folder that a run replaces."""
-    write_mixture(a=stories(), b=stories(2))
-    kept()
-    cache = {}
-    for number, path in enumerate(sorted(Path("raw").rglob("*.parquet"))):
-        os.link(path, f"cache-{number}")
-        Path(f"cache-{number}").chmod(0o444)
-        cache[f"cache-{number}"] = sha256_file(path)
-    for b in (stories(3), stories(3, num_documents=9), stories(2)):
-        write_mixture(a=stories(), b=b)
-        kept()
-    assert {name: sha256_file(name) for name in cache} == cache
-
-
-def test_a_copy_of_the_repository_shares_the_sources(project, kept, monkeypatch):
-    """DVC runs `--queue` and `--temp` in a copy, with DVC_ROOT."""
-    write_mixture(a=stories())
-    kept()
-    Path("copy").mkdir()
-    for name in ("source.json", "params.yaml"):
-        shutil.copy(name, "copy")
-    monkeypatch.setenv("DVC_ROOT", str(project))
-    monkeypatch.chdir(project / "copy")
-    assert kept() == ["a"]
-    assert files_below(Path("raw")) == files_below(project / "raw")
-
-
-def test_another_disk_gets_copies(project, kept, monkeypatch):
-    write_mixture(a=stories())
-    kept()
-
-    def refuse(*paths):
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
+def test_other_weights_change_the_training_text_alone(write):
+    write()
+    assert fetch.main(FETCH) == 0
     before = files_below(Path("raw"))
-    assert kept() == ["a"] and files_below(Path("raw")) == before
-    assert Path("raw/a/train/0000.parquet").stat().st_nlink == 1
+    change_params(Path(), {"sources.mix.train.weights.a": 5})
+    assert fetch.main(FETCH) == 0
+    after = files_below(Path("raw"))
+    assert {name for name in before if before[name] != after[name]} == {"manifest.json", "train.parquet"}
 
 
-KILLED = """
-import os, signal, sys
-import fetch
-from lm.text.sources import kinds
-original = kinds.fetch_stories
-def fetch_stories(section, folder):
-    described = original(section, folder)
-    if section.seed == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return described
-kinds.fetch_stories = fetch_stories
-sys.exit(fetch.main(sys.argv[1:]))
-"""
-
-
-def test_finished_sources_survive_a_kill(project, kept):
-    write_mixture(a=stories(), b=stories(2))
-    done = subprocess.run([sys.executable, "-c", KILLED, *FETCH], env=ENVIRONMENT, check=False)
-    assert done.returncode == -signal.SIGKILL and not Path("raw").exists()
-    assert kept() == ["a"]
+def test_files_of_different_string_types_are_joined(write, monkeypatch):
+    Path("texts").mkdir()
+    for name, kind in (("a", pa.string()), ("b", pa.large_string())):
+        pq.write_table(pa.table({"text": pa.array([f"{name} 1", f"{name} 2"], kind)}), f"texts/{name}.parquet")
+    write(own={"fetch": LOCAL, **TEXT, "prompts": [""]}, source="own")
+    assert fetch.main(FETCH) == 0
+    assert texts_of("text")["text"] == ["a 1", "a 2", "b 1", "b 2"]
     assert not [name for name in os.listdir() if name.endswith(".tmp")]
-    assert len(list(Path(".sources").iterdir())) == 2  # the unfinished one is gone
-    read_manifest(Path("raw"))
 
 
-def test_a_failed_fetch_leaves_the_folder(project, kept, capsys):
-    write_mixture(a=stories())
-    kept()
+def test_a_name_of_a_source_is_no_path(write, tmp_path):
+    """A key of sources.yaml may be any string."""
+    name = f"{tmp_path}/out"
+    write(source=name, **{name: {"fetch": stories(), **SLICES, "prompts": [""]}})
+    assert fetch.main(FETCH) == 0
+    assert list(read_manifest(Path("raw"))["sources"]) == [name] and not Path(name).exists()
+
+
+def test_a_failed_fetch_leaves_the_folder(write, capsys):
+    write()
+    assert fetch.main(FETCH) == 0
     before = files_below(Path("raw"))
-    write_mixture(a=stories(), b=stories(num_documents=0))
-    sentence = "presets.yaml: sources.b.fetch.num_documents is 0, needed: at least 1"
+    change_params(Path(), {"sources.b.fetch.num_documents": 0})
+    sentence = "sources.yaml: sources.b.fetch.num_documents is 0, needed: at least 1"
     refused(fetch.main(FETCH), capsys.readouterr().err, 2, sentence)
     assert files_below(Path("raw")) == before
+
+
+def test_torch_is_not_imported(write):
+    write(source="a")
+    code = f"import sys, fetch; sys.exit(fetch.main({FETCH}) or 'torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
+
+
+WRONG = {
+    "params.yaml": {
+        "train.seq_len": ("banana", "is 'banana', not an integer"),
+        "eval.temperature": (-1, "is -1.0, needed: 0 or more"),
+        "model.name": ("tini", None),
+    },
+    "sources.yaml": {
+        "sources.a.train.start_char": (-1, "is -1, needed: at least 0"),
+        "sources.a.prompts": ("", "is '', not a list"),
+    },
+    "presets.yaml": {
+        "selections.none.min_chars": (0, "is 0, needed: at least 1, or null for off"),
+        "tokenizers.bpe.kind": ("word", "is 'word'; it must be one of bpe, tiktoken, huggingface"),
+    },
+    "runtime.yaml": {"train.timeout_s": (0, "is 0.0, needed: above 0"), "tokenize.chunk_chars": ("1", "is '1', not")},
+}
+
+
+def test_all_wrong_parameters_are_named_at_once(write, capsys):
+    write(source="a")
+    for file, changes in WRONG.items():
+        change_params(Path(), {name: value for name, (value, _) in changes.items()}, file)
+    assert fetch.main(FETCH) == 2
+    said = capsys.readouterr().err
+    expected = [
+        f"error: {file}: {name} {end}" for file, each in WRONG.items() for name, (_, end) in each.items() if end
+    ]
+    expected.append("error: presets.yaml: models.tini is missing; there are: tiny, small")
+    assert [sentence for sentence in expected if sentence not in said] == []
+    assert len(said.splitlines()) == len(expected) and not Path("raw").exists()
+
+
+OVERLAP = {"fetch": stories(), "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
+REFUSED = [
+    (mixture([]), "sources.mix.fetch.sources is empty, needed: at least one source"),
+    (mixture(["a", "a"]), "sources.mix.fetch.sources is a list with 'a' twice, needed: each once, with a weight"),
+    (mixture(["a", "x"]), "sources.mix.fetch.sources names 'x', which is not a source of sources.yaml"),
+    (mixture(["a", "../b"]), "sources.mix.fetch.sources is '../b' in the list, needed: letters, digits, _ and -"),
+    (mixture(["a", "inner"]), "sources.mix.fetch.sources names 'inner', a mixture itself; name its sources instead"),
+    (mixture(["a", "overlap"]), "sources.overlap: train and validation share characters 0 to inf of split 't'"),
+    (mixture(a=-1, b=2), "sources.mix.train.weights.a is -1.0, needed: at least 0"),
+    (mixture(a=0, b=0), "sources.mix.train.weights is {'a': 0.0, 'b': 0.0}, needed: at least one above 0"),
+    (mixture(a=1), "sources.mix.train.weights has no weight of the source 'b'; give it one; with 0 it stays out"),
+    (mixture(a=1, b=1, c=1), "sources.mix.train.weights names 'c', which is not a source; the sources are a, b"),
+    (mixture(a="much", b=1), "sources.mix.train.weights.a is 'much', not a finite number"),
+    (mixture() | {"train": SLICES["train"]}, "sources.mix.train.weights is missing; give it a value"),
+    (mixture() | {"fetch": {"kind": "mixture", "sources": "a"}}, "sources.mix.fetch.sources is 'a', not a list"),
+]
+
+
+@pytest.mark.parametrize(("mix", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+def test_a_wrong_mixture_is_refused(write, capsys, mix, sentence):
+    write(mix, inner=mixture(), overlap=OVERLAP)
+    refused(fetch.main(FETCH), capsys.readouterr().err, 2, f"sources.yaml: {sentence}")
+    assert "raw" not in os.listdir()

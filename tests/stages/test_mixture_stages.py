@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from extras.trace.documents import document_sources
 from lm.core.files import read_json
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
@@ -16,7 +17,7 @@ from support.tokenize_cases import (
     tokenize,
     write_params,
 )
-from tools.common.preview import document_sources
+from tools.common import paths
 
 LONG = [f"a long document, number {number}, {number * 7919} " * 5 for number in range(40)]
 SHORT = [f"short {number}" for number in range(30)]
@@ -28,40 +29,47 @@ VALIDATION = {"split": "validation", **WHOLE}
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_project()
+    make_raw(WEIGHTS)
+
+
+def make_raw(weights: dict[str, float]) -> None:
+    """Write data/raw and the parameters of a mixture with these weights."""
     sources = {"long": {"train": LONG, "validation": ["x1", "x2"]}, "short": {"train": SHORT, "validation": ["y1"]}}
-    write_mixture(Path("raw"), sources, per_file=7)
-    write_params(mixed(WEIGHTS), VALIDATION)
+    write_mixture(Path("raw"), sources, weights, per_file=7)
+    write_params(mixed(weights), VALIDATION)
 
 
-def test_the_sidecars_record_the_sources(project, capsys):
+def test_the_sidecars_record_the_sources(project):
     assert tokenize("train") == tokenize("validation") == 0
-    assert "short: 371 documents, 39.2% of the bytes, 12.34 passes\n" in capsys.readouterr().out
     sidecar, total = read_json("out/train.json"), sum(map(len, LONG + SHORT))
     assert sidecar["slice"]["weights"] == WEIGHTS
     for name, texts in (("long", LONG), ("short", SHORT)):
         source = sidecar["sources"][name]
         assert source["utf8_bytes"] == pytest.approx(WEIGHTS[name] * total, abs=max(map(len, texts)))
-        assert source["passes"] == round(source["utf8_bytes"] / sum(map(len, texts)), 4)
     assert sum(source["documents"] for source in sidecar["sources"].values()) == sidecar["documents"]
     validation = read_json("out/validation.json")
-    one = {"passes": 1.0}
     assert list(validation["sources"].items()) == [
-        ("long", {"documents": 2, "utf8_bytes": 4} | one),
-        ("short", {"documents": 1, "utf8_bytes": 2} | one),
+        ("long", {"documents": 2, "utf8_bytes": 4}),
+        ("short", {"documents": 1, "utf8_bytes": 2}),
     ]
     assert open_tokens("out/validation.bin").ids.tolist() == expected_ids(["x1", "x2", "y1"]).tolist()
 
 
-def test_the_source_of_each_training_document_follows_from_their_bytes(project):
+def test_the_source_of_each_document_stands_in_data_raw(project, monkeypatch):
     assert tokenize("train") == tokenize("validation") == 0
     train, tokenizer = open_tokens("out/train.bin"), load_tokenizer("tokenizer")
     texts = [tokenizer.decode(train.ids[begin : end - 1]) for begin, end in train.spans]
-    assert document_sources(train, tokenizer) == ["short" if text.startswith("short") else "long" for text in texts]
-    assert document_sources(open_tokens("out/validation.bin"), tokenizer) == []
+    monkeypatch.setattr(paths, "RAW", Path("raw"))
+    monkeypatch.setattr(paths, "MANIFEST", Path("raw/manifest.json"))
+    assert document_sources(train) == ["short" if text.startswith("short") else "long" for text in texts]
+    validation = open_tokens("out/validation.bin")
+    assert document_sources(validation) == ["long", "long", "short"]
+    make_raw({"long": 1, "short": 1})
+    assert document_sources(train) == [] and len(document_sources(validation)) == 3
 
 
 def test_a_tokenizer_is_trained_on_the_mixed_stream(project):
-    write_params(mixed({"long": 0, "short": 1}), VALIDATION)
+    make_raw({"long": 0, "short": 1})
     assert build_tokenizer() == 0
     tokenizer = load_tokenizer(Path("out"))
     assert len(tokenizer.encode("short")) == 1 and len(tokenizer.encode("document")) > 1

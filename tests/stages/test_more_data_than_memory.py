@@ -16,11 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm.core.files import read_json, sha256_file, write_json
-from lm.text.parquet import describe_split
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokens.tokenfile import sidecar_path
 from support import ROOT
-from support.selections import make_selection
 from support.train_cases import TOKENIZER
 from support.workspace import Workspace
 
@@ -117,15 +115,16 @@ def test_the_limit_is_one(large):
 def write_text(raw: Path, num_bytes: int) -> int:
     """Documents of 1 to 2 kB, all different, in compressed parquet; return their bytes."""
     schema, written, number = pa.schema([("text", pa.string())]), 0, 0
-    path = raw / "train" / "0000.parquet"
-    path.parent.mkdir(parents=True)
+    path = raw / "train.parquet"
+    raw.mkdir(parents=True)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         while written < num_bytes:
             texts = [PIECE.format(i, i * 7919) * 10 for i in range(number, number + 2000)]
             writer.write_table(pa.table([texts], schema=schema))
             written, number = written + sum(map(len, texts)), number + 2000
-    write_json(raw / "manifest.json", {
-        "source": "stories", "column": "text", "splits": {"train": describe_split(raw, "train", "text")}})  # fmt: skip
+    counts = {"documents": number, "characters": written, "utf8_bytes": written}
+    entry = {"path": path.name, "sha256": sha256_file(path), **counts}
+    write_json(raw / "manifest.json", {"source": "stories", "sources": {"stories": {}}, "splits": {"train": entry}})
     return written
 
 
@@ -148,8 +147,7 @@ def test_tokenizing_ten_times_the_memory(text, monkeypatch):
     monkeypatch.chdir(folder)
     code = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
     out = Path("data/processed_datasets/train.bin")
-    make_selection("data/selection", "data/raw")
-    inputs = ["--raw", "data/raw", "--selection", "data/selection", "--tokenizer", "data/tokenizer"]
+    inputs = ["--raw", "data/raw", "--tokenizer", "data/tokenizer"]
     arguments = ["--split", "train", *inputs, "--tokens", str(out)]
     done = run_within(384 * MIB, code, *arguments, ARROW_DEFAULT_MEMORY_POOL="system")
     assert done.returncode == 0, done.stderr

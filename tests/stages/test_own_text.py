@@ -19,17 +19,19 @@ OWN = ("-S", "data.source=local")
 TESTED = {
     "dvc repro", "dvc repro -f", "python src verify --cache", "rm -rf .venv && make",
     "echo {pattern} >> .gitignore",
-    """dvc exp run -S data.source=local -S 'presets.yaml:sources.local.fetch.separator="\\n\\n"'""",
+    "make back",  # tests/repository/test_make.py
+    "git fetch --unshallow",  # tests/lm/core/test_errors.py
+    """dvc exp run -S data.source=local -S 'sources.yaml:sources.local.fetch.separator="\\n\\n"'""",
 }  # fmt: skip
 
 
 @pytest.fixture
 def workspace(tmp_path):
-    """Create a small repository with one commit and a git identity; its pipeline is the stages resolve and fetch."""
+    """Create a small repository with one commit and a git identity; its pipeline is the stage fetch."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
     pipeline = yaml.safe_load((tmp_path / "dvc.yaml").read_text())
-    stages = {name: pipeline["stages"][name] for name in ("resolve", "fetch")}
+    stages = {name: pipeline["stages"][name] for name in ("fetch",)}
     (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
     workspace.commit()
     return workspace

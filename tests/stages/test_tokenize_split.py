@@ -3,15 +3,13 @@
 import json
 import shutil
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import tokenize_split
 from lm.core.errors import IntegrityError
-from lm.core.files import sha256_file, write_json
+from lm.core.files import sha256_file
 from lm.text.documents import iter_chunks, read_manifest
-from lm.text.parquet import describe_split, write_documents
+from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer import encoding as lm_encode
 from lm.tokenizer.build import train_ranks, write_byte_level
@@ -19,7 +17,6 @@ from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import write_source
-from support.selections import make_selection
 from support.texts import make_texts
 from tokenize_split import TokenizeRuntime, open_inputs, tokenize_slice
 
@@ -31,21 +28,19 @@ def folders(tmp_path_factory):
     write_source(raw, per_file=120, text=texts)
     tokenizer.mkdir()
     write_byte_level(tokenizer, train_ranks([texts], 300), "bpe")
-    make_selection(folder / "selection", raw)
     return raw, tokenizer, texts
 
 
 def tokenize(text_slice, raw, folder, out, runtime):
-    with open_inputs(raw, raw.with_name("selection"), folder, text_slice) as inputs:
+    with open_inputs(raw, folder, text_slice) as inputs:
         return tokenize_slice(inputs, out, runtime)[0]
 
 
 def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path):
     raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
-    make_selection(tmp_path / "selection", raw)
-    path = raw / "text" / "0001.parquet"
+    path = raw / "text.parquet"
     write_documents(path, ["another text"])
-    with pytest.raises(IntegrityError, match=f"0001.parquet: sha256 is {sha256_file(path)}, the manifest says"):
+    with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}, the manifest says"):
         tokenize(Slice("text", 0, None), raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
     assert not list(tmp_path.glob("*x.*"))
 
@@ -59,7 +54,7 @@ def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch
     for num_processes, chunk_chars in ((1, 10**9), (1, 1), (3, 1000)):
         out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
         runtime = TokenizeRuntime(num_processes, chunk_chars)
-        with open_inputs(raw, raw.with_name("selection"), tokenizer, Slice("text", 0, None)) as inputs:
+        with open_inputs(raw, tokenizer, Slice("text", 0, None)) as inputs:
             meta, encoder = tokenize_slice(inputs, out, runtime)
         hashes.add(sha256_file(out))
         assert json.loads(out.with_suffix(".json").read_text()) == meta
@@ -97,7 +92,7 @@ def test_a_failing_engine_is_replaced(folders, tmp_path, monkeypatch, capsys, nu
         return ids if len(calls) <= num_right else ids[::-1]
 
     monkeypatch.setattr(Engine, "encode_fast", reversed_at_the_end)
-    with open_inputs(raw, raw.with_name("selection"), tokenizer, text_slice) as inputs:
+    with open_inputs(raw, tokenizer, text_slice) as inputs:
         meta, encoder = tokenize_slice(inputs, tmp_path / "x.bin", runtime)
     assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
     assert encoder == "the tokenizer itself"
@@ -126,16 +121,3 @@ def test_a_worker_process_checks_its_ids(folders, monkeypatch):
     assert len(lm_encode._encode(chunk)) > 0
     with pytest.raises(IntegrityError, match="documents of"):
         lm_encode._encode(chunk._replace(utf8_bytes=1))
-
-
-def test_files_of_different_string_types_are_joined(folders, tmp_path):
-    raw, texts = tmp_path / "raw", ["a b", "c", "d"]
-    for index, kind in enumerate((pa.string(), pa.large_string())):
-        path = raw / "text" / f"{index}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"text": pa.array(texts, kind)}), path)
-    splits = {"text": describe_split(raw, "text", "text")}
-    write_json(raw / "manifest.json", {"source": "test", "column": "text", "splits": splits})
-    make_selection(tmp_path / "selection", raw)
-    meta = tokenize(Slice("text", 0, None), raw, folders[1], tmp_path / "x.bin", TokenizeRuntime(1, 1000))
-    assert meta["documents"] == 6 and meta["utf8_bytes"] == 10

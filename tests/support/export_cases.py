@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import yaml
 
-from lm.core.files import sha256_file, write_json
+from lm.core.files import write_json
 from support import ROOT
 from support.model_cases import SHAPE, build, write_bpe, write_trained
 from tools.export_hf.cli import main
 
-PARAMS, PRESETS = (yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "presets.yaml"))
+PARAMS, PRESETS, SOURCES = (
+    yaml.safe_load((ROOT / name).read_text()) for name in ("params.yaml", "presets.yaml", "sources.yaml")
+)
 SIZES = {"train": {"documents": 9, "utf8_bytes": 12345, "tokens": 5000}}
 SIZES |= {"validation": {"documents": 7, "utf8_bytes": 1234, "tokens": 500}}
 AUDIT = SIZES | {
@@ -25,7 +27,8 @@ EVALUATION = {
     "clean": {"documents": 6, "bits_per_byte": 1.25, "bits_per_byte_se": None},
     "samples": {"samples": 9, "longest_copy_tokens": 67},
 }  # fmt: skip
-MANIFEST = {"source": PARAMS["data"]["source"], "kind": "torch_headers", "package": "torch==2.13.0"}
+SOURCE = PARAMS["data"]["source"]
+MANIFEST = {"source": SOURCE, "sources": {SOURCE: {"kind": "torch_headers", "package": "torch==2.13.0"}}}
 
 
 def call(*arguments) -> int:
@@ -42,15 +45,17 @@ def write_run(folder: Path) -> SimpleNamespace:
     params["train"] = PARAMS["train"] | {"seq_len": 32, "seed": 1, "eval_tokens": 512}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     (folder / "presets.yaml").write_text(yaml.safe_dump(PRESETS | {"models": {"micro": SHAPE}}))
+    (folder / "sources.yaml").write_text(yaml.safe_dump(SOURCES))
     evaluation = EVALUATION | {"weights_sha256": record["best"]["sha256"][:12]}
     for name, details in {"audit": AUDIT, "evaluation": evaluation}.items():
         write_json(folder / name / "details.json", details)
     write_json(folder / "raw" / "manifest.json", MANIFEST)
-    source = {"manifest_sha256": sha256_file(folder / "raw" / "manifest.json")}
+    source = {"name": SOURCE, "text_sha256": "ab" * 32}
     for split, sizes in SIZES.items():
         sidecar = sizes | {"sha256": record["data_sha256"][split], "source": source}
         write_json(folder / "processed_datasets" / f"{split}.json", sidecar)
-    names = ("models", "tokenizer", "audit", "evaluation", "params.yaml", "presets.yaml", "processed_datasets", "raw")
+    names = ("models", "tokenizer", "audit", "evaluation", "processed_datasets", "raw")
+    names += ("params.yaml", "presets.yaml", "sources.yaml")
     options = [word for name in names for word in (f"--{Path(name).stem}", folder / name)]
     return SimpleNamespace(folder=folder, tokenizer=tokenizer, model=model, record=record, options=options)
 

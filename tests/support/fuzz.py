@@ -76,7 +76,7 @@ def batches_of(texts, size: int = BATCH) -> Iterator[pa.Array]:
 def chunk_of(texts: pa.Array) -> Chunk:
     """A chunk of these texts alone."""
     characters, num_bytes = pc.sum(pc.utf8_length(texts)).as_py(), pc.sum(pc.binary_length(texts)).as_py()
-    return Chunk(texts, 0, characters, num_bytes, None, {})
+    return Chunk(texts, 0, characters, num_bytes, {})
 
 
 def rows_that_differ(ids: np.ndarray, expected: np.ndarray, eot_id: int) -> list[int]:

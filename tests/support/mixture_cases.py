@@ -1,41 +1,57 @@
 """A data/raw that holds a source or a mixture, as fetch leaves it."""
 
+import tempfile
 from pathlib import Path
 
-from lm.core.files import write_json
-from lm.text.documents import read_manifest
+from fetch import ChosenSource, parts_of_mixture
+from lm.core.params import read_section
+from lm.text.compose import Part, compose
 from lm.text.parquet import describe_split, write_documents
-from lm.text.source_cache import describe_in_mixture
+from lm.text.rules import Selection
+from lm.text.slices import Slice
+from support import ROOT
 
 WHOLE = {"start_char": 0, "num_chars": None}
+NO_RULES = read_section(ROOT / "presets.yaml", "selections.none", Selection)
+
+
+def write_fetched(folder: Path, source: str = "s", per_file: int = 1000, **splits: list[str | None]) -> dict:
+    """Write the documents of each split, `per_file` in each file, as a source is fetched; return the manifest."""
+    for split, texts in splits.items():
+        for number, start in enumerate(range(0, len(texts), per_file)):
+            write_documents(folder / split / f"{number:04d}.parquet", texts[start : start + per_file])
+    described = {split: describe_split(folder, split, "text") for split in splits}
+    return {"format_version": 1, "source": source, "kind": "local", "column": "text", "splits": described}
 
 
 def write_source(raw: Path, source: str = "s", per_file: int = 1000, **splits: list[str | None]) -> dict:
-    """Write the documents of each split, `per_file` in each file, as a plain source; return its manifest."""
-    for split, texts in splits.items():
-        for number, start in enumerate(range(0, len(texts), per_file)):
-            write_documents(raw / split / f"{number:04d}.parquet", texts[start : start + per_file])
-    described = {split: describe_split(raw, split, "text") for split in splits}
-    manifest = {"format_version": 1, "source": source, "kind": "local", "column": "text", "splits": described}
-    write_json(raw / "manifest.json", manifest)
-    return manifest
+    """Write the documents of each split as data/raw of a plain source; return its manifest."""
+    raw.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        fetched = write_fetched(folder, source, per_file, **splits)
+        parts = [Part(source, split, folder, fetched, Slice(split, 0, None)) for split in splits]
+        return compose(raw, source, parts, None, "none", NO_RULES)
 
 
-def write_mixture(raw: Path, sources: dict[str, dict[str, list[str]]], per_file: int = 1000, **slices) -> dict:
-    """Write the documents of each source's splits, `per_file` in each file; return the manifest of the mixture.
+def write_mixture(
+    raw: Path, sources: dict[str, dict[str, list[str]]], weights: dict[str, float], per_file: int = 1000, **slices
+) -> dict:
+    """Write data/raw of the mixture `mix` of sources, each with its splits; return its manifest.
 
     `slices` has {split: slice} of the sources whose slices are not the whole splits.
     """
-    manifests = {}
-    for name, splits in sources.items():
-        manifest = write_source(raw / name, name, per_file, **splits)
-        (raw / name / "manifest.json").unlink()
-        whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
-        manifests[name] = describe_in_mixture(manifest, name) | whole | slices.get(name, {})
-    write_json(raw / "manifest.json", {"format_version": 1, "source": "mix", "kind": "mixture", "sources": manifests})
-    return read_manifest(raw)
+    raw.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        found = {}
+        for name, splits in sources.items():
+            folder = Path(temporary, name)
+            whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")} | slices.get(name, {})
+            chosen = ChosenSource(None, Slice(**whole["train"]), Slice(**whole["validation"]))
+            found[name] = chosen, folder, write_fetched(folder, name, per_file, **splits)
+        return compose(raw, "mix", parts_of_mixture(found, weights), weights, "none", NO_RULES)
 
 
 def mixed(weights: dict[str, float], start_char: int = 0, num_chars: int | None = None) -> dict:
-    """Return the training slice of a mixture as presets.yaml has it."""
+    """Return the training slice of a mixture as sources.yaml has it."""
     return {"split": "train", "start_char": start_char, "num_chars": num_chars, "weights": weights}

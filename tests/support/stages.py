@@ -11,8 +11,8 @@ import yaml
 from support import ROOT
 
 LINKED = ("src", "dvc.yaml", "requirements", "requirements.txt")
-COPIED = ("params.yaml", "presets.yaml", "runtime.yaml")
-PRESETS = ("sources", "selections", "tokenizers", "models")  # sections of presets.yaml
+COPIED = ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml")
+FILES = {"sources": "sources.yaml"} | dict.fromkeys(("selections", "tokenizers", "models"), "presets.yaml")
 EMPTY = ("data/init", "data/local", "data/processed_datasets")
 
 
@@ -28,7 +28,7 @@ def stage_folder(folder: Path) -> Path:
 
 
 def change_params(folder: Path, values: dict, name: str | None = None) -> None:
-    """Set parameters by dotted name in the file `name`, or else in presets.yaml or params.yaml, whichever holds them.
+    """Set parameters by dotted name in the file `name`, or else in the one that holds them.
 
     A missing section is created.
     """
@@ -45,4 +45,4 @@ def change_params(folder: Path, values: dict, name: str | None = None) -> None:
 
 def params_file(folder: Path, key: str) -> Path:
     """Return the file that holds a dotted name."""
-    return folder / ("presets.yaml" if key.split(".")[0] in PRESETS else "params.yaml")
+    return folder / FILES.get(key.split(".")[0], "params.yaml")

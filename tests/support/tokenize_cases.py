@@ -13,7 +13,6 @@ import numpy as np
 
 import audit
 import make_tokenizer
-import select_documents
 import tokenize_split
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
@@ -23,9 +22,10 @@ from support.mixture_cases import write_source
 from support.refusal import files_below
 
 BYTES = {bytes([byte]): byte for byte in range(256)}
-NONE = read_yaml(ROOT / "presets.yaml")["selections"]["none"]
+PRESETS = read_yaml(ROOT / "presets.yaml")
+NONE = PRESETS["selections"]["none"]
 END = 256  # the end-of-text id of the vocabulary of BYTES
-TEXT = ["--raw", "raw", "--selection", "selection"]
+TEXT = ["--raw", "raw"]
 AUDIT = [
     *TEXT, "--tokenizer", "tokenizer", "--train", "out/train.bin", "--validation", "out/validation.bin",
     "--audit", "audit", "--metrics", "metrics",
@@ -50,28 +50,25 @@ def write_raw(texts) -> None:
 
 
 def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
-    """Write params.yaml and presets.yaml with one source `mine` and one tokenizer `t`."""
+    """Write the shipped parameters with one source `mine` and one tokenizer `t`."""
     selected = {"data": {"source": "mine"}, "tokenizer": {"name": "t"}, "local": {"path": "texts"}}
     selected["selection"] = {"name": "none"}
-    source = {"fetch": fetch, "train": train, "validation": validation}
-    write_json("params.yaml", selected)
-    write_definition(Path(), "mine", fetch)
+    write_json("params.yaml", read_yaml(ROOT / "params.yaml") | selected)
+    source = {"fetch": fetch, "train": train, "validation": validation, "prompts": [""]}
+    write_json("sources.yaml", {"sources": {"mine": source}})
     tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}}
-    write_json("presets.yaml", {"sources": {"mine": source}, "selections": {"none": NONE}, "tokenizers": tokenizers})
+    write_json("presets.yaml", PRESETS | {"selections": {"none": NONE}, "tokenizers": tokenizers})
+    if not Path("runtime.yaml").exists():
+        write_runtime(1, 1000)
 
 
-def write_definition(folder: Path, source: str, fetch: dict | None) -> None:
-    """Write source.json into `folder` as the stage resolve does."""
-    kind = fetch["kind"] if fetch else None
-    write_json(folder / "source.json", {"source": source, "kind": kind, "sources": {source: {"fetch": fetch}}})
-
-
-FETCH = ["--definition", "source.json", "--raw", "raw"]
+FETCH = ["--raw", "raw"]
 LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "split": None}
 
 
 def write_runtime(num_processes, chunk_chars) -> None:
-    write_json("runtime.yaml", {"tokenize": {"num_processes": num_processes, "chunk_chars": chunk_chars}})
+    tokenizing = {"num_processes": num_processes, "chunk_chars": chunk_chars}
+    write_json("runtime.yaml", read_yaml(ROOT / "runtime.yaml") | {"tokenize": tokenizing})
 
 
 def arguments(split="train", folder="tokenizer", tokens=None) -> list[str]:
@@ -79,16 +76,12 @@ def arguments(split="train", folder="tokenizer", tokens=None) -> list[str]:
     return ["--split", split, *TEXT, "--tokenizer", str(folder), "--tokens", str(tokens)]
 
 
-def select() -> int:
-    return select_documents.main(TEXT)
-
-
 def tokenize(split="train", folder="tokenizer") -> int:
-    return select() or tokenize_split.main(arguments(split, folder))
+    return tokenize_split.main(arguments(split, folder))
 
 
 def build_tokenizer(folder="out") -> int:
-    return select() or make_tokenizer.main([*TEXT, "--tokenizer", folder])
+    return make_tokenizer.main([*TEXT, "--tokenizer", folder])
 
 
 def run_audit() -> dict:
@@ -98,8 +91,7 @@ def run_audit() -> dict:
 
 
 def start(program: str, *options: str, folder="tokenizer") -> subprocess.Popen:
-    """Run a Python program with the stage's arguments in a process group of its own, after the stage select."""
-    assert select() == 0
+    """Run a Python program with the stage's arguments in a process group of its own."""
     command = [sys.executable, "-c", program, *options, *arguments(folder=folder)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **pipes)

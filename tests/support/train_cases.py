@@ -49,7 +49,7 @@ def write_ids(name, count, tokenizer=TOKENIZER, top=None):
     ids = (np.arange(count) * 7919 % 61 % 49).astype(np.uint16)
     if top is not None:
         ids[-1] = top
-    meta = {"documents": 1, "utf8_bytes": count, "surprisal_bits": None, "tokenizer": tokenizer}
+    meta = {"documents": 1, "utf8_bytes": count, "tokenizer": tokenizer}
     write_tokens(Path(name), [ids], "uint16", lambda: meta)
 
 

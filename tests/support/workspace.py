@@ -42,7 +42,7 @@ def copy_repository(folder: Path) -> None:
 
 
 ALL = {
-    "resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot",
+    "fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot",
 }  # fmt: skip
 
 

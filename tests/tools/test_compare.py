@@ -1,12 +1,8 @@
 """compare: groups by seed, what the report says, and runs on the same documents only."""
 
-import contextlib
 import dataclasses
-import hashlib
 import io
-import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +12,6 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
-from lm.text.selection import hash_of_validation
-from lm.tokens.tokenfile import TokenFile
 from support.loss_cases import LN2, corpus
 from support.refusal import refused
 from tools.common.revisions import refuse_other_text
@@ -265,64 +259,29 @@ def test_parts_are_read_where_they_are_recorded():
 # The same documents, whatever the tokenizer.
 
 
-NOTHING = hash_of_validation(None)
-
-
-def revision(name: str, files: list[str], sha256: str = "", left_out: str = NOTHING, **part) -> SimpleNamespace:
-    """A revision of which only the validation text's origin is known."""
-    splits = {"validation": {"files": [{"sha256": digest} for digest in files]}}
-    manifest = json.dumps({"column": "text", "splits": splits, "salt": name}).encode()
+def revision(name: str, text: str, **part) -> SimpleNamespace:
+    """A revision of which only the validation text is known, by the hash of its file and the range of its slice."""
     sidecar = {
         "slice": {"split": "validation", "start_char": 0, "num_chars": None, **part}, "documents": 3, "utf8_bytes": 30,
-        "source": {
-            "name": "s", "manifest_sha256": sha256 or hashlib.sha256(manifest).hexdigest(),
-            "selection": {"dropped_sha256": name, "validation_dropped_sha256": left_out},
-        },
+        "source": {"name": name, "text_sha256": text},
     }  # fmt: skip
-    return SimpleNamespace(name=name, read=lambda path: manifest, read_json=lambda path: sidecar)
+    return SimpleNamespace(name=name, read_json=lambda path: sidecar)
 
 
-def revision_of_mixture(name: str, parts: dict[str, str], **part) -> SimpleNamespace:
-    """A revision whose validation text is that of a mixture: one file, by its hash, for each part."""
-    own = {"split": "validation", "start_char": 0, "num_chars": None, **part}
-    manifests = {
-        key: {"column": "text", "splits": {"validation": {"files": [{"sha256": digest}]}}, "validation": own}
-        for key, digest in parts.items()
-    }
-    manifest = json.dumps({"source": name, "sources": manifests}).encode()
-    plain = revision(name, [], sha256=hashlib.sha256(manifest).hexdigest())
-    return SimpleNamespace(name=name, read=lambda path: manifest, read_json=plain.read_json)
+PLAIN = revision("a", "12")
 
 
-PLAIN, SELECTED = revision("a", ["1", "2"]), revision("a", ["1"], left_out="ab")
-MIXED = revision_of_mixture("a", {"x": "1", "y": "2"})
+def test_runs_on_the_same_documents_are_comparable():
+    refuse_other_text(PLAIN, revision("b", "12"))
 
 
 @pytest.mark.parametrize(
     ("first", "other"),
     [
-        (PLAIN, revision("b", ["1", "2"])),
-        (SELECTED, revision("b", ["1"], left_out="ab")),
-        (MIXED, revision_of_mixture("b", {"z": "1", "y": "2"})),
-    ],
-)
-def test_runs_on_the_same_documents_are_comparable(first, other):
-    refuse_other_text(first, other)
-
-
-@pytest.mark.parametrize(
-    ("first", "other"),
-    [
-        (PLAIN, revision("b", ["1"])),
-        (PLAIN, revision("b", ["1", "2"], start_char=5)),
-        (PLAIN, revision("b", ["1", "2"], num_chars=9)),
-        *((SELECTED, revision("b", ["1"], left_out=left_out)) for left_out in ("cd", NOTHING)),
-        *(
-            (MIXED, revision_of_mixture("b", parts))
-            for parts in ({"y": "2", "x": "1"}, {"x": "1"}, {"x": "1", "y": "3"})
-        ),
-        (MIXED, revision_of_mixture("b", {"x": "1", "y": "2"}, start_char=5)),
-        (MIXED, revision("b", ["1", "2"])),
+        (PLAIN, revision("b", "1")),
+        (PLAIN, revision("b", "12", start_char=5)),
+        (PLAIN, revision("b", "12", num_chars=9)),
+        (revision("a", None), revision("b", None)),  # of an earlier version
     ],
 )
 def test_runs_on_other_documents_are_refused(first, other):
@@ -332,21 +291,21 @@ def test_runs_on_other_documents_are_refused(first, other):
 
 def test_compare_refuses_other_text_before_it_reads_a_run(monkeypatch, capsys):
     """These revisions have nothing to read: a run that were read would be another error."""
-    known = {"a": PLAIN, "same": revision("same", ["1", "2"]), "other": revision("other", ["1"])}
+    known = {"a": PLAIN, "same": revision("same", "12"), "other": revision("other", "1")}
     monkeypatch.setattr(cli, "Revision", known.get)
     said = "a and other were evaluated on different documents"
     refused(cli.main(["a", "other"]), capsys.readouterr().err, 4, said)
     refused(cli.main(["a", "same", "other"]), capsys.readouterr().err, 4, said)
 
 
-def evaluated(name: str, utf8_bytes: list[int], nats: list[float], left_out: str = "") -> SimpleNamespace:
+def evaluated(name: str, utf8_bytes: list[int], nats: list[float]) -> SimpleNamespace:
     """A revision with the validation text of PLAIN and these losses, one for each document."""
-    plain, content = revision(name, ["1", "2"], left_out=left_out), io.BytesIO()
+    plain, content = revision(name, "12"), io.BytesIO()
     pq.write_table(pa.table({"nats": nats, "utf8_bytes": utf8_bytes}), content)
     outputs = {"document_losses.parquet": content.getvalue(), "validation.csv": b"step,val_loss\n"}
     recorded = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7}}
     return SimpleNamespace(
-        name=name, read=lambda path: outputs.get(path.name) or plain.read(path),
+        name=name, read=lambda path: outputs[path.name],
         read_json=plain.read_json, results=lambda: recorded, hashes=lambda *a, **k: {}, params=dict,
     )  # fmt: skip
 
@@ -362,26 +321,6 @@ def test_losses_that_do_not_fit_are_refused(monkeypatch, capsys, other, said):
     known = {"a": evaluated("a", [3, 4], [1.0, 2.0]), "b": other}
     monkeypatch.setattr(cli, "Revision", known.get)
     refused(cli.main(["a", "b"]), capsys.readouterr().err, 4, said)
-
-
-def test_runs_without_a_document_in_common_are_refused(monkeypatch, capsys):
-    """Two selections of the same text, each of which dropped what the other kept."""
-    known = {name: evaluated(name, [3], [1.0], left_out=name) for name in ("a", "b")}
-    texts = {"a": [1, 2, 0], "b": [3, 4, 0]}
-
-    @contextlib.contextmanager
-    def open_validation(run):
-        ids = np.array(texts[run.name], np.uint16)
-        yield TokenFile(Path(), ids, {"tokenizer": {"eot_id": 0}}), SimpleNamespace(decode=lambda ids: str(list(ids)))
-
-    monkeypatch.setattr(cli, "Revision", known.get)
-    monkeypatch.setattr(cli, "open_validation", open_validation)
-    refused(cli.main(["a", "b"]), capsys.readouterr().err, 4, "a, b have no validation document in common")
-
-
-def test_a_manifest_other_than_the_recorded_one_is_refused():
-    with pytest.raises(IntegrityError, match=r"data/raw/manifest\.json has the sha256"):
-        refuse_other_text(revision("a", ["1"]), revision("b", ["1"], sha256="0" * 64))
 
 
 # Until which step two runs had the same bits.

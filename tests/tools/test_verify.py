@@ -74,7 +74,7 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
     assert check()[0] == 0
 
 
-@pytest.mark.parametrize("path", ["data/raw/train/0000.parquet", MODEL, "metrics/eval.json"])
+@pytest.mark.parametrize("path", ["data/raw/train.parquet", MODEL, "metrics/eval.json"])
 def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path):
     out, stage, is_cached = recording(path)
     linked, damaged_object = os.stat(path).st_nlink > 1, object_of(path)
@@ -146,14 +146,14 @@ def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path):
 
 
 def test_a_record_that_names_other_files_is_named(workspace, check):
-    edit(SIDECAR, lambda meta: meta["source"].update(manifest_sha256="ab" * 32))
+    edit(SIDECAR, lambda meta: meta["source"].update(text_sha256="ab" * 32))
     edit(MODEL, lambda record: record["data_sha256"].update(validation="cd" * 32))
     workspace.run("dvc", "commit", "-f", "tokenize_train")
     workspace.run("dvc", "commit", "-f", "train")
     text = "\n".join(wrong(check()[1]))
-    manifest, tokens = sha256_file("data/raw/manifest.json"), sha256_file("data/processed_datasets/validation.bin")
-    assert f"{SIDECAR} (from data/raw/manifest.json): source.manifest_sha256 is {'ab' * 32}, that of" in text
-    assert f"data/raw/manifest.json is {manifest}; run `dvc repro -fs tokenize_train`" in text
+    text_of, tokens = sha256_file("data/raw/train.parquet"), sha256_file("data/processed_datasets/validation.bin")
+    assert f"{SIDECAR} (from data/raw/train.parquet): source.text_sha256 is {'ab' * 32}, that of" in text
+    assert f"data/raw/train.parquet is {text_of}; run `dvc repro -fs tokenize_train`" in text
     assert f"data_sha256.validation is {'cd' * 32}, that of data/processed_datasets/validation.bin is {tokens}" in text
 
 
@@ -207,9 +207,9 @@ def test_other_objects_are_counted(workspace, check):
 
 
 def test_an_extra_file_is_named(workspace, check):
-    shutil.copy("data/raw/train/0000.parquet", "data/raw/train/9999.parquet")
+    shutil.copy("data/raw/train.parquet", "data/raw/more.parquet")
     (line,) = wrong(check()[1])
-    assert line.startswith("WRONG  data/raw: train/9999.parquet is new; run")
+    assert line.startswith("WRONG  data/raw: more.parquet is new; run")
     assert repaired_by(workspace, check, line)
 
 

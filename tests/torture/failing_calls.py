@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
     by_stage, recovered = Counter(), set()
     if not is_sample:
         load_modules()
-    for case in make_cases(["resolve"] if is_sample else list(STAGES)):
+    for case in make_cases(["tokenize_val"] if is_sample else list(STAGES)):
         begun, calls = time.monotonic(), set()
         for fault in faults_of(case):
             by_stage[case.name] += 1

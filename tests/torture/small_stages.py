@@ -63,7 +63,16 @@ def outputs_of(stage: str) -> list[str]:
 
 def inputs_of(stage: str) -> list[str]:
     """Return the paths that a stage reads: what dvc.yaml lists, the parameters, and what earlier runs have kept."""
-    return [*STAGES[stage]["deps"], "params.yaml", "presets.yaml", "runtime.yaml", "data/init", "data/local", *KEPT]
+    return [
+        *STAGES[stage]["deps"],
+        "params.yaml",
+        "presets.yaml",
+        "sources.yaml",
+        "runtime.yaml",
+        "data/init",
+        "data/local",
+        *KEPT,
+    ]
 
 
 def main_of(stage: str) -> Callable[[], int]:

@@ -46,9 +46,9 @@ def write_bin(path, tokenizer, ids, dtype=None):
     """A token file with a full sidecar, as tokenize_split writes it."""
     dtype = dtype or tokenizer.meta["dtype"]
     meta = {
-        "documents": 3, "characters": 100, "utf8_bytes": 101, "surprisal_bits": 1.5,
+        "documents": 3, "characters": 100, "utf8_bytes": 101,
         "tokenizer": describe_tokenizer(tokenizer),
-        "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "manifest_sha256": "ab"},
+        "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "text_sha256": "ab"},
     }  # fmt: skip
     write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
     return path
@@ -115,7 +115,7 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     wanted = {
         "documents": len(TEXTS), "characters": sum(map(len, TEXTS)),
         "utf8_bytes": sum(len(text.encode()) for text in TEXTS),
-        "tokenizer": describe_tokenizer(tokenizer), "surprisal_bits": None, "slice": None,
+        "tokenizer": describe_tokenizer(tokenizer), "slice": None,
     }  # fmt: skip
     assert wanted.items() <= tokens.meta.items()
     check_tokenizer(tokens, tokenizer.sha256)

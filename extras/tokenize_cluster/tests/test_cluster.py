@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import tokenize_split
@@ -15,12 +16,13 @@ from extras.tokenize_cluster import tokenize_cluster
 from extras.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_rank
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json, write_json
-from lm.text.parquet import describe_split, write_documents
+from lm.text.compose import write_manifest, write_split
+from lm.text.mixture import tag_rows
+from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import train_ranks, write_byte_level
 from support import ROOT
 from support.refusal import refused
-from support.selections import dropping, make_selection
 from support.texts import make_texts
 
 OUT = Path("data/processed_datasets/train.bin")
@@ -28,11 +30,16 @@ TEXTS, WHOLE = make_texts(), Slice("text", 0, None)
 FILES = (TEXTS[:40], TEXTS[40:45], ["", ""], TEXTS[45:200], TEXTS[200:])
 
 
-def describe_raw() -> None:
-    """Write the manifest of data/raw."""
-    split = describe_split(Path("data/raw"), "text", "text")
-    write_json(Path("data/raw/manifest.json"), {"source": "test", "column": "text", "splits": {"text": split}})
-    make_selection("data/selection", "data/raw")
+def write_raw(files) -> None:
+    """Write data/raw with a row group for the documents of each of `files` that have text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm.text.compose.GROUP_CHARS", 1)
+        patch.setattr("lm.text.parquet.GROUP_CHARS", 10**9)
+        batches = (measured(pa.record_batch({"text": pa.array(texts, pa.large_string())})) for texts in files)
+        rows = tag_rows((keep_rows(each, each[1] > 0) for each in batches if each[1].any()), 0)
+        Path("data/raw").mkdir(parents=True, exist_ok=True)
+        entry = write_split(Path("data/raw"), "text", rows, ["test"])
+    write_manifest(Path("data/raw"), "test", {"test": {}}, {"text": entry}, {})
 
 
 def set_slice(start_char: int, num_chars: int | None) -> None:
@@ -40,7 +47,7 @@ def set_slice(start_char: int, num_chars: int | None) -> None:
     slices = {"train": {"split": "text", "start_char": start_char, "num_chars": num_chars}}
     slices["validation"] = {"split": "other", "start_char": 0, "num_chars": None}
     write_json("params.yaml", {"data": {"source": "test"}})
-    write_json("presets.yaml", {"sources": {"test": slices}})
+    write_json("sources.yaml", {"sources": {"test": slices}})
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +55,7 @@ def template(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for number, texts in enumerate(FILES):
-            write_documents(Path(f"data/raw/text/{number:04d}.parquet"), texts)
-        describe_raw()
+        write_raw(FILES)
         Path("data/tokenizer").mkdir()
         write_byte_level(Path("data/tokenizer"), train_ranks([TEXTS], 300), "bpe")
         Path("runtime.yaml").write_text("tokenize: {num_processes: 1, chunk_chars: 3000}\n")
@@ -66,7 +71,7 @@ def project(template, tmp_path, monkeypatch):
 
 
 def plan(text_slice=WHOLE, num_ranks=3, chunk_chars=1000):
-    inputs = (Path("data", name) for name in ("raw", "selection", "tokenizer"))
+    inputs = (Path("data", name) for name in ("raw", "tokenizer"))
     return plan_ranks(*inputs, text_slice, Path("ranks"), chunk_chars, num_ranks)
 
 
@@ -80,7 +85,7 @@ def run(job) -> list[int]:
 
 def assert_same_as_one_process() -> None:
     """Check that OUT and its sidecar equal those of the stage."""
-    folders = ["--raw", "data/raw", "--selection", "data/selection", "--tokenizer", "data/tokenizer"]
+    folders = ["--raw", "data/raw", "--tokenizer", "data/tokenizer"]
     assert tokenize_split.main(["--split", "train", *folders, "--tokens", "single.bin"]) == 0
     assert read_json(OUT.with_suffix(".json")) == read_json("single.json")
     assert OUT.read_bytes() == Path("single.bin").read_bytes()
@@ -97,16 +102,8 @@ FIRST = sum(map(len, FILES[0]))
 def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
     set_slice(start_char, num_chars)
     job = plan(Slice("text", start_char, num_chars), num_ranks)
-    assert len(job.ranks) <= min(num_ranks, len(FILES))
+    assert len(job.ranks) <= min(num_ranks, len(FILES) - 1)
     run(job)
-    join_ranks(job, OUT)
-    assert_same_as_one_process()
-
-
-def test_ranks_leave_out_the_documents_that_the_stage_leaves_out():
-    numbers = {("test", "text"): [0, 7, 39, *range(40, 45), 50, len(TEXTS) - 1]}  # of the second file nothing is left
-    make_selection("data/selection", "data/raw", dropping(numbers))
-    run(job := plan(num_ranks=100))
     join_ranks(job, OUT)
     assert_same_as_one_process()
 
@@ -123,10 +120,9 @@ def test_a_slice_without_documents_and_one_after_the_end_are_refused():
     assert not OUT.exists()
 
 
-def replace_file(number: int) -> None:
-    """Write other text of the same size, so that the files are divided among the ranks as before."""
-    write_documents(Path(f"data/raw/text/{number:04d}.parquet"), FILES[number][::-1])
-    describe_raw()
+def replace_text() -> None:
+    """Write other text of the same size, so that the row groups are divided among the ranks as before."""
+    write_raw([*FILES[:3], FILES[3][::-1], FILES[4]])
 
 
 def other_tokenizer() -> None:
@@ -148,12 +144,12 @@ def other_versions(name: str) -> list:
     ("change", "again"),
     [
         (lambda patch: None, []),
-        (lambda patch: replace_file(3), [3]),
-        (lambda patch: other_tokenizer(), [0, 1, 2, 3, 4]),
-        (lambda patch: patch.setattr(cluster_ranks, "distributions", other_versions), [0, 1, 2, 3, 4]),
-        (lambda patch: patch.setattr(cluster_ranks, "CODE", ("lm/core/errors.py",)), [0, 1, 2, 3, 4]),
+        (lambda patch: replace_text(), [0, 1, 2, 3]),
+        (lambda patch: other_tokenizer(), [0, 1, 2, 3]),
+        (lambda patch: patch.setattr(cluster_ranks, "distributions", other_versions), [0, 1, 2, 3]),
+        (lambda patch: patch.setattr(cluster_ranks, "CODE", ("lm/core/errors.py",)), [0, 1, 2, 3]),
         (lambda patch: truncate(1), [1]),
-        (lambda patch: Path("ranks/rank-00004.bin").unlink(), [4]),
+        (lambda patch: Path("ranks/rank-00003.bin").unlink(), [3]),
         (lambda patch: Path("ranks/rank-00000.json").write_text("{"), [0]),
     ],
 )
@@ -205,11 +201,11 @@ def run_tool(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
 
 
 def test_two_local_workers_give_the_bytes_of_one_process_and_repeat_nothing():
-    assert "5 of 5 ranks to tokenize" in run_tool("--ranks", "100", "--workers", "2").stdout
+    assert "4 of 4 ranks to tokenize" in run_tool("--ranks", "100", "--workers", "2").stdout
     assert_same_as_one_process()
-    replace_file(4)
+    Path("ranks/train/rank-00003.bin").unlink()
     done = run_tool("--ranks", "100", "--workers", "2")
-    assert "1 of 5 ranks to tokenize" in done.stdout and "`dvc commit -f tokenize_train`" in done.stdout
+    assert "1 of 4 ranks to tokenize" in done.stdout and "`dvc commit -f tokenize_train`" in done.stdout
     assert_same_as_one_process()
 
 

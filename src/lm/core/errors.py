@@ -90,7 +90,7 @@ def _advice_on_parameters() -> str:
     """Return how to undo what `dvc exp run -S` wrote into the workspace, "" outside such a run or in a copy."""
     if "DVC_EXP_NAME" not in os.environ or _is_copy(Path(os.environ.get("DVC_ROOT", ".")).resolve()):
         return ""
-    return "params.yaml and presets.yaml keep what -S wrote; `make back` undoes it"
+    return "params.yaml, presets.yaml and sources.yaml keep what -S wrote; `make back` undoes it"
 
 
 def command(main: Callable[[list[str]], object]) -> Callable[..., int]:

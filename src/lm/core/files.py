@@ -55,6 +55,15 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def scratch_folder(path: Path | str) -> Iterator[Path]:
+    """Yield an empty folder beside `path`, on the same disk, and remove it at the end."""
+    path = Path(path)
+    with _temporary_beside(path.with_name(f"{path.name}.scratch")) as temporary:
+        temporary.mkdir()
+        yield temporary
+
+
+@contextlib.contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path` and remove it at the end; raise EnvironmentFailure if the disk is full."""
     make_folder(path.parent)

@@ -1,4 +1,4 @@
-"""The parameters of an evaluation, without torch: the stages resolve and train check them before they are used."""
+"""The parameters of an evaluation, without torch: the stages fetch and train check them before they are used."""
 
 import dataclasses
 from typing import Annotated

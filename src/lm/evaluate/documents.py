@@ -91,21 +91,13 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     return {name: summarize_documents(*sums) for name, sums in sections.items() if sums[1].any()}
 
 
-def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray, entropy_bits: float | None) -> dict:
-    """Return the results of the whole file and of its sections; `entropy_bits` is the text's own, where it is known."""
+def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray) -> dict:
+    """Return the results of the whole file and of its sections."""
     details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
-    utf8_bytes, num_documents = details["utf8_bytes"], details["documents"]
     estimate = ratio_interval(documents["nats"] / math.log(2), documents["utf8_bytes"], np.random.default_rng(1))
     details["bits_per_byte_interval"] = [estimate.low, estimate.high]  # 95 %
-    if entropy_bits is not None:
-        bits = details["nats_per_token"] * details["tokens"] / math.log(2)
-        details["entropy"] = {
-            f"{name}_bits_per_{unit}": value / count
-            for unit, count in (("byte", utf8_bytes), ("document", num_documents))
-            for name, value in (("floor", entropy_bits), ("excess", bits - entropy_bits))
-        } | {"excess_fraction": bits / entropy_bits - 1}
     nats_non_overlapping = float(non_overlapping.sum(dtype="float64"))
-    details["bits_per_byte_non_overlapping"] = nats_non_overlapping / math.log(2) / utf8_bytes
+    details["bits_per_byte_non_overlapping"] = nats_non_overlapping / math.log(2) / details["utf8_bytes"]
     return details | summarize_sections(documents) | summarize_sources(documents)
 
 

@@ -1,4 +1,4 @@
-"""The shape of a model, without torch: the stage resolve checks it before anything is computed."""
+"""The shape of a model, without torch: the stage fetch checks it before anything is computed."""
 
 import dataclasses
 from typing import Literal

@@ -99,7 +99,7 @@ def inputs_and_targets(
     return torch.from_numpy(windows[:, :-1]).to(device), torch.from_numpy(windows[:, 1:]).to(device)
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: FSDP2 would keep its buffers from here, and a training step could not write them
 def score_windows(
     model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
 ) -> np.ndarray:

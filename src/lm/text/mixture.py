@@ -6,7 +6,6 @@ source that is too short for its weight is repeated whole. The order depends on 
 on the batches in which the documents are read. Memory holds a few batches of each source.
 """
 
-import heapq
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -15,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm.text.parquet import BATCH_BYTES, MAX_BATCH_ROWS
+from lm.text.rows import Rows
 
 TEXT, SOURCE = "text", "source"  # columns of a mixed batch: the document, and the number of its source
-Rows = tuple[pa.RecordBatch, np.ndarray]  # documents with the text in column 0; characters of each, (n,) int64
 
 
 class MixtureSource(NamedTuple):
@@ -56,18 +55,6 @@ def interleave(sources: list[MixtureSource], weights: list[float]) -> Iterator[R
             rest = documents.cut(count, len(documents.keys))
             waiting[number] = rest if len(rest.keys) else next(streams[number], None)
         yield _in_order(ready)
-
-
-def order_of_sources(document_bytes: Iterable[int], weights: list[float]) -> list[int]:
-    """Return the number of the source of each document of a stream that `interleave` made, from their UTF-8 bytes."""
-    sum_of_weights, given, order = sum(weights), [0] * len(weights), []
-    next_keys = [(0.0, number) for number in range(len(weights))]  # a heap
-    for num_bytes in document_bytes:
-        number = next_keys[0][1]
-        order.append(number)
-        given[number] += num_bytes
-        heapq.heapreplace(next_keys, (given[number] / (weights[number] / sum_of_weights), number))
-    return order
 
 
 def tag_rows(rows: Iterable[Rows], number: int) -> Iterator[Rows]:

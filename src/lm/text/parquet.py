@@ -4,7 +4,6 @@ Without compression and dictionaries the bytes depend only on the documents and 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,26 +19,21 @@ BATCH_BYTES, MAX_BATCH_ROWS = 1 << 21, 8192
 STRINGS = (pa.string(), pa.large_string())
 
 
-def write_documents(
-    path: Path, texts: Iterable[str | None], column: str = "text", surprisal_bits: Iterable[float] | None = None
-) -> None:
-    """Write the documents, one per row, to a new parquet file; `surprisal_bits` becomes a second column if given."""
-    fields = [(column, pa.string()), ("surprisal_bits", pa.float64())]
-    schema = pa.schema(fields[:1] if surprisal_bits is None else fields)
-    rows = zip(texts, repeat(None) if surprisal_bits is None else surprisal_bits, strict=False)
+def write_documents(path: Path, texts: Iterable[str | None], column: str = "text") -> None:
+    """Write the documents, one per row, to a new parquet file."""
+    schema = pa.schema([(column, pa.string())])
     path.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(path, schema, use_dictionary=False, write_statistics=False, **PARQUET) as writer:
-        for group in _row_groups(rows):
-            columns = list(zip(*group, strict=True))[: len(schema)]
-            writer.write_table(pa.table([list(values) for values in columns], schema=schema))
+        for group in _row_groups(texts):
+            writer.write_table(pa.table([group], schema=schema))
 
 
-def _row_groups(rows: Iterable[tuple]) -> Iterator[list[tuple]]:
-    """Group rows, whose first value is the text, into lists of about GROUP_CHARS characters."""
+def _row_groups(texts: Iterable[str | None]) -> Iterator[list[str | None]]:
+    """Group texts into lists of about GROUP_CHARS characters."""
     group, num_chars = [], 0
-    for row in rows:
-        group.append(row)
-        num_chars += len(row[0] or "") + ROW_CHARS
+    for text in texts:
+        group.append(text)
+        num_chars += len(text or "") + ROW_CHARS
         if num_chars >= GROUP_CHARS:
             yield group
             group, num_chars = [], 0
@@ -72,10 +66,15 @@ def _holds_strings(kind: pa.DataType) -> bool:
     return (kind.value_type if pa.types.is_dictionary(kind) else kind) in (*STRINGS, pa.string_view())
 
 
-def iter_batches(path: Path, columns: list[str], name: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield a file in batches; the first of `columns` has the text. Raise DataError for damage and invalid UTF-8."""
+def iter_batches(
+    path: Path, columns: list[str], name: str | None = None, row_groups: range | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file, or some row groups of it, in batches; the first of `columns` has the text.
+
+    Raise DataError for damage and invalid UTF-8.
+    """
     file = open_parquet(path, columns[0], name)
-    for group in range(file.num_row_groups):
+    for group in range(file.num_row_groups) if row_groups is None else row_groups:
         meta = file.metadata.row_group(group)
         rows = min(MAX_BATCH_ROWS, max(1, meta.num_rows * BATCH_BYTES // max(1, meta.total_byte_size)))
         try:

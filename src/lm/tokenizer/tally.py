@@ -12,15 +12,11 @@ from lm.tokenizer.load import Tokenizer, describe_tokenizer
 
 @dataclasses.dataclass
 class Tally:
-    """Totals of the chunks counted so far; `surprisal_bits` is None if the source does not know it.
-
-    `sources` has the totals of each source of a mixture, and is empty for another source.
-    """
+    """Totals of the chunks counted so far; `sources` has those of each source of a mixture, else nothing."""
 
     documents: int = 0
     characters: int = 0
     utf8_bytes: int = 0
-    surprisal_bits: float | None = None
     sources: dict[str, SourceCount] = dataclasses.field(default_factory=dict)
     unknown_tokens: int = 0
     changed_documents: int = 0  # whose ids are decoded to another text
@@ -32,12 +28,9 @@ class Tally:
         self.utf8_bytes += counted.utf8_bytes
         self.unknown_tokens += counted.unknown_tokens
         self.changed_documents += counted.changed_documents
-        if counted.surprisal_bits is not None:
-            self.surprisal_bits = (self.surprisal_bits or 0.0) + counted.surprisal_bits
         for name, count in counted.sources.items():
-            before = self.sources.get(name, SourceCount(0, 0, 0))
-            documents, utf8_bytes = before.documents + count.documents, before.utf8_bytes + count.utf8_bytes
-            self.sources[name] = SourceCount(documents, utf8_bytes, count.pass_bytes)
+            before = self.sources.get(name, SourceCount(0, 0))
+            self.sources[name] = SourceCount(before.documents + count.documents, before.utf8_bytes + count.utf8_bytes)
 
     def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]]) -> Iterator[np.ndarray]:
         """Yield each chunk's ids and count the chunk."""
@@ -48,15 +41,9 @@ class Tally:
     def describe(self, tokenizer: Tokenizer, text_slice: Slice, source: dict) -> dict:
         """Return the sidecar's entries about the text; `source` is its name and hashes."""
         described = {"tokenizer": describe_tokenizer(tokenizer), "slice": dataclasses.asdict(text_slice)}
-        totals = {name: getattr(self, name) for name in ("documents", "characters", "utf8_bytes", "surprisal_bits")}
+        totals = {name: getattr(self, name) for name in ("documents", "characters", "utf8_bytes")}
         if not tokenizer.is_byte_level:
             losses = {"unknown_tokens": self.unknown_tokens, "changed_documents": self.changed_documents}
             described["round_trip"] = losses
-        sources = {"sources": {name: _describe(count) for name, count in self.sources.items()}} if self.sources else {}
+        sources = {"sources": {name: count._asdict() for name, count in self.sources.items()}} if self.sources else {}
         return {**totals, **sources, **described, "source": source}
-
-
-def _describe(count: SourceCount) -> dict:
-    """Return a source's entry for the sidecar; `passes` is how often the stream holds the source, in bytes."""
-    passes = round(count.utf8_bytes / count.pass_bytes, 4)
-    return {"documents": count.documents, "utf8_bytes": count.utf8_bytes, "passes": passes}

@@ -6,7 +6,6 @@ One `eot_id` follows each document. X.bin has no header, so that any memmap read
 import dataclasses
 import functools
 import hashlib
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -93,7 +92,6 @@ def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
         needed = f"{FORMAT_VERSION} and one of {', '.join(DTYPES)}"
         raise IntegrityError(f"{path}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
     check_types(path, meta, FORM, advice)
-    check_types(path, meta.get("surprisal_bits"), (float, int, type(None)), advice, "surprisal_bits")
     if "round_trip" in meta:
         form = {"documents": int, "round_trip": {"unknown_tokens": int, "changed_documents": int}}
         check_types(path, meta, form, advice)
@@ -139,12 +137,6 @@ def count_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
     for _, block in blocks_of(ids):
         counts += np.bincount(block, minlength=vocab_size)
     return counts
-
-
-def entropy_per_token(tokens: TokenFile) -> float | None:
-    """Return the text's entropy in nats per token, a lower bound on the loss; None if the source does not know it."""
-    bits = tokens.meta.get("surprisal_bits")
-    return None if bits is None else bits * math.log(2) / tokens.meta["tokens"]
 
 
 def lossy_fractions(meta: dict) -> dict[str, float]:

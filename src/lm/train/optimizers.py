@@ -1,7 +1,6 @@
 """Optimizers: AdamW for every parameter, or Muon for the matrices and AdamW for the rest."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from lm.model.config import Numerics
 from lm.train.adamw import AdamW
 from lm.train.config import TrainParams
 from lm.train.spelling import Spelling, SpellingAdamW
-from lm.train.world import SINGLE_PROCESS, World, shard_rows
+from lm.train.world import SINGLE_PROCESS, World
 
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -40,31 +39,23 @@ class Muon(torch.optim.Optimizer):
     """Update weight matrices by their orthogonalized momentum (Jordan et al. 2024).
 
     All matrices of one shape are one batch of products, which takes a third of torch.optim.Muon's time for many small
-    ones and differs by rounding only. Of sharded matrices each rank orthogonalizes whole ones, one at a time. Updates
-    have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv 2502.16982), so that one learning rate
-    serves both.
+    ones and differs by rounding only. Updates have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv
+    2502.16982), so that one learning rate serves both. It needs whole matrices, not shards.
     """
 
     def __init__(
         self, params, lr: float, weight_decay: float, dtype: torch.dtype, momentum: float = 0.95,
-        world: World = SINGLE_PROCESS, numerics: Numerics = "fast",
+        numerics: Numerics = "fast",
     ):  # fmt: skip
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-        self.dtype, self.world = dtype, world
+        self.dtype = dtype
         self.numerics: Numerics = numerics
 
     @torch.no_grad()
     def step(self, closure=None):
         """Update every parameter that has a gradient; `closure` is unused, torch passes it."""
         for group in self.param_groups:
-            matrices = [p for p in group["params"] if p.grad is not None]
-            if not self.world.sharded:
-                self._update_in_batches(matrices, group)
-                continue
-            # Matrices of one round take almost the same time, so that ranks wait little for each other.
-            matrices.sort(key=lambda p: newton_schulz_flops(p.shape), reverse=True)
-            for i in range(0, len(matrices), self.world.world_size):
-                self._update_one_per_rank(matrices[i : i + self.world.world_size], group)
+            self._update_in_batches([p for p in group["params"] if p.grad is not None], group)
 
     def _update_in_batches(self, matrices: list[Tensor], group: dict) -> None:
         by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
@@ -75,26 +66,9 @@ class Muon(torch.optim.Optimizer):
         for shape, pairs in by_shape.items():
             orthogonal = orthogonalize(torch.stack([u for _, u in pairs]), self.dtype, self.numerics)
             for (p, _), update in zip(pairs, orthogonal, strict=True):
-                _apply(p, update if p.shape == shape else update.mT, p.shape, group)
+                _apply(p, update if p.shape == shape else update.mT, group)
 
-    def _update_one_per_rank(self, matrices: list[Any], group: dict) -> None:
-        """Update sharded matrices, at most one for each rank: rank r orthogonalizes the whole matrices[r]."""
-        shards, world = [p.to_local() for p in matrices], self.world
-        num_rows, num_columns = matrices[world.rank].shape if world.rank < len(matrices) else (0, 0)
-        lengths = [rows * num_columns for rows in shard_rows(num_rows, world.world_size)]
-        updates = world.all_to_all([self._nesterov(p, group["momentum"]).to_local() for p in matrices], lengths)
-        whole = updates.view(num_rows, num_columns)
-        if whole.numel():
-            is_wide = num_rows <= num_columns
-            wide = whole if is_wide else whole.mT.contiguous()
-            orthogonal = orthogonalize(wide[None], self.dtype, self.numerics)[0]
-            whole = orthogonal if is_wide else orthogonal.mT
-        own_lengths = [shard.numel() for shard in shards]
-        own = world.all_to_all(whole.to(self.dtype).flatten().split(lengths), own_lengths).split(own_lengths)
-        for p, shard, update in zip(matrices, shards, own, strict=True):
-            _apply(shard, update.view_as(shard), p.shape, group)
-
-    def _nesterov(self, p: Tensor, momentum: float) -> Any:
+    def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
         """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""
         assert p.grad is not None
         state = self.state[p]
@@ -105,10 +79,10 @@ class Muon(torch.optim.Optimizer):
         return state["momentum"].mul_(momentum).add_(gradient) * momentum + gradient
 
 
-def _apply(p: Tensor, update: Tensor, shape: Sequence[int], group: dict) -> None:
-    """Decay `p`, a matrix of this shape or a shard of it, and subtract its orthogonalized update."""
+def _apply(p: Tensor, update: Tensor, group: dict) -> None:
+    """Decay `p` and subtract its orthogonalized update."""
     p.mul_(1 - group["lr"] * group["weight_decay"])
-    p.sub_(update.float() * (group["lr"] * 0.2 * max(shape) ** 0.5))
+    p.sub_(update.float() * (group["lr"] * 0.2 * max(p.shape) ** 0.5))
 
 
 def build_optimizers(
@@ -135,5 +109,5 @@ def build_optimizers(
     first = [] if spelling is None else [SpellingAdamW(embedding[0], spelling, betas, world, numerics)]
     if params.optimizer == "adamw":
         return [*first, AdamW([*groups, matrix_group], betas, numerics)]
-    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, world=world, numerics=numerics)
+    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, numerics=numerics)
     return [*first, AdamW(groups, betas, numerics), muon]

@@ -12,7 +12,6 @@ from lm.train.optimizers import newton_schulz_flops
 from lm.train.world import World
 
 GIB = 1 << 30
-MUON_COPIES = 16  # of one matrix, at most, while Muon on sharded weights sends, orthogonalizes and returns it
 LESS_MEMORY = (
     "lower train.micro_batch_tokens (with train.sampled_vocab_size null the losses stay the same, else another sample "
     "is drawn) or choose a smaller model.name"
@@ -28,8 +27,8 @@ class Plan:
         self.numerics = params.numerics
         self.num_parameters = count_parameters(config)["total"]
         self.memory_bytes = estimate_memory_bytes(
-            self.num_parameters, config, micro_batch_tokens, params.seq_len, num_shards, params.optimizer == "muon"
-        )  # fmt: skip
+            self.num_parameters, config, micro_batch_tokens, params.seq_len, num_shards
+        )
         self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
         self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
         flops = flops_per_token(config, params.seq_len, params.sampled_vocab_size)  # forward and backward pass
@@ -65,19 +64,17 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def estimate_memory_bytes(
-    num_parameters: int, config: ModelConfig, tokens: int, seq_len: int, num_shards: int = 1, muon: bool = False,
-) -> int:  # fmt: skip
+    num_parameters: int, config: ModelConfig, tokens: int, seq_len: int, num_shards: int = 1
+) -> int:
     """Return a rough upper estimate of the memory in bytes of a rank that takes `tokens` at a time.
 
     Weights, gradients, two AdamW moments and the best weights in float32, of which a rank has its shard; the whole head
-    and its gradient; with Muon, the matrix that a rank orthogonalizes; about 16 d_model + 6 d_ff float32 activations
-    and the scores of every head to seq_len tokens, per token and block; a chunk of logits.
+    and its gradient; about 16 d_model + 6 d_ff float32 activations and the scores of every head to seq_len tokens, per
+    token and block; a chunk of logits.
     """
     states = 5 * 4 * num_parameters // num_shards
     if num_shards > 1:
         states += 8 * config.vocab_size * config.d_model
-        if muon:
-            states += MUON_COPIES * 4 * max(rows * columns for rows, columns in block_matrices(config))
     activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff + config.n_head * seq_len) * tokens
     rows = min(tokens, MAX_LOGITS // config.vocab_size)
     head = 4 * config.vocab_size * (3 * rows + config.d_model)
@@ -104,10 +101,17 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         raise ParamsError(f"{problem}; {remedy}")
 
 
+def refuse_sharded_muon(params: TrainParams, world: World) -> None:
+    """Raise ParamsError if the weights are sharded and Muon, which needs whole matrices, is to update them."""
+    if world.sharded and params.optimizer == "muon":
+        problem = "train.optimizer is muon, and train.shard of runtime.yaml is true: Muon needs whole matrices"
+        raise ParamsError(f"{problem}; set train.optimizer to adamw, or train.shard to false")
+
+
 def check_sections(file: str) -> None:
     """Raise ParamsError with all that is wrong in the sections `train` and `eval`, before hours of training.
 
-    DVC may have skipped the stage resolve, which checks all sections. The class of `eval` is loaded by name: neither
+    DVC may have skipped the stage fetch, which checks all sections. The class of `eval` is loaded by name: neither
     its values nor its code change a run, so that they are not dependencies of `train`.
     """
     sections = {"train": TrainParams, "eval": importlib.import_module("lm.evaluate.config").EvalParams}

@@ -6,7 +6,7 @@ generator of its own. lm.train.distributed starts and ends the process group.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -80,15 +80,6 @@ class World:
             return exact.norms(torch.stack([exact.norms(gradient[None])[0] for gradient in gradients])[None])[0]
         norm: Any = nn.utils.get_total_norm(gradients)
         return norm.full_tensor() if self.sharded else norm
-
-    def all_to_all(self, sent: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
-        """Send `sent[r]` to rank r; return, flat, `lengths[r]` numbers from each. Ranks without an entry have 0."""
-        flat = torch.cat([tensor.flatten() for tensor in sent])
-        sent_lengths = [tensor.numel() for tensor in sent] + [0] * (self.world_size - len(sent))
-        received_lengths = [*lengths] + [0] * (self.world_size - len(lengths))
-        received = flat.new_empty(sum(lengths))
-        dist.all_to_all_single(received, flat, received_lengths, sent_lengths)
-        return received
 
     def all_gather_numbers(self, numbers: list[float]) -> list[float]:
         """Return the numbers of all ranks, each with equally many, in the order of the ranks."""

@@ -21,7 +21,7 @@ def recorded_params(lock: dict) -> dict[str, object]:
 
 
 def selected_presets(params: dict, presets: dict) -> dict[str, dict]:
-    """Return the chosen entry of each section of presets.yaml: {"models.tiny": {…}, …}."""
+    """Return the chosen entry of each section of presets.yaml and sources.yaml: {"models.tiny": {…}, …}."""
     chosen = {book: flatten(params)[selector] for selector, book in SELECTORS.items()}
     return {f"{book}.{name}": presets[book][name] for book, name in chosen.items()}
 

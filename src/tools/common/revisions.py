@@ -15,7 +15,7 @@ from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import IntegrityError, ParamsError
 from tools.common.parameters import recorded_params
-from tools.common.paths import EVALUATION_DETAILS, LOCK, MANIFEST, MODEL, VALIDATION_SIDECAR
+from tools.common.paths import EVALUATION_DETAILS, LOCK, MODEL, VALIDATION_SIDECAR
 
 WORKSPACE = "workspace"
 NO_REPOSITORY = "this folder is not in a DVC repository; run the command in the project's folder"
@@ -114,44 +114,17 @@ def matching(patterns: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def refuse_other_text(first: Revision, other: Revision, of_selections: bool = True) -> None:
-    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer.
-
-    `of_selections` False: those that a selection left out of the same text may differ.
-    """
-    # The same range of characters of the same files, even if data/raw differs otherwise (more training text).
+def refuse_other_text(first: Revision, other: Revision) -> None:
+    """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer."""
+    # The same range of characters of the same file.
     sidecars = [revision.read_json(VALIDATION_SIDECAR) for revision in (first, other)]
-    raw = [(meta["source"]["manifest_sha256"], meta["slice"]) for meta in sidecars]
-    is_same = raw[0] == raw[1] or _validation_text(first, sidecars[0]) == _validation_text(other, sidecars[1])
-    if not is_same or (of_selections and left_out(first) != left_out(other)):
+    texts = [(meta["source"].get("text_sha256"), meta["slice"]) for meta in sidecars]
+    if None in texts[0] or texts[0] != texts[1]:
         described = " and ".join(
             f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
             for meta in sidecars
         )
         raise IntegrityError(
             f"{first.name} and {other.name} were evaluated on different documents: {described}; "
-            "compare runs with the same data.source, validation range and selection of validation documents"
+            "compare runs with the same data.source, validation range and selection"
         )
-
-
-def _validation_text(revision: Revision, sidecar: dict) -> tuple:
-    """Return what decides the validation documents: of each source, its files, text column and range of characters."""
-    content = revision.read(MANIFEST)
-    sha256, recorded = hashlib.sha256(content).hexdigest(), sidecar["source"]["manifest_sha256"]
-    if sha256 != recorded:
-        problem = f"{MANIFEST} has the sha256 {sha256}, {VALIDATION_SIDECAR} says {recorded}; run `dvc repro`"
-        raise IntegrityError(f"{revision.name}: {problem}")
-    manifest, whole = json.loads(content), sidecar["slice"]
-    # A mixture's validation text is that of its sources in their order; their names do not matter.
-    sources = manifest["sources"].values() if "sources" in manifest else [manifest | {"validation": whole}]
-    text = []
-    for source in sources:
-        taken = source["validation"]
-        files = [entry["sha256"] for entry in source["splits"][taken["split"]]["files"]]
-        text.append((files, source["column"], taken["start_char"], taken["num_chars"]))
-    return text, whole["start_char"], whole["num_chars"]
-
-
-def left_out(revision: Revision) -> str:
-    """Return the hash of the documents that a selection left out of the validation text."""
-    return revision.read_json(VALIDATION_SIDECAR)["source"]["selection"]["validation_dropped_sha256"]

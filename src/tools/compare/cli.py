@@ -6,19 +6,16 @@
 
 NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, or `workspace` for the files in
 this folder. The first is the baseline. Runs that differ only in train.seed form one group. Bits per byte compare across
-tokenizers. Runs evaluated on different text are refused (exit code 4); of runs whose selections dropped different
-documents of it, those that all have are compared.
+tokenizers. Runs evaluated on different text are refused (exit code 4).
 """
 
 import argparse
 import contextlib
 import csv
-import hashlib
 import io
 import math
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +30,13 @@ from tools.common.arguments import add_resampling, check_resampling, count, tool
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.preview import previews
-from tools.common.revisions import Revision, left_out, matching, refuse_other_text
+from tools.common.revisions import Revision, matching, refuse_other_text
 from tools.common.timing import read_timing
 from tools.compare.report import report
 from tools.compare.runs import Group, Run, compare_with_first, group_by_seed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-STAGES_LEFT_OUT, INPUTS_LEFT_OUT = ("resolve", "fetch", "select", "audit", "plot"), ("data/models", "data/audit")
+STAGES_LEFT_OUT, INPUTS_LEFT_OUT = ("fetch", "audit", "plot"), ("data/models", "data/audit")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -87,23 +84,6 @@ def read_run(revision: Revision) -> Run:
     )  # fmt: skip
 
 
-def keep_common(revisions: list[Revision], runs: list[Run]) -> list[Run]:
-    """Return the runs with the validation documents that all have: those of equal text, equal ones in their order."""
-    places: list[dict[tuple[bytes, int], int]] = []
-    for revision in revisions:
-        seen, found = Counter(), {}
-        with open_validation(revision) as (tokens, tokenizer):
-            for number, (start, end) in enumerate(document_spans(tokens)):
-                digest = hashlib.sha256(tokenizer.decode(tokens.ids[start : end - 1]).encode()).digest()
-                found[digest, seen[digest]] = number
-                seen[digest] += 1
-        places.append(found)
-    common = [key for key in places[0] if all(key in found for found in places)]
-    if not common:
-        raise IntegrityError(f"{', '.join(run.name for run in runs)} have no validation document in common")
-    return [run.keep(np.array([found[key] for key in common])) for run, found in zip(runs, places, strict=True)]
-
-
 @contextlib.contextmanager
 def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]:
     """Yield the validation tokens of a revision and their tokenizer."""
@@ -120,11 +100,8 @@ def main(argv: list[str]) -> None:
     # Read the runs, all on the same documents.
     revisions = [Revision(name) for name in args.names]
     for other in revisions[1:]:
-        refuse_other_text(revisions[0], other, of_selections=False)
-    runs, totals = [read_run(revision) for revision in revisions], None
-    if len({left_out(revision) for revision in revisions}) > 1:
-        totals = {run.name: len(run.nats) for run in runs}
-        runs = keep_common(revisions, runs)
+        refuse_other_text(revisions[0], other)
+    runs = [read_run(revision) for revision in revisions]
     if not all(np.array_equal(runs[0].utf8_bytes, run.utf8_bytes) for run in runs):
         raise IntegrityError(f"{DOCUMENT_LOSSES}: the runs count different bytes per document; run `dvc repro -f eval`")
     # Compare each group with the first one; the runs of a single group with its first run.
@@ -135,7 +112,7 @@ def main(argv: list[str]) -> None:
     listed = sorted({int(i) for comparison in comparisons for i in comparison.most_changed(args.documents)})
     with open_validation(revisions[0]) as (tokens, tokenizer):
         shown = previews(tokens, tokenizer, document_spans(tokens)[runs[0].numbers[listed]])
-    lines = report(groups, comparisons, dict(zip(listed, shown, strict=True)), args.documents, args.confidence, totals)
+    lines = report(groups, comparisons, dict(zip(listed, shown, strict=True)), args.documents, args.confidence)
     names, sizes = ["document", "utf8_bytes", *(group.name for group in groups)], runs[0].utf8_bytes
     columns = [runs[0].numbers, sizes, *(group.nats / math.log(2) / sizes for group in groups)]
     write_csv(args.out.with_suffix(".csv"), names, list(zip(*(column.tolist() for column in columns), strict=True)))

@@ -20,14 +20,9 @@ LEAST_NAMED = 10  # documents: that fewer would do is not said, as they stand fo
 
 
 def report(
-    groups: list[Group], comparisons: list[Comparison], previews: dict[int, str], num_listed: int, confidence: float,
-    totals: dict[str, int] | None = None,
+    groups: list[Group], comparisons: list[Comparison], previews: dict[int, str], num_listed: int, confidence: float
 ) -> list[str]:  # fmt: skip
-    """Return the lines of report.md.j2 filled in.
-
-    `previews`: position of a document → some of its words; `totals`: documents of each run by its name, if they were
-    evaluated on different ones and those in common are compared.
-    """
+    """Return the lines of report.md.j2 filled in; `previews`: position of a document → some of its words."""
     run_rows = []
     for run in (run for group in groups for run in group.runs):
         figures = ("–" if value is None else f"{value:,.0f}" for value in run.figures)
@@ -38,7 +33,7 @@ def report(
         group_rows.append([group.name, len(group.runs), f"{group.bits_per_byte.mean():.4f}", deviation])
     several, sizes = any(len(group.runs) > 1 for group in groups), comparisons[0].sizes
     return render(
-        Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=f"{100 * confidence:g} %", totals=totals,
+        Path(__file__).with_suffix(".md.j2"), comparisons=comparisons, percent=f"{100 * confidence:g} %",
         runs=table(RUN_COLUMNS, run_rows), groups=several and table(GROUP_COLUMNS, group_rows),
         sections=[section(each, previews, num_listed, confidence, len(comparisons)) for each in comparisons],
         num_documents=len(sizes), num_bytes=int(sizes.sum()), effective_documents=effective_documents(sizes),

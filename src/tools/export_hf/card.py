@@ -11,14 +11,13 @@ from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import CHECKPOINTS, WEIGHTS, WEIGHTS_DIGITS, checkpoint_name
-from lm.text.documents import sources_of
 from tools.common import paths
 from tools.common.environment import git
 from tools.common.tables import render, table
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
 # What decides a run, in git, and a metric of it.
-TRACKED = (paths.PIPELINE, paths.LOCK, paths.PARAMS, paths.PRESETS, paths.TRAIN_METRICS)
+TRACKED = (paths.PIPELINE, paths.LOCK, paths.PARAMS, paths.PRESETS, paths.SOURCES, paths.TRAIN_METRICS)
 TRACKED += ("requirements.txt", "requirements/bits.txt", "src")
 
 
@@ -50,9 +49,9 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
     config, evaluation, run = ModelConfig(**record["config"]), figures["evaluation"], run_of(record)
     folder = paths.MODELS if run is record else paths.MODELS / CHECKPOINTS / checkpoint_name(record["best"]["step"])
     manifest, source = figures["manifest"], params["data.source"]
-    sources = sources_of(manifest) if manifest else {}
+    sources = manifest.get("sources", {})
     hashes = {
-        paths.MANIFEST: figures["train"].get("source", {}).get("manifest_sha256"),
+        "text of the training split": figures["train"].get("source", {}).get("text_sha256"),
         paths.TOKENIZER_META: record["tokenizer_sha256"],
         paths.TRAIN: record["data_sha256"]["train"],
         paths.VALIDATION: record["data_sha256"]["validation"],

@@ -39,7 +39,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="the folder to write")
     parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
     parser.add_argument("--license", metavar="ID", help="licence of the weights, such as mit, for the card")
-    files = (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.AUDIT, paths.EVALUATION)
+    files = (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.SOURCES, paths.AUDIT, paths.EVALUATION)
     for path in (*files, paths.TRAIN.parent, paths.RAW):
         parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
     return parser.parse_args(argv)
@@ -73,7 +73,9 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     params = read_yaml(args.params)
     chosen: dict[str, Any] = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
     shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
-    chosen |= {"train": params.get("train", {})} | selected_presets(params, read_yaml(args.presets))
+    chosen |= {"train": params.get("train", {})} | selected_presets(
+        params, read_yaml(args.presets) | read_yaml(args.sources)
+    )
     trained_with = record["config"] | record
     for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, chosen["train"])):
         for name, value in values.items():

@@ -27,7 +27,17 @@ from lm.core.errors import IntegrityError, ParamsError, UserError, command
 from lm.core.files import read_json, sha256_file
 from tools.common.arguments import tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
-from tools.verify.records import BEST, CHECKPOINTS, LINKS, Digests, Finding, Link, check_link, links_of_checkpoints
+from tools.verify.records import (
+    BEST,
+    CHECKPOINTS,
+    LINKS,
+    Digests,
+    Finding,
+    Link,
+    check_link,
+    links_of_checkpoints,
+    links_of_text,
+)
 
 
 def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
@@ -46,7 +56,7 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
             yield from outputs.check_stages()
             # Of a damaged output only the damage is reported, not what no longer fits it.
             record = read_json(MODEL) if MODEL.exists() and outputs.holding(MODEL) not in outputs.wrong else {}
-            for link in [*LINKS, *links_of_checkpoints(record)]:
+            for link in [*links_of_text(), *LINKS, *links_of_checkpoints(record)]:
                 if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
                     yield from check_link(link, digests, outputs.make_again(link.record))
             if checkpoints := record.get(CHECKPOINTS):

@@ -21,22 +21,12 @@ class Link(NamedTuple):
     file: Path
 
 
-DROPPED = paths.SELECTION / "dropped.parquet"
 BEST, LAST = (paths.MODELS / f"{name}_model_params.pt" for name in ("best", "last"))
 LINKS = [
-    Link(paths.SELECTION_DETAILS, "manifest_sha256", paths.MANIFEST),
-    Link(paths.SELECTION_DETAILS, "dropped_sha256", DROPPED),
-    Link(paths.TOKENIZER_META, "text.manifest_sha256", paths.MANIFEST),
-    Link(paths.TOKENIZER_META, "text.dropped_sha256", DROPPED),
     *(
-        Link(tokens.with_suffix(".json"), entry, file or tokens)
+        Link(tokens.with_suffix(".json"), entry, file)
         for tokens in (paths.TRAIN, paths.VALIDATION)
-        for entry, file in (
-            ("sha256", None),
-            ("source.manifest_sha256", paths.MANIFEST),
-            ("source.selection.dropped_sha256", DROPPED),
-            ("tokenizer.sha256", paths.TOKENIZER_META),
-        )
+        for entry, file in (("sha256", tokens), ("tokenizer.sha256", paths.TOKENIZER_META))
     ),
     Link(paths.MODEL, "tokenizer_sha256", paths.TOKENIZER_META),
     Link(paths.MODEL, "data_sha256.train", paths.TRAIN),
@@ -45,6 +35,21 @@ LINKS = [
     Link(paths.MODEL, "last.sha256", LAST),
     Link(paths.EVALUATION_DETAILS, "weights_sha256", BEST),
 ]
+
+
+def links_of_text() -> list[Link]:
+    """Return the links to the files of data/raw, of the manifest and of what was made from a slice of them."""
+    links = []
+    if paths.MANIFEST.exists():
+        splits = read_json(paths.MANIFEST).get("splits", {})
+        links += [Link(paths.MANIFEST, f"splits.{split}.sha256", paths.RAW / f"{split}.parquet") for split in splits]
+    records = {paths.TRAIN_SIDECAR: "source.text_sha256", paths.VALIDATION_SIDECAR: "source.text_sha256"}
+    for record, entry in (records | {paths.TOKENIZER_META: "text.text_sha256"}).items():
+        content = flatten(read_json(record)) if record.exists() else {}
+        split = content.get("slice.split", content.get("text.slice.split"))
+        if split is not None:
+            links.append(Link(record, entry, paths.RAW / f"{split}.parquet"))
+    return links
 
 
 def links_of_checkpoints(record: dict) -> list[Link]:

@@ -133,7 +133,7 @@ def test_sources_of_a_mixture_are_summarized(validation):
     mixed = with_sources(validation, stories=1, headers=3)
     documents = documents_of(mixed, np.zeros(len(IDS), bool)) | source_of_documents(mixed)
     assert documents["source"].tolist() == ["stories", "headers", "headers", "headers"]
-    sources = make_details(documents, np.ones(12, np.float32), entropy_bits=None)["sources"]
+    sources = make_details(documents, np.ones(12, np.float32))["sources"]
     assert list(sources) == ["stories", "headers"]
     assert sources["stories"] == {
         "documents": 1, "bits_per_byte": pytest.approx(10 / math.log(2) / 6), "bits_per_byte_se": None,
@@ -158,14 +158,10 @@ def test_parts_that_count_other_documents_are_refused(validation):
         source_of_documents(with_sources(validation, stories=2, headers=3))
 
 
-def test_a_known_entropy_is_compared_to_the_loss(validation):
+def test_the_non_overlapping_loss_is_per_byte(validation):
     documents = documents_of(validation, np.zeros(len(IDS), bool))
-    details = make_details(documents, np.ones(12, np.float32), entropy_bits=50.0)
-    bits = (10 + 18 + 8 + 42) / math.log(2)
-    assert details["entropy"]["excess_bits_per_byte"] == pytest.approx((bits - 50) / 18)
-    assert details["entropy"]["excess_fraction"] == pytest.approx(bits / 50 - 1)
+    details = make_details(documents, np.ones(12, np.float32))
     assert details["bits_per_byte_non_overlapping"] == pytest.approx(12 / math.log(2) / 18)
-    assert "entropy" not in make_details(documents, np.ones(12, np.float32), entropy_bits=None)
 
 
 def test_sums_by_document_and_figures():

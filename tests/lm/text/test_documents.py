@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError, NoDocument, ParamsError
-from lm.core.files import write_json
-from lm.text.documents import iter_chunks, iter_texts, read_manifest
-from lm.text.parquet import describe_split, write_documents
+from lm.text.documents import iter_chunks, iter_texts
+from lm.text.parquet import describe_split
 from lm.text.slices import Slice, refuse_overlap
 from support.mixture_cases import write_source
 from support.properties import check_examples
@@ -21,13 +20,8 @@ from support.properties import check_examples
 TEXTS = ["abc", "dé", "", "\N{GRINNING FACE}xyz", "q" * 10]
 
 
-def make_raw(folder, texts=TEXTS, bits=None):
-    middle = 2
-    for i, part in enumerate((texts[:middle], texts[middle:])):
-        own_bits = None if bits is None else (bits[:middle], bits[middle:])[i]
-        write_documents(folder / "text" / f"{i:04d}.parquet", part, surprisal_bits=own_bits)
-    manifest = {"source": "s", "column": "text", "splits": {"text": describe_split(folder, "text", "text")}}
-    write_json(folder / "manifest.json", manifest | ({} if bits is None else {"entropy": {}}))
+def make_raw(folder, texts=TEXTS):
+    write_source(folder, per_file=2, text=texts)
     return folder
 
 
@@ -64,17 +58,6 @@ def test_a_slice_beyond_the_split_is_refused(tmp_path):
     assert texts_of(raw, 5, 14) == texts_of(raw, 5, None), "a slice may end where the split does"
     with pytest.raises(DataError, match="the slice from 5 asks for 15, 1 too many"):
         texts_of(raw, 5, 15)
-
-
-def test_known_surprisal_is_summed_over_the_slice(tmp_path):
-    raw = make_raw(tmp_path, bits=[1.0, 2.0, 0.0, 4.0, 8.0])
-
-    def bits(raw, part):
-        return [chunk.surprisal_bits for chunk in iter_chunks(raw, read_manifest(raw), part, chunk_chars=5)]
-
-    assert sum(bits(raw, Slice("text", 0, None))) == 15.0
-    assert sum(bits(raw, Slice("text", 0, 4))) == 3.0
-    assert set(bits(make_raw(tmp_path / "plain"), Slice("text", 0, None))) == {None}
 
 
 # Properties.

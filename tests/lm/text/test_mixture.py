@@ -6,105 +6,74 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.core.errors import NoDocument, ParamsError
-from lm.text import mixture, parquet
-from lm.text.documents import iter_chunks, iter_rows, iter_texts, read_manifest, sources_of
-from lm.text.slices import MixedSlice, Slice, slice_from
-from support.mixture_cases import mixed, write_mixture
+from lm.core.errors import DataError
+from lm.text import compose, mixture, parquet
+from lm.text.documents import iter_chunks, iter_texts, read_manifest
+from lm.text.slices import Slice
+from support.mixture_cases import write_mixture
 from support.properties import check_examples
 
 A = [f"a{i:02d}" for i in range(20)]  # 60 bytes
 B = [f"bbbb{i:02d}" for i in range(5)]  # 30 bytes
 C = ["cc"]  # 2 bytes
-VALIDATION = Slice("validation", 0, None)
+SOURCES = {name: {"train": texts, "validation": texts[::-1]} for name, texts in {"a": A, "b": B, "c": C}.items()}
+TRAIN, VALIDATION = Slice("train", 0, None), Slice("validation", 0, None)
 
 
-@pytest.fixture
-def raw(tmp_path):
-    sources = {"a": A, "b": B, "c": C}
-    write_mixture(tmp_path, {name: {"train": texts, "validation": texts[::-1]} for name, texts in sources.items()})
-    return tmp_path
+def make(folder, slices=None, **weights) -> Path:
+    """Write the mixture of SOURCES with these weights, 0 for the others, into a folder and return it."""
+    write_mixture(folder, SOURCES, {"a": 0, "b": 0, "c": 0} | weights, **(slices or {}))
+    return folder
 
 
-def texts_of(raw, text_slice, dropped=None):
-    return [text for batch in iter_texts(raw, text_slice, dropped) for text in batch]
+def texts_of(raw, text_slice):
+    return [text for batch in iter_texts(raw, text_slice) for text in batch]
 
 
-def train(**weights):
-    return slice_from(mixed({"a": 0, "b": 0, "c": 0} | weights))
-
-
-def test_validation_is_each_source_once(raw):
+def test_validation_is_each_source_once(tmp_path):
+    raw = make(tmp_path, a=1)
     assert texts_of(raw, VALIDATION) == A[::-1] + B[::-1] + C
     (chunk,) = iter_chunks(raw, read_manifest(raw), VALIDATION, 10**6)
-    assert list(chunk.sources) == ["a", "b", "c"] and chunk.sources["b"] == (5, 30, 30)
+    assert list(chunk.sources.items()) == [("a", (20, 60)), ("b", (5, 30)), ("c", (1, 2))]
+
+
+def test_a_row_has_its_source_and_its_bytes(tmp_path):
+    table = pq.read_table(make(tmp_path, a=1, b=1) / "train.parquet").to_pydict()
+    assert set(zip(table["text"], table["source"], table["utf8_bytes"], strict=True)) == {
+        *((text, "a", 3) for text in A[:15]), *((text, "b", 6) for text in B)
+    }  # fmt: skip
+    entry = read_manifest(tmp_path)["splits"]["train"]
+    assert entry["sources"]["a"] == {"documents": 15, "utf8_bytes": 45, "passes": 0.75}
+    assert entry["sources"]["b"] == {"documents": 8, "utf8_bytes": 48, "passes": 1.6}
 
 
 def test_each_source_has_its_own_slices(tmp_path):
     slices = {"train": {"split": "train", "start_char": 30, "num_chars": None}}
     slices["validation"] = {"split": "train", "start_char": 0, "num_chars": 30}
-    write_mixture(tmp_path, {"a": {"train": A}, "b": {"train": B, "validation": B}}, a=slices)
-    assert texts_of(tmp_path, slice_from(mixed({"a": 1, "b": 0}))) == A[10:]
-    assert texts_of(tmp_path, VALIDATION) == A[:10] + B
+    raw = make(tmp_path, {"a": slices}, a=1)
+    assert texts_of(raw, TRAIN) == A[10:]
+    assert texts_of(raw, VALIDATION) == A[:10] + B[::-1] + C
 
 
-@pytest.mark.parametrize("text_slice", [train(a=1, b=1), VALIDATION])
-def test_a_slice_of_the_mixture_is_a_range_of_the_stream(raw, text_slice):
+@pytest.mark.parametrize("text_slice", [TRAIN, VALIDATION])
+def test_a_slice_of_the_mixture_is_a_range_of_the_stream(tmp_path, text_slice):
+    raw = make(tmp_path, a=1, b=1)
     whole = texts_of(raw, text_slice)
     starts = np.cumsum([0, *map(len, whole)])[:-1]
     for start, num_chars in ((0, 20), (20, 40), (7, 21), (60, None)):
         end = np.inf if num_chars is None else start + num_chars
         wanted = [text for text, place in zip(whole, starts, strict=True) if start <= place < end]
-        range_of = {**vars(text_slice), "start_char": start, "num_chars": num_chars}
-        assert texts_of(raw, slice_from(range_of)) == wanted
+        assert texts_of(raw, Slice(text_slice.split, start, num_chars)) == wanted
 
 
-def test_dropped_documents_do_not_count(raw):
-    dropped = {("a", "train"): np.arange(10), ("b", "validation"): np.array([0, 4]), ("c", "train"): np.array([0])}
-    assert texts_of(raw, train(a=1), dropped) == A[10:]
-    assert texts_of(raw, VALIDATION, dropped) == A[::-1] + B[::-1][1:4] + C
-    (chunk,) = iter_chunks(raw, read_manifest(raw), train(a=1, b=1), 10**6, dropped)
-    assert chunk.sources["a"] == (10, 30, 30) and chunk.sources["b"] == (5, 30, 30)
-
-
-def test_dropped_numbers_count_over_all_files(tmp_path):
-    texts = ["", "aa", None, "bb", "", "cc", "dd", "ee"]
-    manifest = write_mixture(tmp_path, {"a": {"train": texts, "validation": ["x"]}}, per_file=3)
-    source, dropped = sources_of(manifest)["a"], {("a", "train"): np.array([1, 3])}
-    rows = iter_rows(tmp_path, source, Slice("train", 0, None), dropped=dropped)
-    assert [text for batch, _ in rows for text in batch.column(0).to_pylist()] == ["aa", "cc", "ee"]
-    rows = iter_rows(tmp_path, source, Slice("train", 2, 4), dropped=dropped)  # bb and cc before the selection
-    assert [text for batch, _ in rows for text in batch.column(0).to_pylist()] == ["cc"]
-
-
-def test_a_part_without_a_document_is_refused(raw):
-    dropped = {("b", "train"): np.arange(5)}
-    sentence = "sources.b: no document of split 'train' in characters 0 to inf is left after the selection; loosen"
-    with pytest.raises(NoDocument, match=sentence):
-        texts_of(raw, train(a=1, b=1), dropped)
-    assert texts_of(raw, train(a=1), dropped) == A
-
-
-@pytest.mark.parametrize(
-    ("text_slice", "sentence"),
-    [
-        (
-            slice_from(mixed({"a": 1, "b": 1, "c": 1, "d": 1})),
-            "sources.mix.train.weights names 'd', which is not a source",
-        ),
-        (slice_from(mixed({"a": 1, "b": 1})), "sources.mix.train.weights has no weight of the source 'c'; give it one"),
-        (Slice("train", 0, None), "sources.mix.train.weights is missing, and sources.mix is a mixture"),
-        (Slice("text", 0, None), "sources.mix.validation.split is 'text', needed for a mixture: validation"),
-        (MixedSlice("text", 0, None, {"a": 1, "b": 1, "c": 1}), "sources.mix.train.split is 'text', needed for a mix"),
-    ],
-)
-def test_a_slice_that_does_not_fit_the_mixture_is_refused(raw, text_slice, sentence):
-    with pytest.raises(ParamsError, match=sentence):
-        texts_of(raw, text_slice)
+def test_a_split_that_a_mixture_lacks_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"sources.mix has no split 'text'; its splits are train, validation"):
+        texts_of(make(tmp_path, a=1), Slice("text", 0, None))
 
 
 # Properties.
@@ -147,9 +116,9 @@ def read_stream(sources, chunk_chars: int, per_file: int) -> list[tuple[str, dic
     names = [f"p{number}" for number in range(len(sources))]
     with tempfile.TemporaryDirectory() as folder:
         texts = {name: {"train": texts, "validation": ["v"]} for name, (texts, _) in zip(names, sources, strict=True)}
-        manifest = write_mixture(Path(folder), texts, per_file)
         weights = {name: weight for name, (_, weight) in zip(names, sources, strict=True)}
-        chunks = list(iter_chunks(Path(folder), manifest, slice_from(mixed(weights)), chunk_chars))
+        manifest = write_mixture(Path(folder), texts, weights, per_file)
+        chunks = list(iter_chunks(Path(folder), manifest, TRAIN, chunk_chars))
     totals = {name: [0, 0] for name in names}
     for chunk in chunks:
         for name, count in chunk.sources.items():
@@ -165,9 +134,15 @@ def read_stream(sources, chunk_chars: int, per_file: int) -> list[tuple[str, dic
 def test_the_stream_is_the_definition_for_any_batches(sources, chunk_chars, per_file, rows, batch_bytes, group_chars):
     expected = expected_stream(sources)
     sizes = {"BATCH_BYTES": batch_bytes, "MAX_BATCH_ROWS": rows}
-    with mock.patch.multiple(mixture, **sizes), mock.patch.multiple(parquet, **sizes, GROUP_CHARS=group_chars):
+    with (
+        mock.patch.multiple(mixture, **sizes),
+        mock.patch.multiple(parquet, **sizes),
+        mock.patch.multiple(compose, GROUP_CHARS=group_chars),
+    ):
         texts, totals = read_stream(sources, chunk_chars, per_file)
     assert texts == [text for _, text in expected]
     for number, counted in enumerate(totals.values()):
         own = [len(text.encode()) for source, text in expected if source == number]
+        if len(sources) == 1:  # counted as a whole alone
+            continue
         assert counted == [len(own), sum(own)]

@@ -22,7 +22,6 @@ from lm.tokenizer.byte_level import cut_long_words, recover_merges
 from lm.tokenizer.load import load_tokenizer
 from support import ROOT
 from support.mixture_cases import write_source
-from support.selections import make_selection
 from support.tokenizer_cases import TEXTS, TRAINING, VOCAB_SIZE, digests, save_tokenizer, write_bpe
 
 BPE = {"kind": "bpe", "vocab_size": VOCAB_SIZE, "pretokenizer": "gpt2"}
@@ -177,9 +176,9 @@ def project(tmp_path, monkeypatch):
     def run(params: dict, path: Path = Path("nowhere"), **changed) -> int:
         train = {"split": "train", "start_char": 0, "num_chars": None, **changed}
         write_json("params.yaml", {"data": {"source": "mine"}, "tokenizer": {"name": "t", "path": str(path)}})
-        write_json("presets.yaml", {"sources": {"mine": {"train": train}}, "tokenizers": {"t": params}})
-        make_selection("selection", "raw")
-        return make_tokenizer.main(["--raw", "raw", "--selection", "selection", "--tokenizer", "data/tokenizer"])
+        write_json("sources.yaml", {"sources": {"mine": {"train": train}}})
+        write_json("presets.yaml", {"tokenizers": {"t": params}})
+        return make_tokenizer.main(["--raw", "raw", "--tokenizer", "data/tokenizer"])
 
     return run
 
@@ -188,8 +187,8 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
     assert project(BPE) == 0
     assert files_of("data/tokenizer") == files_of(bpe_folder)
     assert read_json("data/tokenizer/meta.json")["text"] == {
-        "manifest_sha256": sha256_file("raw/manifest.json"),
-        "dropped_sha256": sha256_file("selection/dropped.parquet"),
+        "name": "mine",
+        "text_sha256": sha256_file("raw/train.parquet"),
         "slice": {"split": "train", "start_char": 0, "num_chars": None},
     }
     assert project(BPE, num_chars=5000) == 0

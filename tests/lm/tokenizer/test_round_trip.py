@@ -100,7 +100,7 @@ def test_processes_count_as_one_does(tmp_path):
     tokenizer = load(word_level(), tmp_path)
     texts = [TEXTS[:3], TEXTS[3:], TEXTS]
     chunks = [
-        Chunk(pa.array(each, pa.large_string()), 0, sum(map(len, each)), sum(len(t.encode()) for t in each), None, {})
+        Chunk(pa.array(each, pa.large_string()), 0, sum(map(len, each)), sum(len(t.encode()) for t in each), {})
         for each in texts
     ]
     here, apart = (list(pairs) for pairs in (encode_here(chunks, tokenizer), encode_in_processes(chunks, tokenizer, 2)))

@@ -27,7 +27,7 @@ EXACT = {
         detach empty_like expand fill_ lift_fresh new_zeros ones_like permute repeat roll scalar_tensor select slice
         split stack transpose unbind unsqueeze view zero_ zeros zeros_like""",
     "integers, bits and comparisons": """_unique2 all amax amin bitwise_and bitwise_and_ bitwise_left_shift_ bitwise_not
-        cumsum eq equal ge gt lt maximum ne searchsorted where""",
+        cumsum eq equal ge gt le lt maximum searchsorted where""",
     "one rounding for each number": """_foreach_mul_ abs add add_ clamp clamp_ div div_ frexp masked_fill_ mul mul_
         nan_to_num_ neg reciprocal reciprocal_ round_ rsub sub sub_""",
     "1 / root, of two roundings": "rsqrt",

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lm.train.spelling import Spelling, SpellingAdamW, buckets_of
+from lm.train.world import shard_rows
 from support.rank_cases import run_together, sharded
 
 TEXTS = {0: b"a", 1: b" tensor", 2: b"tensor", 3: b"x" * 40, 5: bytes([255])}  # 4 is special
@@ -89,3 +90,9 @@ def compare_updates(world):
 
 def test_a_sharded_embedding_gets_the_same_update(tmp_path):
     assert run_together(2, compare_updates, tmp_path / "store") == [0, 0]
+
+
+@pytest.mark.parametrize(("num_rows", "world_size"), [(0, 2), (1, 4), (9, 4), (13, 3)])
+def test_shards_have_the_rows_of_torch(num_rows, world_size):
+    rows = [len(chunk) for chunk in torch.empty(num_rows, 2).chunk(world_size)] if num_rows else []
+    assert shard_rows(num_rows, world_size) == rows + [0] * (world_size - len(rows))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -47,7 +46,7 @@ def check_splits(key: str, splits: Iterable[str]) -> None:
 
 
 def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
-    """Copy the files into folder/<split> in the listed order, unchanged, and return the manifest."""
+    """Link the files of the Hub's cache into folder/<split> in the listed order, and return the manifest."""
     from lm.text.sources.hub_client import download, resolve_commit  # importing the Hub's client takes a second
 
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
@@ -57,7 +56,7 @@ def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
         for index, path in enumerate(paths):
             cached = download(fetch.repo, commit, path, "dataset")
             open_parquet(cached, fetch.column, names[split][index])  # fail before the next download
-            shutil.copyfile(cached, folder / split / f"{index:04d}-{PurePosixPath(path).name}")
+            (folder / split / f"{index:04d}-{PurePosixPath(path).name}").symlink_to(cached.resolve())
     origin = {"kind": fetch.kind, "repo": fetch.repo, "revision": fetch.revision, "commit": commit}
     splits = {split: describe_split(folder, split, fetch.column, names[split]) for split in fetch.files}
     return {**origin, "column": fetch.column, "splits": splits}

@@ -1,8 +1,12 @@
-"""The kinds of sources, each a section `fetch` of presets.yaml, and what brings their text."""
+"""The kinds of sources, each a section `fetch` of sources.yaml, and what brings their text."""
 
+import dataclasses
+import re
 from pathlib import Path
+from typing import Literal
 
 from lm.core.files import write_json
+from lm.core.params import require
 from lm.text.documents import MANIFEST
 from lm.text.sources.hub import HubFetch, fetch_hub
 from lm.text.sources.hub_datasets import DatasetsFetch, fetch_datasets
@@ -11,6 +15,23 @@ from lm.text.sources.stories.grammar import StoriesFetch, fetch_stories
 from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
 
 SourceFetch = TorchHeadersFetch | StoriesFetch | LocalFetch | HubFetch | DatasetsFetch
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureFetch:
+    """The names of the sources that a mixture consists of."""
+
+    kind: Literal["mixture"]
+    sources: tuple[str, ...]
+
+    def __post_init__(self):
+        require(self.sources, "sources", "empty", "at least one source")
+        for name in self.sources:
+            require(re.fullmatch(r"\w[\w-]*", name), "sources", f"{name!r} in the list", "letters, digits, _ and -")
+            require(self.sources.count(name) == 1, "sources", f"a list with {name!r} twice", "each once, with a weight")
+
+
+AnyFetch = SourceFetch | MixtureFetch
 
 
 def fetch_source(name: str, fetch: SourceFetch, local_path: Path, folder: Path) -> dict:

@@ -37,7 +37,7 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 JSON_LINES = (".jsonl", ".ndjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_MAGIC = b"PAR1"
-SPLIT_AT_BLANK_LINES = """`dvc exp run -S data.source=local -S 'presets.yaml:sources.local.fetch.separator="\\n\\n"'`"""
+SPLIT_AT_BLANK_LINES = """`dvc exp run -S data.source=local -S 'sources.yaml:sources.local.fetch.separator="\\n\\n"'`"""
 csv.field_size_limit(MAX_PIECE_BYTES)
 
 

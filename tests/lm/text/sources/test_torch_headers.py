@@ -19,7 +19,7 @@ from lm.text.near_duplicates import find_clusters
 from lm.text.sources.torch_headers import SPLITS, TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
-FETCH = read_section(ROOT / "presets.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
+FETCH = read_section(ROOT / "sources.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 
 
 def test_the_installed_headers_are_the_pinned_ones(tmp_path):
@@ -101,7 +101,7 @@ def test_headers_that_cannot_be_split_name_a_parameter_that_there_is(tmp_path, m
     wheel = write_wheel(tmp_path)
     with pytest.raises(DataError, match="near-duplicates of each other; raise ") as caught:
         fetch_torch_headers(dataclasses.replace(OTHER, wheel=str(wheel)), tmp_path / "out")
-    value = read_yaml(ROOT / "presets.yaml")
+    value = read_yaml(ROOT / "sources.yaml")
     for key in str(caught.value).rpartition(" ")[2].split("."):
         value = value[key]
     assert value == 0.7

@@ -175,23 +175,11 @@ def mean_utf8_bytes_per_story() -> float:
 
 
 def fetch_stories(fetch: StoriesFetch, folder: Path) -> dict:
-    """Write both splits below `folder` and return the manifest with the entropy of the corpus."""
-    counts = {"train": fetch.num_documents, "validation": fetch.num_validation_documents}
-    realised_bits, first = {}, 0
+    """Write both splits below `folder` and return the manifest."""
+    counts, first = {"train": fetch.num_documents, "validation": fetch.num_validation_documents}, 0
     for split, count in counts.items():
         indices = tqdm(range(first, first + count), desc=f"{split} stories", unit="story", disable=None)
-        corpus = [story(fetch.seed, index) for index in indices]
-        texts, bits = [s.text for s in corpus], [s.surprisal_bits for s in corpus]
-        write_documents(folder / split / "0000.parquet", texts, surprisal_bits=bits)
-        realised_bits[split] = sum(bits)
+        write_documents(folder / split / "0000.parquet", (story(fetch.seed, index).text for index in indices))
         first += count
     splits = {split: describe_split(folder, split, "text") for split in counts}
-    entropy = {
-        "bits_per_story": entropy_bits_per_story(),
-        "utf8_bytes_per_story": mean_utf8_bytes_per_story(),
-        "bits_per_byte": entropy_bits_per_story() / mean_utf8_bytes_per_story(),
-        "stories_per_split": counts,
-        "realised_bits_per_split": realised_bits,
-    }
-    origin = {"kind": fetch.kind, "seed": fetch.seed, "licence": "MIT", "column": "text"}
-    return {**origin, "splits": splits, "entropy": entropy}
+    return {"kind": fetch.kind, "seed": fetch.seed, "licence": "MIT", "column": "text", "splits": splits}

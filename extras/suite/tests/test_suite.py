@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from extras.suite import suite
 from lm.core.files import read_json, write_json
 from support.refusal import refused
 from support.workspace import Workspace
-from tools import suite
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 

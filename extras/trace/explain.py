@@ -11,6 +11,7 @@ model is read. `trace` finds the steps that read a text.
 import argparse
 from pathlib import Path
 
+from extras.trace.documents import describe_documents, document_sources, quote
 from lm.core.errors import ParamsError, command
 from lm.core.params import read_section
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -19,7 +20,6 @@ from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from tools.common.arguments import tool_parser
 from tools.common.paths import PARAMS, TOKENIZER, TRAIN
-from tools.common.preview import describe_documents, document_sources, quote
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -37,7 +37,7 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
     """Return lines on each window: position, documents, text, and the last target, which is not an input."""
     rows = range(windows.batch_size) if args.row is None else [args.row]
     starts, (inputs, targets) = windows.starts(args.step), windows.batch(args.step)
-    lines, sources = [], document_sources(tokens, tokenizer)
+    lines, sources = [], document_sources(tokens)
     for row in rows:
         start, end = int(starts[row]), int(starts[row]) + windows.seq_len
         epoch = windows.epoch_of(args.step * windows.batch_size + row)

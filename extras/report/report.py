@@ -12,13 +12,11 @@ import json
 from pathlib import Path
 
 import jinja2
-import numpy as np
 
 from lm import plots
 from lm.core.errors import command
 from lm.core.files import read_json, sha256_file, write_text
 from lm.core.params import read_yaml
-from lm.tokens.tokenfile import TokenFile, entropy_per_token
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.environment import git, versions
@@ -44,7 +42,7 @@ def curve(name: str) -> dict[str, list[float]]:
 
 def gather() -> dict:
     """Return the variables of page.html.j2."""
-    params, presets = read_yaml(paths.PARAMS), read_yaml(paths.PRESETS)
+    params, presets = read_yaml(paths.PARAMS), read_yaml(paths.PRESETS) | read_yaml(paths.SOURCES)
     model, evaluation = read(paths.MODEL), read(paths.EVALUATION_DETAILS)
 
     # An evaluation belongs to the weights whose hash it names; during a run there are none.
@@ -82,9 +80,7 @@ def pictures(is_evaluated: bool) -> list[dict]:
     """Draw training as far as it has come, and read the pictures of the evaluation if they are of this model."""
     train, validation, pictures = curve("training"), curve("validation"), []
     if train or validation:
-        meta = read(paths.VALIDATION_SIDECAR)
-        floor = entropy_per_token(TokenFile(paths.VALIDATION, np.empty(0), meta)) if meta else None
-        png = plots.to_png(plots.training_figure(train, validation, floor))
+        png = plots.to_png(plots.training_figure(train, validation))
         caption = "Thin: mean between two log lines. Thick: smoothed. Dashed: the text that selects the best model."
         pictures.append(("training", png, caption))
     files = {name: paths.PLOTS / f"{name}.png" for name in PICTURES if is_evaluated}
@@ -104,7 +100,7 @@ def hashes(model: dict) -> list[tuple[str, str]]:
     """Return the SHA-256 of each file that the model was made from, as model.json and the sidecars record them."""
     train, validation = read(paths.TRAIN_SIDECAR), read(paths.VALIDATION_SIDECAR)
     chain = {
-        paths.MANIFEST: train.get("source", {}).get("manifest_sha256"),
+        paths.MANIFEST: sha256_file(paths.MANIFEST) if paths.MANIFEST.exists() else None,
         paths.TOKENIZER_META: train.get("tokenizer", {}).get("sha256"),
         paths.TRAIN: train.get("sha256"),
         paths.VALIDATION: validation.get("sha256"),

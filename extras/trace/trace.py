@@ -14,6 +14,7 @@ import sys
 
 import numpy as np
 
+from extras.trace.documents import describe_documents, document_sources, quote
 from lm.core.errors import IntegrityError, ParamsError, command
 from lm.core.files import check_types, read_json
 from lm.evaluate.copies import Copy, find_copies, text_pieces
@@ -22,7 +23,6 @@ from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 from lm.tokens.windows import TokenWindows
 from tools.common.arguments import count, tool_parser
 from tools.common.paths import EVALUATION_DETAILS, MODEL, SAMPLES, TOKENIZER, TRAIN
-from tools.common.preview import describe_documents, document_sources, quote
 
 MOST_PLACES = 100_000  # of a span: the others are only counted
 RECORD = {
@@ -108,7 +108,7 @@ def trace(
     unseen = f"in no span of {args.min_tokens} tokens that {tokens.path} contains"
     lines = [f"{len(ids)} tokens; {num_new} of them, between ⟦ and ⟧, are new: {unseen}"]
     lines += quote("".join(text if length else f"⟦{text}⟧" for text, length in pieces))
-    sources = document_sources(tokens, tokenizer)
+    sources = document_sources(tokens)
     for number, (copy, text) in enumerate(choose(copies, ids, args.min_tokens, tokenizer)[: args.spans], 1):
         places, num_read = places_read(copy, starts, windows.seq_len)
         them = f"the first {MOST_PLACES:,}" if copy.count > len(places) else "them"

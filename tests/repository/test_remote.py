@@ -9,36 +9,44 @@ import re
 import pytest
 
 from support import ROOT
-from support.workspace import ALL, Workspace
+from support.workspace import Workspace
 
 BLOCK = re.compile(r"^```bash parse\n(.*?)^```", re.M | re.S)
 OUTPUTS = ("data/raw", "data/tokenizer", "data/processed_datasets", "data/audit", "data/models", "data/evaluation")
 
 
-def recipe(pattern: str) -> list[list[str]]:
+def recipe(pattern: str, heading: str = "A team's cache on S3") -> list[list[str]]:
     """Return the commands of the section that match, as lists of words without comments."""
-    section = (ROOT / "docs" / "team.md").read_text().split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "team.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [line.partition("  #")[0].strip() for block in BLOCK.findall(section) for line in block.splitlines()]
     return [command.split() for line in lines for command in line.split(" && ") if re.match(pattern, command)]
 
 
 @pytest.fixture(scope="module")
 def author(tmp_path_factory, finished):
-    """Make a repository with a remote: a commit of parameters, its run pushed with DVC, a commit of the results."""
+    """Make a repository with remotes: a commit of parameters, its run as an experiment, a commit of the results."""
     author = Workspace(tmp_path_factory.mktemp("author"), finished)
     ((*words, _url),) = recipe("dvc remote add")
     author.run(*words, str(tmp_path_factory.mktemp("remote")))
     author.run("git", "commit", "-q", "-m", "parameters", ".dvc/config")
     for command in recipe("dvc push"):
         author.run(*command)
+    origin = str(tmp_path_factory.mktemp("origin"))
+    author.run("git", "clone", "-q", "--bare", ".", origin)
+    author.run("git", "remote", "add", "origin", origin)
+    for command in recipe("dvc exp (save|push)", "Share one experiment"):
+        author.run(*command)
     author.commit("results")
+    author.run("git", "push", "-q", "origin", "main")
     return author
 
 
 @pytest.fixture
 def colleague(author, tmp_path):
     """Make a clone with an empty cache, on a machine where no stage can run."""
-    author.run("git", "clone", "-q", ".", str(tmp_path / "clone"))
+    author.run(
+        "git", "clone", "-q", author.run("git", "remote", "get-url", "origin").stdout.strip(), str(tmp_path / "clone")
+    )
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho a stage was started >&2\nexit 97\n")
     (tmp_path / "bin" / "python").chmod(0o755)
@@ -66,17 +74,16 @@ def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
 
 
 @pytest.mark.slow
-def test_nobody_repeats_the_run_of_a_colleague(author, colleague):
-    """Start from the commit before the results. DVC does not push metrics and plots that are in git; `share` does."""
+def test_a_colleague_gets_an_experiment_without_a_run(author, colleague):
+    """Start from the commit before the results. There, DVC would train again: it does not push metrics and plots."""
     colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
     refused = colleague.run("dvc", "repro", "--pull", check=False)
     assert refused.returncode and "a stage was started" in refused.stderr
+    assert all(f"Stage '{name}' is cached" in refused.stdout for name in ("fetch", "tokenize_train", "tokenize_val"))
 
-    for command in recipe("python src share"):
-        assert not author.run(*command).stdout.startswith("0 files")
-        assert author.run(*command).stdout.endswith(" 0 of them new\n")
-    restored = {"resolve", "fetch", "select", "make_tokenizer", "tokenize_train", "tokenize_val"}
-    assert colleague.repro("--pull") | restored == ALL
+    for command in recipe("dvc exp (pull|apply)", "Share one experiment"):
+        colleague.run(*command)
+    assert colleague.repro() == set()
     assert contents(colleague) == contents(author)
     for name in ("metrics/eval.json", "metrics/train.json", "plots/training.csv"):
         assert (colleague.folder / name).read_bytes() == (author.folder / name).read_bytes()

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from extras.trace import explain as explain_tool
+from extras.trace import trace as trace_tool
 from lm.core.files import read_json, write_json
 from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import load_tokenizer
@@ -15,8 +17,6 @@ from lm.tokens.windows import TokenWindows
 from support import ROOT
 from support.tokenizer_cases import fuzzed_texts
 from support.workspace import Workspace
-from tools import explain as explain_tool
-from tools import trace as trace_tool
 
 SEQ_LEN, BATCH_SIZE, STEPS, SEED = 24, 7, 12, 3
 

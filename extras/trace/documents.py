@@ -1,0 +1,41 @@
+"""One line on a document of a token file: its number, source, place and first words."""
+
+import numpy as np
+
+from lm.text.documents import describe_text, is_mixture, iter_rows, open_manifest
+from lm.text.slices import slice_from
+from lm.tokenizer.load import Tokenizer
+from lm.tokens.tokenfile import TokenFile
+from tools.common import paths
+from tools.common.preview import previews
+
+
+def document_sources(tokens: TokenFile) -> list[str]:
+    """Return the source of each document of a mixture's file, from data/raw; [] for other files or another text."""
+    text_slice = slice_from(tokens.meta["slice"]) if tokens.meta.get("slice") else None
+    if text_slice is None or not paths.MANIFEST.exists():
+        return []
+    manifest = open_manifest(paths.RAW)
+    is_same = describe_text(manifest, text_slice) == tokens.meta["source"]
+    if not (is_same and is_mixture(manifest)):
+        return []
+    rows = iter_rows(paths.RAW, manifest, text_slice)
+    return [name for batch, _ in rows for name in batch.column(1).to_pylist()]
+
+
+def describe_documents(tokens: TokenFile, tokenizer: Tokenizer, sources: list[str], start: int, end: int) -> list[str]:
+    """Return a line on each document that tokens start … end - 1 of the stream touch: number, place and first words."""
+    first = np.searchsorted(tokens.spans[:, 1], start, side="right")
+    last, lines = np.searchsorted(tokens.spans[:, 0], end), []
+    before = max(0, first - 1)  # the documents on both sides, because many begin with the same lines
+    words = previews(tokens, tokenizer, tokens.spans[before : last + 1])[first - before :]
+    for document, (begin, stop) in enumerate(tokens.spans[first:last].tolist(), int(first)):
+        source = f" of {sources[document]}" if sources else ""
+        place = f"its tokens {max(start, begin) - begin:,} to {min(end, stop) - begin - 1:,} of {stop - begin:,}"
+        lines.append(f"document {document}{source}, {place}: {words[document - first]}")
+    return lines
+
+
+def quote(text: str) -> list[str]:
+    """Return the lines of a text, each after a bar."""
+    return [f"  | {line}" for line in text.split("\n")]

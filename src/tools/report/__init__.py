@@ -1,1 +1,0 @@
-"""Write one page about a run: `python src report`."""

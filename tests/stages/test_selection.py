@@ -1,0 +1,135 @@
+"""The rules of a selection in the stage fetch: what they drop and why, what the manifest records."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fetch import ChosenSource, parts_of_mixture, parts_of_source
+from lm.core.errors import DataError
+from lm.core.params import coerce, read_yaml
+from lm.text.compose import compose
+from lm.text.rules import Selection
+from lm.text.slices import Slice
+from support import ROOT
+from support.mixture_cases import NO_RULES, WHOLE, write_fetched
+from support.refusal import files_below
+
+PROSE = "The ship left the harbour at dawn, and number {} of the crew watched the town grow small behind them. "
+STORIES = [
+    "".join(PROSE.format(i * 31 + j) + f"Word{i} word{i * j} was said {i + j} times. " for j in range(20))
+    for i in range(12)
+]
+FILTERED = read_yaml(ROOT / "presets.yaml")["selections"]["filtered"]
+
+
+def rules(**changes) -> Selection:
+    return coerce(FILTERED | changes, Selection, "selections.chosen", "presets.yaml")
+
+
+def select(texts: dict[str, dict[str, list[str]]], chosen: Selection, per_file: int = 1000, **slices) -> dict:
+    """Write raw/ from sources with their splits as the stage does; return the manifest."""
+    found = {}
+    for name, splits in texts.items():
+        folder = Path("fetched", name)
+        shutil.rmtree(folder, ignore_errors=True)
+        whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")} | slices
+        source = ChosenSource(None, Slice(**whole["train"]), Slice(**whole["validation"]))
+        found[name] = source, folder, write_fetched(folder, name, per_file, **splits)
+    is_mixture = len(found) > 1
+    weights = dict.fromkeys(found, 1.0) if is_mixture else None
+    parts = parts_of_mixture(found, weights) if is_mixture else parts_of_source("mine", *found["mine"])
+    Path("raw").mkdir(exist_ok=True)
+    return compose(Path("raw"), "mine", parts, weights, "chosen", chosen)
+
+
+def texts_of(split: str) -> list[str]:
+    return pq.read_table(f"raw/{split}.parquet")["text"].to_pylist()
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    """The working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def edited(text: str) -> str:
+    """Return a text with one word in two hundred changed."""
+    words = text.split(" ")
+    return " ".join("changed" if i % 200 == 100 else word for i, word in enumerate(words))
+
+
+JUNK = {
+    "min_chars": "too short", "max_line_chars": "x1" * 60_000, "min_alphanumeric_fraction": "-=+*/ #" * 40,
+    "max_repeated_line_fraction": "the same line again\n" * 30 + "another line",
+}  # fmt: skip
+
+
+def test_each_rule_drops_junk_and_keeps_prose():
+    near, exact = edited(STORIES[1]), STORIES[2]
+    train = [*JUNK.values(), *STORIES[2:], exact, near, "too short"]
+    manifest = select({"mine": {"train": train, "validation": STORIES[:2]}}, rules())
+    assert texts_of("train") == STORIES[2:] and texts_of("validation") == STORIES[:2]
+    selection = manifest["selection"]
+    assert (selection["name"], selection["rules"]) == ("chosen", FILTERED)
+    dropped = selection["dropped"]["mine"]
+    assert dropped["validation"] == {}
+    assert {rule: found["documents"] for rule, found in dropped["train"].items()} == {
+        **dict.fromkeys(JUNK, 1), "min_chars": 2, "exact_duplicates": 1, "near_duplicates": 1
+    }  # fmt: skip
+    assert dropped["train"]["near_duplicates"] == {"documents": 1, "characters": len(near)}
+    assert manifest["splits"]["train"]["documents"] == 10
+    assert manifest["sources"]["mine"]["splits"]["train"]["documents"] == 17, "before the rules"
+    examples = selection["examples"]
+    assert [each["text"] for each in examples["min_chars"]] == ["too short"] * 2 and examples["min_chars"][0][
+        "value"
+    ] == 9
+    (repeated,) = examples["near_duplicates"]
+    assert (repeated["split"], repeated["repeats"]["split"]) == ("train", "validation")
+    assert repeated["repeats"]["text"] == STORIES[1][:200]
+
+
+def test_without_rules_every_document_stays():
+    manifest = select({"mine": {"train": ["x", "x"], "validation": ["x"]}}, NO_RULES)
+    assert texts_of("train") == ["x", "x"] and texts_of("validation") == ["x"]
+    assert manifest["selection"]["dropped"] == {"mine": {"validation": {}, "train": {}}}
+    assert manifest["selection"]["examples"] == {}
+
+
+def test_copies_in_another_source_are_dropped():
+    texts = {
+        "a": {"train": [STORIES[0], STORIES[1], STORIES[2]], "validation": [STORIES[3]]},
+        "b": {"train": [STORIES[1], STORIES[4], edited(STORIES[3])], "validation": [STORIES[2]]},
+    }
+    manifest = select(texts, rules())
+    assert texts_of("validation") == [STORIES[3], STORIES[2]]
+    assert sorted(set(texts_of("train"))) == sorted([STORIES[0], STORIES[1], STORIES[4]])
+    counts = {
+        source: {rule: found["documents"] for rule, found in splits["train"].items()}
+        for source, splits in manifest["selection"]["dropped"].items()
+    }
+    assert counts == {"a": {"exact_duplicates": 1}, "b": {"exact_duplicates": 1, "near_duplicates": 1}}
+
+
+def test_of_one_text_the_first_copy_stays():
+    select({"mine": {"text": [STORIES[0], STORIES[1], STORIES[0]]}}, rules())
+    assert texts_of("text") == STORIES[:2]
+
+
+def test_the_bytes_do_not_depend_on_the_files_and_batches(monkeypatch):
+    texts = [*STORIES, *map(edited, STORIES), "short", *STORIES[:3]]
+    written = []
+    for batch_rows, per_file in ((8192, 100), (1, 3), (5, 7)):
+        monkeypatch.setattr("lm.text.parquet.MAX_BATCH_ROWS", batch_rows)
+        select({"mine": {"train": texts, "validation": STORIES[:1]}}, rules(), per_file)
+        written.append(files_below(Path("raw")))
+    assert written[0] == written[1] == written[2] and texts_of("train") == STORIES[1:]
+
+
+def test_rules_that_leave_nothing_are_refused():
+    sentence = (
+        r"presets.yaml: selections.chosen: no document of split 'train' of mine is left; min_chars drops most .* 2 of 2"
+    )
+    with pytest.raises(DataError, match=sentence):
+        select({"mine": {"train": ["short", "brief"], "validation": STORIES[:1]}}, rules())
