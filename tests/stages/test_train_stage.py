@@ -22,6 +22,7 @@ from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from lm.train.schedule import learning_rate
+from lm.train.step import entry_weights
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -170,7 +171,7 @@ def test_a_record_names_what_made_the_model(workspace):
 def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, monkeypatch):
     drawn, starts = [], []
     for seed in (11, 12):
-        workspace.change(**{"train.seed": seed})
+        workspace.change(**{"train.seed": seed, "train.sampled_vocab_size": 25, "train.numerics": "exact"})
         made = []
         monkeypatch.setattr(train_stage, "print_plan", made.append)
         monkeypatch.setattr(train_stage, "resume", stop)
@@ -180,6 +181,8 @@ def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, mon
         found = made[0].state.model
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
         assert np.array_equal(made[0].windows.starts(0), TokenWindows(made[0].inputs.train.ids, 32, 16, seed).starts(0))
+        train_ids = made[0].inputs.train.ids
+        assert torch.equal(found.entry_weights, entry_weights(train_ids, 50)), "the odds of the sampled vocabulary"
         drawn.append(found.embed_tokens.weight.detach().clone())
         starts.append(made[0].windows.starts(0).tolist())
     assert not torch.equal(*drawn) and starts[0] != starts[1]
