@@ -148,6 +148,16 @@ def test_written_dumps_are_read_here_and_by_the_original_reader(tmp_path, num_to
     assert all(entry["num_samples"] <= 2 for entry in meta.values())
 
 
+def test_a_dump_with_another_id_is_refused(tmp_path):
+    write_own(tmp_path / "a", range(8))
+    path = tmp_path / "a" / "dump-0.pkl"
+    samples = pickle.loads(path.read_bytes())
+    samples[0][1] = 5
+    path.write_bytes(pickle.dumps(samples, protocol=2))
+    with pytest.raises(IntegrityError, match=r"dump-0\.pkl: its sha256 is not the one in dump-provenance\.yaml"):
+        PickledTrainerDataset(tmp_path / "a")
+
+
 def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()

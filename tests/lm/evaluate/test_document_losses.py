@@ -116,7 +116,7 @@ def test_a_document_at_the_limit_of_contamination_is_not_clean(validation):
 
 def test_the_interval_is_that_of_bits_per_byte(validation):
     documents = documents_of(validation, np.zeros(len(IDS), bool), utf8_bytes=(6, 13, 5, 20))
-    details = make_details(documents, np.ones(12, np.float32), entropy_bits=None)
+    details = make_details(documents, np.ones(12, np.float32))
     bits = np.array([10, 18, 8, 42]) / math.log(2)
     expected = ratio_interval(bits, documents["utf8_bytes"], np.random.default_rng(1))
     assert details["bits_per_byte_interval"] == pytest.approx([expected.low, expected.high])
@@ -147,7 +147,7 @@ def test_sources_of_a_mixture_are_summarized(validation):
 def test_a_source_without_text_has_no_figures(validation):
     mixed = with_sources(validation, stories=2, ends=1, headers=1)
     documents = documents_of(mixed, np.zeros(len(IDS), bool)) | source_of_documents(mixed)
-    assert list(make_details(documents, np.ones(12, np.float32), entropy_bits=None)["sources"]) == [
+    assert list(make_details(documents, np.ones(12, np.float32))["sources"]) == [
         "stories",
         "headers",
     ]

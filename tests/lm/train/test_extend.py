@@ -11,7 +11,7 @@ from lm.model.weights import checkpoint_name, save_weights
 from lm.train import checkpoints
 from lm.train.checkpoints import describe_run, extend, keep_checkpoint, load_newest_checkpoint
 from support.damage import flip
-from support.train_cases import clear, make_training, results, run_stage
+from support.train_cases import clear, make_training, restored, results, run_stage, set_runtime
 
 SHORT, LONG = 512 * 8, 512 * 14
 
@@ -167,6 +167,14 @@ def test_a_state_whose_record_is_damaged_is_not_extended(tmp_path, capsys, recor
     extend(run, "same", 7, set())
     assert f"warning: {old / 'stable-000000004.json'}: " in capsys.readouterr().err
     assert load_newest_checkpoint(run) is None
+
+
+def test_without_resumable_checkpoints_none_is_kept(workspace):
+    with restored("runtime.yaml"):
+        set_runtime(keep_resumable=0)
+        ended = run(workspace, SHORT, **{"train.seed": 2})
+    assert "kept the checkpoint" not in ended.out
+    assert not [*workspace.folder.glob(".runs/*/kept-*"), *workspace.folder.glob(".runs/*/stable-*")]
 
 
 def fill_disk():
