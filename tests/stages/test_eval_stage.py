@@ -156,7 +156,7 @@ def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
 
     model, _ = load_trained(MODELS, torch.device("cpu"))
     source = read_section("params.yaml", "data.source", str)
-    prompts = read_section("presets.yaml", f"sources.{source}.prompts", tuple[str, ...])
+    prompts = read_section(eval_stage.SOURCES, f"sources.{source}.prompts", tuple[str, ...])
     expected = [
         draw(model, tokenizer, prompt, 12, seed, temperature=1.5, top_k=7) for prompt in prompts for seed in (5, 6)
     ]

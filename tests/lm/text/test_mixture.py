@@ -102,15 +102,6 @@ def expected_stream(sources: list[tuple[list[str], float]]) -> list[tuple[int, s
     return [(number, text) for _, number, _, text in sorted(keyed)]
 
 
-@check_examples
-@given(sources=PARTS)
-def test_the_order_of_sources_follows_from_the_sizes_of_documents(sources):
-    sources = [(texts, weight) for texts, weight in sources if weight]
-    expected = expected_stream(sources)
-    sizes = [len(text.encode()) for _, text in expected]
-    assert mixture.order_of_sources(sizes, [weight for _, weight in sources]) == [number for number, _ in expected]
-
-
 def read_stream(sources, chunk_chars: int, per_file: int) -> list[tuple[str, dict]]:
     """Return the documents of the mixed stream, and the totals of the sources."""
     names = [f"p{number}" for number in range(len(sources))]
