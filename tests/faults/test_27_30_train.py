@@ -147,7 +147,7 @@ def test_28_a_change_starts_a_run_of_its_own_and_changing_back_resumes(workspace
     for name, change in {
         "a parameter": lambda: workspace.change(**{"train.peak_lr": 0.001}),
         "data": change_data,
-        "code": lambda: replace_in(OPTIMIZERS, "* 0.2 * max(shape)", "* 0.21 * max(shape)"),
+        "code": lambda: replace_in(OPTIMIZERS, "* 0.2 * max(p.shape)", "* 0.21 * max(p.shape)"),
     }.items():
         with restored(*CHANGED):
             change()

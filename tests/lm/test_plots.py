@@ -53,7 +53,7 @@ DRAW_ELSEWHERE = """
 import hashlib, json, sys
 from lm import plots
 train, validation = json.loads(sys.argv[1])
-print(hashlib.sha256(plots.to_png(plots.training_figure(train, validation, 2.0))).hexdigest())
+print(hashlib.sha256(plots.to_png(plots.training_figure(train, validation))).hexdigest())
 """
 
 
@@ -63,7 +63,7 @@ def test_a_matplotlibrc_of_the_user_changes_nothing(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MATPLOTLIBRC": str(tmp_path / "matplotlibrc")}
     command = [sys.executable, "-c", DRAW_ELSEWHERE, json.dumps([TRAIN, VALIDATION])]
     drawn = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
-    assert drawn == hashlib.sha256(to_png(training_figure(TRAIN, VALIDATION, 2.0))).hexdigest()
+    assert drawn == hashlib.sha256(to_png(training_figure(TRAIN, VALIDATION))).hexdigest()
 
 
 @pytest.mark.parametrize("panel", PANELS)

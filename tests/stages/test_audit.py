@@ -118,14 +118,6 @@ def test_the_card_counts_each_split(project):
     assert metrics == {"bytes_per_token": 21 / 23, "contaminated_fraction": 0.0}
 
 
-def test_tokens_of_another_selection_are_refused(project, capsys):
-    project(["abc"], ["d"])
-    sidecar = read_json("out/validation.json")
-    other = {**sidecar["source"], "selection": {"name": "other"}}
-    audit.write_json("out/validation.json", {**sidecar, "source": other})
-    refused(audit.main(AUDIT), capsys.readouterr().err, 4, "out/validation.bin: made with another version of selection")
-
-
 def test_another_tokenizer_is_refused(project, capsys):
     project(["abc"], ["d"])
     meta = read_json("tokenizer/meta.json")

@@ -16,7 +16,7 @@ from support.workspace import Workspace
 from tools.common.parameters import flatten
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
-from tools.verify.records import LINKS, Digests, Link, check_link, links_of_checkpoints
+from tools.verify.records import LINKS, Digests, Link, check_link, links_of_checkpoints, links_of_text
 
 TRAIN, SIDECAR = "data/processed_datasets/train.bin", "data/processed_datasets/train.json"
 MODEL, BEST = "data/models/model.json", "data/models/best_model_params.pt"
@@ -109,8 +109,9 @@ def test_a_model_of_other_parameters_is_named(workspace, check):
         assert command(line) == "dvc repro -fs train"
 
 
-def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished):
-    """But for those in data/raw/manifest.json and in a tokenizer's meta.json: who reads these folders compares them."""
+def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypatch):
+    """But for those of a tokenizer's files in its meta.json: who reads the folder compares them."""
+    monkeypatch.chdir(finished)
     hashes = {sha256_file(path) for path in (finished / "data").rglob("*") if path.is_file()}
     hashes |= {sha256[:12] for sha256 in hashes}
     held = {
@@ -119,7 +120,8 @@ def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished):
         for entry, value in flatten(read_json(record)).items()
         if isinstance(value, str) and value in hashes and not entry.startswith("files.")
     }
-    assert len(held) > 12 and held <= {(link.record, link.entry) for link in LINKS}
+    assert len(held) > 12
+    assert held <= {(link.record, link.entry) for link in [*LINKS, *links_of_text()]}
 
 
 def test_kept_checkpoints_are_checked_twice():

@@ -185,7 +185,10 @@ def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finis
     models, tasks, output = finished / "data/models", tmp_path / "tasks", tmp_path / "figures.json"
     assert read_json(models / "model.json")["segments"][0]["numerics"] == "exact"
     options = ["--num_documents", 20, "--beginning_chars", 40, "--ending_chars", 12]
-    assert make_tasks([str(value) for value in (tasks, "--source", finished / "data/raw/validation", *options)]) == 0
+    assert (
+        make_tasks([str(value) for value in (tasks, "--source", finished / "data/raw/validation.parquet", *options)])
+        == 0
+    )
     folders = ["--models", models, "--tokenizer", finished / "data/tokenizer", "--task_folder", tasks]
     assert call(*folders, "--check", "--output", output) == 0
     for task in read_json(output)["tasks"].values():
