@@ -12,10 +12,9 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-import pyarrow.parquet as pq
-
 from lm import plots
 from lm.core.errors import command
+from lm.core.files import read_parquet
 from lm.tokens.ngrams import CLEAN_BELOW
 
 
@@ -38,7 +37,7 @@ def main(argv: list[str]) -> None:
     # Evaluation: how much context helps, and how much of the loss is explained by contamination.
     by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by length of the context"
     plots.save_png(plots.figure_of(by_position, size=(7.5, 3.6), title=title), folder / "loss_by_position.png")
-    table = pq.read_table(args.evaluation / "document_losses.parquet")
+    table = read_parquet(args.evaluation / "document_losses.parquet")
     documents = {name: table[name].to_numpy() for name in ("contaminated_fraction", "nats", "utf8_bytes")}
     by_document = draw(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
     title = "Loss and contamination of each validation document (area: its bytes)"

@@ -224,7 +224,8 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
     if not is_verified:
         for tokens in (train, validation):
             check_id_range(tokens)
-    check_window_fits(validation, params.seq_len)
+    for tokens in (train, validation):
+        check_window_fits(tokens, params.seq_len)
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"], params.numerics)
     spelling = read_spelling(paths.tokenizer, params.spelling_buckets, train)

@@ -32,6 +32,7 @@ FLAGS = {
     "--models": "data/models", "--metrics": "metrics", "--plots": "plots",
 }  # fmt: skip
 ARGUMENTS = [word for flag in FLAGS.items() for word in flag]
+TRAIN = ("train", ARGUMENTS)
 TOKENIZER = {"kind": "bpe", "vocab_size": 50, "eot_id": 49, "sha256": "ab" * 32}
 MAX_STEPS = 8
 RESULTS = [
@@ -137,13 +138,14 @@ class Ended(NamedTuple):
 class Stage:
     """A stage, by default train, in a process of its own, in the current directory, after `sabotage(*arguments)`.
 
-    `sabotage` is a function of a module. What the stage prints goes to files.
+    `sabotage` is a function of a module; `command` is the stage's module and its arguments. What the stage prints goes
+    to files.
     """
 
-    def __init__(self, sabotage: Callable | None = None, *arguments, module="train", argv=tuple(ARGUMENTS)):
+    def __init__(self, sabotage: Callable | None = None, *arguments, command: tuple[str, list[str]] = TRAIN):
         SERVER.set_forkserver_preload(PRELOADED)
         self._out, self._err = (Path(tempfile.mkstemp(suffix=suffix)[1]) for suffix in (".out", ".err"))
-        begin = (Path.cwd(), self._out, self._err, sabotage, arguments, module, list(argv))
+        begin = (Path.cwd(), self._out, self._err, sabotage, arguments, *command)
         self.process = SERVER.Process(target=_run_stage, args=begin)
         self.process.start()
 

@@ -12,14 +12,7 @@ from pathlib import Path
 import yaml
 
 from support import ROOT
-from support.stages import change_params, params_file
-
-MICRO_MODEL = {
-    "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "sliding_window": 8,
-    "full_attention_every": 2, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_pre_attn_scalar": 8,
-    "norm_eps": 1e-6, "max_seq_len": 1024,
-}  # fmt: skip
-
+from support.stages import MICRO_MODEL, change_params, params_file
 
 SMALL = {
     "data.source": "stories",

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import psutil
 
-from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
+from lm.core.errors import REPAIR, BusyError, EnvironmentFailure, IntegrityError
 
 # Every parquet file is written so: equal tables have equal bytes, and damage is found when it is read.
 PARQUET = {"compression": "none", "write_page_checksum": True}
@@ -149,6 +149,20 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
 def _refuse_constant(name: str) -> None:
     """Raise ValueError for NaN, Infinity and -Infinity, which are not JSON."""
     raise ValueError(f"{name} is not a number")
+
+
+def read_parquet(path: Path | str):
+    """Return the table of a parquet file that a stage wrote. Raise IntegrityError if it is missing or damaged."""
+    import pyarrow as pa  # slow to import, and not always needed
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise IntegrityError(f"{path}: not a whole parquet file ({reason}); {REPAIR}") from None
 
 
 def check_types(path: Path, value, wanted, advice: str, name: str = "") -> None:
