@@ -1,11 +1,14 @@
 """Fixtures of the faults: the whole pipeline, small, and a small training run with token files of its own."""
 
 import contextlib
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from support.damage import with_ids
 from support.stages import STAGES, TINY, change_params, run_here, stage_folder, write_texts
 from support.train_cases import clear, make_training, restored, undisturbed_results
 
@@ -34,14 +37,19 @@ def project(pipeline, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A small copy of the repository with token files to train on."""
-    return make_training(tmp_path_factory.mktemp("training") / "ws")
+    """A small copy of the repository with token files to train on; the validation loss is least before the end."""
+    workspace = make_training(tmp_path_factory.mktemp("training") / "ws")
+    with_ids(np.random.default_rng(0).permutation)(workspace.folder / "validation.bin")
+    return workspace
 
 
 @pytest.fixture(scope="module")
 def undisturbed(template):
     """The results of an undisturbed run in `template`."""
-    return undisturbed_results(template)
+    found = undisturbed_results(template)
+    record = json.loads(found["data/models/model.json"])
+    assert 0 < record["best"]["step"] < record["last"]["step"]
+    return found
 
 
 @pytest.fixture

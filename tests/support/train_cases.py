@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import importlib
 import io
 import itertools
@@ -17,10 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 import train as train_stage
 from lm.tokens.tokenfile import write_tokens
@@ -39,9 +42,8 @@ RESULTS = [
     "data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json",
     "plots/training.csv", "plots/validation.csv", "metrics/train.json",
 ]  # fmt: skip
-PRELOADED = [
-    "torch", "torch._dynamo", "matplotlib.pyplot", "pytest", "pandas", "pyarrow.parquet", "tiktoken", "tokenizers",
-]  # fmt: skip
+PRELOADED = ["support.train_cases", "torch._dynamo", "matplotlib.pyplot", "pytest", "pandas", "pyarrow.parquet"]
+PRELOADED += ["tiktoken", "tokenizers", "fetch", "make_tokenizer", "tokenize_split", "audit", "eval", "plot"]
 SERVER = multiprocessing.get_context("forkserver")
 
 
@@ -119,6 +121,12 @@ def only_run() -> Path:
     return run
 
 
+def newest_step() -> int:
+    """Return the step of the newest intact checkpoint of the only run, 0 if there is none."""
+    loaded = checkpoints.load_newest_checkpoint(only_run())
+    return loaded["step"] if loaded else 0
+
+
 class Ended(NamedTuple):
     """The end of a stage: exit code, -9 for SIGKILL, and what it printed."""
 
@@ -135,6 +143,15 @@ class Ended(NamedTuple):
         return last
 
 
+@functools.cache
+def start_server() -> None:
+    """Start the process from which stages are forked. It has imported what they need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        SERVER.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
+
+
 class Stage:
     """A stage, by default train, in a process of its own, in the current directory, after `sabotage(*arguments)`.
 
@@ -143,7 +160,7 @@ class Stage:
     """
 
     def __init__(self, sabotage: Callable | None = None, *arguments, command: tuple[str, list[str]] = TRAIN):
-        SERVER.set_forkserver_preload(PRELOADED)
+        start_server()
         self._out, self._err = (Path(tempfile.mkstemp(suffix=suffix)[1]) for suffix in (".out", ".err"))
         begin = (Path.cwd(), self._out, self._err, sabotage, arguments, *command)
         self.process = SERVER.Process(target=_run_stage, args=begin)
