@@ -39,6 +39,7 @@ def project(pipeline, tmp_path, monkeypatch):
 def template(tmp_path_factory):
     """A small copy of the repository with token files to train on; the validation loss is least before the end."""
     workspace = make_training(tmp_path_factory.mktemp("training") / "ws")
+    workspace.change(**{"train.micro_batch_tokens": 256})  # which two ranks can share
     with_ids(np.random.default_rng(0).permutation)(workspace.folder / "validation.bin")
     return workspace
 
