@@ -222,3 +222,13 @@ def test_losses_that_are_not_finite_are_refused(tokenizer, capsys):
     record = write_trained(MODELS, model, tokenizer)
     write_json(MODEL, {**record, "data_sha256": {**record["data_sha256"], "validation": validation_sha256}})
     is_refused(capsys, 3, f"{VALIDATION}: ", "losses are not finite")
+
+
+def test_the_figures_of_a_lossy_tokenizer_are_marked(tokenizer, capsys):
+    sidecar = VALIDATION.with_suffix(".json")
+    meta = read_json(sidecar)
+    write_json(sidecar, {**meta, "round_trip": {"unknown_tokens": 3, "changed_documents": 1}})
+    assert eval_stage.main(ARGUMENTS) == 0
+    assert "lossy tokenizer: bits per byte are too low" in capsys.readouterr().out
+    expected = {"unknown_token_fraction": 3 / meta["tokens"], "changed_document_fraction": 1 / 20}
+    assert read_json("data/evaluation/details.json")["lossy_tokenizer"] == expected

@@ -127,6 +127,11 @@ def newest_step() -> int:
     return loaded["step"] if loaded else 0
 
 
+def saved_checkpoints(folder: Path) -> set[str]:
+    """Return the names of the checkpoints that runs in a folder have saved."""
+    return {path.name for path in folder.glob(".runs/*/checkpoint-*.json")}
+
+
 class Ended(NamedTuple):
     """The end of a stage: exit code, -9 for SIGKILL, and what it printed."""
 
