@@ -29,18 +29,15 @@ from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
-from lm.train import checkpoints, distributed, launcher, preflight, step
-from lm.train.batches import prefetch
+from lm.train import checkpoints, launcher, preflight, ranks, step
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.fingerprint import run_fingerprint
+from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.outputs import keep_weights, publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.progress import Progress, print_end
-from lm.train.schedule import decay_begins, learning_rate
-from lm.train.signals import StopRequest
-from lm.train.spelling import Spelling
+from lm.train.ranks import World
 from lm.train.state import TrainingState
-from lm.train.world import World
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
@@ -57,7 +54,7 @@ class Inputs:
     validation: TokenFile
     initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
-    spelling: Spelling | None
+    ngrams: NgramEmbeddings | None
     device: torch.device
 
     @functools.cached_property
@@ -104,25 +101,25 @@ def main(argv: list[str]) -> None:
         "plots": "folder for training.csv and validation.csv",
     }.items():
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
-    parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.spelling_buckets")
+    parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.ngram_buckets")
     paths, runtime = parser.parse_args(argv), read_section(RUNTIME, "train", TrainRuntime)
     # Start the ranks of this machine, each with the same flags, unless this process is a rank.
-    if runtime.num_processes > 1 and distributed.ranks_from_environment() is None:
+    if runtime.num_processes > 1 and ranks.ranks_from_environment() is None:
         return launcher.start(runtime.num_processes, [__file__, *argv])
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
-    with distributed.join(runtime.shard, runtime.timeout_s) as world, preflight.explain_out_of_memory():
+    with ranks.join(runtime.shard, runtime.timeout_s) as world, preflight.explain_out_of_memory():
         # The other ranks wait until the main rank has its locks.
-        if not world.is_main and not distributed.wait_for_main(world):
+        if not world.is_main and not ranks.wait_for_main(world):
             return
         inputs = read_inputs(paths, runtime, world)
         if not world.is_main:
             return train(inputs, world)
         # One process at a time writes an output or a run folder.
-        distributed.announce(world, "waits")
+        ranks.announce(world, "waits")
         folder = inputs.folder
         with output_lock(paths.models), output_lock(folder, wait=True):
-            distributed.announce(world, "holds")
+            ranks.announce(world, "holds")
             checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
             if not (folder / "done").exists():
                 extend(inputs)
@@ -147,12 +144,14 @@ def train(inputs: Inputs, world: World) -> None:
 
     # Begin to read batches: a function of the seed and the step alone.
     state, dtype, windows = training.state, training.dtype, training.windows
-    batches = prefetch(windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params))
+    batches = step.prefetch(
+        windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params)
+    )
     peak_flops = machine.matmul_peak_flops(inputs.device, dtype) * world.world_size
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
     last_save = state.measured
     with (
-        StopRequest(distributed.is_launched(world), world.is_main) as stop,
+        launcher.StopRequest(ranks.is_launched(world), world.is_main) as stop,
         Progress(training.plan, state, params, peak_flops) as progress,
     ):
         # Validate the initial weights.
@@ -171,7 +170,7 @@ def train(inputs: Inputs, world: World) -> None:
                 step.check_finite(loss, grad_norm, state, windows, params)
 
                 # Update the weights at the learning rate of this step.
-                lr = learning_rate(state.step, params)
+                lr = step.learning_rate(state.step, params)
                 step.update_weights(state, lr)
 
                 # Log the loss.
@@ -186,7 +185,7 @@ def train(inputs: Inputs, world: World) -> None:
                 keep_chosen_weights(training)
 
                 # Keep a checkpoint before the learning rate falls: a longer run continues from it.
-                if state.step == decay_begins(params) and runtime.keep_resumable:
+                if state.step == step.decay_begins(params) and runtime.keep_resumable:
                     keep_stable_checkpoint(training)
 
                 # Save a checkpoint if one is due, or if any rank is asked to stop.
@@ -227,28 +226,28 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) 
     check_window_fits(validation, params.seq_len)
     config = model_params.config(train.vocab_size)
     initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"], params.numerics)
-    spelling = read_spelling(paths.tokenizer, params.spelling_buckets, train)
-    return Inputs(paths, params, runtime, config, train, validation, initial, sha256, spelling, device)
+    ngrams = read_ngrams(paths.tokenizer, params.ngram_buckets, train)
+    return Inputs(paths, params, runtime, config, train, validation, initial, sha256, ngrams, device)
 
 
-def read_spelling(folder: Path | None, num_buckets: int | None, train: TokenFile) -> Spelling | None:
+def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) -> NgramEmbeddings | None:
     """Read from a tokenizer's folder how the tokens of a training file are spelled; None if there are no buckets."""
     if num_buckets is None:
         return None
     if folder is None:
-        raise ParamsError(f"{PARAMS}: train.spelling_buckets is {num_buckets}, needed: --tokenizer, or null")
+        raise ParamsError(f"{PARAMS}: train.ngram_buckets is {num_buckets}, needed: --tokenizer, or null")
     from lm.tokenizer.load import load_tokenizer  # slow to import, and not always needed
 
     tokenizer = load_tokenizer(folder)
     check_tokenizer(train, tokenizer.sha256)
-    return Spelling(tokenizer.token_texts, train.vocab_size, num_buckets)
+    return NgramEmbeddings(tokenizer.token_texts, train.vocab_size, num_buckets)
 
 
 def extend(inputs: Inputs) -> None:
     """Begin with the checkpoint that a run of another length had before its learning rate fell, if one was kept."""
     length_free = inputs.fingerprint(without=("max_tokens", "keep_checkpoints"))
     checkpoints.describe_run(inputs.folder, length_free, inputs.params.max_steps)
-    checkpoints.extend(inputs.folder, length_free, decay_begins(inputs.params), inputs.params.kept_steps)
+    checkpoints.extend(inputs.folder, length_free, step.decay_begins(inputs.params), inputs.params.kept_steps)
 
 
 def build(inputs: Inputs, world: World) -> Training:
@@ -261,9 +260,9 @@ def build(inputs: Inputs, world: World) -> Training:
     num_shards = world.world_size if world.sharded else 1
     plan = preflight.Plan(params, inputs.config, len(inputs.train.ids), micro_batch_tokens, num_shards)
     if world.is_main:
-        ranks = world.local_world_size if device.type == "cpu" else 1
-        preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // ranks)
-    distributed.start_group(world, device)
+        sharing = world.local_world_size if device.type == "cpu" else 1
+        preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // sharing)
+    ranks.start_group(world, device)
 
     # Results in exact numerics have the same bits for any number of threads.
     threads = ThreadTuner(params.numerics == "exact" and world.world_size == 1)
@@ -285,7 +284,7 @@ def build(inputs: Inputs, world: World) -> Training:
     if params.compile:
         model.compile()
     world.place_model(model, device)
-    state = TrainingState(model, build_optimizers(model, params, dtype, world, inputs.spelling), world)
+    state = TrainingState(model, build_optimizers(model, params, dtype, world, inputs.ngrams), world)
     windows = TokenWindows(inputs.train.ids, params.seq_len, params.batch_size, params.seed)
     return Training(inputs, plan, windows, dtype, threads, state)
 

@@ -11,9 +11,9 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from lm.train import distributed
+from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
-from lm.train.world import World
+from lm.train.ranks import World
 from support import rank_cases
 from support.rank_cases import sabotage_ranks
 from support.train_cases import (
@@ -114,19 +114,19 @@ def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
 def test_31_a_rank_waits_for_a_hung_main_rank_no_longer_than_the_timeout(reached):
     world = World(rank=1, world_size=2, timeout_s=0.1, store=dist.HashStore())
     for phase in reached:
-        distributed.announce(world, phase)
+        ranks.announce(world, phase)
     started = time.monotonic()
     with pytest.raises(dist.DistError):
-        distributed.wait_for_main(world)
+        ranks.wait_for_main(world)
     assert time.monotonic() - started < 3
 
 
 def test_31_a_rank_waits_longer_for_a_main_rank_that_waits_for_its_locks():
     world = World(rank=1, world_size=2, timeout_s=0.1, store=dist.HashStore())
-    distributed.announce(world, "waits")
-    timer = threading.Timer(0.5, lambda: (world.store.set("main", "trains"), distributed.announce(world, "holds")))
+    ranks.announce(world, "waits")
+    timer = threading.Timer(0.5, lambda: (world.store.set("main", "trains"), ranks.announce(world, "holds")))
     timer.start()
-    assert distributed.wait_for_main(world)
+    assert ranks.wait_for_main(world)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from lm.model.threads import ThreadTuner
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
-from lm.train.schedule import learning_rate
-from lm.train.step import entry_weights
+from lm.train.step import entry_weights, learning_rate
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -31,7 +30,7 @@ from support.workspace import Workspace
 def template(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("template") / "ws")
     workspace.make_small()
-    workspace.change(**{"train.spelling_buckets": None})
+    workspace.change(**{"train.ngram_buckets": None})
     return workspace
 
 
@@ -63,10 +62,10 @@ def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
 
 
 def test_spelling_needs_the_tokenizer_of_the_tokens(workspace, capsys):
-    workspace.change(**{"train.spelling_buckets": 64})
+    workspace.change(**{"train.ngram_buckets": 64})
     place = ARGUMENTS.index("--tokenizer")
     assert train_stage.main(ARGUMENTS[:place] + ARGUMENTS[place + 2 :]) == 2
-    assert "params.yaml: train.spelling_buckets is 64, needed: --tokenizer, or null" in capsys.readouterr().err
+    assert "params.yaml: train.ngram_buckets is 64, needed: --tokenizer, or null" in capsys.readouterr().err
     assert train_stage.main(ARGUMENTS) == 4
     assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
 

@@ -22,8 +22,8 @@ import lm.tokens.tokenfile
 import lm.train.step
 import train as train_stage
 from lm.model import device as machine
-from lm.train.signals import StopRequest
-from lm.train.world import World
+from lm.train.launcher import StopRequest
+from lm.train.ranks import World
 from support.train_cases import SERVER, Ended, Stage, at_step
 
 

@@ -62,7 +62,7 @@ def make_training(folder: Path) -> Workspace:
     workspace = Workspace(folder)
     workspace.make_small()
     workspace.change(**{"train.max_tokens": 512 * MAX_STEPS, "train.eval_every_tokens": 2048})
-    workspace.change(**{"train.sampled_vocab_size": 25, "train.spelling_buckets": None})
+    workspace.change(**{"train.sampled_vocab_size": 25, "train.ngram_buckets": None})
     with contextlib.chdir(folder):
         set_runtime(checkpoint_every_s=0)
         write_ids("train.bin", 3000)

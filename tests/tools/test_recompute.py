@@ -39,7 +39,7 @@ def made(tmp_path_factory):
     """A finished run of 20 steps with validations and kept checkpoints at 5, 10 and 15."""
     workspace = Workspace(tmp_path_factory.mktemp("recompute"))
     workspace.make_small()
-    workspace.change(**{"train.eval_every_tokens": 2560, "train.spelling_buckets": None})
+    workspace.change(**{"train.eval_every_tokens": 2560, "train.ngram_buckets": None})
     workspace.change(**{"train.numerics": "fast"})  # whose bits threads change
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)

@@ -32,7 +32,7 @@ class TrainParams:
     beta2: Beta
     grad_clip: Positive
     sampled_vocab_size: CountOrNull
-    spelling_buckets: CountOrNull
+    ngram_buckets: CountOrNull
     numerics: Literal["exact", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool

@@ -9,7 +9,7 @@ from lm.model.device import idle_gpu_warnings, is_out_of_memory
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.train.config import TrainParams
 from lm.train.optimizers import newton_schulz_flops
-from lm.train.world import World
+from lm.train.ranks import World
 
 GIB = 1 << 30
 LESS_MEMORY = (

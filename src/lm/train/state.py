@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from lm.model.gemma3 import Gemma3Model
-from lm.train.world import SINGLE_PROCESS, World
+from lm.train.ranks import SINGLE_PROCESS, World
 
 ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run is counted, without pauses
 DIGEST_DIGITS = 12

@@ -4,6 +4,7 @@ They are part of the fingerprint under which a run resumes (lm.train.checkpoints
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
+from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
 from lm.tokens.tokenfile import count_ids
 from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train.config import TrainParams
+from lm.train.ranks import World
 from lm.train.state import TrainingState
-from lm.train.world import World
 
 
 def num_micro_batches(rows: int, params: TrainParams) -> int:
@@ -29,6 +31,30 @@ def rows_of_rank(world: World, params: TrainParams) -> slice:
     """Return the rows of a batch that this rank takes: neighbours."""
     rows = params.batch_size // world.world_size
     return slice(world.rank * rows, (world.rank + 1) * rows)
+
+
+def prefetch(
+    windows: TokenWindows, steps: Iterable[int], device: torch.device | str, rows: slice = slice(None)
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the inputs and targets (B, T) int64 of each step on `device`; `rows` selects rows of the batch.
+
+    The copy of the next batch starts before a batch is yielded, so that a GPU never waits for it.
+    """
+    batches = (to_device(windows.buffer(step)[rows], device) for step in steps)
+    ready = next(batches, None)
+    while ready is not None:
+        following = next(batches, None)
+        yield ready
+        ready = following
+
+
+def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one."""
+    device = torch.device(device)
+    if device.type == "cpu":  # slices cost less in NumPy than in torch
+        return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
+    tensor = copy_to(torch.from_numpy(buffer), device)  # whole, because slices are not pinned
+    return tensor[:, :-1], tensor[:, 1:]
 
 
 def compute_gradients(
@@ -131,6 +157,30 @@ def check_finite(
             f"training diverged at step {state.step}: loss {loss}, gradient norm {grad_norm}, windows "
             f"{windows.starts(state.step)[:4].tolist()}…; lower train.peak_lr {params.peak_lr}"
         )
+
+
+def learning_rate(step: int, params: TrainParams) -> float:
+    """Return the learning rate of optimizer step `step`, counted from 0: linear warm-up, then `params.schedule`.
+
+    "cosine" falls to min_lr after the warm-up; "wsd" stays at the peak and falls linearly over the last
+    `decay_fraction` of the run (Hägele et al. 2024, arXiv 2405.18392). Where both ramps overlap, the smaller counts.
+    """
+    max_steps, span = params.max_steps, params.peak_lr - params.min_lr
+    if params.schedule == "cosine":
+        progress = max(0, step - params.warmup_steps) / max(1, max_steps - params.warmup_steps)
+        scheduled = params.min_lr + span * 0.5 * (1 + math.cos(math.pi * progress))
+    else:
+        decay_steps = max_steps - decay_begins(params)
+        scheduled = params.min_lr + span * min(1.0, (max_steps - step) / decay_steps)
+    warmup = params.peak_lr * (step + 1) / params.warmup_steps if step < params.warmup_steps else math.inf
+    return min(warmup, scheduled)
+
+
+def decay_begins(params: TrainParams) -> int:
+    """Return the step up to which the rates do not depend on the length of the run; 0 for "cosine"."""
+    if params.schedule == "cosine":
+        return 0
+    return params.max_steps - max(1, round(params.decay_fraction * params.max_steps))
 
 
 def update_weights(state: TrainingState, lr: float) -> None:

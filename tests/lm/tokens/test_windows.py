@@ -21,7 +21,7 @@ from lm.tokens.windows import (
     permute,
     read_windows,
 )
-from lm.train.batches import prefetch, to_device
+from lm.train.step import prefetch, to_device
 from support.properties import check_examples
 
 

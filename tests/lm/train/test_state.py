@@ -7,8 +7,8 @@ import torch
 from lm.model.device import numerics_identity
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.optimizers import build_optimizers
+from lm.train.ranks import World
 from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors
-from lm.train.world import World
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 

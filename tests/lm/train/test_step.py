@@ -12,9 +12,8 @@ from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
 from lm.train import step
-from lm.train.batches import prefetch
 from lm.train.optimizers import build_optimizers
-from lm.train.schedule import learning_rate
+from lm.train.ranks import World
 from lm.train.state import TrainingState
 from lm.train.step import (
     GRADIENT_UNIT,
@@ -24,13 +23,14 @@ from lm.train.step import (
     check_finite,
     compute_gradients,
     is_finished,
+    learning_rate,
     log_step,
+    prefetch,
     record_validation,
     update_weights,
     validation_loss,
     vocabulary_jitter,
 )
-from lm.train.world import World
 from support import ROOT
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL

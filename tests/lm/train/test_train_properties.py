@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.train.schedule import decay_begins, learning_rate
+from lm.train.step import decay_begins, learning_rate
 from support.properties import check_examples
 
 

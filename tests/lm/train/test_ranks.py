@@ -18,12 +18,12 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section, read_yaml
 from lm.model.device import pick_device
 from lm.model.gemma3 import ModelConfig
-from lm.train import distributed
+from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.preflight import estimate_memory_bytes, refuse_unequal_rows
+from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
-from lm.train.world import World
 from support import ROOT
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, clear, make_training, only_run, restored, run_stage, set_runtime
@@ -241,18 +241,18 @@ def test_a_divergence_ends_all_ranks(workspace):
     ],
 )  # fmt: skip
 def test_torchrun_and_srun_are_recognised(monkeypatch, environment, place):
-    for name in (*distributed.TORCHRUN, *distributed.SRUN):
+    for name in (*ranks.TORCHRUN, *ranks.SRUN):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert distributed.ranks_from_environment() == place
+    assert ranks.ranks_from_environment() == place
 
 
 def test_a_missing_address_is_named(monkeypatch):
-    for name in distributed.TORCHRUN:
+    for name in ranks.TORCHRUN:
         monkeypatch.setenv(name, "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 2 of 2"), distributed.join(False, 1):
+    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 2 of 2"), ranks.join(False, 1):
         pass
 
 
