@@ -280,7 +280,7 @@ def build(inputs: Inputs, world: World) -> Training:
         model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = None if params.attend_across_documents else inputs.train.eot_id
     if params.sampled_vocab_size is not None:
-        model.entry_weights = step.entry_weights(inputs.train.ids, inputs.config.vocab_size)
+        model.sampling_weights = step.sampling_weights(inputs.train.ids, inputs.config.vocab_size)
     if params.compile:
         model.compile()
     world.place_model(model, device)

@@ -39,7 +39,7 @@ from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, entry_weights, to_device, update_weights
+from lm.train.step import compute_gradients, sampling_weights, to_device, update_weights
 from tools.common.statistics import welch
 
 RESULT = RESULTS / "speedrun.json"
@@ -96,7 +96,7 @@ def make_step(folder: Path) -> tuple[Step, int]:
     model, device = Gemma3Model(shape.config(train.vocab_size), params.numerics), torch.device("cpu")
     model.init_weights(torch.Generator().manual_seed(1))
     model.document_start_id = None if params.attend_across_documents else train.eot_id
-    model.entry_weights = entry_weights(train.ids, train.vocab_size)
+    model.sampling_weights = sampling_weights(train.ids, train.vocab_size)
     if params.compile:
         model.compile()
     dtype = machine.resolve_dtype(params.dtype, device)

@@ -21,7 +21,7 @@ from lm.model.threads import ThreadTuner
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
-from lm.train.step import entry_weights, learning_rate
+from lm.train.step import sampling_weights, learning_rate
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -183,7 +183,9 @@ def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, mon
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
         assert np.array_equal(made[0].windows.starts(0), TokenWindows(made[0].inputs.train.ids, 32, 16, seed).starts(0))
         train_ids = made[0].inputs.train.ids
-        assert torch.equal(found.entry_weights, entry_weights(train_ids, 50)), "the odds of the sampled vocabulary"
+        assert torch.equal(found.sampling_weights, sampling_weights(train_ids, 50)), (
+            "the odds of the sampled vocabulary"
+        )
         drawn.append(found.embed_tokens.weight.detach().clone())
         starts.append(made[0].windows.starts(0).tolist())
     assert not torch.equal(*drawn) and starts[0] != starts[1]

@@ -94,9 +94,9 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         problem = "train.numerics is exact, and train.shard of runtime.yaml is true: sharded weights have other bits"
         raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
     # Exact numerics average over micro-batches, which the ranks divide among themselves.
-    units, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
-    if units % ranks:
-        problem = f"train.numerics is exact: {units} micro-batches cannot be divided among {ranks} processes"
+    micro_batches, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
+    if micro_batches % ranks:
+        problem = f"train.numerics is exact: {micro_batches} micro-batches cannot be divided among {ranks} processes"
         remedy = "lower train.micro_batch_tokens, start fewer processes, or set train.numerics to fast"
         raise ParamsError(f"{problem}; {remedy}")
 

@@ -1,6 +1,6 @@
 """The arithmetic of a training step and of a validation; src/train.py calls these functions in order.
 
-They are part of the fingerprint under which a run resumes (lm.train.checkpoints): a change starts a run of its own.
+They are part of the fingerprint under which a run resumes (lm.train.fingerprint): a change starts a run of its own.
 """
 
 import math
@@ -64,27 +64,31 @@ def compute_gradients(
 
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
-    parameters, jitter = list(state.model.parameters()), vocabulary_jitter(state.step, params)
-    if params.numerics == "exact":
-        loss = average_units(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len, jitter)
+    is_exact = params.numerics == "exact"
+    parameters = list(state.model.parameters())
+    draws = uniform_draws(state.step, params)
+    if is_exact:
+        rows = params.micro_batch_tokens // params.seq_len
+        loss = average_gradients_exactly(state.model, state.world, *batch, rows, draws)
     else:
-        own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype, jitter)
+        micro_batches = num_micro_batches(len(batch[0]), params)
+        own_loss = accumulate_gradients(state.model, *batch, micro_batches, dtype, draws)
         loss = state.world.average(own_loss, parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = state.world.norm(gradients, is_exact=params.numerics == "exact")
+    norm = state.world.norm(gradients, is_exact)
     if float(norm) + 1e-6 > params.grad_clip:  # the constant of clip_grads_with_norm_
         nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
     return loss, float(norm)
 
 
-def vocabulary_jitter(step: int, params: TrainParams) -> Tensor | None:
+def uniform_draws(step: int, params: TrainParams) -> Tensor | None:
     """Return the numbers (sampled_vocab_size,) float64 that draw a step's vocabulary, equal in all ranks, or None."""
     if params.sampled_vocab_size is None:
         return None
     return torch.from_numpy(np.random.default_rng([params.seed, step]).random(params.sampled_vocab_size))
 
 
-def entry_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
+def sampling_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
     """Return the odds (V,) int64 with which a step draws the entries of its vocabulary: about 16 (count + 1)^¾.
 
     The exponent is that of word2vec (Mikolov et al. 2013, arXiv 1310.4546): with 1, training draws rare entries too
@@ -95,13 +99,13 @@ def entry_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
 
 
 def accumulate_gradients(
-    model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype, jitter: Tensor | None = None
+    model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype, draws: Tensor | None = None
 ) -> float:
     """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
     total = torch.zeros((), device=x.device)
     for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
-            loss = model.loss(ids, targets, jitter) / micro_batches
+            loss = model.loss(ids, targets, draws) / micro_batches
         loss.backward()
         total += loss.detach()
     return float(total)
@@ -111,24 +115,25 @@ GRADIENT_UNIT = 2.0**-40  # of the gradients of several micro-batches, which are
 LARGEST_GRADIENT = 2.0**50  # of those integers, so that a thousand of them fit into 64 bits
 
 
-def average_units(
-    model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit_rows: int, jitter: Tensor | None = None
+def average_gradients_exactly(
+    model: Gemma3Model, world: World, x: Tensor, y: Tensor, micro_batch_rows: int, draws: Tensor | None = None
 ) -> float:
-    """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
+    """Set each gradient to its mean over the micro-batches of all ranks; return the mean loss in nats per token.
 
-    x, y: (B, T) int64, this rank's rows of the batch. The gradients of several units are added as integers, so that
-    the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite, or does not fit
-    into such an integer (above 1,024).
+    x, y: (B, T) int64, this rank's rows of the batch. The gradients of several micro-batches are added as integers, so
+    that the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite, or does not
+    fit into such an integer (above 1,024).
     """
-    parameters, units = list(model.parameters()), list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
-    num_units = len(units) * world.world_size
+    parameters = list(model.parameters())
+    micro_batches = list(zip(x.split(micro_batch_rows), y.split(micro_batch_rows), strict=True))
+    count = len(micro_batches) * world.world_size
     losses: list[float] = []
     totals: list[Tensor] = []
-    for unit in units:
-        loss = model.loss(*unit, jitter)
+    for micro_batch in micro_batches:
+        loss = model.loss(*micro_batch, draws)
         loss.backward()
         losses.append(loss.item())
-        if num_units == 1:
+        if count == 1:
             return losses[0]
         gradients: list[Any] = [p.grad for p in parameters]
         if not all((gradient.abs() <= LARGEST_GRADIENT * GRADIENT_UNIT).all() for gradient in gradients):
@@ -138,14 +143,14 @@ def average_units(
         totals = [total.add_(more) for total, more in zip(totals, rounded, strict=True)] if totals else rounded
     world.add_integers(totals)
     for p, total in zip(parameters, totals, strict=True):
-        p.grad = (total.double() * (GRADIENT_UNIT / num_units)).float()
-    return math.fsum(world.all_gather_numbers(losses)) / num_units
+        p.grad = (total.double() * (GRADIENT_UNIT / count)).float()
+    return math.fsum(world.all_gather_numbers(losses)) / count
 
 
 def as_integers(gradient: Tensor) -> Tensor:
     """Return a gradient as multiples of GRADIENT_UNIT, int64."""
-    units = (gradient.double() / GRADIENT_UNIT).round_().nan_to_num_(0.0)
-    return units.clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT).long()
+    multiples = (gradient.double() / GRADIENT_UNIT).round_().nan_to_num_(0.0)
+    return multiples.clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT).long()
 
 
 def check_finite(

@@ -17,7 +17,7 @@ from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, entry_weights, learning_rate, update_weights
+from lm.train.step import compute_gradients, sampling_weights, learning_rate, update_weights
 
 SMALL = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=192, sliding_window=64, full_attention_every=2,
@@ -54,7 +54,7 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
     ngrams = NgramEmbeddings(texts, config.vocab_size, NUM_BUCKETS)
     state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     ids = make_ids(config.vocab_size)
-    model.entry_weights = entry_weights(ids, config.vocab_size)
+    model.sampling_weights = sampling_weights(ids, config.vocab_size)
     windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
     for step in range(num_steps):
         hooks = record_forward(model, operations) if step == 0 else []
