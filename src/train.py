@@ -30,13 +30,14 @@ from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train import checkpoints, launcher, preflight, ranks, step
+from lm.train.checkpoints import Checkpoint
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.fingerprint import run_fingerprint
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.outputs import keep_weights, publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.progress import Progress, print_end
-from lm.train.ranks import World
+from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.state import TrainingState
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
@@ -102,34 +103,52 @@ def main(argv: list[str]) -> None:
     }.items():
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.ngram_buckets")
-    paths, runtime = parser.parse_args(argv), read_section(RUNTIME, "train", TrainRuntime)
-    # Start the ranks of this machine, each with the same flags, unless this process is a rank.
-    if runtime.num_processes > 1 and ranks.ranks_from_environment() is None:
-        return launcher.start(runtime.num_processes, [__file__, *argv])
+    paths = parser.parse_args(argv)
+    runtime = read_section(RUNTIME, "train", TrainRuntime)
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
-    with ranks.join(runtime.shard, runtime.timeout_s) as world, preflight.explain_out_of_memory():
-        # The other ranks wait until the main rank has its locks.
-        if not world.is_main and not ranks.wait_for_main(world):
-            return
-        inputs = read_inputs(paths, runtime, world)
-        if not world.is_main:
-            return train(inputs, world)
-        # One process at a time writes an output or a run folder.
-        ranks.announce(world, "waits")
-        folder = inputs.folder
-        with output_lock(paths.models), output_lock(folder, wait=True):
-            ranks.announce(world, "holds")
-            checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
-            if not (folder / "done").exists():
-                extend(inputs)
-                train(inputs, world)
-            else:
-                print(
-                    f"this run is already finished: its results are copied from {folder}, nothing is trained; "
-                    f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
-                )
-            publish(folder / "done", paths.models, paths.metrics, paths.plots)
+    with preflight.explain_out_of_memory():
+        world = ranks.world_from_environment(runtime.shard)
+        if world.world_size > 1:
+            run_rank(paths, runtime, world)
+        else:
+            run_stage(paths, runtime, argv)
+
+
+def run_stage(paths: argparse.Namespace, runtime: TrainRuntime, argv: list[str]) -> None:
+    """Check the inputs, train in this process or in the ranks that it starts, and publish the results."""
+    sharded = runtime.shard and runtime.num_processes > 1
+    planned = World(world_size=runtime.num_processes, local_world_size=runtime.num_processes, sharded=sharded)
+    inputs = read_inputs(paths, runtime, planned)
+
+    # One process at a time writes an output or a run folder.
+    folder = inputs.folder
+    with output_lock(paths.models), output_lock(folder, wait=True):
+        checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
+        if (folder / "done").exists():
+            again = f"rm -r {shlex.quote(str(folder))} && dvc repro -f train"
+            print(
+                f"this run is already finished: its results are copied from {folder}, nothing is trained; "
+                f"to train it again: {again}"
+            )
+        elif runtime.num_processes > 1:
+            launcher.start(runtime.num_processes, [__file__, *argv])
+        else:
+            train(inputs, SINGLE_PROCESS)
+        publish(folder / "done", paths.models, paths.metrics, paths.plots)
+
+
+def run_rank(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> None:
+    """Train as one of several ranks; they neither read whole token files, nor take locks, nor publish results."""
+    if launcher.is_rank_of_launcher():
+        launcher.stop_with_launcher()
+    inputs = read_inputs(paths, runtime, world, is_verified=True)
+    if (inputs.folder / "done").exists():
+        if world.is_main:
+            print(f"this run is already finished: `dvc repro` copies its results from {inputs.folder}")
+        return
+    with ranks.joined(world, inputs.device, runtime.timeout_s):
+        train(inputs, world)
 
 
 def train(inputs: Inputs, world: World) -> None:
@@ -138,9 +157,10 @@ def train(inputs: Inputs, world: World) -> None:
     torch.set_flush_denormal(False)  # a library may have turned it on for the process, which changes small numbers
 
     # Build the model, print the size of the run, and resume from the newest intact checkpoint.
-    training = build(inputs, world)
+    saved = load_checkpoint(inputs, world)
+    training = build(inputs, world, saved)
     print_plan(training)
-    resume(training)
+    resume(training, saved)
 
     # Begin to read batches: a function of the seed and the step alone.
     state, dtype, windows = training.state, training.dtype, training.windows
@@ -148,10 +168,11 @@ def train(inputs: Inputs, world: World) -> None:
         windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params)
     )
     peak_flops = machine.matmul_peak_flops(inputs.device, dtype) * world.world_size
+    staying = checkpoints.staying_steps(params, runtime.keep_checkpoints)
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
     last_save = state.measured
     with (
-        launcher.StopRequest(ranks.is_launched(world), world.is_main) as stop,
+        launcher.StopRequest(launcher.is_rank_of_launcher(), world.is_main) as stop,
         Progress(training.plan, state, params, peak_flops) as progress,
     ):
         # Validate the initial weights.
@@ -181,17 +202,13 @@ def train(inputs: Inputs, world: World) -> None:
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
                     validate(training, progress)
 
-                # Keep the weights of the steps of train.keep_checkpoints.
+                # Keep the weights of the steps of train.keep_weights_at.
                 keep_chosen_weights(training)
 
-                # Keep a checkpoint before the learning rate falls: a longer run continues from it.
-                if state.step == step.decay_begins(params) and runtime.keep_resumable:
-                    keep_stable_checkpoint(training)
-
-                # Save a checkpoint if one is due, or if any rank is asked to stop.
+                # Save a checkpoint if it is to stay, if one is due, or if any rank is asked to stop.
                 due = time.monotonic() - last_save > runtime.checkpoint_every_s
                 stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
-                if stop_signal or due:
+                if stop_signal or due or state.step in staying:
                     save_checkpoint(training)
                     last_save = state.measured
                 if stop_signal:
@@ -204,30 +221,41 @@ def train(inputs: Inputs, world: World) -> None:
     finish(training)
 
 
-def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> Inputs:
-    """Read and check the parameters, then the data."""
+def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, is_verified: bool = False) -> Inputs:
+    """Read and check the parameters, then the files.
+
+    is_verified: the process that starts the ranks has read the token files from end to end; this one only maps them.
+    """
+    # The parameters, and what must fit together.
     preflight.check_sections(PARAMS)
-    params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
+    params = read_section(PARAMS, "train", TrainParams)
+    name = read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
     preflight.refuse_sharded_muon(params, world)
     preflight.refuse_unequal_rows(params, world)
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
+
+    # The device of this process.
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
     machine.refuse_emulation(params.dtype, device)
-    # The main rank reads the token files to check them; the others, which start after it, only map them.
-    is_verified = not world.is_main
-    train, validation = open_tokens(paths.train, is_verified), open_tokens(paths.validation, is_verified)
+
+    # The token files.
+    train = open_tokens(paths.train, is_verified)
+    validation = open_tokens(paths.validation, is_verified)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
         both = f"{paths.train} and {paths.validation}"
         raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
     if not is_verified:
-        for tokens in (train, validation):
-            check_id_range(tokens)
+        check_id_range(train)
+        check_id_range(validation)
     check_window_fits(validation, params.seq_len)
+
+    # What the run starts from.
     config = model_params.config(train.vocab_size)
-    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"], params.numerics)
+    tokenizer_sha256 = train.meta["tokenizer"]["sha256"]
+    initial, initial_sha256 = load_initial(Path(params.init_from), config, tokenizer_sha256, params.numerics)
     ngrams = read_ngrams(paths.tokenizer, params.ngram_buckets, train)
-    return Inputs(paths, params, runtime, config, train, validation, initial, sha256, ngrams, device)
+    return Inputs(paths, params, runtime, config, train, validation, initial, initial_sha256, ngrams, device)
 
 
 def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) -> NgramEmbeddings | None:
@@ -243,15 +271,26 @@ def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) 
     return NgramEmbeddings(tokenizer.token_texts, train.vocab_size, num_buckets)
 
 
-def extend(inputs: Inputs) -> None:
-    """Begin with the checkpoint that a run of another length had before its learning rate fell, if one was kept."""
-    length_free = inputs.fingerprint(without=("max_tokens", "keep_checkpoints"))
-    checkpoints.describe_run(inputs.folder, length_free, inputs.params.max_steps)
-    checkpoints.extend(inputs.folder, length_free, step.decay_begins(inputs.params), inputs.params.kept_steps)
+def load_checkpoint(inputs: Inputs, world: World) -> dict | None:
+    """Return the newest intact state of the run on all ranks, or None; a new run may extend one of another length."""
+    folder = inputs.folder
+    saved = None
+    if world.is_main:
+        length_free = inputs.fingerprint(without=("max_tokens", "keep_weights_at"))
+        checkpoints.describe_run(folder, length_free, inputs.params)
+        checkpoints.extend(folder, length_free, inputs.params)
+        saved = checkpoints.load_newest_checkpoint(folder)
+    (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
+    if newest >= 0 and not world.is_main:
+        saved = checkpoints.load_checkpoint(Checkpoint(folder, newest), is_verified=True)
+    return saved
 
 
-def build(inputs: Inputs, world: World) -> Training:
-    """Build model, optimizers and batches; raise EnvironmentFailure if they do not fit into memory."""
+def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
+    """Build model, optimizers and batches; raise EnvironmentFailure if they do not fit into memory.
+
+    saved: the state that the run continues from, if any.
+    """
     params, device = inputs.params, inputs.device
 
     # Refuse a run that does not fit before it takes memory.
@@ -262,16 +301,17 @@ def build(inputs: Inputs, world: World) -> Training:
     if world.is_main:
         sharing = world.local_world_size if device.type == "cpu" else 1
         preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // sharing)
-    ranks.start_group(world, device)
 
     # Results in exact numerics have the same bits for any number of threads.
     threads = ThreadTuner(params.numerics == "exact" and world.world_size == 1)
 
     # The main rank chooses the dtype for all; a run that continues keeps its own.
-    dtype, earlier = torch.float32, checkpoints.newest_dtype(inputs.folder)
+    dtype = torch.float32
     if world.is_main and params.numerics == "fast":
-        dtype = machine.resolve_dtype(params.dtype, device, earlier)
-    dtype = torch.bfloat16 if world.all_reduce_max(int(dtype == torch.bfloat16))[0] else torch.float32
+        segments = saved["segments"] if saved else []
+        dtype = machine.resolve_dtype(params.dtype, device, segments[-1]["dtype"] if segments else None)
+    (is_bfloat16,) = world.all_reduce_max(int(dtype == torch.bfloat16))
+    dtype = torch.bfloat16 if is_bfloat16 else torch.float32
 
     # Start from the given weights, or draw them from the seed.
     model = inputs.initial
@@ -302,24 +342,19 @@ def print_plan(training: Training) -> None:
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
-def resume(training: Training) -> None:
-    """Load the newest checkpoint of the run's folder, if there is one; record a segment if the hardware has changed."""
-    inputs, state, world, folder = training.inputs, training.state, training.state.world, training.inputs.folder
-    saved = checkpoints.load_newest_checkpoint(folder) if world.is_main else None
-    (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
-    if not world.is_main and newest >= 0:
-        saved = checkpoints.load_checkpoint(checkpoints.record_of(folder, newest))
+def resume(training: Training, saved: dict | None) -> None:
+    """Continue from a saved state, if there is one; record a segment if the hardware has changed."""
+    inputs, state, world = training.inputs, training.state, training.state.world
     if saved is not None:
         try:
             state.restore(saved)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = f"its newest checkpoint does not fit: {' '.join(str(error).split())}"
-            raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
+            raise IntegrityError(f"{inputs.folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
-            print(f"resumed at step {state.step} from {folder}", flush=True)
-    numerics, sharded = inputs.params.numerics, world.sharded
-    here = machine.numerics_identity(inputs.device, training.dtype, numerics, world.world_size, sharded)
-    state.begin_segment(here)
+            print(f"resumed at step {state.step} from {inputs.folder}", flush=True)
+    here = machine.computed_on(inputs.device, training.dtype, inputs.params.numerics, world.world_size, world.sharded)
+    state.record_machine(here)
 
 
 def validate(training: Training, progress: Progress) -> None:
@@ -333,20 +368,16 @@ def validate(training: Training, progress: Progress) -> None:
     if state.world.is_main:
         write_curves(inputs.paths.plots, state.history)
         write_metrics(inputs.paths.metrics, state, training.plan)
-        computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size, state.world.sharded)
-        write_timing(inputs.folder, state, computed_on)
-    if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_resumable):
-        saved = state.as_dict()
-        if state.world.is_main:
-            checkpoints.keep_checkpoint(inputs.folder, state.step, saved)
+        here = machine.describe(inputs.device, training.dtype, state.world.world_size, state.world.sharded)
+        write_timing(inputs.folder, state, here)
     progress.show_validation()
     state.count_seconds("saving")
 
 
 def keep_chosen_weights(training: Training) -> None:
-    """Keep the weights of this step if train.keep_checkpoints chose it; all ranks call it together."""
+    """Keep the weights of this step if train.keep_weights_at chose it; all ranks call it together."""
     inputs, state, params = training.inputs, training.state, training.inputs.params
-    if state.step in params.kept_steps:
+    if state.step in params.kept_weights_steps:
         state.count_seconds("training")
         weights = state.weights()
         if state.world.is_main:
@@ -354,35 +385,27 @@ def keep_chosen_weights(training: Training) -> None:
         state.count_seconds("saving")
 
 
-def keep_stable_checkpoint(training: Training) -> None:
-    """Keep the checkpoint of this step for longer runs; all ranks call it together."""
-    state, folder = training.state, training.inputs.folder
-    saved = state.as_dict()
-    megabytes = checkpoints.keep_checkpoint(folder, state.step, saved, "stable") if state.world.is_main else None
-    if megabytes:
-        print(f"kept the checkpoint of step {state.step} for longer runs: {megabytes:.1f} MB in {folder}", flush=True)
-
-
 def save_checkpoint(training: Training) -> None:
-    """Save the checkpoint of this step; return on every rank once it is on the disk."""
-    state = training.state
+    """Save the checkpoint of this step, and delete those that it replaces; return on every rank once it is on disk."""
+    inputs, state = training.inputs, training.state
     state.count_seconds("training")
     saved = state.as_dict()
     if state.world.is_main:
-        checkpoints.save_checkpoint(training.inputs.folder, state.step, saved)
+        staying = checkpoints.staying_steps(inputs.params, inputs.runtime.keep_checkpoints)
+        checkpoints.save_checkpoint(inputs.folder, state.step, saved, staying)
     state.world.all_reduce_max(0)  # wait for the main rank
     state.count_seconds("saving")
 
 
 def finish(training: Training) -> None:
-    """Write the results to <folder>/done, delete the checkpoints, and print the best validation loss."""
+    """Write the results to <folder>/done, delete checkpoints that do not stay, and print the best validation loss."""
     inputs, state = training.inputs, training.state
     if not state.world.is_main:
         state.weights()  # all ranks gather the weights together
         return
     write_results(inputs.folder / "done", state, training.plan, inputs.params, inputs.provenance())
-    for checkpoint in inputs.folder.glob("*checkpoint-*"):
-        checkpoint.unlink()
+    staying = checkpoints.staying_steps(inputs.params, inputs.runtime.keep_checkpoints)
+    checkpoints.delete_checkpoints(inputs.folder, staying)
     print_end(state, inputs.params)
 
 

@@ -25,7 +25,7 @@ class Mutant(NamedTuple):
 
 FILES, STEP, STATE = "src/lm/core/files.py", "src/lm/train/step.py", "src/lm/train/state.py"
 WINDOWS, SCORE, GENERATION = "src/lm/tokens/windows.py", "src/lm/model/score.py", "src/lm/evaluate/generation.py"
-MASKS, WEIGHTS, CHECKPOINTS = (
+MASKS, WEIGHTS, KEPT_WEIGHTS = (
     "src/lm/model/attention_masks.py",
     "src/lm/model/weights.py",
     "src/lm/train/checkpoints.py",
@@ -75,7 +75,7 @@ MUTANTS = [
            "repository/test_security.py -k no_call"),
     Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_25_26_checkpoints.py -k test_26_a_damaged_newest"),
-    Mutant("kept weights of another step", WEIGHTS, "models.parent.name == CHECKPOINTS and", "False and",
+    Mutant("kept weights of another step", WEIGHTS, "models.parent.name == KEPT_WEIGHTS and", "False and",
            "lm/train/test_kept_weights.py -k another_step"),
     # Training.
     Mutant("fingerprint", "src/lm/train/fingerprint.py", '        "versions": library_versions(),\n', "",

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from lm.core.errors import IntegrityError
-from lm.train import checkpoints
 from lm.train.checkpoints import load_newest_checkpoint, save_checkpoint
 from lm.train.outputs import publish
 from support.damage import DAMAGES, edit, flip
@@ -39,8 +38,9 @@ PHASES = [
     ("os.fsync", 1, "before"), ("os.fsync", 1, "after"), ("os.replace", 1, "before"), ("os.replace", 1, "after"),
     ("os.fsync", 3, "before"), ("os.fsync", 3, "after"), ("os.replace", 2, "before"), ("os.replace", 2, "after"),
 ]  # fmt: skip
-FINISHED = ["done", "kept-000000004.json", "kept-000000004.pt", "run.json", "stable-000000003.json"]
-FINISHED += ["stable-000000003.pt", "timing.json"]
+# The checkpoint between the validations stays, and the one from which on the learning rate falls.
+STAYING = [f"checkpoint-00000000{step}.{suffix}" for step in (3, 4) for suffix in ("json", "pt")]
+FINISHED = [*STAYING, "done", "run.json", "timing.json"]
 QUICK = [(3, PHASES[1]), (3, PHASES[10])]
 CASES = [
     pytest.param(step, *phase, marks=() if (step, phase) in QUICK else pytest.mark.slow)
@@ -61,15 +61,6 @@ def test_25_a_kill_in_any_phase_of_a_state_leaves_one_that_loads(workspace, undi
     assert (f"resumed at step {saved} " in ended.out) == bool(saved)
     assert results() == undisturbed
     assert sorted(path.name for path in only_run().iterdir()) == FINISHED  # nothing of the killed one stays
-
-
-def test_25_a_kill_while_a_state_is_kept_leaves_the_same_one_in_the_end(workspace, undisturbed):
-    assert run_stage(in_call, "keep_checkpoint", die_at, "torch.save", 1, "during").code == -signal.SIGKILL
-    assert checkpoints.kept_checkpoints(only_run()) == {}
-    assert run_stage().code == 0
-    assert results() == undisturbed and sorted(path.name for path in only_run().iterdir()) == FINISHED
-    (record,) = checkpoints.kept_checkpoints(only_run()).values()
-    assert checkpoints.load_checkpoint(record)["step"] == 4
 
 
 def test_25_what_a_killed_save_left_is_not_counted_among_the_states_kept(tmp_path):
@@ -101,7 +92,6 @@ def test_26_a_state_that_cannot_be_written_ends_with_5_and_the_one_before_stays(
     assert ended.code == 5
     assert "checkpoint-000000003.pt: " in ended.sentence and "free some space" in ended.sentence
     names = sorted(path.name for path in only_run().iterdir())
-    names = [name for name in names if not name.startswith("stable-")]  # kept before the disk is full
     states = [f"checkpoint-00000000{step}.{suffix}" for step in (1, 2) for suffix in ("json", "pt")]
     assert names == [*states, "run.json", "timing.json"]
     assert load_newest_checkpoint(only_run())["step"] == 2
@@ -161,12 +151,12 @@ def test_26_an_edited_finished_run_is_not_published(workspace, undisturbed):
 
 
 def test_26_each_file_of_a_finished_run_is_checked_before_it_is_published(workspace):
-    before = {"train.keep_checkpoints": workspace.get("train.keep_checkpoints")}
-    workspace.change(**{"train.keep_checkpoints": [512 * 3]})
+    before = {"train.keep_weights_at": workspace.get("train.keep_weights_at")}
+    workspace.change(**{"train.keep_weights_at": [512 * 3]})
     assert run_stage().code == 0
     workspace.change(**before)
     done, target = only_run() / "done", Path("published")
-    checkpoint = only_run() / "checkpoints" / "step-000000003"
+    checkpoint = only_run() / "kept_weights" / "step-000000003"
     files = [path for folder in (done, checkpoint) for path in folder.rglob("*") if path.is_file()]
     assert len(files) == 9  # three of the model, the metrics, two curves, two of the weights kept, and their hashes
     for path in files:
@@ -182,7 +172,7 @@ def test_26_each_file_of_a_finished_run_is_checked_before_it_is_published(worksp
     (done / "plots" / "more.csv").write_text("")
     publish(done, target / "models", target / "metrics", target / "plots")
     shutil.copytree(done / "models", "expected/models")
-    shutil.copytree(checkpoint, "expected/models/checkpoints/step-000000003")
+    shutil.copytree(checkpoint, "expected/models/kept_weights/step-000000003")
     for name in ("metrics", "plots"):
         shutil.copytree(done / name, f"expected/{name}", ignore=shutil.ignore_patterns("more.csv"))
     assert contents(target) == contents(Path("expected"))

@@ -3,17 +3,14 @@
 import contextlib
 import os
 import signal
-import threading
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-import torch.distributed as dist
 
-from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
-from lm.train.ranks import World
 from support import rank_cases
 from support.rank_cases import sabotage_ranks
 from support.train_cases import (
@@ -110,23 +107,15 @@ def test_31_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
     go_on_alone(3, undisturbed)
 
 
-@pytest.mark.parametrize("reached", [[], ["waits", "holds"]])
-def test_31_a_rank_waits_for_a_hung_main_rank_no_longer_than_the_timeout(reached):
-    world = World(rank=1, world_size=2, timeout_s=0.1, store=dist.HashStore())
-    for phase in reached:
-        ranks.announce(world, phase)
-    started = time.monotonic()
-    with pytest.raises(dist.DistError):
-        ranks.wait_for_main(world)
-    assert time.monotonic() - started < 3
-
-
-def test_31_a_rank_waits_longer_for_a_main_rank_that_waits_for_its_locks():
-    world = World(rank=1, world_size=2, timeout_s=0.1, store=dist.HashStore())
-    ranks.announce(world, "waits")
-    timer = threading.Timer(0.5, lambda: (world.store.set("main", "trains"), ranks.announce(world, "holds")))
-    timer.start()
-    assert ranks.wait_for_main(world)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs PR_SET_PDEATHSIG of Linux")
+def test_31_a_killed_launcher_stops_its_ranks_with_a_checkpoint(workspace, undisturbed):
+    stage = Stage(sabotage_ranks, "hold_at", 4)
+    pids = held()
+    stage.process.kill()
+    Path("go").touch()
+    assert stage.end(ALL_DOWN_S).code == -signal.SIGKILL
+    wait_all_gone(pids)
+    go_on_alone(4, undisturbed)
 
 
 @pytest.mark.parametrize(

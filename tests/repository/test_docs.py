@@ -185,7 +185,7 @@ def test_at_most_ten_metrics_are_committed():
 def test_training_to_a_loss_used_the_present_recipe():
     found = read_json(RESULTS / "time_to_loss.json")["train"]
     params = read_yaml(ROOT / "params.yaml")["train"] | {"numerics": "fast"}
-    of_length = {"max_tokens", "eval_every_tokens", "eval_tokens", "keep_checkpoints"}
+    of_length = {"max_tokens", "eval_every_tokens", "eval_tokens", "keep_weights_at"}
     assert {name for name in params if found.get(name) != params[name]} <= of_length | {"ngram_buckets"}
     assert "without sub-token embeddings" in text_of("docs/benchmarks.md")
 

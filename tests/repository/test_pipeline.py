@@ -131,7 +131,7 @@ def test_data_stages_never_import_torch_or_matplotlib(stage):
 @pytest.mark.parametrize(
     ("name", "override"),
     [
-        ("params.yaml", "train.keep_checkpoints=[0,2048]"),
+        ("params.yaml", "train.keep_weights_at=[0,2048]"),
         ("presets.yaml", "models.tiny.d_ff=768"),
         ("sources.yaml", "sources.mixture.train.weights.stories=0.7"),
     ],

@@ -20,8 +20,9 @@ from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.model.threads import ThreadTuner
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
+from lm.train.checkpoints import list_checkpoints
 from lm.train.config import TrainParams
-from lm.train.step import sampling_weights, learning_rate
+from lm.train.step import learning_rate, sampling_weights
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -113,7 +114,7 @@ def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkey
     monkeypatch.setattr(train_stage.step, "validation_loss", lambda state, *others: losses[state.step])
     batch = workspace.get("train.batch_tokens")
     lengths = {"max_tokens": 5 * batch + 1, "eval_every_tokens": 2 * batch, "log_every_tokens": batch}
-    chosen = {"seed": 5, "warmup_steps": 2, "keep_checkpoints": [3 * batch]}
+    chosen = {"seed": 5, "warmup_steps": 2, "keep_weights_at": [3 * batch]}
     workspace.change(**{f"train.{name}": value for name, value in (lengths | chosen).items()})
     assert train_stage.main(ARGUMENTS) == 0
 
@@ -122,7 +123,7 @@ def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkey
         found = {key: record[name][key] for key in ("step", "tokens_seen", "val_loss")}
         assert found == {"step": step, "tokens_seen": step * batch, "val_loss": 3.0}
         assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
-    assert_same_weights(Path("data/models/checkpoints/step-000000003/best_model_params.pt"), weights[3])
+    assert_same_weights(Path("data/models/kept_weights/step-000000003/best_model_params.pt"), weights[3])
     assert record["training"]["steps"] == 5
     validation = np.loadtxt("plots/validation.csv", delimiter=",", skiprows=1, usecols=range(3))
     assert validation.tolist() == [[step, step * batch, loss] for step, loss in losses.items()]
@@ -164,9 +165,10 @@ def test_a_record_names_what_made_the_model(workspace):
     assert training["parameters"] == metrics["parameters"] == count_parameters(config)["total"]
     assert training["training_flops"] == pytest.approx(flops_per_token(config, 32, None)["total"] * 4 * batch)
 
-    # Nothing but the results and the checkpoints for other runs stays.
-    (run,) = [path.parent for path in Path(".runs").glob("*/done") if path.parent.name == record["fingerprint"]]
-    assert not list(run.glob("*checkpoint-*"))
+    # Of the checkpoints, the one between the validations stays, and the one from which on the learning rate falls.
+    params = read_section("params.yaml", "train", TrainParams)
+    staying = [checkpoint.step for checkpoint in list_checkpoints(Path(".runs") / record["fingerprint"])]
+    assert staying == sorted({2, params.decay_begins} - {0})
 
 
 def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, monkeypatch):

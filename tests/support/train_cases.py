@@ -234,10 +234,10 @@ def in_state(step: int, sabotage: Callable, *arguments) -> None:
     """A sabotage: another one when the checkpoint of this step is saved."""
     save = checkpoints.save_checkpoint
 
-    def armed(run, at, state):
+    def armed(run, at, state, staying):
         if at == step:
             sabotage(*arguments)
-        save(run, at, state)
+        save(run, at, state, staying)
 
     checkpoints.save_checkpoint = armed
 

@@ -65,7 +65,7 @@ def workspace(made, monkeypatch):
 
 def kept():
     (run,) = Path(".runs").glob("[!.]*")
-    return checkpoints.kept_checkpoints(run)
+    return {checkpoint.step: checkpoint for checkpoint in checkpoints.list_checkpoints(run)}
 
 
 def times():
@@ -79,7 +79,7 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
     recompute(start, 1)
     first, second = capsys.readouterr().out.splitlines()
     (fingerprint,) = [path.name for path in Path(".runs").glob("[!.]*")]
-    origin = f"the checkpoint .runs/{fingerprint}/kept-0000000{start}.json" if start else "the initial weights"
+    origin = f"the checkpoint .runs/{fingerprint}/checkpoint-0000000{start}.pt" if start else "the initial weights"
     assert first == f"recompute: steps {start} to {start + 5} of run {fingerprint}, from {origin}"
     row = read_curve(CURVE)[start + 5]
     validation = f"digest {row['checkpoint_digest']} and validation loss {row['val_loss']}"
@@ -88,12 +88,12 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
 
 
 def test_the_seed_chooses_the_interval():
-    steps, states = [0, 5, 10, 15, 20], {5: Path("five"), 15: Path("fifteen"), 7: Path("other"), 20: Path("last")}
+    steps, states = [0, 5, 10, 15, 20], {step: checkpoints.Checkpoint(Path("run"), step) for step in (5, 7, 15, 20)}
     chosen = [choose(steps, states, None, seed) for seed in range(30)]
     assert chosen == [choose(steps, states, None, seed) for seed in range(30)]
-    assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, Path("five")), Interval(15, 20, Path("fifteen"))}
+    assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, states[5]), Interval(15, 20, states[15])}
     assert choose(steps, {}, None, 7) == Interval(0, 5, None)
-    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a resumable checkpoint .*: 0, 5, 15$"):
+    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a checkpoint .*: 0, 5, 15$"):
         choose(steps, states, 10, 1)
     with pytest.raises(ParamsError, match="before the last validation: none"):
         choose([0], {}, None, 1)
@@ -145,13 +145,13 @@ def test_a_run_of_an_older_version_is_refused(workspace):
 
 
 def test_kept_states_are_spread_over_the_run(workspace):
-    assert list(kept()) == [5, 10, 15]
-    for step, record in kept().items():
-        assert checkpoints.load_checkpoint(record)["step"] == step
-    set_runtime(keep_resumable=1)
+    assert list(kept()) == [5, 8, 10, 15]  # from step 8 on the learning rate falls
+    for step, checkpoint in kept().items():
+        assert checkpoints.load_checkpoint(checkpoint)["step"] == step
+    set_runtime(keep_checkpoints=1)
     train()
-    assert list(kept()) == [10]
-    set_runtime(keep_resumable=0)
+    assert list(kept()) == [8, 10]
+    set_runtime(keep_checkpoints=0)
     train()
     assert kept() == {}
-    set_runtime(keep_resumable=3)
+    set_runtime(keep_checkpoints=3)

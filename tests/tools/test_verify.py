@@ -11,6 +11,7 @@ import pytest
 
 from lm.core.files import read_json, sha256_file, write_json
 from lm.core.params import read_yaml
+from lm.train.checkpoints import Checkpoint
 from support.damage import command, edit, flip, flip_in_checkpoint, object_of, recording, writable, wrong
 from support.workspace import Workspace
 from tools.common.parameters import flatten
@@ -126,10 +127,10 @@ def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypat
 
 def test_kept_checkpoints_are_checked_twice():
     models = Path("data/models")
-    one, two = (models / "checkpoints" / name for name in ("one", "two"))
-    assert set(links_of_checkpoints({"checkpoints": {"one": "ab", "two": "cd"}})) == {
-        (models / "model.json", "checkpoints.one", one / "best_model_params.pt"),
-        (models / "model.json", "checkpoints.two", two / "best_model_params.pt"),
+    one, two = (models / "kept_weights" / name for name in ("one", "two"))
+    assert set(links_of_checkpoints({"kept_weights": {"one": "ab", "two": "cd"}})) == {
+        (models / "model.json", "kept_weights.one", one / "best_model_params.pt"),
+        (models / "model.json", "kept_weights.two", two / "best_model_params.pt"),
         (one / "model.json", "best.sha256", one / "best_model_params.pt"),
         (two / "model.json", "best.sha256", two / "best_model_params.pt"),
     }
@@ -329,10 +330,10 @@ def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):
 def test_an_interval_is_trained_again_after_the_checks(workspace, check):
     status, lines = check("--recompute", "--from", "10")
     assert status == 0 and lines[-1].startswith("same bits: step 20 has digest ") and "all ok" in lines[-3]
-    (kept,) = Path(".runs").glob("*/kept-*.json")
-    found = flip_in_checkpoint(kept, "embed_tokens.weight", 11)
+    (run,) = Path(".runs").glob("[!.]*")
+    found = flip_in_checkpoint(Checkpoint(run, 10), "embed_tokens.weight", 11)
     status, lines = check("--recompute", "--from", "10")
-    assert status == 4 and f"kept-000000010.pt: its digest is {found}, plots/validation.csv records" in lines[-1]
+    assert status == 4 and f"checkpoint-000000010.pt: its digest is {found}, plots/validation.csv records" in lines[-1]
 
 
 def test_files_are_read_in_blocks_and_hard_links_once(tmp_path):

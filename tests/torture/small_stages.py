@@ -178,7 +178,7 @@ def make_cases(stages: Collection[str]) -> list[Case]:
     cases = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = stage_folder(Path(temporary).resolve() / "pipeline")
-        change_params(folder, {"train.checkpoint_every_s": 0, "train.keep_resumable": 1}, "runtime.yaml")
+        change_params(folder, {"train.checkpoint_every_s": 0, "train.keep_checkpoints": 1}, "runtime.yaml")
         change_params(folder, TINY | {"sources.stories.fetch.num_documents": 50, "train.seed": 2})
         for stage in stages:
             assert run(main_of(stage), folder).code == 0

@@ -139,7 +139,7 @@ class Gemma3Model(nn.Module):
 
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
     rounding, or "exact": float32 on a CPU, with operands of products rounded (lm.model.exact).
-    `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax; lm.train.step.sampling_weights counts them.
+    `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
 

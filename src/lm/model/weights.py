@@ -1,6 +1,6 @@
 """The folder data/models: best_model_params.pt, last_model_params.pt and model.json, which describes both.
 
-Its `checkpoints/` has a folder of the same form for each step of train.keep_checkpoints, with one file of weights.
+Its `kept_weights/` has a folder of the same form for each step of train.keep_weights_at, with one file of weights.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 
 RECORD = "model.json"
 WEIGHTS, LAST_WEIGHTS = "best_model_params.pt", "last_model_params.pt"
-CHECKPOINTS = "checkpoints"
+KEPT_WEIGHTS = "kept_weights"
 WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
 
 
-def checkpoint_name(step: int) -> str:
-    """Return the name of the folder of a kept checkpoint; the names sort by step."""
+def step_name(step: int) -> str:
+    """Return the name of the folder of the weights of a step; the names sort by step."""
     return f"step-{step:0>9}"
 
 
@@ -94,7 +94,7 @@ def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast"
     """
     record = read_json(models / RECORD)
     config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
-    if models.parent.name == CHECKPOINTS and models.name != checkpoint_name(record["best"].get("step")):
+    if models.parent.name == KEPT_WEIGHTS and models.name != step_name(record["best"].get("step")):
         raise IntegrityError(
             f"{models / RECORD}: is of step {record['best'].get('step')}, not that of its folder; {REPAIR}"
         )

@@ -1,6 +1,10 @@
-"""Start the ranks of a run on this machine, relay signals to them, and end with their exit code."""
+"""Start the ranks of a run on this machine, and stop a run at a signal: after the current step, with a checkpoint.
+
+The stage that starts the ranks has checked the files and holds the locks. The ranks only train.
+"""
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -11,10 +15,10 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure, Interrupted
-from lm.train.ranks import RUN_ID
 
 # The launcher relays a signal to its ranks as another one: its own SIGTERM ends them after one of them has failed.
 RELAYED_AS = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
+RUN_ID = "train-stage"  # by which a rank knows that `start` started it
 CONTINUES = "`dvc repro` continues from the last saved checkpoint"
 
 
@@ -53,6 +57,18 @@ def start(world_size: int, arguments: list[str]) -> None:
             raise EnvironmentFailure(f"{problem}, and then all others; {CONTINUES}") from None
 
 
+def is_rank_of_launcher() -> bool:
+    """Return True if `start` started this process; it relays signals and ends the rank by SIGTERM."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
+
+
+def stop_with_launcher() -> None:
+    """Have this rank asked to stop if its launcher is killed, which holds the run's locks; Linux only."""
+    if sys.platform.startswith("linux"):
+        signal_at_parents_death = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+        ctypes.CDLL(None).prctl(signal_at_parents_death, RELAYED_AS[signal.SIGTERM])
+
+
 @contextlib.contextmanager
 def _relayed_signals() -> Iterator[list[int]]:
     """Relay SIGINT and SIGTERM to this process's children; yield the list of those received so far."""
@@ -80,11 +96,12 @@ def _relayed_signals() -> Iterator[list[int]]:
 class StopRequest:
     """Remember the first signal for the training loop, end the process at the second, restore the handlers at the end.
 
-    relayed: signals come from the launcher, which handles a second one itself. verbose: print that the run will stop.
+    relayed: signals come from the launcher, which kills its ranks at a second one; its own death may send several.
+    verbose: print that the run will stop.
     """
 
     def __init__(self, relayed: bool = False, verbose: bool = True):
-        self._verbose = verbose
+        self._relayed, self._verbose = relayed, verbose
         self._meaning = {RELAYED_AS[number] if relayed else number: number for number in RELAYED_AS}
 
     def __enter__(self):
@@ -98,6 +115,8 @@ class StopRequest:
 
     def _note(self, number: int, frame) -> None:
         number = self._meaning[signal.Signals(number)]
+        if self._received and self._relayed:
+            return
         if self._received:
             stopped = f"stopped at once ({signal.Signals(number).name})"
             os.write(2, f"error: {stopped}; `dvc repro` continues from the last saved checkpoint\n".encode())

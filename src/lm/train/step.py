@@ -175,17 +175,10 @@ def learning_rate(step: int, params: TrainParams) -> float:
         progress = max(0, step - params.warmup_steps) / max(1, max_steps - params.warmup_steps)
         scheduled = params.min_lr + span * 0.5 * (1 + math.cos(math.pi * progress))
     else:
-        decay_steps = max_steps - decay_begins(params)
+        decay_steps = max_steps - params.decay_begins
         scheduled = params.min_lr + span * min(1.0, (max_steps - step) / decay_steps)
     warmup = params.peak_lr * (step + 1) / params.warmup_steps if step < params.warmup_steps else math.inf
     return min(warmup, scheduled)
-
-
-def decay_begins(params: TrainParams) -> int:
-    """Return the step up to which the rates do not depend on the length of the run; 0 for "cosine"."""
-    if params.schedule == "cosine":
-        return 0
-    return params.max_steps - max(1, round(params.decay_fraction * params.max_steps))
 
 
 def update_weights(state: TrainingState, lr: float) -> None:

@@ -17,7 +17,7 @@ from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, sampling_weights, learning_rate, update_weights
+from lm.train.step import compute_gradients, learning_rate, sampling_weights, update_weights
 
 SMALL = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=192, sliding_window=64, full_attention_every=2,
@@ -103,7 +103,7 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         warmup_steps=5, schedule="wsd", decay_fraction=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
         grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, ngram_buckets=NUM_BUCKETS,
         numerics="exact", dtype="auto", compile=False, seed=1, init_from="", patience_evals=None,
-        divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024, keep_checkpoints=(),
+        divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024, keep_weights_at=(),
     )  # fmt: skip
 
 

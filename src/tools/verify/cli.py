@@ -29,7 +29,7 @@ from tools.common.arguments import tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
 from tools.verify.records import (
     BEST,
-    CHECKPOINTS,
+    KEPT_WEIGHTS,
     LINKS,
     Digests,
     Finding,
@@ -59,11 +59,11 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
             for link in [*links_of_text(), *LINKS, *links_of_checkpoints(record)]:
                 if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
                     yield from check_link(link, digests, outputs.make_again(link.record))
-            if checkpoints := record.get(CHECKPOINTS):
+            if checkpoints := record.get(KEPT_WEIGHTS):
                 twice = [name for name, count in Counter(checkpoints.values()).items() if count > 1]
                 same = [name for name, sha256 in checkpoints.items() if sha256 in twice]
                 fault = f"{' and '.join(same)} are the same weights" if same else None
-                yield Finding(f"{MODEL}: {CHECKPOINTS} differ", fault, "run `dvc repro -f train`" if fault else "")
+                yield Finding(f"{MODEL}: {KEPT_WEIGHTS} differ", fault, "run `dvc repro -f train`" if fault else "")
             if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
                 from tools.verify.recompute import fault_of_model  # torch takes seconds to import
 
@@ -88,7 +88,7 @@ def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
     findings = [finding for link in links for finding in check_link(link, digests, advice)]
     faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)
     if MODEL.exists():
-        ours = [read_json(path) for path in (MODEL, *MODEL.parent.glob(f"{CHECKPOINTS}/*/{MODEL.name}"))]
+        ours = [read_json(path) for path in (MODEL, *MODEL.parent.glob(f"{KEPT_WEIGHTS}/*/{MODEL.name}"))]
         is_ours = model in [{name: value for name, value in each.items() if name != "last"} for each in ours]
         faults[f"{record} (from {MODEL})"] = None if is_ours else "records another model"
     yield from findings

@@ -12,6 +12,7 @@ from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
 from lm.train import step
+from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import TrainingState
@@ -27,9 +28,9 @@ from lm.train.step import (
     log_step,
     prefetch,
     record_validation,
+    uniform_draws,
     update_weights,
     validation_loss,
-    uniform_draws,
 )
 from support import ROOT
 from support.model_cases import optimizer_params
@@ -59,9 +60,8 @@ class Params:
     seed: int = 1
     numerics: str = "exact"
 
-    @property
-    def batch_size(self):
-        return self.batch_tokens // self.seq_len
+    batch_size = TrainParams.batch_size
+    decay_begins = TrainParams.decay_begins
 
 
 @dataclasses.dataclass(frozen=True)
