@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -83,6 +84,16 @@ def test_extras_import_the_library_common_and_themselves_and_nothing_imports_the
             assert [name for name in names if name.startswith("extras.")] == [], path
         else:
             assert [name for name in names if not name.startswith(allowed)] == [], path
+
+
+def test_every_tool_is_in_the_table_of_python_src():
+    """A tool is a module with a function `main` in src/tools or extras."""
+    modules = [path for folder in ("src/tools", "extras") for path in (ROOT / folder).rglob("*.py")]
+    defined = {path: {getattr(node, "name", "") for node in ast.parse(path.read_text()).body} for path in modules}
+    tools = {path for path, names in defined.items() if "main" in names}
+    program = runpy.run_path(str(SRC / "__main__.py"))
+    assert {program["path_of"](module) for module in program["TOOLS"].values()} == tools
+    assert all(program["summary"](module) for module in program["TOOLS"].values())
 
 
 def test_nothing_imports_a_stage():

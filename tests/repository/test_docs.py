@@ -103,9 +103,9 @@ def run_block(workspace, language, code):
 
 def run_tool(workspace, name, *arguments):
     """Call the tool as src/__main__.py does."""
-    module = ".".join(TOOLS[name].relative_to(ROOT).with_suffix("").parts).removeprefix("src.")
+    tool = importlib.import_module(TOOLS[name])
     with contextlib.chdir(workspace.folder):
-        assert importlib.import_module(module).main([*arguments]) == 0, name
+        assert tool.main([*arguments]) == 0, name
 
 
 def page_of(block) -> str:
