@@ -43,7 +43,7 @@ MUTANTS = [
            "    if (parts := Path(name).parts) is None", "lm/core/test_files.py -k outside"),
     Mutant("pipes and devices", FILES, "    if path.exists() and not (path.is_file() or path.is_dir()):\n",
            "    if False:\n", "lm/core/test_files.py -k pipe"),
-    Mutant("unknown parameters", "src/lm/core/params.py", "        if key in fields:\n", "        if True:\n",
+    Mutant("unknown parameters", "src/lm/core/params.py", "        if key not in fields:\n", "        if False:\n",
            "lm/core/test_params.py"),
     # Text, tokens.
     Mutant("hash of the text", "src/tokenize_split.py", "            check.result()  # before anything is kept\n", "",
