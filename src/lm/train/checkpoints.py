@@ -109,8 +109,8 @@ def _length_free(run: Path) -> str | None:
 def _link_checkpoint(record: Path, target: Path) -> None:
     """Make another run's checkpoint one of this run, without a copy where the disk has hard links."""
     saved, source, link = read_json(record), record.with_suffix(".pt"), target.with_suffix(".pt")
-    check_types(record, saved, {"sha256": str}, "delete it")
-    check_sha256(source, saved["sha256"], "delete it")
+    check_types(record, saved, {"sha256": str}, advice="delete it")
+    check_sha256(source, saved["sha256"], advice="delete it")
     link.unlink(missing_ok=True)
     try:
         os.link(source, link)
@@ -122,8 +122,8 @@ def _link_checkpoint(record: Path, target: Path) -> None:
 def _copy_kept_weights(other: Path, run: Path, steps: set[int]) -> None:
     for source in (other / CHECKPOINTS / checkpoint_name(step) for step in sorted(steps)):
         record = read_json(source / RECORD)
-        check_types(source / RECORD, record, {"best": {"sha256": str}}, "delete it")
-        check_sha256(source / WEIGHTS, record["best"]["sha256"], "delete it")
+        check_types(source / RECORD, record, {"best": {"sha256": str}}, advice="delete it")
+        check_sha256(source / WEIGHTS, record["best"]["sha256"], advice="delete it")
         with atomic_folder(run / CHECKPOINTS / source.name) as folder:
             shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
             write_json(folder / RECORD, {**record, "fingerprint": run.name})

@@ -113,7 +113,7 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
             path = safe_join(run, f"{place}/{name}", done / SUMS)
             if not path.is_file():
                 raise IntegrityError(f"{path}: missing; {advice}")
-            check_sha256(path, sha256, advice)
+            check_sha256(path, sha256, advice=advice)
     with atomic_folder(models) as folder:
         for place, files in sums.items():
             if place.startswith(CHECKPOINTS):

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from lm.core.errors import IntegrityError, ParamsError, command
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
@@ -93,7 +93,7 @@ def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]
         yield open_tokens(f"{folder}/{VALIDATION.name}"), load_tokenizer(f"{folder}/{TOKENIZER.name}")
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Compare the named runs; write and print the report."""
     args = parse(argv)

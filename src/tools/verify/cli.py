@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from lm.core.errors import IntegrityError, ParamsError, UserError, command
+from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, sha256_file
 from tools.common.arguments import tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
@@ -131,7 +131,7 @@ def show(finding: Finding) -> str:
     return result
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Check the workspace, if there is one, and each folder that is named."""
     parser = tool_parser("verify", __doc__)

@@ -98,8 +98,9 @@ def choose(steps: list[int], kept: dict[int, Path], start: int | None, seed: int
 def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None:
     """Raise IntegrityError if the resumable checkpoint is damaged or not the one that the run had."""
     if interval.record:
-        remedy = f"delete it and {interval.record.name}, or begin elsewhere with --from"
-        check_sha256(interval.record.with_suffix(".pt"), read_json(interval.record).get("sha256", "missing"), remedy)
+        recorded_sha256 = read_json(interval.record).get("sha256", "missing")
+        advice = f"delete it and {interval.record.name}, or begin elsewhere with --from"
+        check_sha256(interval.record.with_suffix(".pt"), recorded_sha256, advice=advice)
         state = checkpoints.load_checkpoint(interval.record)
         digest = digest_of(named_tensors(state))
         if digest != recorded[interval.start]["checkpoint_digest"]:
