@@ -30,7 +30,7 @@ def script_of(stage: str) -> Path:
 
 
 def dependency_of(module: Path) -> str:
-    """Return what dvc.yaml lists for a module: its room, such as src/lm/core, or the file itself."""
+    """Return what dvc.yaml lists for a module: its package, such as src/lm/core, or the file itself."""
     return "/".join(module.relative_to(ROOT).parts[:3])
 
 
@@ -66,7 +66,7 @@ def outputs(stage: str) -> list[str]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_code_dependencies_are_the_rooms_of_the_import_closure(stage):
+def test_code_dependencies_are_the_packages_of_the_import_closure(stage):
     listed = [dep for dep in STAGES[stage]["deps"] if dep.startswith("src/")]
     assert listed == sorted({dependency_of(path) for path in closure(GRAPH, [script_of(stage)])})
 
