@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError, ParamsError, UserError
-from lm.core.files import read_json
+from lm.core.files import check_sha256, read_json
 from lm.core.params import read_section, read_yaml
+from lm.core.paths import CHECKPOINTS, RUNS
 from lm.model.config import ModelParams
-from lm.model.weights import CHECKPOINTS, check_sha256, checkpoint_name, load_initial
+from lm.model.weights import checkpoint_name, load_initial
 from lm.tokens.tokenfile import sidecar_path
 from lm.train import checkpoints
 from lm.train.config import TrainParams
@@ -51,7 +52,7 @@ def recompute(start: int | None, seed: int) -> None:
         raise IntegrityError(f"{CURVE}: missing, or has no digests of checkpoints; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
-    interval = choose(sorted(recorded), checkpoints.kept_checkpoints(Path(".runs", fingerprint)), start, seed)
+    interval = choose(sorted(recorded), checkpoints.kept_checkpoints(RUNS / fingerprint), start, seed)
     origin = f"the checkpoint {interval.record}" if interval.record else "the initial weights"
     chosen = f" (--seed {seed})" if start is None else ""
     steps = f"steps {interval.start} to {interval.end}"
@@ -116,10 +117,10 @@ def train_again(
     Return its curve, and name → SHA-256 of the weights that it kept on the way. `earlier` names those that it kept
     before. At the last validation the stage ends by itself.
     """
-    run, curve = folder / ".runs" / fingerprint, folder / CURVE
+    run, curve = folder / RUNS / fingerprint, folder / CURVE
     (run / CHECKPOINTS).mkdir(parents=True)
     for name in earlier:  # the stage does not finish without them
-        (run / CHECKPOINTS / name).symlink_to(Path(".runs", fingerprint, CHECKPOINTS, name).resolve())
+        (run / CHECKPOINTS / name).symlink_to((RUNS / fingerprint / CHECKPOINTS / name).resolve())
     for kept in interval.record.parent.glob(f"{interval.record.stem}.*") if interval.record else ():
         checkpoints.record_of(run, interval.start).with_suffix(kept.suffix).symlink_to(kept.resolve())
     flags = {"train": TRAIN, "validation": VALIDATION, "models": folder / MODEL.parent, "metrics": folder / METRICS}
