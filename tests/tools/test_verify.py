@@ -16,7 +16,7 @@ from support.workspace import Workspace
 from tools.common.parameters import flatten
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
-from tools.verify.records import LINKS, Digests, Link, check_link, links_of_checkpoints, links_of_text
+from tools.verify.records import LINKS, Digests, Link, check_link, links_of_text
 
 TRAIN, SIDECAR = "data/processed_datasets/train.bin", "data/processed_datasets/train.json"
 MODEL, BEST = "data/models/model.json", "data/models/best_model_params.pt"
@@ -122,17 +122,6 @@ def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypat
     }
     assert len(held) > 12
     assert held <= {(link.record, link.entry) for link in [*LINKS, *links_of_text()]}
-
-
-def test_kept_checkpoints_are_checked_twice():
-    models = Path("data/models")
-    one, two = (models / "checkpoints" / name for name in ("one", "two"))
-    assert set(links_of_checkpoints({"checkpoints": {"one": "ab", "two": "cd"}})) == {
-        (models / "model.json", "checkpoints.one", one / "best_model_params.pt"),
-        (models / "model.json", "checkpoints.two", two / "best_model_params.pt"),
-        (one / "model.json", "best.sha256", one / "best_model_params.pt"),
-        (two / "model.json", "best.sha256", two / "best_model_params.pt"),
-    }
 
 
 def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path):
