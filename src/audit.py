@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from lm.core.errors import IntegrityError, command
+from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import PARQUET, atomic_folder, output_lock, write_json
 from lm.text.documents import describe_text, is_mixture, iter_texts, read_manifest
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
@@ -110,7 +110,7 @@ def open_current(path: Path, raw: Path, manifest: dict) -> TokenFile:
     return tokens
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Audit the slices of --raw that --train and --validation were made from."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)

@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm.core.errors import DataError, IntegrityError, command
+from lm.core.errors import DataError, IntegrityError, exit_with_status
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
 from lm.core.params import read_section
+from lm.core.paths import PARAMS, SOURCES
 from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import (
     loss_by_position,
@@ -50,7 +51,6 @@ from lm.tokens.tokenfile import (
     open_tokens,
 )
 
-PARAMS, SOURCES = "params.yaml", "sources.yaml"
 SCORE_BATCH_TOKENS = 8192
 
 
@@ -147,7 +147,7 @@ def load_as_trained(models: Path) -> tuple[Gemma3Model, dict]:
     return load_trained(models, pick_device(numerics=numerics), numerics)
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
     paths, start_s = parse_paths(argv), time.perf_counter()

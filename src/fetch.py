@@ -19,17 +19,16 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-from lm.core.errors import ParamsError, command
+from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import atomic_folder, output_lock, scratch_folder
 from lm.core.params import find_problems, read_section, read_yaml
+from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from lm.text.compose import Part, compose
 from lm.text.rules import Selection
 from lm.text.selection import sum_by_rule
 from lm.text.slices import AnySlice, MixedSlice, Slice, check_weights, refuse_overlap
 from lm.text.sources.kinds import AnyFetch, MixtureFetch, SourceFetch, fetch_source
 from lm.text.sources.local import LocalPath, link_into_copy
-
-PARAMS, PRESETS, SOURCES, RUNTIME = "params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +139,7 @@ def refuse_text_git_would_take(path: Path) -> None:
         raise ParamsError(f"{PARAMS}: {problem}: an experiment would copy your text into Git; {remedy}")
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Fetch the text of data.source into the folder --raw, all of it or nothing."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)

@@ -11,16 +11,16 @@ from typing import Annotated, Literal
 
 import lm.core.environment  # noqa: F401 - before transformers loads torch
 
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.core.files import atomic_folder, output_lock
 from lm.core.params import Range, read_section
+from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.documents import describe_text, iter_texts, open_manifest
 from lm.text.slices import AnySlice
 from lm.text.sources.hub import check_repository
 from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained
 from lm.tokenizer.load import MAX_TOKEN_ID
 
-PARAMS, PRESETS, SOURCES = "params.yaml", "presets.yaml", "sources.yaml"
 VOCAB_SIZES = Range(
     lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
 )
@@ -78,7 +78,7 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     return meta
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Write the tokenizer folder; it appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/make_tokenizer.py", allow_abbrev=False)

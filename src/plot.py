@@ -15,11 +15,11 @@ import lm.core.environment  # noqa: F401 - before NumPy
 import pyarrow.parquet as pq
 
 from lm import plots
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.tokens.ngrams import CLEAN_BELOW
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Draw the pictures of a run into the folder of its curves."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)

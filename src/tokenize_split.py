@@ -19,9 +19,10 @@ from typing import Annotated, NamedTuple
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.core.files import output_lock
 from lm.core.params import at_least, read_section
+from lm.core.paths import PARAMS, RUNTIME, SOURCES
 from lm.text.documents import (
     check_files,
     describe_text,
@@ -36,8 +37,6 @@ from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
-
-PARAMS, SOURCES, RUNTIME = "params.yaml", "sources.yaml", "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +109,7 @@ def read_slice(split: str) -> Slice:
     return validation
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Tokenize one slice; the token file appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/tokenize_split.py", allow_abbrev=False)

@@ -19,7 +19,7 @@ import lm.core.environment  # noqa: F401 - before torch
 
 import torch
 
-from lm.core.errors import DivergedError, IntegrityError, ParamsError, command
+from lm.core.errors import DivergedError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
@@ -90,7 +90,7 @@ class Training:
     state: TrainingState
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Train as the flags say, or publish the results of a run that is already done."""
     parser = argparse.ArgumentParser("train.py", description="Train a model on token files.", allow_abbrev=False)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from extras.formats.dumps import dumps_stream, replace_dumps, write_dumps
 from extras.formats.npy import npy_stream, write_npy
 from extras.formats.stream import Stream, bin_stream, checked, narrowed
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_file
 from lm.tokenizer.load import Tokenizer, describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import describe_tokens, write_tokens
@@ -144,7 +144,7 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
     return describe_tokens(dtype, int(counts.sum()), described, digest.hexdigest())
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Convert IN to OUT, which appears complete or not at all."""
     args = parse(argv)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from extras.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_file
 from lm.text.compose import write_manifest, write_split
 from lm.text.documents import iter_chunks, read_manifest
@@ -152,7 +152,7 @@ def report(provenance: dict, folder: Path) -> None:
         print(f"left out: the last {provenance['left_out_tokens']:,} tokens, shorter than --min_sample_length")
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Tokenize a range of a parquet file into a folder of dumps, which appears complete or not at all."""
     args = parse(argv)

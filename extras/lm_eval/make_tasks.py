@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
-from lm.core.errors import DataError, ParamsError, command
+from lm.core.errors import DataError, ParamsError, exit_with_status
 from lm.core.files import write_text
 from lm.text.sources.local import find_files, read_documents
 from tools.common.arguments import tool_parser
@@ -120,7 +120,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     args = parse(argv)
     folder, rng = args.folder.resolve(), np.random.default_rng(args.seed)

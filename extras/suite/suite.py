@@ -22,10 +22,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, SymmetricalLogLocator
 
 from lm import plots
-from lm.core.errors import IntegrityError, ParamsError, UserError, command
+from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, write_csv, write_json
 from lm.core.params import read_yaml
-from lm.model.weights import KEPT_WEIGHTS, RECORD, WEIGHTS_DIGITS, step_name
+from lm.core.paths import KEPT_WEIGHTS
+from lm.model.weights import RECORD, WEIGHTS_DIGITS, step_name
 from tools.common.arguments import tool_parser
 from tools.common.paths import AUDIT, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
 from tools.common.tables import table
@@ -125,7 +126,7 @@ def draw(axes: Axes, rows: list[dict], names: list[str], label: str) -> None:
         free += LABEL_POINTS
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     parser = tool_parser("suite", __doc__)
     parser.add_argument("--out", type=Path, default=Path("suite"), help="the folder to write (suite)")

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lm.core.errors import IntegrityError, NoDocument
-from lm.core.files import read_json, sha256_file, sha256_json
+from lm.core.files import check_hash, read_json, sha256_file, sha256_json
 from lm.text.documents import TEXT, Chunk, SourceCount, describe_text, iter_chunks, read_manifest
 from lm.text.parquet import iter_batches, open_parquet
 from lm.text.slices import Slice
@@ -30,7 +30,7 @@ from lm.tokenizer.encoding import encode_here, encode_in_thread, encode_with_fal
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokenizer.tally import Tally
-from lm.tokens.tokenfile import DTYPES, blocks_of, check_hash, map_ids, sidecar_path, write_tokens
+from lm.tokens.tokenfile import DTYPES, blocks_of, map_ids, sidecar_path, write_tokens
 
 # The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
@@ -197,6 +197,6 @@ def join_ranks(job: RankJob, out: Path) -> dict:
             for _, block in blocks_of(map_ids(path, record)) if record["tokens"] else ():
                 digest.update(block.data)
                 yield block
-            check_hash(path, digest.hexdigest(), record["sha256"], "remove it, and run the same command again")
+            check_hash(path, digest.hexdigest(), record["sha256"], advice="remove it, and run the same command again")
 
     return write_tokens(out, ids(), tokenizer.meta["dtype"], lambda: tally.describe(tokenizer, job.slice, job.source))

@@ -15,7 +15,7 @@ import train as train_stage
 from extras.formats.datasets import NpyTokensDataset, PickledTrainerDataset
 from extras.formats.dumps import META
 from extras.formats.npy import open_npy
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.core.files import sha256_file
 from support.damage import flip
 from support.dump_cases import T, write_foreign
@@ -36,7 +36,7 @@ def workspace(template, monkeypatch):
 
 def read_with(read, *arguments) -> int:
     """Return the exit status of a command that only calls `read`."""
-    return command(lambda _: read(*arguments))([])
+    return exit_with_status(lambda _: read(*arguments))([])
 
 
 # ---------------------------------------------------------------- 21: .bin and its sidecar

@@ -1,19 +1,18 @@
 """The shape of a Gemma 3 in a config.json: read if lm.model computes the same, refused otherwise."""
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from lm.core.errors import DataError, IntegrityError
-from lm.core.files import read_json, write_json
+from lm.core.errors import DataError
+from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.model.config import ModelParams
 from support import ROOT
 from support.model_cases import build
-from tools.common.hugging_face import read_config, read_exported_record, read_pretrained, write_pretrained
+from tools.common.hugging_face import read_config, read_pretrained, write_pretrained
 
 # google/gemma-3-270m as published, in the form of transformers 4.
 PUBLISHED = {
@@ -85,15 +84,3 @@ def test_a_written_configuration_says_what_readers_of_every_version_need(tmp_pat
     # A padding id in config.json would stop the gradient of that embedding.
     assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (299, 299, None)
     assert {generation[f"{name}_token_id"] for name in ("bos", "eos", "pad")} == {299}
-
-
-def test_an_exported_record_describes_the_weights_beside_it(tmp_path):
-    model, path = build(300), tmp_path / "model.json"
-    record = {"config": dataclasses.asdict(model.config), "best": {"sha256": "ab" * 32}}
-    write_json(path, record)
-    assert read_exported_record(path, model, "ab" * 32) == record
-    with pytest.raises(IntegrityError, match="describes another model than the one beside it"):
-        read_exported_record(path, model, "cd" * 32)
-    write_json(path, record | {"config": record["config"] | {"sliding_window": 9}})
-    with pytest.raises(IntegrityError, match="describes another model than the one beside it"):
-        read_exported_record(path, model, "ab" * 32)

@@ -9,7 +9,7 @@ import torch
 import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.train import checkpoints
-from support.train_cases import set_runtime, write_ids
+from support.train_cases import write_ids
 from support.workspace import Workspace
 from tools.verify.recompute import CURVE, Interval, choose, read_curve, recompute
 
@@ -136,22 +136,3 @@ def test_what_the_stage_refuses_is_refused(workspace):
     ) as caught:
         recompute(0, 1)
     assert caught.value.exit_code == 2
-
-
-def test_a_run_of_an_older_version_is_refused(workspace):
-    CURVE.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in CURVE.read_text().splitlines()))
-    with pytest.raises(IntegrityError, match=r"plots/validation\.csv: .*run `dvc repro`"):
-        recompute(0, 1)
-
-
-def test_kept_states_are_spread_over_the_run(workspace):
-    assert list(kept()) == [5, 8, 10, 15]  # from step 8 on the learning rate falls
-    for step, checkpoint in kept().items():
-        assert checkpoints.load_checkpoint(checkpoint)["step"] == step
-    set_runtime(keep_checkpoints=1)
-    train()
-    assert list(kept()) == [8, 10]
-    set_runtime(keep_checkpoints=0)
-    train()
-    assert kept() == {}
-    set_runtime(keep_checkpoints=3)

@@ -1,9 +1,6 @@
 """Conversions are lossless, refuse what does not fit, and leave no unfinished file."""
 
 import pickle
-import subprocess
-import sys
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from lm.tokenizer.build import train_ranks, write_byte_level
 from lm.tokenizer.load import describe_tokenizer, load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
-from support import ROOT
 from support.dump_cases import write_foreign
 
 TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", "x", "while (true) { the(); }\n" * 9]
@@ -72,13 +68,7 @@ def visible(folder):
 @pytest.mark.parametrize("num_tokens", [1, 64, 65])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("b.npy", []),
-        ("b.npy", ["--row_length", 8]),
-        ("b.npy", ["--row_length", 7]),
-        ("b", ["--seq_len", 8]),
-        ("b", ["--seq_len", 7]),
-    ],
+    [("b.npy", []), ("b.npy", ["--row_length", 8]), ("b.npy", ["--row_length", 7]), ("b", ["--seq_len", 7])],
 )
 def test_a_round_trip_gives_the_same_bytes_and_sidecar(
     tmp_path, run, tokenizer, monkeypatch, dtype, num_tokens, name, options
@@ -229,44 +219,3 @@ def test_an_altered_input_is_refused_and_the_old_output_is_kept(tmp_path, run, t
     run(source, "out", "--seq_len", 6, expect=4)
     assert {name: contents(tmp_path / name) for name in before} == before
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
-
-
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("wide.npy", ["b.bin"]), ("a.npy", ["b", "--seq_len", 1000])],
-)
-def test_memory_does_not_grow_with_the_file(tmp_path, run, tokenizer, monkeypatch, source, target):
-    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 1 << 14)
-    monkeypatch.setattr("extras.formats.npy.BLOCK_TOKENS", 1 << 14)
-    ids = np.resize(stream_ids(1000), 2_000_000).astype(np.int32)
-    np.save(tmp_path / source, ids if source == "a.npy" else ids.reshape(2, -1))
-    peaks_bytes = []
-    for _ in range(2):  # a thread that another test has left may allocate beside one of them
-        tracemalloc.start()
-        run(source, *target, "--tokenizer", tokenizer.folder)
-        peaks_bytes.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert min(peaks_bytes) < 2_000_000  # one byte a token
-
-
-def test_every_tool_of_the_folder_can_be_called_from_anywhere(tmp_path, tokenizer):
-    def call(*arguments):
-        command = [sys.executable, ROOT / "src", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-
-    tools = ROOT / "src" / "tools"
-    extras = {path.stem for path in (ROOT / "extras").glob("*/*.py") if "\ndef main(" in path.read_text()}
-    assert {"convert", "export_gguf", "lm_eval", "tokenize_data"} < extras
-    folders = [path.parent.name for path in tools.glob("*/cli.py")]
-    names = sorted([*extras, *folders, *(path.stem for path in tools.glob("[!_]*.py"))])
-    for arguments in ([], ["unknown"], ["__init__"]):
-        done = call(*arguments)
-        assert done.returncode == 2 and done.stderr.strip().endswith(f"there are: {', '.join(names)}")
-    done = call("--help")
-    assert done.returncode == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == names
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
-    assert call("convert", "a.bin", "b.npy").returncode == 0
-    assert call("convert", "none.bin", "b.npy").returncode == 2
-    assert np.load(tmp_path / "b.npy").tolist() == stream_ids(21).tolist()
-    assert call("convert", "a.bin", "c.npy", "--seq", "4").returncode == 2

@@ -90,30 +90,6 @@ def test_evaluations_of_other_weights_are_refused(workspace, capsys):
     write_json(details, content)
 
 
-def test_a_run_of_0_tokens_alone_has_no_curve(workspace, capsys):
-    record = read_json(MODEL)
-    kept = {NAMES[0]: record["checkpoints"][NAMES[0]]}
-    write_json(MODEL, {**record, "best": {**record["best"], "step": 0}, "checkpoints": kept})
-    refused(
-        suite.main([]),
-        capsys.readouterr().err,
-        2,
-        f"{MODEL}: the best weights and the kept checkpoint are both of 0 tokens",
-    )
-    write_json(MODEL, record)
-
-
-def test_the_exit_code_of_a_failed_evaluation_is_kept(workspace, capsys, monkeypatch):
-    monkeypatch.setattr(suite, "refuse_changed_inputs", lambda: None)  # it would see the changed model before eval does
-    (Path("suite") / NAMES[0] / "inputs.json").unlink()
-    models = KEPT_WEIGHTS / NAMES[0]
-    record = read_json(models / "model.json")
-    write_json(models / "model.json", {**record, "tokenizer_sha256": "ab" * 32})
-    refused(suite.main([]), capsys.readouterr().err, 4, f"{models}: cannot be evaluated")
-    write_json(models / "model.json", record)
-    assert suite.main([]) == 0
-
-
 def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
     assert verify.main(["--recompute", "--from", "10"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"

@@ -202,13 +202,6 @@ def test_tokens_of_another_tokenizer_are_not_traced(project, trace, monkeypatch)
     assert (status, output) == (4, "") and "train.bin: made with tokenizer" in error
 
 
-def test_samples_without_ids_are_not_traced(project, trace, capsys):
-    assert trace(project.windows.ids[:9])[0] == 0
-    write_json("data/evaluation/samples.json", {"samples": [{"text": "a"}]})
-    assert trace_tool.main(["--sample", "1"]) == 4
-    assert "data/evaluation/samples.json: samples[0].ids is missing" in capsys.readouterr().err
-
-
 def test_weights_before_the_first_step_have_read_nothing(project, trace):
     model = read_json(project.folder / "data/models/model.json")
     write_json(project.folder / "data/models/model.json", model | {"best": {"step": 0, "sha256": "1234"}})

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import psutil
 
-from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
+from lm.core.errors import REPAIR, BusyError, EnvironmentFailure, IntegrityError
 
 # Every parquet file is written so: equal tables have equal bytes, and damage is found when it is read.
 PARQUET = {"compression": "none", "write_page_checksum": True}
@@ -190,6 +190,17 @@ def sha256_file(path: Path | str) -> str:
     """Return the SHA-256 of a file in hex; the file is read in blocks. Raise IntegrityError for a pipe or a device."""
     with open(refuse_special_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_sha256(path: Path, recorded: str, record: str = "its record", advice: str = REPAIR) -> None:
+    """Raise IntegrityError if a file is missing or does not have the SHA-256 that `record` says."""
+    check_hash(path, sha256_file(path) if path.exists() else "no file", recorded, record, advice)
+
+
+def check_hash(path: Path, sha256: str, recorded: str, record: str = "its record", advice: str = REPAIR) -> None:
+    """Raise IntegrityError if the SHA-256 of a file, which is known, is not the one that `record` says."""
+    if sha256 != recorded:
+        raise IntegrityError(f"{path}: sha256 is {sha256}, {record} says {recorded}; {advice}")
 
 
 def sha256_json(value) -> str:

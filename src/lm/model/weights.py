@@ -13,19 +13,20 @@ from lm.core.errors import REPAIR, IntegrityError, ParamsError
 from lm.core.files import (
     atomic_folder,
     atomic_write,
+    check_sha256,
     check_types,
     read_json,
     sha256_file,
     write_json,
 )
 from lm.core.params import coerce
+from lm.core.paths import KEPT_WEIGHTS
 from lm.model.archives import check_archive
 from lm.model.config import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 
 RECORD = "model.json"
 WEIGHTS, LAST_WEIGHTS = "best_model_params.pt", "last_model_params.pt"
-KEPT_WEIGHTS = "kept_weights"
 WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
 
 
@@ -58,13 +59,6 @@ def load_tensors(path: Path, sha256: str | None):
     except Exception as error:  # torch.load raises many types
         reason = str(error).splitlines()[0] if str(error).strip() else type(error).__name__
         raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
-
-
-def check_sha256(path: Path, recorded: str, remedy: str = REPAIR) -> None:
-    """Raise IntegrityError if the file does not have the SHA-256 of its record."""
-    sha256 = sha256_file(path)
-    if sha256 != recorded:
-        raise IntegrityError(f"{path}: sha256 is {sha256}, its record says {recorded}; {remedy}")
 
 
 def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], record: dict) -> None:

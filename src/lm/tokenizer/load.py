@@ -17,8 +17,8 @@ import tiktoken
 import tokenizers
 from numpy.typing import ArrayLike
 
-from lm.core.errors import REPAIR, IntegrityError, UserError
-from lm.core.files import check_types, read_json, safe_join, sha256_file
+from lm.core.errors import IntegrityError, UserError
+from lm.core.files import check_sha256, check_types, read_json, safe_join, sha256_file
 from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
 from lm.tokenizer.pretokenize import PATTERNS, cut_long_runs
 
@@ -55,10 +55,7 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     if (RANKS in meta["files"]) != (meta["pattern"] is not None) or BACKEND not in meta["files"]:
         raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REBUILD}")
     for name, expected in meta["files"].items():
-        file = safe_join(folder, name, path)
-        sha256 = sha256_file(file) if file.exists() else "no file"
-        if sha256 != expected:
-            raise IntegrityError(f"{folder / name}: sha256 is {sha256}, {META} says {expected}; {REPAIR}")
+        check_sha256(safe_join(folder, name, path), expected, META)
     return Tokenizer(folder, meta)
 
 

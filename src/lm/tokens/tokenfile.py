@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lm.core.errors import REPAIR, DataError, IntegrityError
-from lm.core.files import atomic_write, check_types, read_json, sha256_file, write_json
+from lm.core.files import atomic_write, check_sha256, check_types, read_json, write_json
 
 FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
@@ -79,12 +79,6 @@ def describe_tokens(dtype: str, num_tokens: int, described: dict, sha256: str) -
     return {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": num_tokens, **described, "sha256": sha256}
 
 
-def check_hash(path: Path, sha256: str, recorded: str, advice: str = REPAIR) -> None:
-    """Raise IntegrityError if a file's SHA-256 is not the recorded one."""
-    if sha256 != recorded:
-        raise IntegrityError(f"{path}: sha256 is {sha256}, its sidecar says {recorded}; {advice}")
-
-
 def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
     """Raise IntegrityError unless `meta`, read from `path`, describes a stream that this version can read."""
     version, dtype = meta.get("format_version"), meta.get("dtype")
@@ -107,7 +101,7 @@ def open_tokens(path: Path | str, is_verified: bool = False) -> TokenFile:
     check_sidecar(sidecar, meta)
     _check_size(path, meta)
     if not is_verified:
-        check_hash(path, sha256_file(path), meta["sha256"])
+        check_sha256(path, meta["sha256"], "its sidecar")
     return TokenFile(path, map_ids(path, meta), meta)
 
 

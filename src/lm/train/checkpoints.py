@@ -16,8 +16,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import atomic_folder, check_types, make_folder, output_lock, read_json, write_json
-from lm.model.weights import KEPT_WEIGHTS, RECORD, WEIGHTS, check_sha256, load_tensors, save_tensors, step_name
+from lm.core.files import atomic_folder, check_sha256, check_types, make_folder, output_lock, read_json, write_json
+from lm.core.paths import KEPT_WEIGHTS
+from lm.model.weights import RECORD, WEIGHTS, load_tensors, save_tensors, step_name
 from lm.train.config import TrainParams
 
 NEWEST = 2  # checkpoints of a run in progress; the second is for the case that the first is damaged
@@ -164,8 +165,8 @@ def _same_until(other: Path, length_free: str) -> int | None:
 def _link(checkpoint: Checkpoint, run: Path) -> None:
     """Make another run's checkpoint one of this run, without a copy where the disk has hard links."""
     record = read_json(checkpoint.record)
-    check_types(checkpoint.record, record, {"sha256": str}, "delete it")
-    check_sha256(checkpoint.path, record["sha256"], "delete it")
+    check_types(checkpoint.record, record, {"sha256": str}, advice="delete it")
+    check_sha256(checkpoint.path, record["sha256"], advice="delete it")
     own = Checkpoint(run, checkpoint.step)
     own.path.unlink(missing_ok=True)
     try:
@@ -180,8 +181,8 @@ def _copy_kept_weights(other: Path, run: Path, steps: set[int]) -> None:
     for step in sorted(steps):
         source = other / KEPT_WEIGHTS / step_name(step)
         record = read_json(source / RECORD)
-        check_types(source / RECORD, record, {"best": {"sha256": str}}, "delete it")
-        check_sha256(source / WEIGHTS, record["best"]["sha256"], "delete it")
+        check_types(source / RECORD, record, {"best": {"sha256": str}}, advice="delete it")
+        check_sha256(source / WEIGHTS, record["best"]["sha256"], advice="delete it")
         with atomic_folder(run / KEPT_WEIGHTS / source.name) as folder:
             shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
             write_json(folder / RECORD, {**record, "fingerprint": run.name})

@@ -32,7 +32,7 @@ def start(world_size: int, arguments: list[str]) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    debug = [argument for argument in sys.argv if argument == "--debug"]  # lm.core.errors.command has removed it
+    debug = [argument for argument in sys.argv if argument == "--debug"]  # exit_with_status has removed it
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // world_size)))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=world_size, run_id=RUN_ID, max_restarts=0, rdzv_backend="c10d",

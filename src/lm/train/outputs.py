@@ -10,6 +10,7 @@ from lm.core.errors import IntegrityError
 from lm.core.files import (
     atomic_folder,
     atomic_write,
+    check_sha256,
     check_types,
     read_json,
     safe_join,
@@ -17,14 +18,8 @@ from lm.core.files import (
     write_csv,
     write_json,
 )
-from lm.model.weights import (
-    KEPT_WEIGHTS,
-    RECORD,
-    check_sha256,
-    save_models,
-    save_weights,
-    step_name,
-)
+from lm.core.paths import KEPT_WEIGHTS
+from lm.model.weights import RECORD, save_models, save_weights, step_name
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
@@ -113,7 +108,7 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
             path = safe_join(run, f"{place}/{name}", done / SUMS)
             if not path.is_file():
                 raise IntegrityError(f"{path}: missing; {advice}")
-            check_sha256(path, sha256, advice)
+            check_sha256(path, sha256, advice=advice)
     with atomic_folder(models) as folder:
         for place, files in sums.items():
             if place.startswith(KEPT_WEIGHTS):

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError, ParamsError, UserError
-from lm.core.files import read_json
+from lm.core.files import check_sha256, read_json
 from lm.core.params import read_section, read_yaml
+from lm.core.paths import KEPT_WEIGHTS, RUNS
 from lm.model.config import ModelParams
-from lm.model.weights import KEPT_WEIGHTS, check_sha256, load_initial, step_name
+from lm.model.weights import load_initial, step_name
 from lm.tokens.tokenfile import sidecar_path
 from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from lm.train.config import TrainParams
@@ -51,7 +52,7 @@ def recompute(start: int | None, seed: int) -> None:
         raise IntegrityError(f"{CURVE}: missing, or has no digests of checkpoints; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
-    stored = {checkpoint.step: checkpoint for checkpoint in list_checkpoints(Path(".runs", fingerprint))}
+    stored = {checkpoint.step: checkpoint for checkpoint in list_checkpoints(RUNS / fingerprint)}
     interval = choose(sorted(recorded), stored, start, seed)
     origin = f"the checkpoint {interval.checkpoint.path}" if interval.checkpoint else "the initial weights"
     chosen = f" (--seed {seed})" if start is None else ""
@@ -104,8 +105,8 @@ def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None
     checkpoint = interval.checkpoint
     if checkpoint is None:
         return
-    remedy = f"delete it and {checkpoint.record.name}, or begin elsewhere with --from"
-    check_sha256(checkpoint.path, read_json(checkpoint.record).get("sha256", "missing"), remedy)
+    advice = f"delete it and {checkpoint.record.name}, or begin elsewhere with --from"
+    check_sha256(checkpoint.path, read_json(checkpoint.record).get("sha256", "missing"), advice=advice)
     digest = digest_of(named_tensors(load_checkpoint(checkpoint)))
     if digest != recorded[interval.start]["checkpoint_digest"]:
         problem = f"{CURVE} records {recorded[interval.start]['checkpoint_digest']} at step {interval.start}"
@@ -120,10 +121,10 @@ def train_again(
     Return its curve, and name → SHA-256 of the weights that it kept on the way. `earlier` names those that it kept
     before. At the last validation the stage ends by itself.
     """
-    run, curve = folder / ".runs" / fingerprint, folder / CURVE
+    run, curve = folder / RUNS / fingerprint, folder / CURVE
     (run / KEPT_WEIGHTS).mkdir(parents=True)
     for name in earlier:  # the stage does not finish without them
-        (run / KEPT_WEIGHTS / name).symlink_to(Path(".runs", fingerprint, KEPT_WEIGHTS, name).resolve())
+        (run / KEPT_WEIGHTS / name).symlink_to((RUNS / fingerprint / KEPT_WEIGHTS / name).resolve())
     if interval.checkpoint:
         for source in (interval.checkpoint.path, interval.checkpoint.record):
             (run / source.name).symlink_to(source.resolve())

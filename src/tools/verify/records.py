@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, refuse_special_file
+from lm.core.paths import KEPT_WEIGHTS
 from tools.common import paths
 from tools.common.parameters import flatten
-
-KEPT_WEIGHTS = "kept_weights"  # as in lm.model.weights, which takes seconds to import
 
 
 class Link(NamedTuple):

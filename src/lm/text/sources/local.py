@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from lm.core.errors import DataError, EnvironmentFailure
 from lm.core.params import require
+from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, iter_batches, write_documents
 from lm.text.splits import MAX_OVERSHOOT, SplitParams, choose_validation, digest, in_batches
 
@@ -67,7 +68,7 @@ class LocalFetch:
 
 def link_into_copy(path: Path) -> None:
     """Link the files below a relative `path` into the repository's copy of `--queue`, which lacks what Git ignores."""
-    root = Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    root = repository_root().resolve()
     if path.is_absolute() or root == Path.cwd():
         return
     for file in (root / path).rglob("*"):
