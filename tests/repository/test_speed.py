@@ -4,11 +4,9 @@ Raise a limit here in the commit that explains why it grows. benchmarks/ measure
 """
 
 import dataclasses
-import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,8 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lm.model import exact
 from lm.model.config import Numerics
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model, ModelConfig
-from lm.tokens import windows as lm_windows
-from lm.tokens.windows import TokenWindows
 from lm.train.optimizers import build_optimizers
 from support import ROOT
 from support.model_cases import optimizer_params
@@ -34,40 +30,6 @@ NOT_IMPORTED = {
     "datasets", "dvc", "huggingface_hub", "pandas", "pyarrow", "requests", "tiktoken", "tokenizers", "transformers",
     "torch._dynamo", "torch._inductor",
 }  # fmt: skip
-
-
-# Batches.
-
-
-MEASURE_BATCH = """
-import tracemalloc
-import numpy as np
-from lm.tokens.windows import TokenWindows
-windows = TokenWindows(np.arange(200_000).astype(np.uint16), seq_len=512, batch_size=32, seed=1)
-windows.batch(0)  # the order of windows is computed for many steps at once
-tracemalloc.start()
-kept = windows.batch(1)
-print(kept[0].base is not None, *tracemalloc.get_traced_memory())
-"""
-
-
-def test_a_batch_allocates_its_ids_only_twice_stored_and_widened():
-    """In a process of its own: threads that other tests left would allocate, too."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", MEASURE_BATCH], env=environment, capture_output=True, text=True)
-    is_view, held, peak = done.stdout.split()
-    num_ids = 32 * (512 + 1)
-    assert is_view == "True" and int(held) < 8 * num_ids + 4096, "x and y are views of one buffer"
-    assert int(peak) < (8 + 2) * num_ids + 4096
-
-
-def test_the_order_of_windows_is_hashed_once_an_epoch(monkeypatch):
-    calls = []
-    monkeypatch.setattr(lm_windows, "hash_integers", lambda *numbers: calls.append(numbers) or len(calls))
-    windows = TokenWindows(np.arange(16_001), 16, 8, seed=1)
-    for step in range(100):  # of 125 in the first epoch
-        windows.starts(step)
-    assert len(calls) < 30
 
 
 # Training steps.

@@ -22,7 +22,7 @@ def mark_model_selection(validation: TokenFile, eval_tokens: int, seq_len: int) 
     """Return (N,) bool: the tokens that selected the best model; none where `eval_tokens` is 0, as for an import."""
     selected = np.zeros(len(validation.ids), bool)
     if eval_tokens:
-        starts = model_selection_starts(len(selected), eval_tokens, seq_len, validation.spans)
+        starts = model_selection_starts(len(selected), eval_tokens, seq_len)
         selected[starts[:, None] + np.arange(seq_len)] = True
     return selected
 
