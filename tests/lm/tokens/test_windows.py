@@ -65,6 +65,7 @@ def test_the_order_is_random_and_differs_by_epoch_and_seed():
 
 
 def test_the_order_is_that_of_the_pinned_numpy():
+    assert np.array_equal(np.sort(shuffled(70_000, 1, 0)), np.arange(70_000))
     assert shuffled(6, 42, 0).tolist() == [2, 1, 3, 5, 0, 4]
     assert shuffled(6, 42, 1).tolist() == [3, 5, 4, 0, 2, 1]
 
@@ -80,6 +81,7 @@ def test_each_epoch_is_shuffled_once():
     before = shuffled.cache_info().misses
     for step in range(280):  # of 143 in an epoch; a batch holds windows of both
         windows.starts(step)
+        windows.starts(max(0, step - 1))
     assert shuffled.cache_info().misses == before + 2
 
 
