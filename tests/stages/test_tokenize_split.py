@@ -12,7 +12,7 @@ from lm.text.documents import iter_chunks, read_manifest
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer import encoding as lm_encode
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
@@ -27,7 +27,7 @@ def folders(tmp_path_factory):
     raw, tokenizer, texts = folder / "raw", folder / "tokenizer", make_texts()
     write_source(raw, per_file=120, text=texts)
     tokenizer.mkdir()
-    write_byte_level(tokenizer, train_ranks([texts], 300), "bpe")
+    write_trained_bpe(tokenizer, [texts], 300)
     return raw, tokenizer, texts
 
 

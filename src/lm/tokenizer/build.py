@@ -18,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError, ParamsError
 from lm.core.files import read_json, sha256_file, write_json
-from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, train_ranks
+from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, recover_merges, train_bpe
 from lm.tokenizer.load import (
     BACKEND,
     MAX_TOKEN_ID,
@@ -44,10 +44,12 @@ DOWNLOADS = {
 }
 
 
-def write_trained(folder: Path, batches: Iterable[list[str]], vocab_size: int, pretokenizer: str, text: dict) -> dict:
-    """Train byte-level BPE into an empty folder and return its meta.json; `text` names the training text."""
-    ranks = train_ranks(batches, vocab_size, pretokenizer)
-    return write_byte_level(folder, ranks, "bpe", pretokenizer, text=text)
+def write_trained_bpe(
+    folder: Path, batches: Iterable[list[str]], vocab_size: int, pretokenizer: str = "gpt2", **origin
+) -> dict:
+    """Train byte-level BPE into an empty folder and return its meta.json; `origin` names the training text."""
+    ranks, merges = train_bpe(batches, vocab_size, pretokenizer)
+    return write_byte_level(folder, ranks, "bpe", pretokenizer, merges, **origin)
 
 
 def write_tiktoken(folder: Path, encoding_name: str) -> dict:
@@ -136,12 +138,23 @@ def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
     return commit
 
 
-def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, pretokenizer: str = "gpt2", **origin) -> dict:
-    """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text is the last id."""
+def write_byte_level(
+    folder: Path,
+    ranks: dict[bytes, int],
+    kind: str,
+    pretokenizer: str = "gpt2",
+    merges: list[tuple[bytes, bytes]] | None = None,
+    **origin,
+) -> dict:
+    """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text is the last id.
+
+    merges: None recovers them from the ranks.
+    """
     eot_id = len(ranks)
     (folder / RANKS).write_bytes(format_ranks(ranks))
+    merges = recover_merges(ranks) if merges is None else merges
     with _os_errors():
-        byte_level_backend(ranks, eot_id, pretokenizer).save(str(folder / BACKEND))
+        byte_level_backend(ranks, merges, eot_id, pretokenizer).save(str(folder / BACKEND))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     write_json(folder / CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True})
     return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, pretokenizer, {END_OF_TEXT: eot_id})

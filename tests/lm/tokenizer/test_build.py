@@ -52,9 +52,9 @@ def files_of(folder):
 def test_training_is_deterministic(bpe_folder, tmp_path):
     script = (
         "import pickle, sys; from pathlib import Path\n"
-        "from lm.tokenizer.build import write_trained\n"
+        "from lm.tokenizer.build import write_trained_bpe\n"
         "texts = pickle.load(sys.stdin.buffer); folder = Path(sys.argv[1]); folder.mkdir()\n"
-        f"write_trained(folder, [texts], {VOCAB_SIZE}, 'gpt2', {{}})\n"
+        f"write_trained_bpe(folder, [texts], {VOCAB_SIZE})\n"
     )
     for threads in ("1", "3"):
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": threads}
