@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm.text.documents import Chunk
-from lm.tokenizer.engine import END, NEW_CHARACTERS, NEW_MARKS, SCHEMES, Engine
+from lm.tokenizer.gigatoken_encoder import END, NEW_CHARACTERS, NEW_MARKS, SCHEMES, Gigatoken
 from lm.tokenizer.load import Tokenizer, well_formed
 from lm.tokenizer.pretokenize import PATTERNS
 
@@ -87,26 +87,27 @@ def rows_that_differ(ids: np.ndarray, expected: np.ndarray, eot_id: int) -> list
     return [row for row, (a, b) in enumerate(zip(*parts, strict=True)) if not np.array_equal(a, b)]
 
 
-def characters_that_differ(engine: Engine, tokenizer: Tokenizer, contexts) -> set[str]:
+def characters_that_differ(gigatoken: Gigatoken, tokenizer: Tokenizer, contexts) -> set[str]:
     """Characters that in some context get other ids from gigatoken than from tiktoken."""
     found, every = set(), scalars()
     for context in contexts:
         for start in range(0, len(every), BATCH):
             part = every[start : start + BATCH]
             texts = [context.replace("{0}", c) for c in part]
-            ids = engine.encode_fast(pa.array(texts, pa.large_string()))
+            ids = gigatoken.encode_texts(texts)
             expected, _ = tokenizer.encode_documents(texts)
             found |= {part[row] for row in rows_that_differ(ids, expected, tokenizer.eot_id)}
     return found
 
 
-def strings_that_differ(engine: Engine, tokenizer: Tokenizer, texts) -> tuple[int, list[str]]:
+def strings_that_differ(gigatoken: Gigatoken, tokenizer: Tokenizer, texts) -> tuple[int, list[str]]:
     """How many strings gigatoken encoded, and those to which it gives other ids than tiktoken."""
     count, found = 0, []
     for array in batches_of(texts):
-        array = array.filter(pc.invert(pc.match_substring_regex(array, engine.only_exact)))
-        expected, _ = tokenizer.encode_documents(array.to_pylist())
-        rows = rows_that_differ(engine.encode_fast(array), expected, tokenizer.eot_id)
-        count += len(array)
-        found += [array[row].as_py() for row in rows]
+        array = array.filter(pc.invert(pc.match_substring_regex(array, gigatoken.only_tiktoken)))
+        encoded = array.to_pylist()
+        expected, _ = tokenizer.encode_documents(encoded)
+        rows = rows_that_differ(gigatoken.encode_texts(encoded), expected, tokenizer.eot_id)
+        count += len(encoded)
+        found += [encoded[row] for row in rows]
     return count, found

@@ -13,7 +13,7 @@ from extras.formats.convert import main as convert
 from extras.formats.dumps import PROVENANCE
 from lm.core.files import write_json
 from lm.tokenizer.build import write_trained_bpe
-from lm.tokenizer.load import describe_tokenizer, load_tokenizer
+from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
 from support import ROOT
@@ -47,7 +47,7 @@ def write_bin(path, tokenizer, ids, dtype=None):
     dtype = dtype or tokenizer.meta["dtype"]
     meta = {
         "documents": 3, "characters": 100, "utf8_bytes": 101,
-        "tokenizer": describe_tokenizer(tokenizer),
+        "tokenizer": tokenizer.sidecar_entry(),
         "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "text_sha256": "ab"},
     }  # fmt: skip
     write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
@@ -115,7 +115,7 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     wanted = {
         "documents": len(TEXTS), "characters": sum(map(len, TEXTS)),
         "utf8_bytes": sum(len(text.encode()) for text in TEXTS),
-        "tokenizer": describe_tokenizer(tokenizer), "slice": None,
+        "tokenizer": tokenizer.sidecar_entry(), "slice": None,
     }  # fmt: skip
     assert wanted.items() <= tokens.meta.items()
     check_tokenizer(tokens, tokenizer.sha256)

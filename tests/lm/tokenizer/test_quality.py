@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm.tokenizer.build import write_byte_level
-from lm.tokenizer.load import describe_tokenizer, load_tokenizer
+from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.quality import describe_scripts, describe_sources, script_of
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.tokenizer_cases import write_bpe
@@ -39,7 +39,7 @@ def files(tmp_path):
 
     def write(name, documents, **described):
         ids, _ = tokenizer.encode_documents(documents)
-        entry = describe_tokenizer(tokenizer)
+        entry = tokenizer.sidecar_entry()
         write_tokens(tmp_path / name, [ids], "uint16", lambda: {"tokenizer": entry, **described})
         return open_tokens(tmp_path / name)
 
