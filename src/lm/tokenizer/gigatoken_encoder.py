@@ -154,7 +154,8 @@ class Gigatoken:
         resident = psutil.Process().memory_info().rss - pa.total_allocated_bytes()
         if self._text_bytes >= RENEW_AFTER_TEXT_BYTES and resident > RENEW_ABOVE_RESIDENT_BYTES:
             self._renew()
-        content = (END.join(texts) + END).encode()
+        end = END.encode()  # joined as bytes: with END in it, a string would have 4 bytes for each character
+        content = end.join([text.encode() for text in texts]) + end
         self._text_bytes += len(content)
         # Of gigatoken's entry points this one lets other threads run and needs no awkward arrays.
         source = self._library.BytesSource(content)
