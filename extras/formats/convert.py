@@ -23,7 +23,7 @@ from extras.formats.stream import Stream, bin_stream, checked, narrowed
 from lm.core.errors import DataError, IntegrityError, ParamsError, command
 from lm.core.files import output_lock, sha256_file
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokens.tokenfile import describe_tokens, write_tokens
+from lm.tokens.tokenfile import make_sidecar, write_tokens
 from tools.common.arguments import tool_parser
 
 ONLY_FOR = {"row_length": ".npy", "seq_len": "dumps"}
@@ -141,7 +141,7 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
         "tokenizer": tokenizer.sidecar_entry(), "slice": None,
         "source": {"name": stream.path.name, "sha256": sha256},
     }  # fmt: skip
-    return describe_tokens(dtype, int(counts.sum()), described, digest.hexdigest())
+    return make_sidecar(dtype, int(counts.sum()), described, digest.hexdigest())
 
 
 @command

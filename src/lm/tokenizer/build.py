@@ -31,7 +31,7 @@ from lm.tokenizer.load import (
 )
 from lm.tokenizer.pretokenize import PATTERNS
 
-CONFIG = "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # SHA-256 of the content of ranks.tiktoken, and of each file that tiktoken downloads.
 RANKS_SHA256 = {"gpt2": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"}
@@ -79,11 +79,11 @@ def write_from_folder(folder: Path, source: Path) -> dict:
         for name in (META, *meta["files"]):
             shutil.copyfile(source / name, folder / name)
         return meta
-    if missing := [name for name in (BACKEND, CONFIG) if not (source / name).exists()]:
-        problem = f"has neither {META} nor the {BACKEND} and {CONFIG} of transformers (missing: {missing[0]})"
+    if missing := [name for name in (BACKEND, TOKENIZER_CONFIG) if not (source / name).exists()]:
+        problem = f"has neither {META} nor the {BACKEND} and {TOKENIZER_CONFIG} of transformers (missing: {missing[0]})"
         raise ParamsError(f"{source}: {problem}; name the folder of a tokenizer, or of a model that has one")
     with tempfile.TemporaryDirectory() as copy:  # without config.json, which would change how transformers opens it
-        for name in (BACKEND, CONFIG):
+        for name in (BACKEND, TOKENIZER_CONFIG):
             shutil.copyfile(source / name, Path(copy, name))
         return write_huggingface(folder, Path(copy))
 
@@ -133,7 +133,7 @@ def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
 
     # Not by transformers: it continues silently without a tokenizer_config.json if the network fails.
     commit = resolve_commit(repo, revision, "model")
-    for name in (BACKEND, CONFIG):
+    for name in (BACKEND, TOKENIZER_CONFIG):
         shutil.copyfile(download(repo, commit, name, "model"), folder / name)
     return commit
 
@@ -156,7 +156,9 @@ def write_byte_level(
     with _os_errors():
         byte_level_backend(ranks, merges, eot_id, pretokenizer).save(str(folder / BACKEND))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-    write_json(folder / CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True})
+    write_json(
+        folder / TOKENIZER_CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True}
+    )
     return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, pretokenizer, {END_OF_TEXT: eot_id})
 
 
@@ -177,8 +179,8 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
         raise
     except Exception as error:
         raise DataError(f"transformers cannot write the tokenizer: {type(error).__name__}: {error}") from error
-    config = read_json(folder / CONFIG)
-    write_json(folder / CONFIG, {**config, "split_special_tokens": True})
+    config = read_json(folder / TOKENIZER_CONFIG)
+    write_json(folder / TOKENIZER_CONFIG, {**config, "split_special_tokens": True})
 
     backend = open_backend(folder / BACKEND)
     added = backend.get_added_tokens_decoder()
@@ -242,7 +244,7 @@ def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
         backend.save(str(folder / BACKEND))
     special = {"bos_token": eot, "eos_token": eot, "pad_token": eot, "padding_side": "left"}
     added = {"add_bos_token": True, "add_eos_token": False, "model_input_names": ["input_ids", "attention_mask"]}
-    write_json(folder / CONFIG, read_json(source / CONFIG) | special | added)
+    write_json(folder / TOKENIZER_CONFIG, read_json(source / TOKENIZER_CONFIG) | special | added)
 
 
 @contextlib.contextmanager
@@ -263,8 +265,14 @@ def _write_meta(
     pattern = None if pretokenizer is None else PATTERNS[pretokenizer]
     files = {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
     meta = {
-        **origin, "vocab_size": vocab_size, "eot_id": eot_id, "dtype": token_dtype(vocab_size),
-        "pretokenizer": pretokenizer, "pattern": pattern, "special_tokens": special_tokens, "files": files,
-    }  # fmt: skip
+        **origin,
+        "vocab_size": vocab_size,
+        "eot_id": eot_id,
+        "dtype": token_dtype(vocab_size),
+        "pretokenizer": pretokenizer,
+        "pattern": pattern,
+        "special_tokens": special_tokens,
+        "files": files,
+    }
     write_json(folder / META, meta)
     return meta

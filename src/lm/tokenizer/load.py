@@ -30,9 +30,15 @@ MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the
 BYTES = [bytes([byte]) for byte in range(256)]
 REBUILD = "run `dvc repro -f make_tokenizer`"
 META_FORM = {
-    "kind": str, "vocab_size": int, "eot_id": int, "dtype": str, "pretokenizer": (str, type(None)),
-    "pattern": (str, type(None)), "special_tokens": {str: int}, "files": {str: str, BACKEND: str},
-}  # fmt: skip
+    "kind": str,
+    "vocab_size": int,
+    "eot_id": int,
+    "dtype": str,
+    "pretokenizer": (str, type(None)),
+    "pattern": (str, type(None)),
+    "special_tokens": {str: int},
+    "files": {str: str, BACKEND: str},
+}
 
 
 def token_dtype(vocab_size: int) -> str:

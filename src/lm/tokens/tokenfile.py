@@ -69,12 +69,12 @@ def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe)
             file.write(content)
             digest.update(content)
             num_tokens += len(chunk)
-        meta = describe_tokens(dtype, num_tokens, describe(), digest.hexdigest())
+        meta = make_sidecar(dtype, num_tokens, describe(), digest.hexdigest())
         write_json(sidecar_path(path), meta)
     return meta
 
 
-def describe_tokens(dtype: str, num_tokens: int, described: dict, sha256: str) -> dict:
+def make_sidecar(dtype: str, num_tokens: int, described: dict, sha256: str) -> dict:
     """Return a sidecar: the entries of every stream around those that describe its text."""
     return {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": num_tokens, **described, "sha256": sha256}
 

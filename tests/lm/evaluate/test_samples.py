@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.evaluate import samples
-from lm.evaluate.samples import Sample, describe_samples, measure, repeated_fraction, summarize_samples, to_markdown
+from lm.evaluate.samples import Sample, measure, repeated_fraction, samples_record, summarize_samples, to_markdown
 
 TRAIN = np.arange(1000, dtype=np.uint16)
 WORDS = SimpleNamespace(decode=lambda ids: " word" * len(ids))
@@ -67,11 +67,11 @@ def test_an_empty_sample_has_no_fractions():
     measures = measure([sample([])], TRAIN)
     assert measures[0]["new_fraction"] is None and repeated_fraction(np.array([], np.int64)) is None
     assert summarize_samples(measures)["new_8gram_fraction"] is None
-    assert "longest copy 0 tokens.\n" in to_markdown(describe_samples([sample([])], measures, "Seed 1.", WORDS))
+    assert "longest copy 0 tokens.\n" in to_markdown(samples_record([sample([])], measures, "Seed 1.", WORDS))
 
 
 def test_the_markdown_shows_the_measures_beside_each_text():
     drawn = [sample(range(50, 70)), sample([5, 3, 1, 9] * 5, ended=False)]
-    text = to_markdown(describe_samples(drawn, measure(drawn, TRAIN), "Seed 1.", WORDS))
+    text = to_markdown(samples_record(drawn, measure(drawn, TRAIN), "Seed 1.", WORDS))
     assert "## 1. `Once`, ended by the model\n\nlongest copy 20 tokens; 0% of its 8-grams are new" in text
     assert "## 2. `Once`, cut after 20 tokens" in text and "76% of its 4-grams are repeated" in text

@@ -5,7 +5,7 @@ import pytest
 
 from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.quality import describe_scripts, describe_sources, script_of
+from lm.tokenizer.quality import count_scripts, count_sources, script_of
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.tokenizer_cases import write_bpe
 
@@ -49,7 +49,7 @@ def files(tmp_path):
 def test_the_bytes_of_the_scripts_are_those_of_the_text(tmp_path):
     tokenizer = load_tokenizer(write_bpe(tmp_path))
     ids, _ = tokenizer.encode_documents([TEXT])
-    scripts = describe_scripts(np.bincount(ids, minlength=tokenizer.vocab_size), tokenizer.token_texts)
+    scripts = count_scripts(np.bincount(ids, minlength=tokenizer.vocab_size), tokenizer.token_texts)
     num_bytes = sum(each["tokens"] * each["bytes_per_token"] for each in scripts.values())
     assert num_bytes == pytest.approx(len(TEXT.encode()))
     assert {"latin", "digits", "punctuation"} <= set(scripts)
@@ -62,9 +62,9 @@ def test_sources_are_counted_apart(files, monkeypatch, block_tokens):
     sources = {"a": {"documents": 2, "utf8_bytes": 6, "passes": 1}, "b": {"documents": 1, "utf8_bytes": 4, "passes": 1}}
     sources["c"] = {"documents": 1, "utf8_bytes": 3, "passes": 1}
     validation = write("validation.bin", ["the", "xyz", "b  b", "the"], sources=sources)
-    assert describe_sources(validation) == {
+    assert count_sources(validation) == {
         "a": {"tokens": 6, "bytes_per_token": 1.0},
         "b": {"tokens": 5, "bytes_per_token": 0.8},
         "c": {"tokens": 2, "bytes_per_token": 1.5},
     }
-    assert describe_sources(write("plain.bin", ["the"])) == {}
+    assert count_sources(write("plain.bin", ["the"])) == {}
