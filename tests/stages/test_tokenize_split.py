@@ -11,7 +11,6 @@ from lm.core.files import sha256_file
 from lm.text.documents import iter_chunks, read_manifest
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
-from lm.tokenizer import encoding as lm_encode
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.encoding import encode_chunk
 from lm.tokenizer.gigatoken_encoder import Gigatoken
@@ -73,7 +72,7 @@ class Panic(BaseException):
     """Stands for a panic in Rust."""
 
 
-@pytest.mark.parametrize(("num_right", "panics"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize(("num_right", "panics"), [(0, False), (1, True)])
 def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, num_right, panics):
     raw, tokenizer, _ = folders
     text_slice, runtime = Slice("text", 0, None), TokenizeRuntime(2, 1000)
@@ -100,17 +99,9 @@ def test_ids_of_other_text_are_refused(folders):
     tokenizer = load_tokenizer(folder)
     chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
     ids, _ = encode_chunk(chunk, tokenizer)
-    check_ids(ids, chunk, tokenizer)
-    assert (ids == tokenizer.eot_id).sum() == len(chunk.texts)
-    doubled = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
-    for bad, wanted in ((ids[:-1], chunk), (ids[1:], chunk), (ids, doubled)):
+    longer = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
+    for bad, wanted in ((ids[:-1], chunk), (ids[1:], chunk), (ids, longer)):
         with pytest.raises(IntegrityError, match=f"{len(chunk.texts)} documents of .* from document 0 on"):
             check_ids(bad, wanted, tokenizer)
-
-
-def test_a_worker_process_checks_its_ids(folders, monkeypatch):
-    raw, folder, _ = folders
-    chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
-    lm_encode._start_worker(load_tokenizer(folder))
     with pytest.raises(IntegrityError, match="documents of"):
-        lm_encode._encode_in_worker(chunk._replace(utf8_bytes=1))
+        encode_chunk(longer, tokenizer)
