@@ -28,7 +28,7 @@ from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag
 from lm.text.selection import sum_by_rule
 from lm.text.slices import slice_from
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.quality import describe_quality
+from lm.tokenizer.quality import measure_vocabulary
 from lm.tokens.ngrams import CLEAN_BELOW, count_shared
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 
@@ -147,7 +147,7 @@ def main(argv: list[str]) -> None:
             "validation": describe_tokens(validation),
             "duplicates": duplicates,
             "contamination": contamination,
-            "tokenizer": describe_quality(train, validation, tokenizer),
+            "tokenizer": measure_vocabulary(train, validation, tokenizer),
             "selection": {"name": selection["name"], "dropped": sum_by_rule(selection["dropped"])},
             **describe_rows(manifest),
         }

@@ -18,7 +18,7 @@ from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.documents import describe_text, iter_texts, open_manifest
 from lm.text.slices import AnySlice
 from lm.text.sources.hub import check_repository
-from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained
+from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained_bpe
 from lm.tokenizer.load import MAX_TOKEN_ID
 
 VOCAB_SIZES = Range(
@@ -70,7 +70,7 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     source = read_section(PARAMS, "data.source", str)
     text_slice = read_section(SOURCES, f"sources.{source}.train", AnySlice)
     text = describe_text(open_manifest(raw), text_slice) | {"slice": dataclasses.asdict(text_slice)}
-    meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, params.pretokenizer, text)
+    meta = write_trained_bpe(folder, iter_texts(raw, text_slice), params.vocab_size, params.pretokenizer, text=text)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"

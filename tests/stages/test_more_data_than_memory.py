@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm.core.files import read_json, sha256_file, write_json
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokens.tokenfile import sidecar_path
 from support import ROOT
 from support.train_cases import TOKENIZER
@@ -136,7 +136,7 @@ def text(tmp_path):
     workspace.change(**{"sources.stories.train.num_chars": None})
     tokenizer = workspace.folder / "data" / "tokenizer"
     tokenizer.mkdir()
-    write_byte_level(tokenizer, train_ranks([[PIECE.format(i, i * 7919) for i in range(999)]], 1000), "bpe")
+    write_trained_bpe(tokenizer, [[PIECE.format(i, i * 7919) for i in range(999)]], 1000)
     return workspace.folder, write_text(workspace.folder / "data" / "raw", 3840 * MIB)
 
 

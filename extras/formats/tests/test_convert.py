@@ -9,8 +9,8 @@ from extras.formats import stream as formats_stream
 from extras.formats.convert import main as convert
 from extras.formats.dumps import PROVENANCE
 from lm.core.files import write_json
-from lm.tokenizer.build import train_ranks, write_byte_level
-from lm.tokenizer.load import describe_tokenizer, load_tokenizer
+from lm.tokenizer.build import write_trained_bpe
+from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
 from support.dump_cases import write_foreign
@@ -21,7 +21,7 @@ TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    write_byte_level(folder, train_ranks([TEXTS * 3, ["for (int i = 0; i < n; i++) { sum += a[i]; }"] * 2], 300), "bpe")
+    write_trained_bpe(folder, [TEXTS * 3, ["for (int i = 0; i < n; i++) { sum += a[i]; }"] * 2], 300)
     return load_tokenizer(folder)
 
 
@@ -43,7 +43,7 @@ def write_bin(path, tokenizer, ids, dtype=None):
     dtype = dtype or tokenizer.meta["dtype"]
     meta = {
         "documents": 3, "characters": 100, "utf8_bytes": 101,
-        "tokenizer": describe_tokenizer(tokenizer),
+        "tokenizer": tokenizer.sidecar_entry(),
         "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "text_sha256": "ab"},
     }  # fmt: skip
     write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
@@ -105,7 +105,7 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     wanted = {
         "documents": len(TEXTS), "characters": sum(map(len, TEXTS)),
         "utf8_bytes": sum(len(text.encode()) for text in TEXTS),
-        "tokenizer": describe_tokenizer(tokenizer), "slice": None,
+        "tokenizer": tokenizer.sidecar_entry(), "slice": None,
     }  # fmt: skip
     assert wanted.items() <= tokens.meta.items()
     check_tokenizer(tokens, tokenizer.sha256)
@@ -186,7 +186,7 @@ def test_ids_outside_the_vocabulary_and_another_tokenizer_are_refused(tmp_path, 
         line = run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
         assert found in line and "is outside the vocabulary of 300" in line
     (tmp_path / "other").mkdir()
-    write_byte_level(tmp_path / "other", train_ranks([["only this"]], 280), "bpe")
+    write_trained_bpe(tmp_path / "other", [["only this"]], 280)
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     assert "made with tokenizer" in run("a.bin", "b.npy", "--tokenizer", "other", expect=4)
 

@@ -11,7 +11,7 @@ from extras.formats.convert import main as convert
 from extras.formats.dumps import META, PROVENANCE, dumps_stream, open_dumps
 from extras.formats.tokenize_data import main as tokenize
 from lm.core.files import read_json
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 
@@ -23,7 +23,7 @@ DOCUMENTS = [
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    write_byte_level(folder, train_ranks([DOCUMENTS], 400), "bpe")
+    write_trained_bpe(folder, [DOCUMENTS], 400)
     return load_tokenizer(folder)
 
 

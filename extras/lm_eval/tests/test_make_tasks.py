@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extras.lm_eval.make_tasks import cut_in_the_middle, main
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.pretokenize import PATTERNS
 from support.refusal import files_below
@@ -64,7 +64,7 @@ def test_every_place_has_the_right_ending_equally_often(source, tmp_path):
 def test_a_beginning_has_the_same_tokens_with_and_without_its_ending(tmp_path, pretokenizer):
     """So the score of an ending is that of whole tokens."""
     texts = [*TEXTS[:9], C_LIKE * 9]
-    write_byte_level(tmp_path, train_ranks([texts], 400, pretokenizer), "bpe", pretokenizer)
+    write_trained_bpe(tmp_path, [texts], 400, pretokenizer)
     tokenizer = load_tokenizer(tmp_path)
     for text in texts:
         item = cut_in_the_middle(text, 60, 30)

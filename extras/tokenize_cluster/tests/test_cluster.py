@@ -19,7 +19,7 @@ from lm.text.compose import write_manifest, write_split
 from lm.text.mixture import tag_rows
 from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from support import ROOT
 from support.texts import make_texts
 
@@ -55,7 +55,7 @@ def template(tmp_path_factory):
         patch.chdir(folder)
         write_raw(FILES)
         Path("data/tokenizer").mkdir()
-        write_byte_level(Path("data/tokenizer"), train_ranks([TEXTS], 300), "bpe")
+        write_trained_bpe(Path("data/tokenizer"), [TEXTS], 300)
         Path("runtime.yaml").write_text("tokenize: {num_processes: 1, chunk_chars: 3000}\n")
         set_slice(0, None)
     return folder
@@ -126,7 +126,7 @@ def replace_text() -> None:
 def other_tokenizer() -> None:
     shutil.rmtree("data/tokenizer")
     Path("data/tokenizer").mkdir()
-    write_byte_level(Path("data/tokenizer"), train_ranks([TEXTS], 299), "bpe")
+    write_trained_bpe(Path("data/tokenizer"), [TEXTS], 299)
 
 
 def truncate(number: int) -> None:

@@ -30,9 +30,15 @@ MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the
 BYTES = [bytes([byte]) for byte in range(256)]
 REBUILD = "run `dvc repro -f make_tokenizer`"
 META_FORM = {
-    "kind": str, "vocab_size": int, "eot_id": int, "dtype": str, "pretokenizer": (str, type(None)),
-    "pattern": (str, type(None)), "special_tokens": {str: int}, "files": {str: str, BACKEND: str},
-}  # fmt: skip
+    "kind": str,
+    "vocab_size": int,
+    "eot_id": int,
+    "dtype": str,
+    "pretokenizer": (str, type(None)),
+    "pattern": (str, type(None)),
+    "special_tokens": {str: int},
+    "files": {str: str, BACKEND: str},
+}
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -99,6 +105,10 @@ class Tokenizer:
 
     def __reduce__(self):
         return load_tokenizer, (self.folder.resolve(),)
+
+    def sidecar_entry(self) -> dict:
+        """Return the entry of a token file's sidecar that names the tokenizer."""
+        return {**{key: self.meta[key] for key in ("kind", "vocab_size", "eot_id")}, "sha256": self.sha256}
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, all of it ordinary, with nothing added around it."""
@@ -189,11 +199,6 @@ class Tokenizer:
         sizes = self._narrow_sizes
         blocks = (ids[start : start + BLOCK_TOKENS] for start in range(0, len(ids), BLOCK_TOKENS))
         return sum(int(sizes.take(block).sum(dtype=np.int64)) for block in blocks)
-
-
-def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Return the sidecar's entry that names the tokenizer."""
-    return {key: tokenizer.meta[key] for key in ("kind", "vocab_size", "eot_id")} | {"sha256": tokenizer.sha256}
 
 
 def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:

@@ -218,7 +218,7 @@ def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: to
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
     world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
-    starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len, tokens.spans)
+    starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
     num_batches = -(-len(starts) // batch_size)
     for number in range(world.rank, world.rank + num_batches, world.world_size):

@@ -69,10 +69,6 @@ class Tokens:
     ids: np.ndarray = dataclasses.field(default_factory=lambda: IDS)
     eot_id: int = 49
 
-    @property
-    def spans(self):
-        return np.array([[0, len(self.ids)]])
-
 
 def new_state(optimizer="muon", numerics="exact"):
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), numerics)
