@@ -9,19 +9,18 @@ The bytes do not depend on that or on the size of chunks, because documents are 
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import command
 from lm.core.files import output_lock
-from lm.core.params import at_least, read_section
+from lm.core.params import read_section
 from lm.text.documents import (
     check_files,
     describe_text,
@@ -31,6 +30,7 @@ from lm.text.documents import (
     open_manifest,
 )
 from lm.text.slices import AnySlice, Slice, refuse_overlap
+from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, encode_with_fallback, show_progress
 from lm.tokenizer.engine import Engine, open_engine
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -38,14 +38,6 @@ from lm.tokenizer.tally import Tally
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 
 PARAMS, SOURCES, RUNTIME = "params.yaml", "sources.yaml", "runtime.yaml"
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizeRuntime:
-    """Number of processes if gigatoken is not used (null: one per core), and characters per chunk."""
-
-    num_processes: Annotated[int | None, at_least(1, ", or null")]
-    chunk_chars: Annotated[int, at_least(1)]
 
 
 class Inputs(NamedTuple):

@@ -207,7 +207,6 @@ def train(inputs: Inputs, world: World) -> None:
 
 def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> Inputs:
     """Read and check the parameters, then the data."""
-    preflight.check_sections(PARAMS)
     params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
     preflight.refuse_sharded_muon(params, world)

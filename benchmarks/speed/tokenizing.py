@@ -213,7 +213,7 @@ class Cases:
     def ours(self) -> None:
         """Run the stage's own command."""
         self.bin.unlink(missing_ok=True)
-        command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["tokenize_train"]["cmd"]
+        command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["tokenize_train"]["cmd"][-1]
         self._run("ours", *shlex.split(command)[1:])
 
     def peer(self, name: str) -> None:

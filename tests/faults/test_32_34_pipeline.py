@@ -23,6 +23,7 @@ from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
 from lm.tokens.tokenfile import write_tokens
 from lm.train.preflight import explain_out_of_memory
+from support.stages import command_of
 from support.train_cases import clear, restored, run_stage, wait_for
 from support.workspace import Workspace
 
@@ -223,7 +224,7 @@ def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
         record["data_sha256"]["validation"] = written["sha256"]
         write_json("data/models/model.json", record)
         Path("metrics/eval.json").unlink(missing_ok=True)
-        command = read_yaml("dvc.yaml")["stages"]["eval"]["cmd"].split()[2:]
+        command = command_of(read_yaml("dvc.yaml")["stages"]["eval"]).split()[2:]
         status, printed = eval_stage.main(command), capsys.readouterr()
         return status, printed.err if status else printed.out
 

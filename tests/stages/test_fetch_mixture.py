@@ -134,38 +134,6 @@ def test_torch_is_not_imported(write):
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
 
 
-WRONG = {
-    "params.yaml": {
-        "train.seq_len": ("banana", "is 'banana', not an integer"),
-        "eval.temperature": (-1, "is -1.0, needed: 0 or more"),
-        "model.name": ("tini", None),
-    },
-    "sources.yaml": {
-        "sources.a.train.start_char": (-1, "is -1, needed: at least 0"),
-        "sources.a.prompts": ("", "is '', not a list"),
-    },
-    "presets.yaml": {
-        "selections.none.min_chars": (0, "is 0, needed: at least 1, or null for off"),
-        "tokenizers.bpe.kind": ("word", "is 'word'; it must be one of bpe, tiktoken, huggingface"),
-    },
-    "runtime.yaml": {"train.timeout_s": (0, "is 0.0, needed: above 0"), "tokenize.chunk_chars": ("1", "is '1', not")},
-}
-
-
-def test_all_wrong_parameters_are_named_at_once(write, capsys):
-    write(source="a")
-    for file, changes in WRONG.items():
-        change_params(Path(), {name: value for name, (value, _) in changes.items()}, file)
-    assert fetch.main(FETCH) == 2
-    said = capsys.readouterr().err
-    expected = [
-        f"error: {file}: {name} {end}" for file, each in WRONG.items() for name, (_, end) in each.items() if end
-    ]
-    expected.append("error: presets.yaml: models.tini is missing; there are: tiny, small")
-    assert [sentence for sentence in expected if sentence not in said] == []
-    assert len(said.splitlines()) == len(expected) and not Path("raw").exists()
-
-
 OVERLAP = {"fetch": stories(), "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
 REFUSED = [
     (mixture([]), "sources.mix.fetch.sources is empty, needed: at least one source"),

@@ -13,12 +13,13 @@ from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer import encoding as lm_encode
 from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.engine import Engine, check_ids, encode_exactly, open_engine
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import write_source
 from support.texts import make_texts
-from tokenize_split import TokenizeRuntime, open_inputs, tokenize_slice
+from tokenize_split import open_inputs, tokenize_slice
 
 
 @pytest.fixture(scope="module")

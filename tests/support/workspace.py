@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from support import ROOT
-from support.stages import change_params, params_file
+from support.stages import change_params, command_of, params_file
 
 MICRO_MODEL = {
     "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "sliding_window": 8,
@@ -101,7 +101,7 @@ class Workspace:
         """Run all stages in this process, in the order of dvc.yaml and without DVC."""
         with contextlib.chdir(self.folder):
             for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].values():
-                _, script, *arguments = shlex.split(stage["cmd"])
+                _, script, *arguments = shlex.split(command_of(stage))
                 assert importlib.import_module(Path(script).stem).main(arguments) == 0, script
 
     def commit(self, message: str = "state") -> None:

@@ -20,7 +20,7 @@ import shim
 import yaml
 
 from support import ROOT
-from support.stages import change_params, stage_folder
+from support.stages import change_params, command_of, stage_folder
 from support.workspace import SMALL
 
 Tree = dict[str, bytes | None]  # the files of a folder; None: a folder
@@ -77,7 +77,7 @@ def inputs_of(stage: str) -> list[str]:
 
 def main_of(stage: str) -> Callable[[], int]:
     """Return what runs a stage in the current folder, as dvc.yaml does, and returns its exit status."""
-    _, script, *arguments = shlex.split(STAGES[stage]["cmd"])
+    _, script, *arguments = shlex.split(command_of(STAGES[stage]))
     return functools.partial(importlib.import_module(Path(script).stem).main, arguments)
 
 
@@ -158,7 +158,7 @@ def is_below(path: str, names: list[str]) -> bool:
 
 def load_modules() -> None:
     """Import what stages import late, so that their forks need not."""
-    scripts = (Path(shlex.split(stage["cmd"])[1]).stem for stage in STAGES.values())
+    scripts = (Path(shlex.split(command_of(stage))[1]).stem for stage in STAGES.values())
     for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *scripts):
         importlib.import_module(name)
 
