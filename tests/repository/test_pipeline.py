@@ -140,7 +140,7 @@ def test_data_stages_never_import_torch_or_matplotlib(stage):
     [
         ("params.yaml", "train.keep_checkpoints=[0,2048]"),
         ("presets.yaml", "models.tiny.d_ff=768"),
-        ("sources.yaml", "sources.mixture.train.weights.stories=0.7"),
+        ("sources.yaml", "sources.mixture.train.weights.local=0.7"),
     ],
 )
 def test_dvcs_s_keeps_every_comment(tmp_path, name, override):
