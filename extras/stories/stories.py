@@ -15,13 +15,15 @@ slot. A story is a random plot with a random option in each of its slots; all fi
 
 import collections
 import functools
+import itertools
 import json
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from lm.core.errors import ParamsError, command
-from lm.core.files import write_text
+from lm.core.files import atomic_write
 from tools.common.arguments import count, tool_parser
 
 FOLDER = Path(__file__).parent
@@ -84,10 +86,11 @@ def tell(plot: str, draw: random.Random) -> str:
     return FIELD.sub(fill, plot)
 
 
-def make_stories(num_documents: int, seed: int) -> list[str]:
-    """Return stories, the same ones on every machine."""
+def iter_stories(seed: int) -> Iterator[str]:
+    """Yield stories without end, the same ones on every machine."""
     draw = random.Random(seed)
-    return [tell(draw.choice(plots()), draw) for _ in range(num_documents)]
+    while True:
+        yield tell(draw.choice(plots()), draw)
 
 
 @command
@@ -101,7 +104,8 @@ def main(argv: list[str]) -> None:
     if not args.num_documents:
         raise ParamsError("--num_documents is 0, needed: at least 1")
 
-    lines = [json.dumps({"text": text}) + "\n" for text in make_stories(args.num_documents, args.seed)]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(args.out, "".join(lines))
+    with atomic_write(args.out) as file:
+        for text in itertools.islice(iter_stories(args.seed), args.num_documents):
+            file.write(json.dumps({"text": text}).encode() + b"\n")
     print(f"{args.out}: {args.num_documents:,} stories")

@@ -1,9 +1,10 @@
 """Stories: whole sentences, the same ones for a seed, as text that the source `local` reads."""
 
+import itertools
 import json
 import re
 
-from extras.stories.stories import main, make_stories, options, plots, tell
+from extras.stories.stories import iter_stories, main, options, plots, tell
 
 
 def lines_of(path) -> list[str]:
@@ -25,7 +26,7 @@ def test_no_story_is_refused(tmp_path, capsys):
 
 
 def test_every_plot_is_told_in_whole_sentences():
-    for text in make_stories(3000, seed=1):
+    for text in itertools.islice(iter_stories(seed=1), 3000):
         assert not re.search(r"[{}]|  |\b(a [aeiou]|an [^aeiou])", text, re.I), text
         assert all(sentence[0].isupper() for sentence in re.findall(r"(?:^|[.!?] )(\w)", text)), text
         assert text.endswith((".", "!", "?", '"')), text
