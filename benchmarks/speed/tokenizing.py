@@ -182,8 +182,9 @@ def stream_of(peer: str, out: Path) -> Iterator[np.ndarray]:
 
 def story_rows(num_documents: int) -> Iterator[Rows]:
     """Yield stories in batches, as `write_split` takes them."""
-    stories = itertools.islice(iter_stories(seed=1), num_documents)
-    for texts in itertools.batched(stories, STORIES_PER_BATCH):
+    stories = iter_stories(seed=1)
+    for begin in range(0, num_documents, STORIES_PER_BATCH):
+        texts = list(itertools.islice(stories, min(STORIES_PER_BATCH, num_documents - begin)))
         batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
         yield from tag_rows([measured(batch)], 0)
 
@@ -200,10 +201,10 @@ class Cases:
         write_manifest(raw, "stories", {"stories": {}}, {"train": entry}, {})
         self.files = []
         per_file = -(-num_documents // NUM_FILES)
-        stories = itertools.islice(iter_stories(seed=1), num_documents)
-        for number, texts in enumerate(itertools.batched(stories, per_file)):
-            path = work / "files" / f"{number}.parquet"
-            write_documents(path, texts)
+        stories = iter_stories(seed=1)
+        for begin in range(0, num_documents, per_file):
+            path = work / "files" / f"{begin:09d}.parquet"
+            write_documents(path, itertools.islice(stories, min(per_file, num_documents - begin)))
             self.files.append(str(path))
         self.utf8_bytes = entry["utf8_bytes"]
         self.work, self.tokenizer, self.peak_mb = work, tokenizer, {}
