@@ -42,8 +42,6 @@ QUOTES = {
         "| 1 % of the words changed | "
         "{near_duplicates[planted][stories][1 % of the words changed][recall][0.85]:.0f/%} % | "
         "{near_duplicates[planted][C files][1 % of the words changed][recall][0.85]:.0f/%} % |",
-        "{near_duplicates[stages][1][cpu_seconds]:.0f} seconds and {near_duplicates[stages][1][peak_rss_gib]:.2f} GiB",
-        "{near_duplicates[stages][1][utf8_bytes]:.1f/GB} GB of text in {near_duplicates[stages][1][documents]:,} doc",
     ],
     "docs/distributed.md": [
         "a batch takes {large_corpus[batches][1 TB][batch_ms][median]:.1f} ms",
