@@ -24,9 +24,8 @@ from lm.text.rules import Selection
 from lm.text.slices import MixedSlice
 from lm.text.sources.kinds import AnyFetch
 from lm.text.sources.local import LocalPath
+from lm.tokenizer.config import TokenizerParams, TokenizeRuntime
 from lm.train.config import TrainParams, TrainRuntime
-from make_tokenizer import TokenizerParams
-from tokenize_split import TokenizeRuntime
 
 WORDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
 SOURCE = {"fetch": AnyFetch, "train": MixedSlice, "prompts": tuple[str, ...]}  # validation is like train

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Each tool and its module. Modules below `tools` are in src/, those below `extras` at the root of the repository.
 TOOLS = {
+    "check_parameters": "tools.check_parameters",
     "compare": "tools.compare.cli",
     "compare_tasks": "extras.lm_eval.compare_tasks",
     "convert": "extras.formats.convert",
@@ -23,6 +24,7 @@ TOOLS = {
     "prove": "tools.prove.cli",
     "report": "extras.report.report",
     "reproduce": "tools.reproduce",
+    "stories": "extras.stories.stories",
     "suite": "extras.suite.suite",
     "to_tensorboard": "extras.live.to_tensorboard",
     "tokenize_cluster": "extras.tokenize_cluster.tokenize_cluster",

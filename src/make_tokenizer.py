@@ -7,62 +7,17 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
 
 import lm.core.environment  # noqa: F401 - before transformers loads torch
 
 from lm.core.errors import exit_with_status
 from lm.core.files import atomic_folder, output_lock
-from lm.core.params import Range, read_section
+from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.documents import describe_text, iter_texts, open_manifest
 from lm.text.slices import AnySlice
-from lm.text.sources.hub import check_repository
 from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained_bpe
-from lm.tokenizer.load import MAX_TOKEN_ID
-
-VOCAB_SIZES = Range(
-    lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class BpeParams:
-    """Byte-level BPE trained on the training slice; vocab_size includes the end-of-text token."""
-
-    kind: Literal["bpe"]
-    vocab_size: Annotated[int, VOCAB_SIZES]
-    pretokenizer: Literal["gpt2", "cl100k", "o200k"]
-
-
-@dataclasses.dataclass(frozen=True)
-class TiktokenParams:
-    """One of tiktoken's encodings, downloaded or from TIKTOKEN_CACHE_DIR."""
-
-    kind: Literal["tiktoken"]
-    encoding: Literal["gpt2"]
-
-
-@dataclasses.dataclass(frozen=True)
-class HuggingFaceParams:
-    """The tokenizer of a model repository at `revision`: a commit, or a branch or tag that is resolved."""
-
-    kind: Literal["huggingface"]
-    repo: str
-    revision: str
-
-    def __post_init__(self):
-        check_repository(self.repo, self.revision)
-
-
-@dataclasses.dataclass(frozen=True)
-class FolderParams:
-    """The tokenizer in the folder tokenizer.path of params.yaml, which DVC tracks."""
-
-    kind: Literal["folder"]
-
-
-TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
+from lm.tokenizer.config import BpeParams, HuggingFaceParams, TiktokenParams, TokenizerParams
 
 
 def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:

@@ -9,19 +9,17 @@ The bytes do not depend on that or on the size of chunks, because documents are 
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import exit_with_status
 from lm.core.files import output_lock
-from lm.core.params import at_least, read_section
+from lm.core.params import read_section
 from lm.core.paths import PARAMS, RUNTIME, SOURCES
 from lm.text.documents import (
     Chunk,
@@ -33,19 +31,12 @@ from lm.text.documents import (
     open_manifest,
 )
 from lm.text.slices import AnySlice, Slice, refuse_overlap
+from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import Encoded, encode_in_processes, encode_with_gigatoken, show_progress
 from lm.tokenizer.gigatoken_encoder import GigatokenError, open_gigatoken
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizeRuntime:
-    """Number of processes if gigatoken is not used (null: one per core), and characters per chunk."""
-
-    num_processes: Annotated[int | None, at_least(1, ", or null")]
-    chunk_chars: Annotated[int, at_least(1)]
 
 
 @contextlib.contextmanager

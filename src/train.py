@@ -227,7 +227,6 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, 
     is_verified: the process that starts the ranks has read the token files from end to end; this one only maps them.
     """
     # The parameters, and what must fit together.
-    preflight.check_sections(PARAMS)
     params = read_section(PARAMS, "train", TrainParams)
     name = read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)

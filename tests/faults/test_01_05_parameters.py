@@ -17,16 +17,16 @@ from dvc.utils.hydra import apply_overrides
 from lm.core.params import read_section, read_yaml
 from support import ROOT
 from support.refusal import files_below, refused
-from support.stages import params_file
+from support.stages import command_of, params_file
 from support.workspace import Workspace
 
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 # A stage, a section that it reads, and a key of that section.
 SECTIONS = [
-    ("fetch", "sources.stories.fetch", "num_documents"),
+    ("fetch", "sources.small.fetch.split.near_duplicates", "ngram_words"),
     ("make_tokenizer", "tokenizers.bpe", "vocab_size"),
-    ("tokenize_train", "sources.stories.train", "start_char"),
-    ("tokenize_val", "sources.stories.validation", "start_char"),
+    ("tokenize_train", "sources.small.train", "start_char"),
+    ("tokenize_val", "sources.small.validation", "start_char"),
     ("train", "train", "seq_len"),
     ("train", "models.micro", "d_model"),
     ("eval", "eval", "top_k"),
@@ -45,7 +45,7 @@ def file_of(name: str) -> str:
 def template(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("parameters") / "ws")
     workspace.make_small()
-    presets = {"sources": ["stories", "local"], "tokenizers": ["bpe"], "models": ["micro"]}
+    presets = {"sources": ["local", "small"], "tokenizers": ["bpe"], "models": ["micro"]}
     for section, names in presets.items():  # the other presets would be read hundreds of times
         workspace.change(**{section: {name: workspace.get(f"{section}.{name}") for name in names}})
     return workspace
@@ -68,7 +68,7 @@ def ends_with_2(workspace, capsys):
     """Return a function that checks: the stage refuses, last with all `parts` in a sentence, and changes no file."""
 
     def check(stage: str, *parts: str, before: Sequence[str] = ()) -> None:
-        script, *arguments = STAGES[stage]["cmd"].split()[1:]
+        script, *arguments = command_of(STAGES[stage]).split()[1:]
         files = files_below(workspace.folder)
         status, said = importlib.import_module(Path(script).stem).main(arguments), capsys.readouterr().err
         refused(status, said, 2, *parts)
@@ -138,11 +138,11 @@ def test_03_a_duplicate_key_is_refused(workspace, ends_with_2, stage):
 @pytest.mark.parametrize(
     ("stage", "changes", "sentence"),
     [
-        ("fetch", {"data.source": "nope"}, "sources.nope is missing; there are: stories, local"),
+        ("fetch", {"data.source": "nope"}, "sources.nope is missing; there are: local, small"),
         ("make_tokenizer", {"tokenizer.name": "nope"}, "tokenizers.nope is missing; there are: bpe"),
         ("train", {"model.name": "nope"}, "models.nope is missing; there are: micro"),
         ("train", {"train.optimizer": "sgd"}, "train.optimizer is 'sgd'; it must be one of muon, adamw"),
-        ("fetch", {"sources.stories.fetch.kind": "s3"}, "sources.stories.fetch.kind is 's3'; it must be one of"),
+        ("fetch", {"sources.small.fetch.kind": "s3"}, "sources.small.fetch.kind is 's3'; it must be one of"),
     ],
 )
 def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_2, stage, changes, sentence):
@@ -153,11 +153,11 @@ def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_
 @pytest.mark.parametrize(
     ("stage", "changes", "sentence"),
     [
-        ("fetch", {"sources.stories.fetch.num_documents": 0}, "num_documents is 0, needed: at least 1"),
+        ("fetch", {"sources.small.fetch.split.near_duplicates.ngram_words": 0}, "ngram_words is 0, needed: 1 to 100"),
         ("make_tokenizer", {"tokenizers.bpe.vocab_size": 256}, "vocab_size is 256, needed: from 257"),
-        ("tokenize_train", {"sources.stories.train.start_char": -1}, "start_char is -1, needed: at least 0"),
-        ("tokenize_train", {"sources.stories.train.num_chars": 0}, "num_chars is 0, needed: at least 1, or null"),
-        ("tokenize_val", {"sources.stories.validation.start_char": -1}, "start_char is -1, needed: at least 0"),
+        ("tokenize_train", {"sources.small.train.start_char": -1}, "start_char is -1, needed: at least 0"),
+        ("tokenize_train", {"sources.small.train.num_chars": 0}, "num_chars is 0, needed: at least 1, or null"),
+        ("tokenize_val", {"sources.small.validation.start_char": -1}, "start_char is -1, needed: at least 0"),
         ("train", {"train.peak_lr": 0.0}, "train.peak_lr is 0.0, needed: above 0"),
         ("train", {"train.peak_lr": -1.0}, "train.peak_lr is -1.0, needed: above 0"),
         ("train", {"train.min_lr": 0.5}, "train.min_lr is 0.5, needed: from 0 to peak_lr"),
@@ -175,7 +175,6 @@ def test_03_an_unknown_name_is_refused_with_the_known_ones(workspace, ends_with_
         ("train", {"models.micro.head_dim": 7}, "models.micro.head_dim is 7, needed: an even number"),
         ("train", {"models.micro.max_seq_len": 16}, "seq_len is 32, needed: at most models.micro.max_seq_len 16"),
         ("eval", {"eval.stride_fraction": 0.0}, "eval.stride_fraction is 0.0, needed: above 0"),
-        ("train", {"eval.temperature": -0.1}, "eval.temperature is -0.1, needed: 0 or more"),
         ("eval", {"eval.temperature": -0.1}, "eval.temperature is -0.1, needed: 0 or more"),
     ],
 )
@@ -207,8 +206,8 @@ PATHS = ["../x.parquet", "/x.parquet", "a/../../x.parquet", "a//x.parquet"]
     + [(LOCAL, "include", pattern) for pattern in ["", "/etc/*", "../*", "a/../../*", "**x"]],
 )
 def test_05_a_name_that_leads_out_of_its_folder_is_refused(workspace, ends_with_2, section, key, value):
-    workspace.change(**{"sources.stories.fetch": {**section, key: value}})
-    ends_with_2("fetch", f"sources.yaml: sources.stories.fetch.{key}", ", needed: ")
+    workspace.change(**{"sources.small.fetch": {**section, key: value}})
+    ends_with_2("fetch", f"sources.yaml: sources.small.fetch.{key}", ", needed: ")
     assert not (workspace.folder.parent / "out").exists()
     if key in ("repo", "revision"):
         tokenizer = {"kind": "huggingface", "repo": "o/n", "revision": "main", key: value}

@@ -23,6 +23,7 @@ from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
 from lm.tokens.tokenfile import write_tokens
 from lm.train.preflight import explain_out_of_memory
+from support.stages import command_of
 from support.train_cases import clear, restored, run_stage, wait_for
 from support.workspace import Workspace
 
@@ -124,7 +125,7 @@ def workspace(tmp_path):
     """A small pipeline of which nothing has run; its first stage takes a second or two."""
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    workspace.change(**{"sources.stories.fetch.num_documents": 20_000})
+    workspace.write_small_text(20_000)
     workspace.commit()
     return workspace
 
@@ -178,12 +179,12 @@ def runs_of_fetch(workspace):
 
 
 def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
-    workspace.change(**{"sources.stories.fetch.num_documents": -1})
+    workspace.change(**{"sources.small.fetch.include": ""})
     done = workspace.run("dvc", "repro", "fetch", check=False)
     assert done.returncode == 255 and "exited with 2" in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "sources.stories.fetch.num_documents is -1" in errors[0]
-    workspace.change(**{"sources.stories.fetch.num_documents": 100_000})  # long enough to interrupt
+    assert len(errors) == 1 and "sources.small.fetch.include is ''" in errors[0]
+    workspace.change(**{"sources.small.fetch.include": "small.jsonl"})
 
     def is_writing(repro):
         """Whether the stage is past its imports, in which Python may lose an interrupt."""
@@ -196,7 +197,7 @@ def test_34_of_a_failed_or_interrupted_stage_nothing_is_recorded(workspace):
     assert repro.wait(60) != 0
     assert "\n  fetch:" not in lock_of(workspace) and not runs_of_fetch(workspace)
     assert not (workspace.folder / "data" / "raw").exists()
-    workspace.change(**{"sources.stories.fetch.num_documents": 300})
+    workspace.write_small_text(300)
     assert workspace.repro("fetch") == {"fetch"}
     assert "\n  fetch:" in lock_of(workspace) and runs_of_fetch(workspace)
 
@@ -223,7 +224,7 @@ def evaluate(tmp_path_factory, finished, monkeypatch, capsys):
         record["data_sha256"]["validation"] = written["sha256"]
         write_json("data/models/model.json", record)
         Path("metrics/eval.json").unlink(missing_ok=True)
-        command = read_yaml("dvc.yaml")["stages"]["eval"]["cmd"].split()[2:]
+        command = command_of(read_yaml("dvc.yaml")["stages"]["eval"]).split()[2:]
         status, printed = eval_stage.main(command), capsys.readouterr()
         return status, printed.err if status else printed.out
 

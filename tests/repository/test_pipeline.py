@@ -11,6 +11,7 @@ from dvc.utils.hydra import apply_overrides
 from lm.core.params import read_yaml
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
+from support.stages import command_of
 
 SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
@@ -26,7 +27,7 @@ NOT_READ = {"tokenize_train": {("sources.yaml", "sources.*.validation")}}
 
 
 def script_of(stage: str) -> Path:
-    return ROOT / STAGES[stage]["cmd"].split()[1]
+    return ROOT / command_of(STAGES[stage]).split()[1]
 
 
 def dependency_of(module: Path) -> str:
@@ -96,10 +97,16 @@ def test_every_stage_depends_on_the_packages_that_decide_its_bytes(stage):
     assert ("requirements.txt" in STAGES[stage]["deps"]) == ("matplotlib" in packages)
 
 
+def test_every_stage_up_to_train_first_checks_the_parameters_of_all():
+    """So `dvc repro` refuses a wrong value before any work, also where it skips the stages before."""
+    checking = [stage for stage in STAGES if STAGES[stage]["cmd"][0] == "python src check_parameters"]
+    assert checking == list(STAGES)[: list(STAGES).index("train") + 1]
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
     known = STAGES[stage]["deps"] + outputs(stage)
-    words = STAGES[stage]["cmd"].split()
+    words = command_of(STAGES[stage]).split()
     paths = [word for word in words if "/" in word or word in ("metrics", "plots")]
     assert [path for path in paths if not any(name == path or name.startswith(path + "/") for name in known)] == []
 
@@ -135,7 +142,7 @@ def test_data_stages_never_import_torch_or_matplotlib(stage):
     [
         ("params.yaml", "train.keep_weights_at=[0,2048]"),
         ("presets.yaml", "models.tiny.d_ff=768"),
-        ("sources.yaml", "sources.mixture.train.weights.stories=0.7"),
+        ("sources.yaml", "sources.mixture.train.weights.local=0.7"),
     ],
 )
 def test_dvcs_s_keeps_every_comment(tmp_path, name, override):

@@ -12,6 +12,7 @@ from lm.text.documents import iter_chunks, read_manifest
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
+from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.encoding import encode_chunk
 from lm.tokenizer.gigatoken_encoder import Gigatoken
 from lm.tokenizer.load import load_tokenizer
@@ -19,7 +20,7 @@ from lm.tokenizer.round_trip import check_ids
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import write_source
 from support.texts import make_texts
-from tokenize_split import TokenizeRuntime, tokenize_slice
+from tokenize_split import tokenize_slice
 
 
 @pytest.fixture(scope="module")

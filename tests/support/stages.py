@@ -27,6 +27,11 @@ def stage_folder(folder: Path) -> Path:
     return folder
 
 
+def command_of(stage: dict) -> str:
+    """Return the command of a stage of dvc.yaml, without the check of the parameters before it."""
+    return stage["cmd"] if isinstance(stage["cmd"], str) else stage["cmd"][-1]
+
+
 def change_params(folder: Path, values: dict, name: str | None = None) -> None:
     """Set parameters by dotted name in the file `name`, or else in the one that holds them.
 

@@ -129,7 +129,7 @@ def test_a_subfolder_of_the_repository_is_refused(tmp_path):
 
 
 def test_runs_with_other_rules_are_refused(workspace, compare):
-    """A rule that drops long stories leaves another validation text; the last test, as it leaves that behind."""
+    """A rule that drops long documents leaves another validation text; the last test, as it leaves that behind."""
     (text,) = iter_texts(workspace.folder / "data/raw", Slice("validation", 0, None))
     workspace.change(**{"selections.none.max_chars": sorted(map(len, text))[20]})
     workspace.run_stages()

@@ -64,7 +64,7 @@ def read_yaml(path: Path | str) -> dict:
 
 
 def read_section(path: Path | str, name: str, section_type: type[Section] | types.UnionType) -> Section:
-    """Return the section `name` (dots descend: "sources.stories.fetch") as `section_type`."""
+    """Return the section `name` (dots descend: "sources.local.fetch") as `section_type`."""
     return _section_of(read_yaml(path), path, name, section_type)
 
 

@@ -1,10 +1,9 @@
 """The size of a run, printed before it starts: parameters, work, memory, epochs, and suspicious settings."""
 
 import contextlib
-import importlib
 
 from lm.core.errors import EnvironmentFailure, ParamsError
-from lm.core.params import find_problems, read_section
+from lm.core.params import read_section
 from lm.model.device import idle_gpu_warnings, is_out_of_memory
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.train.config import TrainParams
@@ -106,17 +105,6 @@ def refuse_sharded_muon(params: TrainParams, world: World) -> None:
     if world.sharded and params.optimizer == "muon":
         problem = "train.optimizer is muon, and train.shard of runtime.yaml is true: Muon needs whole matrices"
         raise ParamsError(f"{problem}; set train.optimizer to adamw, or train.shard to false")
-
-
-def check_sections(file: str) -> None:
-    """Raise ParamsError with all that is wrong in the sections `train` and `eval`, before hours of training.
-
-    DVC may have skipped the stage fetch, which checks all sections. The class of `eval` is loaded by name: neither
-    its values nor its code change a run, so that they are not dependencies of `train`.
-    """
-    sections = {"train": TrainParams, "eval": importlib.import_module("lm.evaluate.config").EvalParams}
-    if problems := find_problems(file, sections):
-        raise ParamsError("\n".join(problems))
 
 
 def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:

@@ -6,9 +6,9 @@ from lm.core.errors import ParamsError
 from lm.core.params import coerce, read_yaml
 from lm.evaluate.config import EvalParams
 from lm.model.config import ModelParams
+from lm.tokenizer.config import TokenizeRuntime
 from lm.train.config import TrainParams, TrainRuntime
 from support import ROOT
-from tokenize_split import TokenizeRuntime
 
 SECTIONS = {
     "params.yaml: train": (read_yaml(ROOT / "params.yaml")["train"], TrainParams),

@@ -26,7 +26,7 @@ from lm.core.errors import DataError, EnvironmentFailure
 from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, iter_batches, write_documents
-from lm.text.splits import MAX_OVERSHOOT, SplitParams, choose_validation, digest, in_batches
+from lm.text.splits import MAX_OVERSHOOT, SplitParams, choose_validation, in_batches, text_sha256
 
 REPLACEMENT = "\ufffd"
 MAX_UNREADABLE_FRACTION = 0.1  # of a file's characters: U+FFFD for invalid bytes, and NUL
@@ -90,10 +90,10 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         write_documents(folder / "text/0000.parquet", _documents(files, fetch, findings))
     else:
         splits, chosen = ("train", "validation"), _choose_validation(files, fetch, fetch.split)
-        train = (text for text in _documents(files, fetch, findings) if not text or digest(text) not in chosen)
+        train = (text for text in _documents(files, fetch, findings) if not text or text_sha256(text) not in chosen)
         write_documents(folder / "train/0000.parquet", train)
         again = _documents(files, fetch, Findings())  # the first pass has counted
-        validation = (text for text in again if text and digest(text) in chosen)
+        validation = (text for text in again if text and text_sha256(text) in chosen)
         write_documents(folder / "validation/0000.parquet", validation)
     findings.warn(len(files), fetch.separator)
     counts = {"input_files": len(files), "replaced_characters": findings.replaced.total()}
