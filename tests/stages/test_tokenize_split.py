@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import tokenize_split
@@ -37,10 +38,14 @@ def tokenize(text_slice, raw, folder, out, runtime):
     return tokenize_slice(raw, folder, text_slice, out, runtime)[0]
 
 
-def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path):
+@pytest.mark.parametrize(
+    "damage", [lambda path: write_documents(path, ["another"]), lambda path: path.write_bytes(b"")]
+)
+def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path, damage):
+    """Also one that cannot be read: the hash is reported, not what follows from the damage."""
     raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
     path = raw / "text.parquet"
-    write_documents(path, ["another text"])
+    damage(path)
     with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}, the manifest says"):
         tokenize(Slice("text", 0, None), raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
     assert not list(tmp_path.glob("*x.*"))
@@ -101,7 +106,8 @@ def test_ids_of_other_text_are_refused(folders):
     chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
     ids, _ = encode_chunk(chunk, tokenizer)
     longer = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
-    for bad, wanted in ((ids[:-1], chunk), (ids[1:], chunk), (ids, longer)):
+    one_more_end, open_end = np.append(ids, tokenizer.eot_id), np.roll(ids, 1)
+    for bad, wanted in ((one_more_end, chunk), (open_end, chunk), (ids[1:], chunk), (ids, longer)):
         with pytest.raises(IntegrityError, match=f"{len(chunk.texts)} documents of .* from document 0 on"):
             check_ids(bad, wanted, tokenizer)
     with pytest.raises(IntegrityError, match="documents of"):

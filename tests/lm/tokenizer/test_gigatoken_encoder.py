@@ -57,7 +57,7 @@ def test_only_characters_of_the_rule_differ(tokenizers, name):
     encoder = open_gigatoken(tokenizer)
     kept = [c for c in scalars() if ord(c) < 0x20000 and not re.match(encoder.only_tiktoken, c)]
     texts = [
-        "".join(f"{c}'S {c}1A{c}a{c}!{c}  {c}\n" for c in kept[start : start + 4096])
+        "".join(f"{c}'s {c}1A{c}a{c}!{c}  {c}\n" for c in kept[start : start + 4096])
         for start in range(0, len(kept), 4096)
     ]
     expected, _ = tokenizer.encode_documents(texts)
@@ -105,6 +105,15 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
         encoder.compare_sample(chunk_of(["the theory"], 400), encoder.encode(chunk_of(["the Theory"], 400)))
     assert wanted == [f"document {number}" for number in [*range(32), 400, 800]]
     assert encoder.documents_compared == 34
+
+
+def test_ids_that_do_not_stand_for_the_text_are_an_error(bpe, monkeypatch):
+    """Also of documents that are not in the sample."""
+    encoder = open_gigatoken(bpe)
+    encode = encoder.encode_texts
+    monkeypatch.setattr(encoder, "encode_texts", lambda texts: np.delete(encode(texts), 1))
+    with pytest.raises(GigatokenError, match="2 documents of"):
+        encoder.encode(chunk_of(["a document", "another"], first_document=1001))
 
 
 class Panic(BaseException):
