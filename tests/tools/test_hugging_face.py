@@ -97,5 +97,5 @@ def test_a_head_of_its_own_is_refused_and_a_copy_of_the_embeddings_read(tmp_path
     assert torch.equal(read_pretrained(tmp_path).embed_tokens.weight, head)
     head[7, 3] += 1
     save_file(weights | {"lm_head.weight": head}, path)
-    with pytest.raises(DataError, match="lm_head.weight differs from model.embed_tokens.weight"):
+    with pytest.raises(DataError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight"):
         read_pretrained(tmp_path)
