@@ -135,3 +135,10 @@ def test_another_tokenizer_is_refused(trained, run, tmp_path):
     status, out, err = run("x", tokenizer=tmp_path / "other")
     assert (status, out) == (4, "")
     assert trained.tokenizer.sha256[:12] in err and other.sha256[:12] in err and str(tmp_path / "other") in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no_cache"]])
+def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
+    settings = {}
+    monkeypatch.setattr("tools.generate.generate", lambda *_, **given: settings.update(given) or iter([]))
+    assert run("x", *arguments)[0] == 0 and settings["use_cache"] is not bool(arguments)

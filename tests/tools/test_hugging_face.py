@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lm.core.errors import DataError
 from lm.core.files import read_json
@@ -84,3 +85,17 @@ def test_a_written_configuration_says_what_readers_of_every_version_need(tmp_pat
     # A padding id in config.json would stop the gradient of that embedding.
     assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (299, 299, None)
     assert {generation[f"{name}_token_id"] for name in ("bos", "eos", "pad")} == {299}
+
+
+def test_a_head_of_its_own_is_refused_and_a_copy_of_the_embeddings_read(tmp_path):
+    model = build(300)
+    write_pretrained(tmp_path, model, eot_id=299)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    head = weights["model.embed_tokens.weight"].clone()
+    save_file(weights | {"lm_head.weight": head}, path)
+    assert torch.equal(read_pretrained(tmp_path).embed_tokens.weight, head)
+    head[7, 3] += 1
+    save_file(weights | {"lm_head.weight": head}, path)
+    with pytest.raises(DataError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight"):
+        read_pretrained(tmp_path)
