@@ -20,7 +20,7 @@ import zstandard
 
 import fetch
 from lm.core.files import read_json
-from lm.text.sources import local
+from lm.text.sources import text_files
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below, refused
@@ -245,7 +245,7 @@ def test_09_all_unusable_files_are_counted_and_the_first_ten_named(texts, capsys
 
 @pytest.mark.parametrize("name", ["x.txt.gz", "x.jsonl.gz", "x.csv.gz"])
 def test_09_a_small_file_that_expands_to_a_document_too_large_is_named(texts, capsys, monkeypatch, name):
-    monkeypatch.setattr(local, "MAX_PIECE_BYTES", 1 << 21)
+    monkeypatch.setattr(text_files, "MAX_PIECE_BYTES", 1 << 21)
     content = gzip.compress(b"text\n" * name.count("csv") + b"a" * (1 << 23))
     check_refused(texts, capsys, name, content, f"texts/{name}: ", "cut it into smaller files")
 
