@@ -7,8 +7,8 @@ set -euo pipefail
 base=$(git rev-parse --verify --quiet "$1^{commit}") || { echo "error: $1 is not a revision; see git log" >&2; exit 2; }
 head=$(git rev-parse HEAD)
 small=( # parameters that make the run small
-    -S data.source=stories -S sources.yaml:sources.stories.fetch.num_documents=300
-    -S sources.yaml:sources.stories.fetch.num_validation_documents=30
+    -S data.source=torch_headers -S sources.yaml:sources.torch_headers.train.num_chars=200000
+    -S sources.yaml:sources.torch_headers.validation.num_chars=20000
     -S tokenizer.name=bpe -S presets.yaml:tokenizers.bpe.vocab_size=400
     -S model.name=tiny -S train.init_from=data/init -S train.max_tokens=20480 -S train.warmup_steps=2
     -S train.eval_every_tokens=10240 -S train.eval_tokens=4096 -S eval.sample_tokens=16

@@ -154,6 +154,7 @@ def read_values(texts: list[str]) -> dict:
 def run_stage(folder: Path, stage: str) -> dict[str, float]:
     """Run the stage's command of dvc.yaml in `folder`; return its seconds and its peak of resident memory."""
     command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["cmd"]
+    command = command if isinstance(command, str) else command[-1]  # the first one checks parameters
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
     start = time.perf_counter()
     peak_mb = run_measured([sys.executable, *shlex.split(command)[1:]], folder / f"{stage}.log", folder, environment)

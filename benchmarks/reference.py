@@ -24,9 +24,8 @@ from lm.text.rules import Selection
 from lm.text.slices import MixedSlice
 from lm.text.sources.kinds import AnyFetch
 from lm.text.sources.local import LocalPath
+from lm.tokenizer.config import TokenizerParams, TokenizeRuntime
 from lm.train.config import TrainParams, TrainRuntime
-from make_tokenizer import TokenizerParams
-from tokenize_split import TokenizeRuntime
 
 WORDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
 SOURCE = {"fetch": AnyFetch, "train": MixedSlice, "prompts": tuple[str, ...]}  # validation is like train
@@ -118,8 +117,7 @@ def commands() -> list[tuple[str, str, str]]:
     """Return for each command what to type, what it does, and its arguments."""
     sys.path.append(str(ROOT))  # for `import extras.…`
     rows = []
-    for command, path in sorted(runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"].items()):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("src.")
+    for command, module in runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"].items():
         found = arguments(parser_of(module)).items()
         lines = [f"{', '.join(owners)} {name}: {text}".strip() for (name, text), owners in found]
         rows.append((f"`python src {command}`", sys.modules[module].__doc__.partition("\n")[0], "<br>".join(lines)))

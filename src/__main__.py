@@ -1,4 +1,4 @@
-"""Run a tool: `verify` calls `main` of src/tools/verify/cli.py, `convert` that of extras/formats/convert.py."""
+"""Run a tool: `python src verify` calls `main` of src/tools/verify/cli.py."""
 
 import ast
 import importlib
@@ -8,34 +8,72 @@ from pathlib import Path
 import lm.core.environment  # noqa: F401 - before a tool loads torch
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = {p.stem: p for p in ROOT.glob("src/tools/[!_]*.py")}
-TOOLS |= {p.parent.name: p for p in ROOT.glob("src/tools/*/cli.py")}
-TOOLS |= {p.stem: p for p in ROOT.glob("extras/*/*.py") if "\ndef main(" in p.read_text(encoding="utf-8")}
+
+# Each tool and its module. Modules below `tools` are in src/, those below `extras` at the root of the repository.
+TOOLS = {
+    "check_parameters": "tools.check_parameters",
+    "compare": "tools.compare.cli",
+    "compare_tasks": "extras.lm_eval.compare_tasks",
+    "convert": "extras.formats.convert",
+    "explain": "extras.trace.explain",
+    "export_gguf": "extras.gguf.export_gguf",
+    "export_hf": "tools.export_hf.cli",
+    "generate": "tools.generate",
+    "lm_eval": "extras.lm_eval.lm_eval",
+    "make_tasks": "extras.lm_eval.make_tasks",
+    "prove": "tools.prove.cli",
+    "report": "extras.report.report",
+    "reproduce": "tools.reproduce",
+    "stories": "extras.stories.stories",
+    "suite": "extras.suite.suite",
+    "to_tensorboard": "extras.live.to_tensorboard",
+    "tokenize_cluster": "extras.tokenize_cluster.tokenize_cluster",
+    "tokenize_data": "extras.formats.tokenize_data",
+    "trace": "extras.trace.trace",
+    "verify": "tools.verify.cli",
+}
 
 
-def summary(path: Path) -> str:
-    """Return the first line of a tool's docstring without importing the tool."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+def path_of(module: str) -> Path:
+    """Return the file of a module of TOOLS."""
+    folder = ROOT if module.startswith("extras.") else ROOT / "src"
+    return folder.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def summary(module: str) -> str:
+    """Return the first line of a tool's docstring. The tool is not imported: some take seconds to load."""
+    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
+    docstring = ast.get_docstring(tree) or ""
+    return docstring.partition("\n")[0]
+
+
+def print_help() -> None:
+    """Print the names of all tools, each with its summary."""
+    print("usage: python src TOOL …\n")
+    width = max(map(len, TOOLS))
+    for name, module in TOOLS.items():
+        print(f"{name:{width}}  {summary(module)}")
 
 
 def main(argv: list[str]) -> int:
     """Run the tool argv[0] with the other arguments; return its exit status, or 2 if no tool has this name."""
     if argv[:1] in (["-h"], ["--help"]):
-        width = max(map(len, TOOLS))
-        print("usage: python src TOOL …\n")
-        print("\n".join(f"{name:{width}}  {summary(path)}" for name, path in sorted(TOOLS.items())))
+        print_help()
         return 0
     if not argv or argv[0] not in TOOLS:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"
-        print(f"error: {problem}; there are: {', '.join(sorted(TOOLS))}", file=sys.stderr)
+        print(f"error: {problem}; there are: {', '.join(TOOLS)}", file=sys.stderr)
         return 2
-    if ROOT in Path.cwd().parents and not set(argv) & {"-h", "--help"}:
-        # Tools read and write the project's files by their paths from the root, and so do the paths of their arguments.
+
+    # Tools read and write the project's files by their paths from the root, and so do the paths of their arguments.
+    asks_for_help = "-h" in argv or "--help" in argv
+    if ROOT in Path.cwd().parents and not asks_for_help:
         print(f"error: {Path.cwd().relative_to(ROOT)} is a subfolder; run the command in {ROOT}", file=sys.stderr)
         return 2
+
     sys.path.append(str(ROOT))  # for `import extras.…`
-    module = TOOLS[argv[0]].relative_to(ROOT).with_suffix("").parts
-    return importlib.import_module(".".join(module).removeprefix("src.")).main(argv[1:])
+    tool = importlib.import_module(TOOLS[argv[0]])
+    return tool.main(argv[1:])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
@@ -21,14 +22,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from lm.core.errors import IntegrityError, command
+from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import PARQUET, atomic_folder, output_lock, write_json
 from lm.text.documents import describe_text, is_mixture, iter_texts, read_manifest
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
 from lm.text.selection import sum_by_rule
 from lm.text.slices import slice_from
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.quality import describe_quality
+from lm.tokenizer.quality import measure_vocabulary
 from lm.tokens.ngrams import CLEAN_BELOW, count_shared
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 
@@ -64,21 +65,39 @@ def audit_duplicates(train: Digests, validation: Digests, path: Path) -> dict:
     return counts
 
 
-def audit_contamination(train: TokenFile, validation: TokenFile, utf8_bytes: list[int], path: Path) -> dict:
-    """Write a row for each validation document: the fraction of its tokens in n-grams that train has too.
+class Contamination(NamedTuple):
+    """Of each validation document: its tokens, and those in n-grams that train has too; (D,) int64 each."""
 
-    Returns the contaminated fraction of all tokens, and the number of documents that are clean or contaminated.
-    """
+    tokens: np.ndarray
+    contaminated: np.ndarray
+
+    @property
+    def fractions(self) -> np.ndarray:
+        """Return the contaminated fraction of each document, (D,) float64."""
+        return self.contaminated / np.maximum(self.tokens, 1)
+
+
+def find_contamination(train: TokenFile, validation: TokenFile) -> Contamination:
+    """Count in each validation document the tokens of n-grams that train has too."""
     blocks = count_shared(validation.ids, train.ids, validation.eot_id, NGRAM_TOKENS)
     tokens, contaminated = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    fraction = contaminated / np.maximum(tokens, 1)
+    return Contamination(tokens, contaminated)
+
+
+def write_contamination(path: Path, found: Contamination, utf8_bytes: list[int], validation: TokenFile) -> None:
+    """Write a row for each validation document."""
     schema = CONTAMINATION.with_metadata({"validation_sha256": validation.meta["sha256"]})
-    pq.write_table(pa.table([np.arange(len(tokens)), tokens, fraction, utf8_bytes], schema=schema), path, **PARQUET)
+    columns = [np.arange(len(found.tokens)), found.tokens, found.fractions, utf8_bytes]
+    pq.write_table(pa.table(columns, schema=schema), path, **PARQUET)
+
+
+def describe_contamination(found: Contamination) -> dict:
+    """Return the contaminated fraction of all tokens, and the number of documents that are clean or contaminated."""
     return {
         "ngram_tokens": NGRAM_TOKENS,
-        "contaminated_fraction": int(contaminated.sum()) / max(1, int(tokens.sum())),
-        "clean_documents": int((fraction < CLEAN_BELOW).sum()),
-        "contaminated_documents": int((fraction >= CONTAMINATED_FROM).sum()),
+        "contaminated_fraction": int(found.contaminated.sum()) / max(1, int(found.tokens.sum())),
+        "clean_documents": int((found.fractions < CLEAN_BELOW).sum()),
+        "contaminated_documents": int((found.fractions >= CONTAMINATED_FROM).sum()),
     }
 
 
@@ -110,7 +129,7 @@ def open_current(path: Path, raw: Path, manifest: dict) -> TokenFile:
     return tokens
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Audit the slices of --raw that --train and --validation were made from."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -137,7 +156,9 @@ def main(argv: list[str]) -> None:
         digests = [digest_texts(iter_documents(args.raw, tokens)) for tokens in (train, validation)]
         duplicates = audit_duplicates(digests[0], digests[1], folder / "duplicates.parquet")
         utf8_bytes = [len(text.encode()) for text in iter_documents(args.raw, validation)]
-        contamination = audit_contamination(train, validation, utf8_bytes, folder / "contamination.parquet")
+        found = find_contamination(train, validation)
+        write_contamination(folder / "contamination.parquet", found, utf8_bytes, validation)
+        contamination = describe_contamination(found)
 
         # Write the data card.
         selection = manifest["selection"]
@@ -147,7 +168,7 @@ def main(argv: list[str]) -> None:
             "validation": describe_tokens(validation),
             "duplicates": duplicates,
             "contamination": contamination,
-            "tokenizer": describe_quality(train, validation, tokenizer),
+            "tokenizer": measure_vocabulary(train, validation, tokenizer),
             "selection": {"name": selection["name"], "dropped": sum_by_rule(selection["dropped"])},
             **describe_rows(manifest),
         }

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm.core.errors import DataError, IntegrityError, command
+from lm.core.errors import DataError, IntegrityError, exit_with_status
 from lm.core.files import (
     PARQUET,
     atomic_folder,
@@ -34,6 +34,7 @@ from lm.core.files import (
     write_text,
 )
 from lm.core.params import read_section
+from lm.core.paths import PARAMS, SOURCES
 from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import (
     loss_by_position,
@@ -42,7 +43,7 @@ from lm.evaluate.documents import (
     source_of_documents,
     sum_by_document,
 )
-from lm.evaluate.samples import Sample, describe_samples, draw, measure, summarize_samples, to_markdown
+from lm.evaluate.samples import Sample, draw, measure, samples_record, summarize_samples, to_markdown
 from lm.model.device import keep_freed_memory, pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_strides
@@ -59,7 +60,6 @@ from lm.tokens.tokenfile import (
     open_tokens,
 )
 
-PARAMS, SOURCES = "params.yaml", "sources.yaml"
 SCORE_BATCH_TOKENS = 8192
 
 
@@ -96,8 +96,6 @@ def score(
     model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: ThreadTuner
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each stride every token's nats (N,) and its position (N,) in the window that scored it."""
-    moved = " and ".join(f"{stride:,}" for stride in strides)
-    print(f"scoring {len(validation.ids):,} tokens in windows of {seq_len:,}, moved by {moved}", flush=True)
     batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
     scored = score_strides(model, validation, seq_len, strides, batch_size, torch.float32, cores.adapt)
     for losses, _ in scored:
@@ -112,10 +110,10 @@ def draw_samples(
 ) -> list[Sample]:
     """Draw `num_samples` continuations of each prompt."""
     sampling = {"temperature": params.temperature, "top_k": params.top_k}
+    seeds = range(params.seed, params.seed + params.num_samples)
     return [
-        draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling)
-        for prompt in prompts for seed in range(params.seed, params.seed + params.num_samples)
-    ]  # fmt: skip
+        draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling) for prompt in prompts for seed in seeds
+    ]
 
 
 def metrics_of(details: dict) -> dict[str, float]:
@@ -124,7 +122,8 @@ def metrics_of(details: dict) -> dict[str, float]:
     return {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
 
 
-def describe(details: dict) -> str:
+def summary_line(details: dict) -> str:
+    """Return the results in one line."""
     se, documents = details["bits_per_byte_se"] or math.nan, details["documents"]
     loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
     lossy = f"; {LOSSY}" if "lossy_tokenizer" in details else ""
@@ -156,10 +155,11 @@ def load_as_trained(models: Path) -> tuple[Gemma3Model, dict]:
     return load_trained(models, pick_device(numerics=numerics), numerics)
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
-    paths, start_s = parse_paths(argv), time.perf_counter()
+    start_s = time.perf_counter()
+    paths = parse_paths(argv)
 
     # Read the parameters.
     params = read_params()
@@ -177,25 +177,29 @@ def main(argv: list[str]) -> None:
     model, record = load_as_trained(paths.models)
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
-    stride, cores = max(1, round(params.stride_fraction * seq_len)), ThreadTuner(adapts=model.numerics == "exact")
+    stride = max(1, round(params.stride_fraction * seq_len))
+    cores = ThreadTuner(adapts=model.numerics == "exact")
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, which give it more context, and in non-overlapping ones, which use
         # every position equally and are the usual ones.
-        scored = score(model, validation, seq_len, [stride, seq_len], cores)
-        (losses, _), (losses_non_overlapping, positions) = scored
+        windows = f"windows of {seq_len:,}, moved by {stride:,} and {seq_len:,}"
+        print(f"scoring {len(validation.ids):,} tokens in {windows}", flush=True)
+        overlapping, non_overlapping = score(model, validation, seq_len, [stride, seq_len], cores)
+        losses, _ = overlapping
+        losses_non_overlapping, positions = non_overlapping
         by_position = loss_by_position(losses_non_overlapping, positions)
 
         # Sum the losses by document.
         selected = mark_model_selection(validation, record["eval_tokens"], seq_len)
-        token_bytes, spans = tokenizer.bytes_of(validation.ids), validation.spans
-        documents = sum_by_document(losses, selected, token_bytes, spans, utf8_bytes) | known
+        token_bytes = tokenizer.bytes_of(validation.ids)
+        documents = sum_by_document(losses, selected, token_bytes, validation.spans, utf8_bytes) | known
 
         # Draw samples, and measure how much of them is copied or repeated.
         samples = draw_samples(model, tokenizer, prompts, params)
         measures = measure(samples, train.ids)
         settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."
-        described = describe_samples(samples, measures, settings, tokenizer)
+        record_of_samples = samples_record(samples, measures, settings, tokenizer)
 
         # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
@@ -207,12 +211,12 @@ def main(argv: list[str]) -> None:
 
         # Write everything.
         pq.write_table(pa.table(documents), evaluation / "document_losses.parquet", **PARQUET)
-        write_json(evaluation / "samples.json", described)
-        write_text(evaluation / "samples.md", to_markdown(described))
+        write_json(evaluation / "samples.json", record_of_samples)
+        write_text(evaluation / "samples.md", to_markdown(record_of_samples))
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
         write_json(paths.metrics / "eval.json", metrics_of(details))
-    print(f"{describe(details)}; evaluation took {time.perf_counter() - start_s:.0f} s")
+    print(f"{summary_line(details)}; evaluation took {time.perf_counter() - start_s:.0f} s")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,11 @@
 python src/fetch.py --raw data/raw
 
 The documents are those that are used: filtered by the rules of selection.name, and those of a mixture mixed in order.
-The stage depends on all of sources.yaml, because DVC cannot follow the list of a mixture's sources. As the first stage
-it checks all parameters, so that a wrong one is found before text is fetched and tokenized.
+The stage depends on all of sources.yaml, because DVC cannot follow the list of a mixture's sources.
 """
 
 import argparse
 import dataclasses
-import importlib
 import os
 import re
 import shlex
@@ -19,17 +17,16 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-from lm.core.errors import ParamsError, command
+from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import atomic_folder, output_lock, scratch_folder
-from lm.core.params import find_problems, read_section, read_yaml
+from lm.core.params import read_section
+from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.compose import Part, compose
 from lm.text.rules import Selection
 from lm.text.selection import sum_by_rule
-from lm.text.slices import AnySlice, MixedSlice, Slice, check_weights, refuse_overlap
+from lm.text.slices import MixedSlice, Slice, check_weights, refuse_overlap
 from lm.text.sources.kinds import AnyFetch, MixtureFetch, SourceFetch, fetch_source
 from lm.text.sources.local import LocalPath, link_into_copy
-
-PARAMS, PRESETS, SOURCES, RUNTIME = "params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,40 +36,6 @@ class ChosenSource:
     fetch: SourceFetch
     train: Slice
     validation: Slice
-
-
-def check_parameters(source: str) -> None:
-    """Raise ParamsError with all that any stage would refuse in its own sections, before text is fetched or tokenized.
-
-    Neither these values nor the classes of later stages, which are loaded by name, are dependencies of this stage: none
-    changes data/raw. Where DVC skips it, the stage that reads a section refuses it, and train those of eval.
-    """
-    later = lambda module, name: getattr(importlib.import_module(module), name)  # noqa: E731
-    sections = {
-        "local": LocalPath,
-        "train": later("lm.train.config", "TrainParams"),
-        "eval": later("lm.evaluate.config", "EvalParams"),
-    }
-    names: dict[str, type] = dict.fromkeys(("selection.name", "tokenizer.name", "model.name"), str)
-    problems = find_problems(PARAMS, names | sections)
-    problems += find_problems(SOURCES, {
-        f"sources.{source}.fetch": AnyFetch, f"sources.{source}.train": AnySlice,
-        f"sources.{source}.validation": Slice, f"sources.{source}.prompts": tuple[str, ...],
-    })  # fmt: skip
-    if not find_problems(PARAMS, names):
-        selection, tokenizer, model = (read_yaml(PARAMS)[name.removesuffix(".name")]["name"] for name in names)
-        problems += find_problems(PRESETS, {
-            f"selections.{selection}": Selection,
-            f"tokenizers.{tokenizer}": later("make_tokenizer", "TokenizerParams"),
-            f"models.{model}": later("lm.model.config", "ModelParams"),
-        })  # fmt: skip
-    runtime = {
-        "tokenize": later("tokenize_split", "TokenizeRuntime"),
-        "train": later("lm.train.config", "TrainRuntime"),
-    }
-    problems += find_problems(RUNTIME, runtime)
-    if problems:
-        raise ParamsError("\n".join(problems))
 
 
 def read_source(name: str) -> ChosenSource:
@@ -140,22 +103,22 @@ def refuse_text_git_would_take(path: Path) -> None:
         raise ParamsError(f"{PARAMS}: {problem}: an experiment would copy your text into Git; {remedy}")
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Fetch the text of data.source into the folder --raw, all of it or nothing."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--raw", type=Path, required=True, help="folder to write")
     args = parser.parse_args(argv)
 
-    # Check what all stages will read. Look the source up, and the sources of a mixture.
-    source, name = read_section(PARAMS, "data.source", str), read_section(PARAMS, "selection.name", str)
-    check_parameters(source)
+    # Read the rules, and the source or those of a mixture.
+    source = read_section(PARAMS, "data.source", str)
+    name = read_section(PARAMS, "selection.name", str)
     rules = read_section(PRESETS, f"selections.{name}", Selection)
-    fetch, weights = read_section(SOURCES, f"sources.{source}.fetch", AnyFetch), None
+    fetch = read_section(SOURCES, f"sources.{source}.fetch", AnyFetch)
     if isinstance(fetch, MixtureFetch):
         chosen, weights = read_mixture(source, fetch.sources)
     else:
-        chosen = {source: read_source(source)}
+        chosen, weights = {source: read_source(source)}, None
 
     # Find the user's own text, and keep it out of Git.
     local_path = Path(read_section(PARAMS, "local", LocalPath).path)

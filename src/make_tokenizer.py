@@ -7,62 +7,17 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
 
 import lm.core.environment  # noqa: F401 - before transformers loads torch
 
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.core.files import atomic_folder, output_lock
-from lm.core.params import Range, read_section
+from lm.core.params import read_section
+from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.documents import describe_text, iter_texts, open_manifest
 from lm.text.slices import AnySlice
-from lm.text.sources.hub import check_repository
-from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained
-from lm.tokenizer.load import MAX_TOKEN_ID
-
-PARAMS, PRESETS, SOURCES = "params.yaml", "presets.yaml", "sources.yaml"
-VOCAB_SIZES = Range(
-    lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class BpeParams:
-    """Byte-level BPE trained on the training slice; vocab_size includes the end-of-text token."""
-
-    kind: Literal["bpe"]
-    vocab_size: Annotated[int, VOCAB_SIZES]
-    pretokenizer: Literal["gpt2", "cl100k", "o200k"]
-
-
-@dataclasses.dataclass(frozen=True)
-class TiktokenParams:
-    """One of tiktoken's encodings, downloaded or from TIKTOKEN_CACHE_DIR."""
-
-    kind: Literal["tiktoken"]
-    encoding: Literal["gpt2"]
-
-
-@dataclasses.dataclass(frozen=True)
-class HuggingFaceParams:
-    """The tokenizer of a model repository at `revision`: a commit, or a branch or tag that is resolved."""
-
-    kind: Literal["huggingface"]
-    repo: str
-    revision: str
-
-    def __post_init__(self):
-        check_repository(self.repo, self.revision)
-
-
-@dataclasses.dataclass(frozen=True)
-class FolderParams:
-    """The tokenizer in the folder tokenizer.path of params.yaml, which DVC tracks."""
-
-    kind: Literal["folder"]
-
-
-TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
+from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained_bpe
+from lm.tokenizer.config import BpeParams, HuggingFaceParams, TiktokenParams, TokenizerParams
 
 
 def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
@@ -70,7 +25,7 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     source = read_section(PARAMS, "data.source", str)
     text_slice = read_section(SOURCES, f"sources.{source}.train", AnySlice)
     text = describe_text(open_manifest(raw), text_slice) | {"slice": dataclasses.asdict(text_slice)}
-    meta = write_trained(folder, iter_texts(raw, text_slice), params.vocab_size, params.pretokenizer, text)
+    meta = write_trained_bpe(folder, iter_texts(raw, text_slice), params.vocab_size, params.pretokenizer, text=text)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"
@@ -78,7 +33,7 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     return meta
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Write the tokenizer folder; it appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/make_tokenizer.py", allow_abbrev=False)

@@ -1,6 +1,6 @@
 """Stage plot: the curves of training and evaluation → pictures.
 
-    python src/plot.py --validation data/processed_datasets/validation.json --evaluation data/evaluation --plots plots
+    python src/plot.py --evaluation data/evaluation --plots plots
 
 Pictures are drawn in a stage of their own, so that a change of a colour trains and evaluates nothing.
 """
@@ -13,35 +13,36 @@ from pathlib import Path
 import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm import plots
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.core.files import read_parquet
 from lm.tokens.ngrams import CLEAN_BELOW
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Draw the pictures of a run into the folder of its curves."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    add = functools.partial(parser.add_argument, type=Path, required=True)
-    add("--evaluation", help="folder that eval wrote")
-    add("--plots", help="folder of the curves, in which the pictures are drawn")
+    parser.add_argument("--evaluation", type=Path, required=True, help="folder that eval wrote")
+    parser.add_argument("--plots", type=Path, required=True, help="folder of the curves, in which pictures are drawn")
     args = parser.parse_args(argv)
-    draw, folder = functools.partial, args.plots
+    folder = args.plots
 
     # Training: losses, learning rate, gradient norm.
-    train, validation, curve = (
-        plots.read_csv(folder / f"{name}.csv") for name in ("training", "validation", "loss_by_position")
-    )
+    train, validation = plots.read_csv(folder / "training.csv"), plots.read_csv(folder / "validation.csv")
     plots.save_png(plots.training_figure(train, validation), folder / "training.png")
 
-    # Evaluation: how much context helps, and how much of the loss is explained by contamination.
-    by_position, title = draw(plots.draw_loss_by_position, curve=curve), "Loss by length of the context"
-    plots.save_png(plots.figure_of(by_position, size=(7.5, 3.6), title=title), folder / "loss_by_position.png")
+    # Evaluation: how much context helps.
+    curve = plots.read_csv(folder / "loss_by_position.csv")
+    draw = functools.partial(plots.draw_loss_by_position, curve=curve)
+    figure = plots.figure_of(draw, size=(7.5, 3.6), title="Loss by length of the context")
+    plots.save_png(figure, folder / "loss_by_position.png")
+
+    # Evaluation: how much of the loss is explained by contamination.
     table = read_parquet(args.evaluation / "document_losses.parquet")
     documents = {name: table[name].to_numpy() for name in ("contaminated_fraction", "nats", "utf8_bytes")}
-    by_document = draw(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
+    draw = functools.partial(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
     title = "Loss and contamination of each validation document (area: its bytes)"
-    plots.save_png(plots.figure_of(by_document, size=(7.5, 4.2), title=title), folder / "contamination.png")
+    plots.save_png(plots.figure_of(draw, size=(7.5, 4.2), title=title), folder / "contamination.png")
 
 
 if __name__ == "__main__":

@@ -3,26 +3,26 @@
     python src/tokenize_split.py --split train --raw data/raw --tokenizer data/tokenizer \\
         --tokens data/processed_datasets/train.bin
 
-gigatoken encodes in a thread if it can be used (lm.tokenizer.engine), otherwise the tokenizer encodes in processes.
+gigatoken encodes if it can be used (lm.tokenizer.gigatoken_encoder), otherwise the tokenizer in processes.
 The bytes do not depend on that or on the size of chunks, because documents are encoded one by one.
 """
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, NamedTuple
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.core.files import output_lock
-from lm.core.params import at_least, read_section
+from lm.core.params import read_section
+from lm.core.paths import PARAMS, RUNTIME, SOURCES
 from lm.text.documents import (
+    Chunk,
     check_files,
     describe_text,
     expected_chars,
@@ -31,72 +31,67 @@ from lm.text.documents import (
     open_manifest,
 )
 from lm.text.slices import AnySlice, Slice, refuse_overlap
-from lm.tokenizer.encoding import encode_in_processes, encode_in_thread, encode_with_fallback, show_progress
-from lm.tokenizer.engine import Engine, open_engine
-from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokenizer.tally import Tally
+from lm.tokenizer.config import TokenizeRuntime
+from lm.tokenizer.counts import TextCounts
+from lm.tokenizer.encoding import Encoded, encode_in_processes, encode_with_gigatoken, show_progress
+from lm.tokenizer.gigatoken_encoder import GigatokenError, open_gigatoken
+from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
-
-PARAMS, SOURCES, RUNTIME = "params.yaml", "sources.yaml", "runtime.yaml"
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizeRuntime:
-    """Number of processes if gigatoken is not used (null: one per core), and characters per chunk."""
-
-    num_processes: Annotated[int | None, at_least(1, ", or null")]
-    chunk_chars: Annotated[int, at_least(1)]
-
-
-class Inputs(NamedTuple):
-    """What `open_inputs` opens; `check.result()` returns None, or raises IntegrityError for a damaged file."""
-
-    raw: Path
-    manifest: dict
-    source: dict  # the sidecar's entry of the text
-    check: Future
-    text_slice: Slice
-    tokenizer: Tokenizer
-    engine: Engine | None
 
 
 @contextlib.contextmanager
-def open_inputs(raw: Path, folder: Path, text_slice: Slice) -> Iterator[Inputs]:
-    """Load the tokenizer and start to hash the text's files. A damaged file is reported before other errors."""
-    manifest = open_manifest(raw)
+def hash_beside(raw: Path, manifest: dict) -> Iterator[Future]:
+    """Hash the files of the text while it is encoded; `result()` raises IntegrityError for a damaged file.
+
+    A damaged file is reported before an error that may follow from it.
+    """
     with ThreadPoolExecutor(1) as pool:
         check = pool.submit(check_files, raw, files_of(manifest))
         try:
-            source = describe_text(manifest, text_slice)
-            tokenizer = load_tokenizer(folder)
-            yield Inputs(raw, manifest, source, check, text_slice, tokenizer, open_engine(tokenizer))
+            yield check
         except Exception:
             check.result()
             raise
 
 
-def tokenize_slice(inputs: Inputs, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
-    """Write the slice's tokens to `out` and its sidecar; return the sidecar and the name of the encoder."""
-    raw, manifest, source, check, text_slice, tokenizer, engine = inputs
+def tokenize_slice(raw: Path, folder: Path, text_slice: Slice, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
+    """Write the tokens of a slice of `raw`, by the tokenizer of `folder`, to `out`, and its sidecar.
 
-    def write(engine: Engine | None) -> dict:
-        """Write the token file with this engine, by default the tokenizer's own; return its sidecar."""
-        # Stream the documents in chunks and encode them in their order.
-        chunks, tally = iter_chunks(raw, manifest, text_slice, runtime.chunk_chars), Tally()
-        if engine:
-            encoded = encode_in_thread(chunks, engine)
-        else:
-            encoded = encode_in_processes(chunks, tokenizer, runtime.num_processes or os.cpu_count() or 1)
+    Return the sidecar, and the name of the encoder.
+    """
+    manifest = open_manifest(raw)
+    with hash_beside(raw, manifest) as check:
+        # Open the text and the tokenizer.
+        source = describe_text(manifest, text_slice)
+        tokenizer = load_tokenizer(folder)
+        gigatoken = open_gigatoken(tokenizer)
 
-        def describe() -> dict:
-            check.result()  # before anything is kept
-            return tally.describe(tokenizer, text_slice, source)
+        def read_chunks() -> Iterator[Chunk]:
+            return iter_chunks(raw, manifest, text_slice, runtime.chunk_chars)
 
-        # Write the stream, then the sidecar.
-        shown = show_progress(encoded, expected_chars(manifest, text_slice))
-        return write_tokens(out, tally.ids_of(shown), tokenizer.meta["dtype"], describe)
+        def write(encoded: Encoded) -> dict:
+            """Write the ids and then, if the text is undamaged, the sidecar; return the sidecar."""
+            counts = TextCounts()
 
-    return encode_with_fallback(write, engine, out)
+            def describe() -> dict:
+                check.result()
+                return counts.sidecar_entries(tokenizer, text_slice, source)
+
+            shown = show_progress(encoded, expected_chars(manifest, text_slice))
+            return write_tokens(out, counts.ids_of(shown), tokenizer.meta["dtype"], describe)
+
+        # Encode with gigatoken, which is faster.
+        if gigatoken:
+            try:
+                meta = write(encode_with_gigatoken(read_chunks(), gigatoken))
+                return meta, gigatoken.summary()
+            except GigatokenError as error:
+                print(f"warning: {error}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
+
+        # Encode with the tokenizer itself if gigatoken cannot be used or has failed.
+        num_processes = runtime.num_processes or os.cpu_count() or 1
+        meta = write(encode_in_processes(read_chunks(), tokenizer, num_processes))
+        return meta, "the tokenizer itself"
 
 
 def read_slice(split: str) -> Slice:
@@ -110,7 +105,7 @@ def read_slice(split: str) -> Slice:
     return validation
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Tokenize one slice; the token file appears complete or not at all."""
     parser = argparse.ArgumentParser(prog="python src/tokenize_split.py", allow_abbrev=False)
@@ -126,8 +121,8 @@ def main(argv: list[str]) -> None:
     runtime = read_section(RUNTIME, "tokenize", TokenizeRuntime)
 
     # Encode the documents and write the token file and its sidecar.
-    with output_lock(args.tokens), open_inputs(args.raw, args.tokenizer, text_slice) as inputs:
-        meta, encoder = tokenize_slice(inputs, args.tokens, runtime)
+    with output_lock(args.tokens):
+        meta, encoder = tokenize_slice(args.raw, args.tokenizer, text_slice, args.tokens, runtime)
 
     # Report what the tokenizer loses, and the counts.
     if lost := lossy_fractions(meta):

@@ -19,7 +19,7 @@ import lm.core.environment  # noqa: F401 - before torch
 
 import torch
 
-from lm.core.errors import DivergedError, IntegrityError, ParamsError, command
+from lm.core.errors import DivergedError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.model import device as machine
@@ -29,18 +29,16 @@ from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
-from lm.train import checkpoints, distributed, launcher, preflight, step
-from lm.train.batches import prefetch
+from lm.train import checkpoints, launcher, preflight, ranks, step
+from lm.train.checkpoints import Checkpoint
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.fingerprint import run_fingerprint
+from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.outputs import keep_weights, publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.progress import Progress, print_end
-from lm.train.schedule import decay_begins, learning_rate
-from lm.train.signals import StopRequest
-from lm.train.spelling import Spelling
+from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.state import TrainingState
-from lm.train.world import World
 
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
@@ -57,7 +55,7 @@ class Inputs:
     validation: TokenFile
     initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
-    spelling: Spelling | None
+    ngrams: NgramEmbeddings | None
     device: torch.device
 
     @functools.cached_property
@@ -92,7 +90,7 @@ class Training:
     state: TrainingState
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Train as the flags say, or publish the results of a run that is already done."""
     parser = argparse.ArgumentParser("train.py", description="Train a model on token files.", allow_abbrev=False)
@@ -104,35 +102,53 @@ def main(argv: list[str]) -> None:
         "plots": "folder for training.csv and validation.csv",
     }.items():
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
-    parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.spelling_buckets")
-    paths, runtime = parser.parse_args(argv), read_section(RUNTIME, "train", TrainRuntime)
-    # Start the ranks of this machine, each with the same flags, unless this process is a rank.
-    if runtime.num_processes > 1 and distributed.ranks_from_environment() is None:
-        return launcher.start(runtime.num_processes, [__file__, *argv])
+    parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.ngram_buckets")
+    paths = parser.parse_args(argv)
+    runtime = read_section(RUNTIME, "train", TrainRuntime)
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
-    with distributed.join(runtime.shard, runtime.timeout_s) as world, preflight.explain_out_of_memory():
-        # The other ranks wait until the main rank has its locks.
-        if not world.is_main and not distributed.wait_for_main(world):
-            return
-        inputs = read_inputs(paths, runtime, world)
-        if not world.is_main:
-            return train(inputs, world)
-        # One process at a time writes an output or a run folder.
-        distributed.announce(world, "waits")
-        folder = inputs.folder
-        with output_lock(paths.models), output_lock(folder, wait=True):
-            distributed.announce(world, "holds")
-            checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
-            if not (folder / "done").exists():
-                extend(inputs)
-                train(inputs, world)
-            else:
-                print(
-                    f"this run is already finished: its results are copied from {folder}, nothing is trained; "
-                    f"to train it again: rm -r {shlex.quote(str(folder))} && dvc repro -f train"
-                )
-            publish(folder / "done", paths.models, paths.metrics, paths.plots)
+    with preflight.explain_out_of_memory():
+        world = ranks.world_from_environment(runtime.shard)
+        if world.world_size > 1:
+            run_rank(paths, runtime, world)
+        else:
+            run_stage(paths, runtime, argv)
+
+
+def run_stage(paths: argparse.Namespace, runtime: TrainRuntime, argv: list[str]) -> None:
+    """Check the inputs, train in this process or in the ranks that it starts, and publish the results."""
+    sharded = runtime.shard and runtime.num_processes > 1
+    planned = World(world_size=runtime.num_processes, local_world_size=runtime.num_processes, sharded=sharded)
+    inputs = read_inputs(paths, runtime, planned)
+
+    # One process at a time writes an output or a run folder.
+    folder = inputs.folder
+    with output_lock(paths.models), output_lock(folder, wait=True):
+        checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
+        if (folder / "done").exists():
+            again = f"rm -r {shlex.quote(str(folder))} && dvc repro -f train"
+            print(
+                f"this run is already finished: its results are copied from {folder}, nothing is trained; "
+                f"to train it again: {again}"
+            )
+        elif runtime.num_processes > 1:
+            launcher.start(runtime.num_processes, [__file__, *argv])
+        else:
+            train(inputs, SINGLE_PROCESS)
+        publish(folder / "done", paths.models, paths.metrics, paths.plots)
+
+
+def run_rank(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> None:
+    """Train as one of several ranks; they neither read whole token files, nor take locks, nor publish results."""
+    if launcher.is_rank_of_launcher():
+        launcher.stop_with_launcher()
+    inputs = read_inputs(paths, runtime, world, is_verified=True)
+    if (inputs.folder / "done").exists():
+        if world.is_main:
+            print(f"this run is already finished: `dvc repro` copies its results from {inputs.folder}")
+        return
+    with ranks.joined(world, inputs.device, runtime.timeout_s):
+        train(inputs, world)
 
 
 def train(inputs: Inputs, world: World) -> None:
@@ -141,18 +157,22 @@ def train(inputs: Inputs, world: World) -> None:
     torch.set_flush_denormal(False)  # a library may have turned it on for the process, which changes small numbers
 
     # Build the model, print the size of the run, and resume from the newest intact checkpoint.
-    training = build(inputs, world)
+    saved = load_checkpoint(inputs, world)
+    training = build(inputs, world, saved)
     print_plan(training)
-    resume(training)
+    resume(training, saved)
 
     # Begin to read batches: a function of the seed and the step alone.
     state, dtype, windows = training.state, training.dtype, training.windows
-    batches = prefetch(windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params))
+    batches = step.prefetch(
+        windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params)
+    )
     peak_flops = machine.matmul_peak_flops(inputs.device, dtype) * world.world_size
+    staying = checkpoints.staying_steps(params, runtime.keep_checkpoints)
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
     last_save = state.measured
     with (
-        StopRequest(distributed.is_launched(world), world.is_main) as stop,
+        launcher.StopRequest(launcher.is_rank_of_launcher(), world.is_main) as stop,
         Progress(training.plan, state, params, peak_flops) as progress,
     ):
         # Validate the initial weights.
@@ -171,7 +191,7 @@ def train(inputs: Inputs, world: World) -> None:
                 step.check_finite(loss, grad_norm, state, windows, params)
 
                 # Update the weights at the learning rate of this step.
-                lr = learning_rate(state.step, params)
+                lr = step.learning_rate(state.step, params)
                 step.update_weights(state, lr)
 
                 # Log the loss.
@@ -182,17 +202,13 @@ def train(inputs: Inputs, world: World) -> None:
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
                     validate(training, progress)
 
-                # Keep the weights of the steps of train.keep_checkpoints.
+                # Keep the weights of the steps of train.keep_weights_at.
                 keep_chosen_weights(training)
 
-                # Keep a checkpoint before the learning rate falls: a longer run continues from it.
-                if state.step == decay_begins(params) and runtime.keep_resumable:
-                    keep_stable_checkpoint(training)
-
-                # Save a checkpoint if one is due, or if any rank is asked to stop.
+                # Save a checkpoint if it is to stay, if one is due, or if any rank is asked to stop.
                 due = time.monotonic() - last_save > runtime.checkpoint_every_s
                 stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
-                if stop_signal or due:
+                if stop_signal or due or state.step in staying:
                     save_checkpoint(training)
                     last_save = state.measured
                 if stop_signal:
@@ -205,55 +221,76 @@ def train(inputs: Inputs, world: World) -> None:
     finish(training)
 
 
-def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> Inputs:
-    """Read and check the parameters, then the data."""
-    preflight.check_sections(PARAMS)
-    params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
+def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, is_verified: bool = False) -> Inputs:
+    """Read and check the parameters, then the files.
+
+    is_verified: the process that starts the ranks has read the token files from end to end; this one only maps them.
+    """
+    # The parameters, and what must fit together.
+    params = read_section(PARAMS, "train", TrainParams)
+    name = read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
     preflight.refuse_sharded_muon(params, world)
     preflight.refuse_unequal_rows(params, world)
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
+
+    # The device of this process.
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
     machine.refuse_emulation(params.dtype, device)
-    # The main rank reads the token files to check them; the others, which start after it, only map them.
-    is_verified = not world.is_main
-    train, validation = open_tokens(paths.train, is_verified), open_tokens(paths.validation, is_verified)
+
+    # The token files.
+    train = open_tokens(paths.train, is_verified)
+    validation = open_tokens(paths.validation, is_verified)
     if train.meta["tokenizer"] != validation.meta["tokenizer"]:
         both = f"{paths.train} and {paths.validation}"
         raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
     if not is_verified:
-        for tokens in (train, validation):
-            check_id_range(tokens)
-    for tokens in (train, validation):
-        check_window_fits(tokens, params.seq_len)
+        check_id_range(train)
+        check_id_range(validation)
+    check_window_fits(train, params.seq_len)
+    check_window_fits(validation, params.seq_len)
+
+    # What the run starts from.
     config = model_params.config(train.vocab_size)
-    initial, sha256 = load_initial(Path(params.init_from), config, train.meta["tokenizer"]["sha256"], params.numerics)
-    spelling = read_spelling(paths.tokenizer, params.spelling_buckets, train)
-    return Inputs(paths, params, runtime, config, train, validation, initial, sha256, spelling, device)
+    tokenizer_sha256 = train.meta["tokenizer"]["sha256"]
+    initial, initial_sha256 = load_initial(Path(params.init_from), config, tokenizer_sha256, params.numerics)
+    ngrams = read_ngrams(paths.tokenizer, params.ngram_buckets, train)
+    return Inputs(paths, params, runtime, config, train, validation, initial, initial_sha256, ngrams, device)
 
 
-def read_spelling(folder: Path | None, num_buckets: int | None, train: TokenFile) -> Spelling | None:
+def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) -> NgramEmbeddings | None:
     """Read from a tokenizer's folder how the tokens of a training file are spelled; None if there are no buckets."""
     if num_buckets is None:
         return None
     if folder is None:
-        raise ParamsError(f"{PARAMS}: train.spelling_buckets is {num_buckets}, needed: --tokenizer, or null")
+        raise ParamsError(f"{PARAMS}: train.ngram_buckets is {num_buckets}, needed: --tokenizer, or null")
     from lm.tokenizer.load import load_tokenizer  # slow to import, and not always needed
 
     tokenizer = load_tokenizer(folder)
     check_tokenizer(train, tokenizer.sha256)
-    return Spelling(tokenizer.token_texts, train.vocab_size, num_buckets)
+    return NgramEmbeddings(tokenizer.token_texts, train.vocab_size, num_buckets)
 
 
-def extend(inputs: Inputs) -> None:
-    """Begin with the checkpoint that a run of another length had before its learning rate fell, if one was kept."""
-    length_free = inputs.fingerprint(without=("max_tokens", "keep_checkpoints"))
-    checkpoints.describe_run(inputs.folder, length_free, inputs.params.max_steps)
-    checkpoints.extend(inputs.folder, length_free, decay_begins(inputs.params), inputs.params.kept_steps)
+def load_checkpoint(inputs: Inputs, world: World) -> dict | None:
+    """Return the newest intact state of the run on all ranks, or None; a new run may extend one of another length."""
+    folder = inputs.folder
+    saved = None
+    if world.is_main:
+        length_free = inputs.fingerprint(without=("max_tokens", "keep_weights_at"))
+        checkpoints.describe_run(folder, length_free, inputs.params)
+        checkpoints.extend(folder, length_free, inputs.params)
+        saved = checkpoints.load_newest_checkpoint(folder)
+    (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
+    if newest >= 0 and not world.is_main:
+        saved = checkpoints.load_checkpoint(Checkpoint(folder, newest), is_verified=True)
+    return saved
 
 
-def build(inputs: Inputs, world: World) -> Training:
-    """Build model, optimizers and batches; raise EnvironmentFailure if they do not fit into memory."""
+def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
+    """Build model, optimizers and batches; raise EnvironmentFailure if they do not fit into memory.
+
+    saved: the state that the run continues from, if any.
+    """
     params, device = inputs.params, inputs.device
 
     # Refuse a run that does not fit before it takes memory.
@@ -262,18 +299,19 @@ def build(inputs: Inputs, world: World) -> Training:
     num_shards = world.world_size if world.sharded else 1
     plan = preflight.Plan(params, inputs.config, len(inputs.train.ids), micro_batch_tokens, num_shards)
     if world.is_main:
-        ranks = world.local_world_size if device.type == "cpu" else 1
-        preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // ranks)
-    distributed.start_group(world, device)
+        sharing = world.local_world_size if device.type == "cpu" else 1
+        preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // sharing)
 
     # Results in exact numerics have the same bits for any number of threads.
     threads = ThreadTuner(params.numerics == "exact" and world.world_size == 1)
 
     # The main rank chooses the dtype for all; a run that continues keeps its own.
-    dtype, earlier = torch.float32, checkpoints.newest_dtype(inputs.folder)
+    dtype = torch.float32
     if world.is_main and params.numerics == "fast":
-        dtype = machine.resolve_dtype(params.dtype, device, earlier)
-    dtype = torch.bfloat16 if world.all_reduce_max(int(dtype == torch.bfloat16))[0] else torch.float32
+        segments = saved["segments"] if saved else []
+        dtype = machine.resolve_dtype(params.dtype, device, segments[-1]["dtype"] if segments else None)
+    (is_bfloat16,) = world.all_reduce_max(int(dtype == torch.bfloat16))
+    dtype = torch.bfloat16 if is_bfloat16 else torch.float32
 
     # Start from the given weights, or draw them from the seed.
     model = inputs.initial
@@ -282,11 +320,11 @@ def build(inputs: Inputs, world: World) -> Training:
         model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = None if params.attend_across_documents else inputs.train.eot_id
     if params.sampled_vocab_size is not None:
-        model.entry_weights = step.entry_weights(inputs.train.ids, inputs.config.vocab_size)
+        model.sampling_weights = step.sampling_weights(inputs.train.ids, inputs.config.vocab_size)
     if params.compile:
         model.compile()
     world.place_model(model, device)
-    state = TrainingState(model, build_optimizers(model, params, dtype, world, inputs.spelling), world)
+    state = TrainingState(model, build_optimizers(model, params, dtype, world, inputs.ngrams), world)
     windows = TokenWindows(inputs.train.ids, params.seq_len, params.batch_size, params.seed)
     return Training(inputs, plan, windows, dtype, threads, state)
 
@@ -304,24 +342,19 @@ def print_plan(training: Training) -> None:
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
-def resume(training: Training) -> None:
-    """Load the newest checkpoint of the run's folder, if there is one; record a segment if the hardware has changed."""
-    inputs, state, world, folder = training.inputs, training.state, training.state.world, training.inputs.folder
-    saved = checkpoints.load_newest_checkpoint(folder) if world.is_main else None
-    (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
-    if not world.is_main and newest >= 0:
-        saved = checkpoints.load_checkpoint(checkpoints.record_of(folder, newest))
+def resume(training: Training, saved: dict | None) -> None:
+    """Continue from a saved state, if there is one; record a segment if the hardware has changed."""
+    inputs, state, world = training.inputs, training.state, training.state.world
     if saved is not None:
         try:
             state.restore(saved)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = f"its newest checkpoint does not fit: {' '.join(str(error).split())}"
-            raise IntegrityError(f"{folder}: {reason}; delete the folder to train from scratch") from None
+            raise IntegrityError(f"{inputs.folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
-            print(f"resumed at step {state.step} from {folder}", flush=True)
-    numerics, sharded = inputs.params.numerics, world.sharded
-    here = machine.numerics_identity(inputs.device, training.dtype, numerics, world.world_size, sharded)
-    state.begin_segment(here)
+            print(f"resumed at step {state.step} from {inputs.folder}", flush=True)
+    here = machine.computed_on(inputs.device, training.dtype, inputs.params.numerics, world.world_size, world.sharded)
+    state.record_machine(here)
 
 
 def validate(training: Training, progress: Progress) -> None:
@@ -335,20 +368,16 @@ def validate(training: Training, progress: Progress) -> None:
     if state.world.is_main:
         write_curves(inputs.paths.plots, state.history)
         write_metrics(inputs.paths.metrics, state, training.plan)
-        computed_on = machine.describe(inputs.device, training.dtype, state.world.world_size, state.world.sharded)
-        write_timing(inputs.folder, state, computed_on)
-    if state.step in checkpoints.steps_to_keep(params, inputs.runtime.keep_resumable):
-        saved = state.as_dict()
-        if state.world.is_main:
-            checkpoints.keep_checkpoint(inputs.folder, state.step, saved)
+        here = machine.describe(inputs.device, training.dtype, state.world.world_size, state.world.sharded)
+        write_timing(inputs.folder, state, here)
     progress.show_validation()
     state.count_seconds("saving")
 
 
 def keep_chosen_weights(training: Training) -> None:
-    """Keep the weights of this step if train.keep_checkpoints chose it; all ranks call it together."""
+    """Keep the weights of this step if train.keep_weights_at chose it; all ranks call it together."""
     inputs, state, params = training.inputs, training.state, training.inputs.params
-    if state.step in params.kept_steps:
+    if state.step in params.kept_weights_steps:
         state.count_seconds("training")
         weights = state.weights()
         if state.world.is_main:
@@ -356,35 +385,27 @@ def keep_chosen_weights(training: Training) -> None:
         state.count_seconds("saving")
 
 
-def keep_stable_checkpoint(training: Training) -> None:
-    """Keep the checkpoint of this step for longer runs; all ranks call it together."""
-    state, folder = training.state, training.inputs.folder
-    saved = state.as_dict()
-    megabytes = checkpoints.keep_checkpoint(folder, state.step, saved, "stable") if state.world.is_main else None
-    if megabytes:
-        print(f"kept the checkpoint of step {state.step} for longer runs: {megabytes:.1f} MB in {folder}", flush=True)
-
-
 def save_checkpoint(training: Training) -> None:
-    """Save the checkpoint of this step; return on every rank once it is on the disk."""
-    state = training.state
+    """Save the checkpoint of this step, and delete those that it replaces; return on every rank once it is on disk."""
+    inputs, state = training.inputs, training.state
     state.count_seconds("training")
     saved = state.as_dict()
     if state.world.is_main:
-        checkpoints.save_checkpoint(training.inputs.folder, state.step, saved)
+        staying = checkpoints.staying_steps(inputs.params, inputs.runtime.keep_checkpoints)
+        checkpoints.save_checkpoint(inputs.folder, state.step, saved, staying)
     state.world.all_reduce_max(0)  # wait for the main rank
     state.count_seconds("saving")
 
 
 def finish(training: Training) -> None:
-    """Write the results to <folder>/done, delete the checkpoints, and print the best validation loss."""
+    """Write the results to <folder>/done, delete checkpoints that do not stay, and print the best validation loss."""
     inputs, state = training.inputs, training.state
     if not state.world.is_main:
         state.weights()  # all ranks gather the weights together
         return
     write_results(inputs.folder / "done", state, training.plan, inputs.params, inputs.provenance())
-    for checkpoint in inputs.folder.glob("*checkpoint-*"):
-        checkpoint.unlink()
+    staying = checkpoints.staying_steps(inputs.params, inputs.runtime.keep_checkpoints)
+    checkpoints.delete_checkpoints(inputs.folder, staying)
     print_end(state, inputs.params)
 
 

@@ -25,7 +25,7 @@ class Mutant(NamedTuple):
 
 FILES, STEP, STATE = "src/lm/core/files.py", "src/lm/train/step.py", "src/lm/train/state.py"
 WINDOWS, SCORE, GENERATION = "src/lm/tokens/windows.py", "src/lm/model/score.py", "src/lm/evaluate/generation.py"
-MASKS, WEIGHTS, CHECKPOINTS = (
+MASKS, WEIGHTS, KEPT_WEIGHTS = (
     "src/lm/model/attention_masks.py",
     "src/lm/model/weights.py",
     "src/lm/train/checkpoints.py",
@@ -43,7 +43,7 @@ MUTANTS = [
            "    if (parts := Path(name).parts) is None", "lm/core/test_files.py -k outside"),
     Mutant("pipes and devices", FILES, "    if path.exists() and not (path.is_file() or path.is_dir()):\n",
            "    if False:\n", "lm/core/test_files.py -k pipe"),
-    Mutant("unknown parameters", "src/lm/core/params.py", "        if key in fields:\n", "        if True:\n",
+    Mutant("unknown parameters", "src/lm/core/params.py", "        if key not in fields:\n", "        if False:\n",
            "lm/core/test_params.py"),
     # Text, tokens.
     Mutant("hash of the text", "src/tokenize_split.py", "            check.result()  # before anything is kept\n", "",
@@ -56,10 +56,10 @@ MUTANTS = [
            "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
     Mutant("one separator a document", "src/lm/tokenizer/load.py", "for piece in (document, eot)] or",
            "for piece in (document,)] or", "lm/tokenizer/test_load.py"),
-    Mutant("hash of a token file", "src/lm/tokens/tokenfile.py", "    if sha256 != recorded:\n", "    if False:\n",
+    Mutant("hash of a token file", FILES, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_21_24_data_files.py -k test_21_a_token_file"),
-    Mutant("order of batches", WINDOWS, "epoch_begin, hash_integers(self.seed, epoch, 1)",
-           "epoch_begin, hash_integers(self.seed, 0, 1)", "lm/tokens/test_windows.py"),
+    Mutant("order of batches", WINDOWS, "random_generator(seed, epoch, _ORDER)", "random_generator(seed, 0, _ORDER)",
+           "lm/tokens/test_windows.py"),
     Mutant("last target", WINDOWS, "(len(self.ids) - 1 - self._offset(epoch))",
            "max(self.seq_len, len(self.ids) - 2 - self._offset(epoch))", "lm/tokens/test_windows.py"),
     Mutant("contaminated n-grams", "src/lm/tokens/ngrams.py", "        covered[: n - 1] = open_grams\n", "",
@@ -73,9 +73,9 @@ MUTANTS = [
            "lm/model/test_exact.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),
-    Mutant("hash of a state", WEIGHTS, "    if sha256 != recorded:\n", "    if False:\n",
+    Mutant("hash of a state", FILES, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_25_26_checkpoints.py -k test_26_a_damaged_newest"),
-    Mutant("kept weights of another step", WEIGHTS, "models.parent.name == CHECKPOINTS and", "False and",
+    Mutant("kept weights of another step", WEIGHTS, "models.parent.name == KEPT_WEIGHTS and", "False and",
            "lm/train/test_kept_weights.py -k another_step"),
     # Training.
     Mutant("fingerprint", "src/lm/train/fingerprint.py", '        "versions": library_versions(),\n', "",
@@ -87,13 +87,13 @@ MUTANTS = [
     Mutant("resume: optimizer", STATE,
            "            optimizer.load_state_dict(self.world.shard_optimizer_state(state, optimizer))\n",
            "            pass\n", "lm/train/test_step.py -k interrupted"),
-    Mutant("learning rate", "src/lm/train/schedule.py", "return min(warmup, scheduled)", "return scheduled",
+    Mutant("learning rate", "src/lm/train/step.py", "return min(warmup, scheduled)", "return scheduled",
            "lm/train/test_train_properties.py"),
     Mutant("clipping", STEP, "nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)",
            "nn.utils.clip_grads_with_norm_(parameters, 2 * params.grad_clip, norm)", "lm/train/test_step.py -k golden"),
     Mutant("finite losses", STEP, "    if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n",
            "    if False:\n", "lm/train/test_step.py -k not_finite"),
-    Mutant("mean over ranks", "src/lm/train/world.py", "            dist.all_reduce(flat)\n", "",
+    Mutant("mean over ranks", "src/lm/train/ranks.py", "            dist.all_reduce(flat)\n", "",
            "lm/train/test_distributed.py"),
     # Evaluation, tools.
     Mutant("bits per byte", "src/lm/evaluate/documents.py", "_ratio(nats / math.log(2), utf8_bytes)",
@@ -106,8 +106,8 @@ MUTANTS = [
            "None, np.arange(len(clusters))", "tools/test_statistics.py"),
     Mutant("number of comparisons", "src/tools/common/statistics.py", "(len(tested) - rank) * p", "p",
            "tools/test_statistics.py"),
-    Mutant("tokens that selected the model", "src/lm/evaluate/documents.py", "eval_tokens, seq_len, validation.spans)",
-           "eval_tokens, seq_len, validation.spans[-1:])", "lm/evaluate/test_document_losses.py"),
+    Mutant("tokens that selected the model", "src/lm/evaluate/documents.py", "eval_tokens, seq_len)",
+           "eval_tokens, 2 * seq_len)", "lm/evaluate/test_document_losses.py"),
     Mutant("digest of a recomputed interval", "src/tools/verify/recompute.py",
            "        if again[step] != recorded.get(step):\n", "        if False:\n",
            "tools/test_recompute.py -k changed_by_one_bit"),

@@ -35,12 +35,11 @@ from lm.model.gemma3 import Gemma3Model
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
-from lm.train.batches import to_device
 from lm.train.config import TrainParams
+from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
-from lm.train.spelling import Spelling
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, entry_weights, update_weights
+from lm.train.step import compute_gradients, sampling_weights, to_device, update_weights
 from tools.common.statistics import welch
 
 RESULT = RESULTS / "speedrun.json"
@@ -97,13 +96,13 @@ def make_step(folder: Path) -> tuple[Step, int]:
     model, device = Gemma3Model(shape.config(train.vocab_size), params.numerics), torch.device("cpu")
     model.init_weights(torch.Generator().manual_seed(1))
     model.document_start_id = None if params.attend_across_documents else train.eot_id
-    model.entry_weights = entry_weights(train.ids, train.vocab_size)
+    model.sampling_weights = sampling_weights(train.ids, train.vocab_size)
     if params.compile:
         model.compile()
     dtype = machine.resolve_dtype(params.dtype, device)
     texts = load_tokenizer(folder / "data" / "tokenizer").token_texts
-    spelling = params.spelling_buckets and Spelling(texts, train.vocab_size, params.spelling_buckets)
-    state = TrainingState(model, build_optimizers(model, params, dtype, spelling=spelling))
+    ngrams = params.ngram_buckets and NgramEmbeddings(texts, train.vocab_size, params.ngram_buckets)
+    state = TrainingState(model, build_optimizers(model, params, dtype, ngrams=ngrams))
     batch = to_device(TokenWindows(train.ids, params.seq_len, params.batch_size, 1).buffer(0), device)
 
     def step() -> None:

@@ -10,6 +10,7 @@ its memory. A peer whose package is absent (requirements/bench.txt) is left out.
 import argparse
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import shlex
@@ -39,9 +40,11 @@ from lm.text.compose import write_manifest, write_split
 from lm.text.mixture import tag_rows
 from lm.text.parquet import write_documents
 from lm.text.rows import Rows, measured
-from lm.text.sources.stories.grammar import mean_utf8_bytes_per_story, story
 from lm.tokenizer.build import download_ranks, write_byte_level
 from lm.tokenizer.load import load_tokenizer
+
+sys.path.append(str(ROOT))
+from extras.stories.stories import iter_stories
 
 NUM_FILES = 8  # of the peers: what works by whole files needs several of them
 STORIES_PER_BATCH = 1000
@@ -179,8 +182,9 @@ def stream_of(peer: str, out: Path) -> Iterator[np.ndarray]:
 
 def story_rows(num_documents: int) -> Iterator[Rows]:
     """Yield stories in batches, as `write_split` takes them."""
+    stories = iter_stories(seed=1)
     for begin in range(0, num_documents, STORIES_PER_BATCH):
-        texts = [story(1, number).text for number in range(begin, min(begin + STORIES_PER_BATCH, num_documents))]
+        texts = list(itertools.islice(stories, min(STORIES_PER_BATCH, num_documents - begin)))
         batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
         yield from tag_rows([measured(batch)], 0)
 
@@ -190,16 +194,17 @@ class Cases:
 
     def __init__(self, work: Path, tokenizer: Path, megabytes: float):
         raw = work / "raw"
-        num_documents = int(megabytes * 1e6 / mean_utf8_bytes_per_story())
+        sample = list(itertools.islice(iter_stories(seed=1), STORIES_PER_BATCH))
+        num_documents = int(megabytes * 1e6 * len(sample) / sum(map(len, sample)))
         raw.mkdir(parents=True)
         entry = write_split(raw, "train", story_rows(num_documents), ["stories"])
         write_manifest(raw, "stories", {"stories": {}}, {"train": entry}, {})
         self.files = []
         per_file = -(-num_documents // NUM_FILES)
+        stories = iter_stories(seed=1)
         for begin in range(0, num_documents, per_file):
             path = work / "files" / f"{begin:09d}.parquet"
-            numbers = range(begin, min(begin + per_file, num_documents))
-            write_documents(path, (story(1, number).text for number in numbers))
+            write_documents(path, itertools.islice(stories, min(per_file, num_documents - begin)))
             self.files.append(str(path))
         self.utf8_bytes = entry["utf8_bytes"]
         self.work, self.tokenizer, self.peak_mb = work, tokenizer, {}
@@ -213,7 +218,7 @@ class Cases:
     def ours(self) -> None:
         """Run the stage's own command."""
         self.bin.unlink(missing_ok=True)
-        command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["tokenize_train"]["cmd"]
+        command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["tokenize_train"]["cmd"][-1]
         self._run("ours", *shlex.split(command)[1:])
 
     def peer(self, name: str) -> None:

@@ -20,10 +20,10 @@ from tqdm import tqdm
 from extras.formats.dumps import dumps_stream, replace_dumps, write_dumps
 from extras.formats.npy import npy_stream, write_npy
 from extras.formats.stream import Stream, bin_stream, checked, narrowed
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_file
-from lm.tokenizer.load import Tokenizer, describe_tokenizer, load_tokenizer
-from lm.tokens.tokenfile import describe_tokens, write_tokens
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import make_sidecar, write_tokens
 from tools.common.arguments import tool_parser
 
 ONLY_FOR = {"row_length": ".npy", "seq_len": "dumps"}
@@ -138,13 +138,13 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
         characters = utf8_bytes - sum(int(counts[rank]) * num_bytes for rank, num_bytes in continuing.items())
     described = {
         "documents": int(counts[eot_id]) + (last_id != eot_id), "characters": characters, "utf8_bytes": utf8_bytes,
-        "tokenizer": describe_tokenizer(tokenizer), "slice": None,
+        "tokenizer": tokenizer.sidecar_entry(), "slice": None,
         "source": {"name": stream.path.name, "sha256": sha256},
     }  # fmt: skip
-    return describe_tokens(dtype, int(counts.sum()), described, digest.hexdigest())
+    return make_sidecar(dtype, int(counts.sum()), described, digest.hexdigest())
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Convert IN to OUT, which appears complete or not at all."""
     args = parse(argv)

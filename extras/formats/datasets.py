@@ -14,7 +14,7 @@ from tqdm import tqdm
 from extras.formats.dumps import open_dumps, read_dumps
 from extras.formats.npy import count_tokens, open_npy
 from lm.core.errors import DataError, ParamsError
-from lm.tokens.windows import hash_integers, permute, shift
+from lm.tokens.windows import shuffled
 
 IGNORED = -100  # the target that torch's cross-entropy and Hugging Face models ignore
 MIN_RANDOM_LENGTH = 4096  # length of a short random dataset, as in the original NpyTokensDataset
@@ -27,7 +27,7 @@ class NpyTokensDataset(Dataset):
     path: (N,) or (R, L) ids of any integer dtype; no window crosses from one row into the next.
     Item i is the window that begins `stride` (None: seq_len) tokens after item i - 1; stride 1 gives every window.
     With a `seed`, items are random: every window (stride None: stride 1) once, then every window again in
-    another order. `length` is the number of items, so make it as long as the run.
+    another order. `length` is the number of items, so make it as long as the run. The order depends on NumPy's version.
     If a sidecar says that the last row is padded, targets in the padding are IGNORED.
 
     Raises ParamsError for wrong arguments, DataError if no window fits, IntegrityError as open_npy does.
@@ -78,16 +78,32 @@ class NpyTokensDataset(Dataset):
         valid = range(len(self))
         window = np.array([valid[i] for i in indices], np.int64)
         if self.seed is not None:
-            epoch, window = np.divmod(window, self.num_windows)
-            for number in np.unique(epoch):
-                in_epoch, key = epoch == number, hash_integers(self.seed, int(number))
-                window[in_epoch] = permute(window[in_epoch], self.num_windows, key)
+            window = np.array([self._random_window(i) for i in window.tolist()], np.int64)
         row, place = np.divmod(window, self._windows.shape[1])
-        x, y = shift(self._windows[row, place].astype(np.int64))
+        windows = self._windows[row, place].astype(np.int64)
+        x, y = windows[:, :-1], windows[:, 1:]
         target = row[:, None] * self.row_length + place[:, None] * self.stride + 1 + np.arange(self.seq_len)
         if target.max() >= self.num_tokens:
             y = np.where(target < self.num_tokens, y, IGNORED)
         return list(zip(torch.from_numpy(x), torch.from_numpy(y), strict=True))
+
+    def _random_window(self, index: int) -> int:
+        """Return the number of the window of random item `index`.
+
+        A pass over all windows consists of parts. The windows of a part do not overlap, so that the random order of
+        one part is all that is in memory: 4 bytes for each seq_len tokens of the file.
+        """
+        number, place = divmod(index, self.num_windows)
+        num_parts = min(self.num_windows, -(-self.seq_len // self.stride))
+        # The parts in random order: the one of offset r has the windows r, r + num_parts, r + 2·num_parts, …
+        offsets = shuffled(num_parts, self.seed, number * (num_parts + 1)).astype(np.int64)
+        sizes = -(-(self.num_windows - offsets) // num_parts)
+        ends = np.cumsum(sizes)
+        part = int(np.searchsorted(ends, place, side="right"))
+        # The windows of this part in random order.
+        order = shuffled(int(sizes[part]), self.seed, number * (num_parts + 1) + 1 + part)
+        place_in_part = place - int(ends[part] - sizes[part])
+        return int(offsets[part]) + num_parts * int(order[place_in_part])
 
 
 class PickledTrainerDataset(Dataset):

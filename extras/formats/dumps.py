@@ -20,7 +20,7 @@ import numpy as np
 from extras.formats.stream import Stream, padding_of, unpadded
 from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
 from lm.core.files import atomic_folder, check_types, read_json, sha256_file, write_json
-from lm.tokens.tokenfile import DTYPES, describe_tokens
+from lm.tokens.tokenfile import DTYPES, make_sidecar
 
 TOKENIZE_AGAIN = "restore the folder or tokenize again"
 META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
@@ -171,7 +171,7 @@ def write_dumps(
     provenance = {
         "seq_len": seq_len, "samples": num_samples, "pad_token": pad_token,
         "padding_tokens": num_samples * seq_len - num_tokens, "left_out_tokens": left_out_tokens,
-        "stream": describe_tokens(dtype, num_tokens, describe(), digest.hexdigest()),
+        "stream": make_sidecar(dtype, num_tokens, describe(), digest.hexdigest()),
         "files": {name: sha256_file(folder / name) for name in entries},
     }  # fmt: skip
     write_json(folder / META, entries)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from extras.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_file
 from lm.text.compose import write_manifest, write_split
 from lm.text.documents import iter_chunks, read_manifest
@@ -26,9 +26,9 @@ from lm.text.parquet import iter_batches, open_parquet
 from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_from_hub, write_huggingface, write_tiktoken
+from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import encode_here, show_progress
 from lm.tokenizer.load import BACKEND, META, Tokenizer, load_tokenizer
-from lm.tokenizer.tally import Tally
 from tools.common.arguments import tool_parser
 
 SPLIT = "train"
@@ -132,12 +132,12 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
         raise ParamsError(f"--pad_token is {pad_token}, needed: {wanted} {tokenizer.eot_id}")
 
     # Encode the documents and write the dumps.
-    chunks, tally = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), Tally()
+    chunks, counts = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), TextCounts()
     total = int(min(text_slice.end_char, num_chars)) - text_slice.start_char
     source = {"name": args.data_file.name, "sha256": file_sha256}
     return write_dumps(
-        folder, tally.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],
-        lambda: tally.describe(tokenizer, text_slice, source), seq_len=args.seq_length, pad_token=pad_token,
+        folder, counts.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],
+        lambda: counts.sidecar_entries(tokenizer, text_slice, source), seq_len=args.seq_length, pad_token=pad_token,
         max_dump_size=args.max_dump_size, min_sample_length=args.min_sample_length,
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def report(provenance: dict, folder: Path) -> None:
         print(f"left out: the last {provenance['left_out_tokens']:,} tokens, shorter than --min_sample_length")
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Tokenize a range of a parquet file into a folder of dumps, which appears complete or not at all."""
     args = parse(argv)

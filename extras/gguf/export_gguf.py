@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from extras.gguf.vocabulary import describe_vocabulary
-from lm.core.errors import ParamsError, command
+from lm.core.errors import ParamsError, exit_with_status
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run
@@ -42,7 +42,7 @@ def load_writer() -> ModuleType:
     return writer
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     args = parse(argv)
     file = args.file.resolve()

@@ -9,7 +9,7 @@ The step of an event is the number of tokens seen. Needs `pip install -r require
 import time
 from pathlib import Path
 
-from lm.core.errors import EnvironmentFailure, ParamsError, command
+from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.plots import read_csv
 from tools.common.arguments import tool_parser
 
@@ -31,7 +31,7 @@ def add_rows(writer, plots: Path, written: dict[str, int]) -> None:
     writer.flush()
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Write all rows that there are, and with --follow those that come."""
     parser = tool_parser("to_tensorboard", __doc__)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.core.errors import IntegrityError, ParamsError, command
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.evaluate.intervals import Estimate
 from tools.common.arguments import tool_parser
 from tools.common.statistics import (
@@ -112,7 +112,7 @@ def cells_of(found: Estimate, num_documents: int) -> list[str]:
     return [f"{found.value:+.4f}", interval, p_text(found), f"{detectable_difference(found):.4f}", count]
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Print a table for each run that is compared with the first one."""
     args = parse(argv)

@@ -2,7 +2,7 @@
 
     python src make_tasks tasks/stories --source stories/
     python src lm_eval --task_folder tasks/stories
-    python src lm_eval --models data/models/checkpoints/* --task_folder tasks/stories
+    python src lm_eval --models data/models/kept_weights/* --task_folder tasks/stories
     python src lm_eval --export exported --tasks blimp lambada_openai --limit 100 --samples items/a
 
 Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output; of several models
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 from extras.lm_eval.agreement import check_agreement, read_checked
-from lm.core.errors import ParamsError, command
+from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import read_json, sha256_file, write_json, write_text
 from lm.model.weights import RECORD
 from tools.common.arguments import tool_parser
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[s
     return [[*row, f"{record['best']['step']:,}", f"{record['best']['tokens_seen']:,}"] for row in rows_of(tasks)]
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Run the tasks with an exported folder, or with a temporary export of each trained model."""
     args = parse(argv)

@@ -11,7 +11,6 @@ seed give the same bytes.
 import argparse
 import json
 import re
-from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
-from lm.core.errors import DataError, ParamsError, command
+from lm.core.errors import DataError, ParamsError, exit_with_status
 from lm.core.files import write_text
-from lm.text.sources.local import find_files, read_documents
+from lm.text.sources.local import find_files
+from lm.text.sources.text_files import TextFile
 from tools.common.arguments import tool_parser
 
 NUM_ENDINGS = 4
@@ -69,7 +69,7 @@ def read_texts(sources: list[Path], column: str) -> list[str]:
     """Return all documents with text, in the order of the sources and of their paths."""
     try:
         files = [file for source in sources for file in find_files(source, "**/*")]
-        texts = [text for file in files for text in read_documents(file, column, None, Counter())]
+        texts = [text for file in files for text in TextFile(file, column, None).documents()]
     except DataError as error:  # names the parameter of the stage fetch
         raise DataError(str(error).replace("sources.local.fetch.column", "--column")) from None
     return [text for text in texts if text and text.strip()]
@@ -120,7 +120,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     args = parse(argv)
     folder, rng = args.folder.resolve(), np.random.default_rng(args.seed)

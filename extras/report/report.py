@@ -14,7 +14,7 @@ from pathlib import Path
 import jinja2
 
 from lm import plots
-from lm.core.errors import command
+from lm.core.errors import exit_with_status
 from lm.core.files import read_json, sha256_file, write_text
 from lm.core.params import read_yaml
 from tools.common import paths
@@ -129,7 +129,7 @@ def readable(value) -> str:
     return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Write the page."""
     parser = tool_parser("report", __doc__)

@@ -1,13 +1,13 @@
-"""Evaluate each checkpoint that train.keep_checkpoints kept: the loss against tokens as a table and as a picture.
+"""Evaluate each checkpoint that train.keep_weights_at kept: the loss against tokens as a table and as a picture.
 
-    dvc exp run -S 'train.keep_checkpoints=[0,2048,8192,32768,131072,524288]' && python src suite
+    dvc exp run -S 'train.keep_weights_at=[0,2048,8192,32768,131072,524288]' && python src suite
     python src suite --tasks lm_eval-step-*.json
 
-Runs the stage eval on data/models/checkpoints/NAME into --out/NAME, a folder like data/evaluation, which
+Runs the stage eval on data/models/kept_weights/NAME into --out/NAME, a folder like data/evaluation, which
 `python src export_hf DIR --models … --evaluation …` reads. A checkpoint that was evaluated with the same inputs, as
 dvc.lock records them, is not evaluated again. If an input of eval changed since, `dvc repro eval` has to run first, so
 that all rows are evaluated alike. The table and suite.csv also have the best weights of the run. --tasks adds the
-accuracies in files that `python src lm_eval --models data/models/checkpoints/*` wrote.
+accuracies in files that `python src lm_eval --models data/models/kept_weights/*` wrote.
 """
 
 import math
@@ -22,10 +22,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, SymmetricalLogLocator
 
 from lm import plots
-from lm.core.errors import IntegrityError, ParamsError, UserError, command
+from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, write_csv, write_json
 from lm.core.params import read_yaml
-from lm.model.weights import CHECKPOINTS, RECORD, WEIGHTS_DIGITS, checkpoint_name
+from lm.core.paths import KEPT_WEIGHTS
+from lm.model.weights import RECORD, WEIGHTS_DIGITS, step_name
 from tools.common.arguments import tool_parser
 from tools.common.paths import AUDIT, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
 from tools.common.tables import table
@@ -125,7 +126,7 @@ def draw(axes: Axes, rows: list[dict], names: list[str], label: str) -> None:
         free += LABEL_POINTS
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     parser = tool_parser("suite", __doc__)
     parser.add_argument("--out", type=Path, default=Path("suite"), help="the folder to write (suite)")
@@ -134,18 +135,18 @@ def main(argv: list[str]) -> None:
     )
     args = parser.parse_args(argv)
     record = read_json(MODEL)
-    names = record.get(CHECKPOINTS)
+    names = record.get(KEPT_WEIGHTS)
     if not names:
-        raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_checkpoints and run `dvc repro`")
-    if record["best"]["step"] == 0 and list(names) == [checkpoint_name(0)]:
+        raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_weights_at and run `dvc repro`")
+    if record["best"]["step"] == 0 and list(names) == [step_name(0)]:
         found = "the best weights and the kept checkpoint are both of 0 tokens, so there is no curve"
-        raise ParamsError(f"{MODEL}: {found}; add numbers above 0 to train.keep_checkpoints and run `dvc repro`")
+        raise ParamsError(f"{MODEL}: {found}; add numbers above 0 to train.keep_weights_at and run `dvc repro`")
     refuse_changed_inputs()
     rows = [row_of(MODELS, EVALUATION)]
     for number, name in enumerate(names, 1):
         print(f"{number} of {len(names)}: {name}", flush=True)
-        evaluate(MODELS / CHECKPOINTS / name, args.out / name)
-        row = row_of(MODELS / CHECKPOINTS / name, args.out / name)
+        evaluate(MODELS / KEPT_WEIGHTS / name, args.out / name)
+        row = row_of(MODELS / KEPT_WEIGHTS / name, args.out / name)
         rows += [row] if row["weights"] != rows[0]["weights"] else []
     rows.sort(key=lambda row: row["step"])
     tasks = add_accuracies(rows, args.tasks)

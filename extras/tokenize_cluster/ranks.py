@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -22,21 +23,28 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lm.core.errors import IntegrityError, NoDocument
-from lm.core.files import read_json, sha256_file, sha256_json
+from lm.core.files import check_hash, read_json, sha256_file, sha256_json
 from lm.text.documents import TEXT, Chunk, SourceCount, describe_text, iter_chunks, read_manifest
 from lm.text.parquet import iter_batches, open_parquet
 from lm.text.slices import Slice
-from lm.tokenizer.encoding import encode_here, encode_in_thread, encode_with_fallback
-from lm.tokenizer.engine import Engine, open_engine
+from lm.tokenizer.counts import TextCounts
+from lm.tokenizer.encoding import Encoded, encode_here, encode_with_gigatoken
+from lm.tokenizer.gigatoken_encoder import GigatokenError, open_gigatoken
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokenizer.tally import Tally
-from lm.tokens.tokenfile import DTYPES, blocks_of, check_hash, map_ids, sidecar_path, write_tokens
+from lm.tokens.tokenfile import DTYPES, blocks_of, map_ids, sidecar_path, write_tokens
 
 # The code and the packages that decide the ids of a text, besides the tokenizer.
 CODE = (
-    "lm/text/documents.py", "lm/text/parquet.py", "lm/text/rows.py", "lm/text/slices.py", "lm/tokenizer/encoding.py",
-    "lm/tokenizer/engine.py", "lm/tokenizer/load.py", "lm/tokenizer/pretokenize.py", "lm/tokenizer/tally.py",
-)  # fmt: skip
+    "lm/text/documents.py",
+    "lm/text/parquet.py",
+    "lm/text/rows.py",
+    "lm/text/slices.py",
+    "lm/tokenizer/counts.py",
+    "lm/tokenizer/encoding.py",
+    "lm/tokenizer/gigatoken_encoder.py",
+    "lm/tokenizer/load.py",
+    "lm/tokenizer/pretokenize.py",
+)
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
 
@@ -161,12 +169,21 @@ def tokenize_rank(job: RankJob, rank: Rank) -> None:
         return
     path.unlink(missing_ok=True)  # an old file would not match the new sidecar
 
-    def write(engine: Engine | None) -> dict:
-        chunks, tally, dtype = _chunks(job, rank), Tally(), tokenizer.meta["dtype"]
-        encoded = encode_in_thread(chunks, engine) if engine else encode_here(chunks, tokenizer)
-        return write_tokens(path, tally.ids_of(encoded), dtype, lambda: dataclasses.asdict(tally) | {"origin": origin})
+    def write(encoded: Encoded) -> None:
+        counts = TextCounts()
 
-    encode_with_fallback(write, open_engine(tokenizer), path)
+        def describe() -> dict:
+            return dataclasses.asdict(counts) | {"origin": origin}
+
+        write_tokens(path, counts.ids_of(encoded), tokenizer.meta["dtype"], describe)
+
+    if gigatoken := open_gigatoken(tokenizer):
+        try:
+            write(encode_with_gigatoken(_chunks(job, rank), gigatoken))
+            return
+        except GigatokenError as error:
+            print(f"warning: {error}; tokenizing all of {path} again with tiktoken alone", file=sys.stderr)
+    write(encode_here(_chunks(job, rank), tokenizer))
 
 
 def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
@@ -180,16 +197,16 @@ def join_ranks(job: RankJob, out: Path) -> dict:
 
     Raise IntegrityError if a rank's bytes have changed since it wrote them, NoDocument if the ranks hold no id.
     """
-    tokenizer, tally = load_tokenizer(job.tokenizer), Tally()
+    tokenizer, total = load_tokenizer(job.tokenizer), TextCounts()
     records = [(job.path(rank), read_json(sidecar_path(job.path(rank)))) for rank in job.ranks]
     if not any(record["tokens"] for _, record in records):
         lacking = f"no document of split {job.slice.split!r} begins in characters"
         place = f"{job.slice.start_char} to {job.slice.end_char}"
         raise NoDocument(f"sources.{job.manifest['source']}: {lacking} {place}; widen the range")
     for _, record in records:
-        counts = {name: record[name] for name in vars(tally)}
+        counts = {name: record[name] for name in vars(total)}
         sources = {name: SourceCount(*count) for name, count in counts.pop("sources").items()}
-        tally.add(Tally(**counts, sources=sources))
+        total.add(TextCounts(**counts, sources=sources))
 
     def ids() -> Iterator[np.ndarray]:
         for path, record in records:
@@ -197,6 +214,8 @@ def join_ranks(job: RankJob, out: Path) -> dict:
             for _, block in blocks_of(map_ids(path, record)) if record["tokens"] else ():
                 digest.update(block.data)
                 yield block
-            check_hash(path, digest.hexdigest(), record["sha256"], "remove it, and run the same command again")
+            check_hash(path, digest.hexdigest(), record["sha256"], advice="remove it, and run the same command again")
 
-    return write_tokens(out, ids(), tokenizer.meta["dtype"], lambda: tally.describe(tokenizer, job.slice, job.source))
+    return write_tokens(
+        out, ids(), tokenizer.meta["dtype"], lambda: total.sidecar_entries(tokenizer, job.slice, job.source)
+    )

@@ -20,15 +20,14 @@ import time
 from pathlib import Path
 
 from extras.tokenize_cluster.ranks import ROOT, RankJob, join_ranks, plan_ranks
-from lm.core.errors import EnvironmentFailure, ParamsError, command
+from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import output_lock
 from lm.core.params import read_section
 from lm.text.slices import AnySlice, Slice, refuse_overlap
 from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
-from tools.common.paths import PARAMS, RAW, SOURCES, TOKENIZER, TRAIN, VALIDATION
+from tools.common.paths import PARAMS, RAW, RUNTIME, SOURCES, TOKENIZER, TRAIN, VALIDATION
 
-RUNTIME = "runtime.yaml"
 STAGES, OUTPUTS = {"train": "tokenize_train", "validation": "tokenize_val"}, {"train": TRAIN, "validation": VALIDATION}
 
 
@@ -95,7 +94,7 @@ def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
         raise ParamsError(f"--executor {kind}: {error}; give what is missing as --option NAME=VALUE") from None
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     args = parse(argv)
     text_slice, chunk_chars = read_slice(args.split), read_section(RUNTIME, "tokenize.chunk_chars", int)

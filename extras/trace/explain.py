@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from extras.trace.documents import describe_documents, document_sources, quote
-from lm.core.errors import ParamsError, command
+from lm.core.errors import ParamsError, exit_with_status
 from lm.core.params import read_section
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
@@ -48,7 +48,7 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
     return lines
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Print the batch of a step."""
     args = parse(argv)

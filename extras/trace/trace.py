@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from extras.trace.documents import describe_documents, document_sources, quote
-from lm.core.errors import IntegrityError, ParamsError, command
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import check_types, read_json
 from lm.evaluate.copies import Copy, find_copies, text_pieces
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -124,7 +124,7 @@ def trace(
     return lines
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Print the spans of a text that the training data contains."""
     args = parse(argv)

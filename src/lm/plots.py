@@ -23,11 +23,20 @@ from lm.core.files import atomic_write
 # The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
 STYLE: dict[Any, Any] = {
-    "figure.dpi": 160, "font.size": 10, "lines.linewidth": 1.8, "hatch.linewidth": 0.6,
-    "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E3E3E3", "grid.linewidth": 0.7,
-    "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold",
-}  # fmt: skip
+    "figure.dpi": 160,
+    "font.size": 10,
+    "lines.linewidth": 1.8,
+    "hatch.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.7,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+}
 styled = style.context(STYLE, after_reset=True)  # a person's own matplotlibrc changes no picture
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOTE = """Why the curves differ: they are taken on different text, and with
@@ -57,9 +66,11 @@ def read_csv(path: Path) -> dict[str, list[float]]:
 
 @styled
 def figure_of(
-    *draw_functions: Callable[[Axes], None], size: tuple[float, float], heights: tuple[float, ...] | None = None,
+    *draw_functions: Callable[[Axes], None],
+    size: tuple[float, float],
+    heights: tuple[float, ...] | None = None,
     title: str = "",
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Return a figure of `size` in inches: one panel per function on a common x axis, of relative `heights`."""
     figure = Figure(size, layout="constrained")
     panels = figure.subplots(len(draw_functions), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from lm.core.errors import ParamsError, command
+from lm.core.errors import ParamsError, exit_with_status
 from lm.evaluate.generation import generate
 from lm.model import device as machine
 from lm.model.gemma3 import Gemma3Model
@@ -94,7 +94,7 @@ def print_sample(model: Gemma3Model, tokenizer: Tokenizer, seed: int, args) -> N
     print(f"seed {seed}: {len(counted)} tokens, {rate:.0f} a second, {end}", file=sys.stderr, flush=True)
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Print --num_samples continuations of a prompt, one after the other."""
     args = parse(argv)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lm.core.errors import EnvironmentFailure, IntegrityError, command
+from lm.core.errors import EnvironmentFailure, IntegrityError, exit_with_status
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
@@ -36,7 +36,7 @@ def output_hashes(lock: Path) -> dict[str, str]:
     return {out["path"]: out["md5"] for stage in read_yaml(lock)["stages"].values() for out in stage["outs"]}
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Run the pipeline twice, write the comparison, and raise IntegrityError if an output differs."""
     parser = tool_parser("reproduce", __doc__)

@@ -13,7 +13,7 @@ import pytest
 
 from lm.core.files import output_lock
 from support.refusal import files_below, refused
-from support.stages import change_params, command_of, outputs_of, run_here
+from support.stages import change_params, outputs_of, program_of, run_here
 from support.train_cases import (
     Stage,
     check_rerun,
@@ -28,6 +28,7 @@ from support.train_cases import (
     only_run,
     results,
     run_stage,
+    saved_checkpoints,
     set_runtime,
     set_variable,
     wait_for,
@@ -57,7 +58,7 @@ def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(pr
     whole, before = outputs(stage), files_below(Path()).keys()
     for call in range(1, 60):
         remove_outputs(stage)
-        ended = run_stage(die_at_any, call, command=command_of(stage))
+        ended = run_stage(die_at_any, call, command=program_of(stage))
         if ended.code == 0:
             break
         assert ended.code == -signal.SIGKILL, ended.err
@@ -77,12 +78,14 @@ MOMENTS = {
     "between the sync and the rename of a checkpoint": (in_state, 3, die_at, RENAME, 1, "before", 2),
     "between the rename of a checkpoint and its record": (in_state, 3, die_at, RENAME, 1, "after", 2),
     "after the record of a checkpoint": (in_state, 3, die_at, RENAME, 2, "after", 3),
-    "while a checkpoint is kept beside those of the run": (in_call, "keep_checkpoint", die_at, SAVE, 1, "during", 2),
     "while the weights are scored": (die_at, "lm.train.step.validation_loss", 2, "before", 3),
     "after the best weights were found": (in_state, 6, die_at, SAVE, 1, "during", 5),
     "after the last step": (die_at, "lm.train.outputs.save_models", 1, "before", 8),
     "between the results and their publication": (die_at, "train.publish", 1, "before", None),
 }
+
+# The checkpoints between the first and the last validation, and from which on the learning rate falls.
+STAYING = {"checkpoint-000000003.json", "checkpoint-000000004.json"}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -93,7 +96,7 @@ def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_
     said = "this run is already finished" if step is None else f"resumed at step {step} " if step else "step 0 of 8"
     check_rerun(undisturbed, said)
     left = {path.suffix if path.is_file() else path.name for path in only_run().iterdir()}
-    assert left == {"done", ".pt", ".json"} and not list(only_run().glob("*checkpoint-*"))
+    assert left == {"done", ".pt", ".json"} and saved_checkpoints(Path()) == STAYING
 
 
 def test_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undisturbed):
@@ -121,7 +124,7 @@ def test_workers_end_with_a_killed_stage(project):
     assert run_here("fetch") == run_here("tokenize_train") == 0
     expected = outputs("tokenize_train")
     remove_outputs("tokenize_train")
-    stage = Stage(command=command_of("tokenize_train"))
+    stage = Stage(command=program_of("tokenize_train"))
     wait_for(lambda: [path for path in Path("data/processed_datasets").glob(".*.tmp") if path.stat().st_size])
     workers = psutil.Process(stage.process.pid).children(recursive=True)
     stage.process.kill()
@@ -140,7 +143,7 @@ def test_a_write_that_fails_keeps_the_old_output(project):
         path.write_text(path.read_text() * 100)
     for stage, num_bytes in (("fetch", 500), ("tokenize_train", 500), ("eval", 1000)):
         before = files_below(Path())
-        ended = run_stage(limit_files, num_bytes, command=command_of(stage))
+        ended = run_stage(limit_files, num_bytes, command=program_of(stage))
         refused(ended.code, ended.err, 5, outputs_of(stage)[0], "File too large; free some space on")
         assert files_below(Path()) == before
         assert run_here(stage) == 0

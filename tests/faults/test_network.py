@@ -18,7 +18,7 @@ from lm.tokenizer import build as vocabulary
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below, refused
-from support.stages import change_params, command_of, run_here, stage_folder
+from support.stages import change_params, program_of, run_here, stage_folder
 from support.tokenizer_cases import TIKTOKEN_CACHE, digests, write_bpe
 
 A = "a" * 40
@@ -50,7 +50,7 @@ class Client:
 
     def run(self, stage: str = "fetch", *options: str, **variables: str) -> subprocess.CompletedProcess:
         """Run a stage with these environment variables."""
-        module, arguments = command_of(stage)
+        module, arguments = program_of(stage)
         environment = self.hub.environment(self.cache, PYTHONPATH=f"{ROOT}/src", **variables)
         command = [sys.executable, "-c", HURRIED, module, *arguments, *options]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)

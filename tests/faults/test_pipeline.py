@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from support.stages import STAGES, TINY, command_of
+from support.stages import STAGES, TINY, program_of
 from support.train_cases import saved_checkpoints, wait_for
 from support.workspace import Workspace
 
@@ -53,7 +53,7 @@ def start_repro(workspace: Workspace, stage: str) -> subprocess.Popen:
 
 def stage_of(repro: subprocess.Popen, stage: str) -> psutil.Process | None:
     """The process of a stage below `dvc repro`, None if there is none."""
-    script = f"src/{command_of(stage)[0]}.py"
+    script = f"src/{program_of(stage)[0]}.py"
     try:
         children = psutil.Process(repro.pid).children(recursive=True)
         return next((child for child in children if script in child.cmdline()), None)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -94,6 +95,17 @@ def test_a_hung_rank_ends_all_after_the_timeout(workspace, undisturbed):
     assert 3 < time.monotonic() - started < ALL_DOWN_S
     refused(ended.code, ended.err, 5, "rank 0 of 2 lost another rank, or had no answer within train.timeout_s 3")
     go_on_alone(3, undisturbed)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs PR_SET_PDEATHSIG of Linux")
+def test_a_killed_launcher_stops_its_ranks_with_a_checkpoint(workspace, undisturbed):
+    stage = Stage(sabotage_ranks, "hold_at", 4)
+    pids = held()
+    stage.process.kill()
+    Path("go").touch()
+    assert stage.end(ALL_DOWN_S).code == -signal.SIGKILL
+    wait_all_gone(pids)
+    go_on_alone(4, undisturbed)
 
 
 @pytest.mark.parametrize(

@@ -66,18 +66,13 @@ def test_a_matplotlibrc_of_the_user_changes_nothing(tmp_path):
     assert drawn == hashlib.sha256(to_png(training_figure(TRAIN, VALIDATION))).hexdigest()
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_every_picture_names_both_axes(panel):
-    (axes,) = figure_of(PANELS[panel], size=(4, 3)).axes
-    assert axes.get_xlabel() and axes.get_ylabel()
-
-
-def test_of_several_panels_the_lowest_one_keeps_the_x_label():
-    figure = figure_of(PANELS["losses"], PANELS["learning_rate"], PANELS["gradient_norm"], size=(6, 6), title="Loss")
+def test_every_panel_names_its_y_axis_and_the_lowest_one_its_x_axis():
+    for panel in PANELS.values():
+        (axes,) = figure_of(panel, size=(4, 3)).axes
+        assert axes.get_xlabel() and axes.get_ylabel()
+    figure = training_figure(TRAIN, VALIDATION)
     assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "tokens seen"]
-    assert figure.axes[0].get_title("left") == "Loss"
-    figure = figure_of(lambda axes: axes.set_title("its own"), size=(6, 6))
-    assert figure.axes[0].get_title("left") == "its own"
+    assert all(axes.get_ylabel() for axes in figure.axes) and figure.axes[0].get_title("left") == "Loss during training"
 
 
 def test_a_run_that_has_only_begun_is_drawn():
@@ -85,7 +80,7 @@ def test_a_run_that_has_only_begun_is_drawn():
     assert to_png(training_figure({}, begun)).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("train_end", "validation_end"), [(3.0, 3.0), (3.0, 3.01), (3.05, 3.0), (3.0, 6.0)])
+@pytest.mark.parametrize(("train_end", "validation_end"), [(3.0, 3.01), (3.05, 3.0), (3.0, 6.0)])
 def test_the_names_of_two_curves_do_not_overlap(train_end, validation_end):
     train = TRAIN | {"train_loss": [9.0, 5.0, train_end]}
     validation = VALIDATION | {"val_loss": [9.0, validation_end]}
@@ -95,7 +90,7 @@ def test_the_names_of_two_curves_do_not_overlap(train_end, validation_end):
     assert low.y1 <= high.y0
 
 
-@pytest.mark.parametrize("last", [100, 128, 65, 1100, 32768])
+@pytest.mark.parametrize("last", [100, 65, 32768])
 def test_the_last_tick_of_the_positions_is_the_windows_length(last):
     x = [*(2**i for i in range((last - 1).bit_length())), last]
     curve = {"context_tokens": x, "nats_per_token": [3.0] * len(x)}
@@ -109,13 +104,6 @@ def test_the_last_tick_of_the_positions_is_the_windows_length(last):
 
 def test_smoothing_keeps_the_beginning_and_shows_no_noise_at_the_end():
     assert smooth([9.0, 5.0, 3.0, 3.0, 3.0, 6.0], fraction=0.7).tolist() == [9.0, 17 / 3, 4.6, 4.0, 3.75, 4.0]
-
-
-def test_contamination_fills_the_axis():
-    draw = DRAW(
-        draw_documents, documents=DOCUMENTS | {"contaminated_fraction": np.array([0.0, 0.3, 0.1])}, clean_below=0.2
-    )
-    assert figure_of(draw, size=(4, 3)).axes[0].get_xlim()[1] < 0.35
 
 
 def test_the_legend_of_the_documents_has_the_loss_of_both_groups():

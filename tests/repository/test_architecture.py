@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
 FILES = list(GRAPH)
 
-# What each room of src/lm may import from the others. A new arrow is a decision: it is made here.
+# What each package of src/lm may import from the others. A new arrow is a decision: it is made here.
 MAY_IMPORT = {
     "core": set(),
     "text": {"core"},
@@ -30,17 +31,19 @@ def name_of(path: Path) -> str:
     return path.relative_to(SRC).as_posix()
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     """Return lm/core for a module in src/lm/core, tools/common for one in src/tools/common, stage for a stage."""
     parts = path.relative_to(SRC).with_suffix("").parts
     return "/".join(parts[:2]) if parts[0] in ("lm", "tools") else "stage"
 
 
 def arrows(of: str) -> list[tuple[str, str, str]]:
-    """Return (importing file, its room, imported room) for the rooms whose names begin with `of`."""
+    """Return (importing file, its package, imported package) for the packages whose names begin with `of`."""
     pairs = [(path, imported) for path, all_imported in GRAPH.items() for imported in all_imported]
-    found = {(name_of(path), room_of(path), room_of(imported)) for path, imported in pairs}
-    return sorted((name, room, target) for name, room, target in found if room.startswith(of) and room != target)
+    found = {(name_of(path), package_of(path), package_of(imported)) for path, imported in pairs}
+    return sorted(
+        (name, package, target) for name, package, target in found if package.startswith(of) and package != target
+    )
 
 
 def stages() -> list[Path]:
@@ -51,17 +54,17 @@ def stages() -> list[Path]:
 # Imports.
 
 
-def test_rooms_of_the_library_import_only_what_the_table_allows():
+def test_packages_of_the_library_import_only_what_the_table_allows():
     forbidden = [
-        (name, target) for name, room, target in arrows("lm/")
-        if target not in {f"lm/{allowed}" for allowed in MAY_IMPORT[room.removeprefix("lm/")]}
+        (name, target) for name, package, target in arrows("lm/")
+        if target not in {f"lm/{allowed}" for allowed in MAY_IMPORT[package.removeprefix("lm/")]}
     ]  # fmt: skip
     assert forbidden == []
 
 
-def test_the_table_names_the_rooms_that_exist():
-    rooms = {room_of(path) for path in FILES if name_of(path).startswith("lm/") and path.name != "__init__.py"}
-    assert rooms == {f"lm/{room}" for room in MAY_IMPORT}
+def test_the_table_names_the_packages_that_exist():
+    packages = {package_of(path) for path in FILES if name_of(path).startswith("lm/") and path.name != "__init__.py"}
+    assert packages == {f"lm/{package}" for package in MAY_IMPORT}
 
 
 def test_stages_import_the_library_and_nothing_else():
@@ -83,6 +86,16 @@ def test_extras_import_the_library_common_and_themselves_and_nothing_imports_the
             assert [name for name in names if name.startswith("extras.")] == [], path
         else:
             assert [name for name in names if not name.startswith(allowed)] == [], path
+
+
+def test_every_tool_is_in_the_table_of_python_src():
+    """A tool is a module with a function `main` in src/tools or extras."""
+    modules = [path for folder in ("src/tools", "extras") for path in (ROOT / folder).rglob("*.py")]
+    defined = {path: {getattr(node, "name", "") for node in ast.parse(path.read_text()).body} for path in modules}
+    tools = {path for path, names in defined.items() if "main" in names}
+    program = runpy.run_path(str(SRC / "__main__.py"))
+    assert {program["path_of"](module) for module in program["TOOLS"].values()} == tools
+    assert all(program["summary"](module) for module in program["TOOLS"].values())
 
 
 def test_nothing_imports_a_stage():

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 
@@ -86,18 +85,3 @@ def test_the_files_come_back_after_an_experiment_was_killed(workspace):
     assert "## HEAD (no branch)" in workspace.run("git", "status", "--porcelain", "--branch").stdout
     follow(workspace, commands_of("docs/troubleshooting.md", "git switch"))
     check_that_the_first_run_is_back(workspace, " M presets.yaml")
-
-
-def test_going_back_restores_the_commit_and_gc_keeps_experiments(workspace):
-    shutil.copy(ROOT / "Makefile", workspace.folder)
-    workspace.commit()
-    workspace.run(
-        "dvc", "exp", "run", "-q", "-S", "seed=2", "-S", "presets.yaml:tokenizers.mine.vocab_size=400", "-n", "two"
-    )
-    readme = (ROOT / "README.md").read_text()
-    (go_back,) = re.findall(r"^(make back) +# go back", readme, re.M)
-    follow(workspace, [go_back])
-    check_that_the_first_run_is_back(workspace)
-    (gc,) = re.findall(r"`(dvc gc [^`]+)`", (ROOT / "docs" / "troubleshooting.md").read_text())
-    follow(workspace, [f"{gc} --force", "dvc exp apply two"])
-    assert (workspace.folder / "data" / "models").read_text() == "weights of 2"

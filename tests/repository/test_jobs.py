@@ -10,12 +10,13 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from support import ROOT
+from support.stages import command_of
 from support.workspace import Workspace
 
 PAGE = (ROOT / "docs" / "distributed.md").read_text()
 (SLURM,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH --nodes.*?)^```", PAGE, re.M | re.S)
 (ARRAY,) = re.findall(r"^```bash parse\n(#!/bin/bash\n#SBATCH --array.*?)^```", PAGE, re.M | re.S)
-STAGE = shlex.split(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["cmd"])[1:]
+STAGE = shlex.split(command_of(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]))[1:]
 
 
 def command(script: str, program: str) -> list[str]:

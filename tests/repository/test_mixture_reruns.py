@@ -7,26 +7,28 @@ import pytest
 
 from extras.report import report
 from extras.trace import explain
-from support.workspace import Workspace
+from support.texts import write_sentences
+from support.workspace import SMALL_SOURCE, Workspace
 from tools.verify import cli as verify
 
 DATA = {"make_tokenizer", "tokenize_train", "tokenize_val", "audit"}
 
 
 def make_mixture(folder: Path) -> Workspace:
-    """Make the small pipeline on a mixture of two sources of stories and own text; nothing of it has run."""
+    """Make the small pipeline on a mixture of two sources of sentences and own text; nothing of it has run."""
     workspace = Workspace(folder)
     workspace.make_small()
     workspace.write_own_text(100)
-    stories = workspace.get("sources.stories")
+    others = {**SMALL_SOURCE, "fetch": {**SMALL_SOURCE["fetch"], "include": "others.jsonl"}}
+    write_sentences(workspace.folder / "data/local/others.jsonl", 200, seed=9)
     mixture = {
-        "fetch.sources": ["stories", "others", "local"],
-        "train.weights": {"stories": 0.5, "others": 0.2, "local": 0.3},
+        "fetch.sources": ["small", "others", "local"],
+        "train.weights": {"small": 0.5, "others": 0.2, "local": 0.3},
         "prompts": [""],
     }
     workspace.change(**{
         "data.source": "mixture",
-        "sources.others": stories | {"fetch": stories["fetch"] | {"seed": 9}},
+        "sources.others": others,
         **{f"sources.mixture.{name}": value for name, value in mixture.items()},
     })  # fmt: skip
     workspace.commit()
@@ -45,10 +47,10 @@ def trained(tmp_path_factory):
 TABLE = [
     ({"sources.tinystories.train.num_chars": 9}, {"fetch"}),
     ({"sources.mixture.train.weights.local": 0.1}, {"fetch", *DATA}),
-    ({"sources.others.fetch.seed": 10}, {"fetch", *DATA}),
-    ({"sources.stories.validation.num_chars": 9000}, {"fetch", *DATA}),
+    ({"sources.others.fetch.split.validation_fraction": 0.2}, {"fetch", *DATA}),
+    ({"sources.small.validation.num_chars": 9000}, {"fetch", *DATA}),
     ({"sources.mixture.validation.num_chars": 9500}, {"fetch", "tokenize_val", "audit"}),
-    ({"sources.others.fetch.seed": 11}, {"fetch", *DATA}),
+    ({"sources.others.fetch.split.validation_fraction": 0.3}, {"fetch", *DATA}),
 ]
 
 
@@ -59,7 +61,7 @@ def test_a_change_reruns_what_depends_on_it(tmp_path):
     for values, stages in TABLE:
         workspace.change(**values)
         assert workspace.repro("audit") == stages, values
-    workspace.change(**{"sources.others.fetch.seed": 10})
+    workspace.change(**{"sources.others.fetch.split.validation_fraction": 0.2})
     assert "Running stage" not in workspace.run("dvc", "repro", "audit").stdout, "served from the cache"
     (workspace.folder / "data" / "local" / "7.txt").write_text("another text\n" * 9)
     assert workspace.repro("audit") == {"fetch", *DATA}

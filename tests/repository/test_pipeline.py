@@ -11,6 +11,7 @@ from dvc.utils.hydra import apply_overrides
 from lm.core.params import read_yaml
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
+from support.stages import command_of
 
 SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
@@ -26,11 +27,11 @@ NOT_READ = {"tokenize_train": {("sources.yaml", "sources.*.validation")}}
 
 
 def script_of(stage: str) -> Path:
-    return ROOT / STAGES[stage]["cmd"].split()[1]
+    return ROOT / command_of(STAGES[stage]).split()[1]
 
 
 def dependency_of(module: Path) -> str:
-    """Return what dvc.yaml lists for a module: its room, such as src/lm/core, or the file itself."""
+    """Return what dvc.yaml lists for a module: its package, such as src/lm/core, or the file itself."""
     return "/".join(module.relative_to(ROOT).parts[:3])
 
 
@@ -66,7 +67,7 @@ def outputs(stage: str) -> list[str]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_code_dependencies_are_the_rooms_of_the_import_closure(stage):
+def test_code_dependencies_are_the_packages_of_the_import_closure(stage):
     listed = [dep for dep in STAGES[stage]["deps"] if dep.startswith("src/")]
     assert listed == sorted({dependency_of(path) for path in closure(GRAPH, [script_of(stage)])})
 
@@ -96,10 +97,16 @@ def test_every_stage_depends_on_the_packages_that_decide_its_bytes(stage):
     assert ("requirements.txt" in STAGES[stage]["deps"]) == ("matplotlib" in packages)
 
 
+def test_every_stage_up_to_train_first_checks_the_parameters_of_all():
+    """So `dvc repro` refuses a wrong value before any work, also where it skips the stages before."""
+    checking = [stage for stage in STAGES if STAGES[stage]["cmd"][0] == "python src check_parameters"]
+    assert checking == list(STAGES)[: list(STAGES).index("train") + 1]
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
     known = STAGES[stage]["deps"] + outputs(stage)
-    words = STAGES[stage]["cmd"].split()
+    words = command_of(STAGES[stage]).split()
     paths = [word for word in words if "/" in word or word in ("metrics", "plots")]
     assert [path for path in paths if not any(name == path or name.startswith(path + "/") for name in known)] == []
 
@@ -117,7 +124,9 @@ def test_plots_draw_the_loss_of_a_validation_and_not_its_digest():
 
 
 def test_the_library_reads_no_parameter_files():
-    for path in (SRC / "lm").rglob("*.py"):
+    for path in {*(SRC / "lm").rglob("*.py")} - {SRC / "lm" / "core" / "paths.py"}:
+        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        assert not names & set(PARAMS_FILES), path
         code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
         assert not re.search(r'["\'](params|presets|sources)\.yaml["\']', code), path
 
@@ -131,9 +140,9 @@ def test_data_stages_never_import_torch_or_matplotlib(stage):
 @pytest.mark.parametrize(
     ("name", "override"),
     [
-        ("params.yaml", "train.keep_checkpoints=[0,2048]"),
+        ("params.yaml", "train.keep_weights_at=[0,2048]"),
         ("presets.yaml", "models.tiny.d_ff=768"),
-        ("sources.yaml", "sources.mixture.train.weights.stories=0.7"),
+        ("sources.yaml", "sources.mixture.train.weights.local=0.7"),
     ],
 )
 def test_dvcs_s_keeps_every_comment(tmp_path, name, override):

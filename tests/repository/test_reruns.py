@@ -19,7 +19,7 @@ TABLE = [
     ("eval.stride_fraction", {"eval.stride_fraction": 0.25}, {"eval", "plot"}),
     ("train.seq_len", {"train.seq_len": 16}, {"train", "eval", "plot"}),
     ("model.name", {"models.other": None, "model.name": "other"}, {"train", "eval", "plot"}),
-    ("validation.start_char", {"sources.stories.validation.start_char": 2000}, NEW_VALIDATION),
+    ("validation.start_char", {"sources.small.validation.start_char": 2000}, NEW_VALIDATION),
     ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch"}),
     ("rules that drop nothing", {"selection.name": "filtered"}, SAME_DOCUMENTS),
     ("a rule that drops documents", {"selections.filtered.min_chars": 500}, ALL),

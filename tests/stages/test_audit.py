@@ -1,7 +1,5 @@
 """The audit counts and marks duplicates and contamination, and describes how the vocabulary fits the text."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,13 +8,10 @@ import pytest
 
 import audit
 from lm.core.files import read_json
-from support import ROOT
-from support.memory import MEASURE
 from support.refusal import refused
 from support.tokenize_cases import (
     ALL,
     AUDIT,
-    ENVIRONMENT,
     TEXT,
     make_project,
     run_audit,
@@ -34,14 +29,15 @@ def test_contamination_is_counted_by_document(tmp_path):
     train = tokens_of([*range(1, 40), 0])
     half = [*range(1, 14), *range(113, 100, -1)]
     validation = tokens_of([*range(5, 25), 0, *range(100, 150), 0, *half, 0, 0])
-    counts = audit.audit_contamination(train, validation, [1, 2, 3, 4], tmp_path / "x.parquet")
+    found = audit.find_contamination(train, validation)
+    audit.write_contamination(tmp_path / "x.parquet", found, [1, 2, 3, 4], validation)
     table = pq.read_table(tmp_path / "x.parquet")
     assert table.to_pydict() == {
         "document": [0, 1, 2, 3], "tokens": [20, 50, 26, 0], "contaminated_fraction": [1.0, 0.0, 0.5, 0.0],
         "utf8_bytes": [1, 2, 3, 4],
     }  # fmt: skip
     assert table.schema.metadata == {b"validation_sha256": b"ab" * 32}
-    assert counts == {
+    assert audit.describe_contamination(found) == {
         "ngram_tokens": 13,
         "contaminated_fraction": 33 / 96,
         "clean_documents": 2,
@@ -49,10 +45,9 @@ def test_contamination_is_counted_by_document(tmp_path):
     }
 
 
-def test_a_document_at_a_limit_is_contaminated_or_not_clean(tmp_path, monkeypatch):
-    tokens, shared = np.full(5, 100), np.array([19, 20, 79, 80, 100])
-    monkeypatch.setattr(audit, "count_shared", lambda *given: iter([(tokens, shared)]))
-    counts = audit.audit_contamination(tokens_of([0]), tokens_of([0]), [1] * 5, tmp_path / "x.parquet")
+def test_a_document_at_a_limit_is_contaminated_or_not_clean():
+    found = audit.Contamination(np.full(5, 100), np.array([19, 20, 79, 80, 100]))
+    counts = audit.describe_contamination(found)
     assert (counts["clean_documents"], counts["contaminated_documents"]) == (1, 2)
     assert counts["contaminated_fraction"] == 298 / 500
 
@@ -133,19 +128,3 @@ def test_tokens_of_another_text_are_refused(project, capsys, split):
     sidecar = read_json(f"out/{split}.json")
     audit.write_json(f"out/{split}.json", {**sidecar, "source": {**sidecar["source"], "text_sha256": "ab" * 32}})
     refused(audit.main(AUDIT), capsys.readouterr().err, 4, f"out/{split}.bin: made from another version of raw")
-
-
-@pytest.mark.parametrize(
-    ("documents", "most_bytes"), [(2_000, 350e6), pytest.param(2_000_000, 700e6, marks=pytest.mark.slow)]
-)
-def test_tiny_documents_take_bounded_memory(project, documents, most_bytes):
-    """Ten million take 859 MB, 376 of them mapped token files (benchmarks/results/large_audit.json)."""
-    draw = np.random.default_rng(0)
-    numbers = draw.integers(0, 1 << 40, documents)
-    numbers[draw.random(documents) < 0.1] = numbers[0]
-    texts = [f"{number:x} is {number % 9973}" for number in numbers.tolist()]
-    project(texts[: documents * 4 // 5], texts[documents * 4 // 5 :])
-    command = [sys.executable, "-c", MEASURE, sys.executable, str(ROOT / "src" / "audit.py"), *AUDIT]
-    peak = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert int(peak) * (1 if sys.platform == "darwin" else 1024) < most_bytes
-    assert read_json("audit/details.json")["duplicates"]["train"]["exact_within"] > 0.05 * documents

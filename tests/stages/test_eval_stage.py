@@ -35,7 +35,7 @@ def write_split(path: Path, texts: list[str], tokenizer) -> dict:
     """Write a token file of these documents, and return its sidecar."""
     ids, _ = tokenizer.encode_documents(texts)
     origin = {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id}
-    described = {"tokenizer": origin, "documents": len(texts), "surprisal_bits": None}
+    described = {"tokenizer": origin, "documents": len(texts)}
     return write_tokens(path, [ids], "uint16", lambda: described)
 
 
@@ -79,22 +79,6 @@ def tokenizer(made, tmp_path, monkeypatch):
     shutil.copytree(folder, tmp_path / "project", symlinks=True)
     monkeypatch.chdir(tmp_path / "project")
     return tokenizer
-
-
-def is_refused(capsys, code: int, *parts: str) -> None:
-    """Check that the stage ends with this code and sentence, and writes nothing."""
-    refused(eval_stage.main(ARGUMENTS), capsys.readouterr().err, code, *parts)
-    assert not Path("data/evaluation").exists() and not Path("metrics").exists() and not Path("plots").exists()
-
-
-def test_a_model_is_evaluated_on_the_text_it_was_trained_with(tokenizer):
-    assert eval_stage.main(ARGUMENTS) == 0
-    details, metrics = read_json("data/evaluation/details.json"), read_json("metrics/eval.json")
-    losses = pq.read_table("data/evaluation/document_losses.parquet")
-    bits = np.sum(losses["nats"].to_numpy()) / np.log(2)
-    assert metrics["bits_per_byte"] == pytest.approx(bits / sum(len(text.encode()) for text in TEXTS[50:70]))
-    assert read_json(MODEL)["best"]["sha256"].startswith(details["weights_sha256"])
-    assert Path("plots/loss_by_position.csv").exists() and Path("data/evaluation/samples.md").exists()
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
@@ -165,63 +149,84 @@ def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
     assert samples[0]["ids"] != samples[1]["ids"]
 
 
-def test_a_validation_file_of_another_training_is_refused(tokenizer, capsys):
+def change_json(path: Path, **entries) -> None:
+    """Give a file of JSON other entries."""
+    write_json(path, read_json(path) | entries)
+
+
+def write_other_text(tokenizer) -> None:
+    """Write another validation file and its audit, so that nothing but the model's record tells them apart."""
     meta = write_split(VALIDATION, TEXTS[70:90], tokenizer)
-    write_audit(TEXTS[70:90], meta["sha256"])  # so that nothing but the model's record tells them apart
-    is_refused(capsys, 4, f"{MODEL}: trained with another {VALIDATION}; run `dvc repro`")
-    record = read_json(MODEL)
-    write_json(MODEL, {**record, "data_sha256": {"train": None, "validation": None}})  # an imported model
-    assert eval_stage.main(ARGUMENTS) == 0
+    write_audit(TEXTS[70:90], meta["sha256"])
 
 
-def test_an_audit_of_another_validation_file_is_refused(tokenizer, capsys):
-    write_audit(TEXTS[50:70], "ab" * 32)
-    is_refused(capsys, 4, f"{CONTAMINATION}: made from another validation file than {VALIDATION}; run `dvc repro`")
-
-
-def test_a_model_of_another_tokenizer_is_refused(tokenizer, capsys):
-    record = read_json(MODEL)
-    write_json(MODEL, {**record, "tokenizer_sha256": "ab" * 32})
-    is_refused(capsys, 4, "trained with tokenizer abab")
-
-
-@pytest.mark.parametrize("path", [TRAIN, VALIDATION])
-def test_tokens_of_another_tokenizer_are_refused(tokenizer, capsys, path):
+def write_tokens_of_another_tokenizer(path: Path) -> None:
     sidecar = path.with_suffix(".json")
-    meta = read_json(sidecar)
-    write_json(sidecar, {**meta, "tokenizer": {**meta["tokenizer"], "sha256": "ab" * 32}})
-    is_refused(capsys, 4, f"{path}: made with tokenizer abab")
+    change_json(sidecar, tokenizer=read_json(sidecar)["tokenizer"] | {"sha256": "ab" * 32})
 
 
-def test_ids_outside_the_vocabulary_are_refused(tokenizer, capsys):
-    origin = {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id}
+def write_large_id(tokenizer) -> None:
+    """Write a validation file with an id outside the vocabulary."""
+    entry = {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id}
     ids = np.array([*range(60), tokenizer.vocab_size, tokenizer.eot_id], np.uint16)
-    described = {"tokenizer": origin, "documents": 1, "surprisal_bits": None}
-    meta = write_tokens(VALIDATION, [ids], "uint16", lambda: described)
+    meta = write_tokens(VALIDATION, [ids], "uint16", lambda: {"tokenizer": entry, "documents": 1})
     write_audit([""], meta["sha256"])
-    record = read_json(MODEL)
-    write_json(MODEL, {**record, "data_sha256": {**record["data_sha256"], "validation": meta["sha256"]}})
-    is_refused(capsys, 4, f"{VALIDATION}: token {tokenizer.vocab_size} at position 60 is outside the vocabulary")
+    change_json(MODEL, data_sha256=read_json(MODEL)["data_sha256"] | {"validation": meta["sha256"]})
 
 
-def test_text_of_less_than_a_window_is_refused(tokenizer, capsys):
-    write_validation(["short"], tokenizer)
-    is_refused(capsys, 3, f"{VALIDATION}: ", "one window of train.seq_len needs 33")
-
-
-def test_a_file_of_ends_of_documents_alone_is_refused(tokenizer, capsys):
-    write_validation([""] * 40, tokenizer)
-    is_refused(capsys, 3, f"{VALIDATION}: holds no text, only ends of documents; use another slice")
-
-
-def test_losses_that_are_not_finite_are_refused(tokenizer, capsys):
-    model = build(tokenizer.vocab_size)
+def write_infinite_weights(tokenizer) -> None:
+    model, data_sha256 = build(tokenizer.vocab_size), read_json(MODEL)["data_sha256"]
     with torch.no_grad():
         model.norm.weight[0] = torch.inf
-    validation_sha256 = read_json(MODEL)["data_sha256"]["validation"]
-    record = write_trained(MODELS, model, tokenizer)
-    write_json(MODEL, {**record, "data_sha256": {**record["data_sha256"], "validation": validation_sha256}})
-    is_refused(capsys, 3, f"{VALIDATION}: ", "losses are not finite")
+    write_trained(MODELS, model, tokenizer)
+    change_json(MODEL, data_sha256=data_sha256)
+
+
+REFUSED = {
+    "text of another training": (write_other_text, 4, f"{MODEL}: trained with another {VALIDATION}"),
+    "audit of another text": (
+        lambda tokenizer: write_audit(TEXTS[50:70], "ab" * 32),
+        4,
+        f"{CONTAMINATION}: made from another validation file",
+    ),
+    "model of another tokenizer": (
+        lambda tokenizer: change_json(MODEL, tokenizer_sha256="ab" * 32),
+        4,
+        "trained with tokenizer abab",
+    ),
+    "train.bin of another tokenizer": (
+        lambda tokenizer: write_tokens_of_another_tokenizer(TRAIN),
+        4,
+        f"{TRAIN}: made with tokenizer abab",
+    ),
+    "validation.bin of another tokenizer": (
+        lambda tokenizer: write_tokens_of_another_tokenizer(VALIDATION),
+        4,
+        f"{VALIDATION}: made with tokenizer abab",
+    ),
+    "an id outside the vocabulary": (write_large_id, 4, f"{VALIDATION}: token 400 at position 60 is outside"),
+    "less than a window": (
+        lambda tokenizer: write_validation(["short"], tokenizer),
+        3,
+        "one window of train.seq_len needs 33",
+    ),
+    "no text": (lambda tokenizer: write_validation([""] * 40, tokenizer), 3, "holds no text, only ends of documents"),
+    "losses that are not finite": (write_infinite_weights, 3, "losses are not finite"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_belong_together_or_cannot_be_scored_is_refused(tokenizer, capsys, case):
+    change, code, sentence = REFUSED[case]
+    change(tokenizer)
+    refused(eval_stage.main(ARGUMENTS), capsys.readouterr().err, code, sentence)
+    assert not Path("data/evaluation").exists() and not Path("metrics").exists() and not Path("plots").exists()
+
+
+def test_an_imported_model_is_scored_on_any_text(tokenizer):
+    write_other_text(tokenizer)
+    change_json(MODEL, data_sha256={"train": None, "validation": None})
+    assert eval_stage.main(ARGUMENTS) == 0
 
 
 def test_the_figures_of_a_lossy_tokenizer_are_marked(tokenizer, capsys):

@@ -1,4 +1,4 @@
-"""The stage fetch: what it checks before it reads text, and the files that it writes of a mixture."""
+"""The stage fetch: the files that it writes of a mixture, and the mixtures that it refuses."""
 
 import os
 import subprocess
@@ -13,19 +13,29 @@ import fetch
 from lm.core.files import write_json
 from lm.core.params import read_yaml
 from lm.text.documents import read_manifest
-from lm.text.sources.stories.grammar import story
 from support import ROOT
 from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
 from support.stages import change_params
-from support.tokenize_cases import FETCH, LOCAL, write_runtime
+from support.texts import sentences, write_sentences
+from support.tokenize_cases import FETCH, LOCAL
 
 SLICES = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
 TEXT = {split: {"split": "text", **WHOLE} for split in ("train", "validation")}
+A, B = sentences(7, seed=1), sentences(7, seed=2)  # of each source 5 documents are for training
 
 
-def stories(seed=1, num_documents=5) -> dict:
-    return {"kind": "stories", "seed": seed, "num_documents": num_documents, "num_validation_documents": 2}
+def source(name: str, texts: list[str]) -> dict:
+    """Return the entry of a source of a file in texts/, whose last two documents are for validation."""
+    cut = sum(map(len, texts[:5]))
+    train = {"split": "text", "start_char": 0, "num_chars": cut}
+    validation = {"split": "text", "start_char": cut, "num_chars": None}
+    return {
+        "fetch": LOCAL | {"include": f"{name}.jsonl"},
+        "train": train,
+        "validation": validation,
+        "prompts": [""],
+    }
 
 
 def mixture(sources=("a", "b"), **weights) -> dict:
@@ -38,14 +48,16 @@ def write(tmp_path, monkeypatch):
     """Return a function that writes the shipped parameters with the mixture `mix`, its sources and further sources."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    write_runtime(1, 1000)
+    Path("texts").mkdir()
+    write_sentences(Path("texts/a.jsonl"), 7, seed=1)
+    write_sentences(Path("texts/b.jsonl"), 7, seed=2)
     Path("presets.yaml").write_text((ROOT / "presets.yaml").read_text())
     params = read_yaml(ROOT / "params.yaml")
 
-    def write(mix=None, source="mix", **sources):
-        a, b = ({"fetch": stories(seed), **SLICES, "prompts": [""]} for seed in (1, 2))
-        write_json("params.yaml", params | {"data": {"source": source}, "local": {"path": "texts"}})
-        write_json("sources.yaml", {"sources": {"a": a, "b": b, "mix": mix or mixture(), **sources}})
+    def write(mix=None, selected="mix", **sources):
+        entries = {"a": source("a", A), "b": source("b", B), "mix": mix or mixture(), **sources}
+        write_json("params.yaml", params | {"data": {"source": selected}, "local": {"path": "texts"}})
+        write_json("sources.yaml", {"sources": entries})
 
     return write
 
@@ -59,35 +71,20 @@ def test_the_text_is_written_once_in_the_order_of_the_mixture(write):
     assert fetch.main(FETCH) == 0
     manifest = read_manifest(Path("raw"))
     assert (manifest["source"], list(manifest["sources"])) == ("mix", ["b", "a"])
-    assert manifest["sources"]["b"]["seed"] == 2
     assert set(files_below(Path("raw"))) == {"manifest.json", "train.parquet", "validation.parquet"}
-    stories_of = lambda seed, *numbers: [story(seed, number).text for number in range(*numbers)]  # noqa: E731
     validation, train = texts_of("validation"), texts_of("train")
-    assert validation["text"] == stories_of(2, 5, 7) + stories_of(1, 5, 7)
+    assert validation["text"] == B[5:] + A[5:]
     assert validation["source"] == ["b", "b", "a", "a"]
     assert validation["utf8_bytes"] == [len(text.encode()) for text in validation["text"]]
-    assert set(train["text"]) == set(stories_of(1, 5)[:3] + stories_of(2, 5))
-    assert train["source"].count("b") > 2 * train["source"].count("a")
+    assert set(train["text"]) <= {*A[:5], *B[:5]} and set(B[:5]) <= set(train["text"])
+    of_a = sum(size for size, name in zip(train["utf8_bytes"], train["source"], strict=True) if name == "a")
+    assert of_a == pytest.approx(sum(train["utf8_bytes"]) / 4, abs=max(map(len, A)))
 
 
 def test_a_weight_of_0_keeps_a_source_out_of_training(write):
     write(mixture(a=1, b=0))
     assert fetch.main(FETCH) == 0
     assert set(texts_of("train")["source"]) == {"a"} and set(texts_of("validation")["source"]) == {"a", "b"}
-
-
-def test_own_text_is_one_of_the_sources(write):
-    Path("texts").mkdir()
-    for name, text in (("x", "own text"), ("y", "more"), ("z", "")):
-        Path(f"texts/{name}.txt").write_text(text)
-    half = {"split": "text", "start_char": 8, "num_chars": None}
-    own = {"fetch": LOCAL, "train": {**half, "start_char": 0, "num_chars": 8}, "validation": half, "prompts": [""]}
-    write(mixture(["a", "own"], a=1, own=1), own=own)
-    assert fetch.main(FETCH) == 0
-    pairs = zip(texts_of("train")["text"], texts_of("train")["source"], strict=True)
-    assert {text for text, source in pairs if source == "own"} == {"own text"}
-    assert texts_of("validation")["text"][2:] == ["more"]
-    assert read_manifest(Path("raw"))["sources"]["own"]["splits"]["text"]["dropped_rows"] == {"null": 0, "empty": 1}
 
 
 def test_other_weights_change_the_training_text_alone(write):
@@ -100,11 +97,10 @@ def test_other_weights_change_the_training_text_alone(write):
     assert {name for name in before if before[name] != after[name]} == {"manifest.json", "train.parquet"}
 
 
-def test_files_of_different_string_types_are_joined(write, monkeypatch):
-    Path("texts").mkdir()
+def test_files_of_different_string_types_are_joined(write):
     for name, kind in (("a", pa.string()), ("b", pa.large_string())):
         pq.write_table(pa.table({"text": pa.array([f"{name} 1", f"{name} 2"], kind)}), f"texts/{name}.parquet")
-    write(own={"fetch": LOCAL, **TEXT, "prompts": [""]}, source="own")
+    write(own={"fetch": LOCAL | {"include": "*.parquet"}, **TEXT, "prompts": [""]}, selected="own")
     assert fetch.main(FETCH) == 0
     assert texts_of("text")["text"] == ["a 1", "a 2", "b 1", "b 2"]
     assert not [name for name in os.listdir() if name.endswith(".tmp")]
@@ -113,7 +109,7 @@ def test_files_of_different_string_types_are_joined(write, monkeypatch):
 def test_a_name_of_a_source_is_no_path(write, tmp_path):
     """A key of sources.yaml may be any string."""
     name = f"{tmp_path}/out"
-    write(source=name, **{name: {"fetch": stories(), **SLICES, "prompts": [""]}})
+    write(selected=name, **{name: source("a", A)})
     assert fetch.main(FETCH) == 0
     assert list(read_manifest(Path("raw"))["sources"]) == [name] and not Path(name).exists()
 
@@ -122,65 +118,30 @@ def test_a_failed_fetch_leaves_the_folder(write, capsys):
     write()
     assert fetch.main(FETCH) == 0
     before = files_below(Path("raw"))
-    change_params(Path(), {"sources.b.fetch.num_documents": 0})
-    sentence = "sources.yaml: sources.b.fetch.num_documents is 0, needed: at least 1"
-    refused(fetch.main(FETCH), capsys.readouterr().err, 2, sentence)
+    Path("texts/b.jsonl").write_text("{")
+    refused(fetch.main(FETCH), capsys.readouterr().err, 3, "texts/b.jsonl: line 1 is not JSON")
     assert files_below(Path("raw")) == before
 
 
 def test_torch_is_not_imported(write):
-    write(source="a")
+    write(selected="a")
     code = f"import sys, fetch; sys.exit(fetch.main({FETCH}) or 'torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
 
 
-WRONG = {
-    "params.yaml": {
-        "train.seq_len": ("banana", "is 'banana', not an integer"),
-        "eval.temperature": (-1, "is -1.0, needed: 0 or more"),
-        "model.name": ("tini", None),
-    },
-    "sources.yaml": {
-        "sources.a.train.start_char": (-1, "is -1, needed: at least 0"),
-        "sources.a.prompts": ("", "is '', not a list"),
-    },
-    "presets.yaml": {
-        "selections.none.min_chars": (0, "is 0, needed: at least 1, or null for off"),
-        "tokenizers.bpe.kind": ("word", "is 'word'; it must be one of bpe, tiktoken, huggingface"),
-    },
-    "runtime.yaml": {"train.timeout_s": (0, "is 0.0, needed: above 0"), "tokenize.chunk_chars": ("1", "is '1', not")},
-}
-
-
-def test_all_wrong_parameters_are_named_at_once(write, capsys):
-    write(source="a")
-    for file, changes in WRONG.items():
-        change_params(Path(), {name: value for name, (value, _) in changes.items()}, file)
-    assert fetch.main(FETCH) == 2
-    said = capsys.readouterr().err
-    expected = [
-        f"error: {file}: {name} {end}" for file, each in WRONG.items() for name, (_, end) in each.items() if end
-    ]
-    expected.append("error: presets.yaml: models.tini is missing; there are: tiny, small")
-    assert [sentence for sentence in expected if sentence not in said] == []
-    assert len(said.splitlines()) == len(expected) and not Path("raw").exists()
-
-
-OVERLAP = {"fetch": stories(), "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
+OVERLAP = {"fetch": LOCAL, "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
 REFUSED = [
     (mixture([]), "sources.mix.fetch.sources is empty, needed: at least one source"),
-    (mixture(["a", "a"]), "sources.mix.fetch.sources is a list with 'a' twice, needed: each once, with a weight"),
+    (mixture(["a", "a"]), "sources.mix.fetch.sources is a list with 'a' twice"),
     (mixture(["a", "x"]), "sources.mix.fetch.sources names 'x', which is not a source of sources.yaml"),
     (mixture(["a", "../b"]), "sources.mix.fetch.sources is '../b' in the list, needed: letters, digits, _ and -"),
     (mixture(["a", "inner"]), "sources.mix.fetch.sources names 'inner', a mixture itself; name its sources instead"),
     (mixture(["a", "overlap"]), "sources.overlap: train and validation share characters 0 to inf of split 't'"),
     (mixture(a=-1, b=2), "sources.mix.train.weights.a is -1.0, needed: at least 0"),
     (mixture(a=0, b=0), "sources.mix.train.weights is {'a': 0.0, 'b': 0.0}, needed: at least one above 0"),
-    (mixture(a=1), "sources.mix.train.weights has no weight of the source 'b'; give it one; with 0 it stays out"),
+    (mixture(a=1), "sources.mix.train.weights has no weight of the source 'b'"),
     (mixture(a=1, b=1, c=1), "sources.mix.train.weights names 'c', which is not a source; the sources are a, b"),
-    (mixture(a="much", b=1), "sources.mix.train.weights.a is 'much', not a finite number"),
     (mixture() | {"train": SLICES["train"]}, "sources.mix.train.weights is missing; give it a value"),
-    (mixture() | {"fetch": {"kind": "mixture", "sources": "a"}}, "sources.mix.fetch.sources is 'a', not a list"),
 ]
 
 

@@ -111,7 +111,7 @@ def test_the_remedies_for_data_raw_work(workspace):
             read_json(manifest)
         (remedy,) = re.findall("`(.*)`", str(refused.value))
         workspace.run("sh", "-c", remedy)
-        assert read_json(manifest)["source"] == "stories"
+        assert read_json(manifest)["source"] == "small"
     (remedy,) = re.findall("`(.*)`", REPAIR)
     workspace.run("sh", "-c", remedy)
 

@@ -85,6 +85,8 @@ def test_each_rule_drops_junk_and_keeps_prose():
     assert [each["text"] for each in examples["min_chars"]] == ["too short"] * 2 and examples["min_chars"][0][
         "value"
     ] == 9
+    (copy,) = examples["exact_duplicates"]
+    assert copy["repeats"]["text"] == STORIES[2][:200], "numbered among all documents, with those dropped before"
     (repeated,) = examples["near_duplicates"]
     assert (repeated["split"], repeated["repeats"]["split"]) == ("train", "validation")
     assert repeated["repeats"]["text"] == STORIES[1][:200]

@@ -20,9 +20,9 @@ from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.model.threads import ThreadTuner
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
+from lm.train.checkpoints import list_checkpoints
 from lm.train.config import TrainParams
-from lm.train.schedule import learning_rate
-from lm.train.step import entry_weights
+from lm.train.step import learning_rate, sampling_weights
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -31,7 +31,7 @@ from support.workspace import Workspace
 def template(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("template") / "ws")
     workspace.make_small()
-    workspace.change(**{"train.spelling_buckets": None})
+    workspace.change(**{"train.ngram_buckets": None})
     return workspace
 
 
@@ -63,10 +63,10 @@ def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
 
 
 def test_spelling_needs_the_tokenizer_of_the_tokens(workspace, capsys):
-    workspace.change(**{"train.spelling_buckets": 64})
+    workspace.change(**{"train.ngram_buckets": 64})
     place = ARGUMENTS.index("--tokenizer")
     assert train_stage.main(ARGUMENTS[:place] + ARGUMENTS[place + 2 :]) == 2
-    assert "params.yaml: train.spelling_buckets is 64, needed: --tokenizer, or null" in capsys.readouterr().err
+    assert "params.yaml: train.ngram_buckets is 64, needed: --tokenizer, or null" in capsys.readouterr().err
     assert train_stage.main(ARGUMENTS) == 4
     assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
 
@@ -114,7 +114,7 @@ def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkey
     monkeypatch.setattr(train_stage.step, "validation_loss", lambda state, *others: losses[state.step])
     batch = workspace.get("train.batch_tokens")
     lengths = {"max_tokens": 5 * batch + 1, "eval_every_tokens": 2 * batch, "log_every_tokens": batch}
-    chosen = {"seed": 5, "warmup_steps": 2, "keep_checkpoints": [3 * batch]}
+    chosen = {"seed": 5, "warmup_steps": 2, "keep_weights_at": [3 * batch]}
     workspace.change(**{f"train.{name}": value for name, value in (lengths | chosen).items()})
     assert train_stage.main(ARGUMENTS) == 0
 
@@ -123,7 +123,7 @@ def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkey
         found = {key: record[name][key] for key in ("step", "tokens_seen", "val_loss")}
         assert found == {"step": step, "tokens_seen": step * batch, "val_loss": 3.0}
         assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
-    assert_same_weights(Path("data/models/checkpoints/step-000000003/best_model_params.pt"), weights[3])
+    assert_same_weights(Path("data/models/kept_weights/step-000000003/best_model_params.pt"), weights[3])
     assert record["training"]["steps"] == 5
     validation = np.loadtxt("plots/validation.csv", delimiter=",", skiprows=1, usecols=range(3))
     assert validation.tolist() == [[step, step * batch, loss] for step, loss in losses.items()]
@@ -165,9 +165,10 @@ def test_a_record_names_what_made_the_model(workspace):
     assert training["parameters"] == metrics["parameters"] == count_parameters(config)["total"]
     assert training["training_flops"] == pytest.approx(flops_per_token(config, 32, None)["total"] * 4 * batch)
 
-    # Nothing but the results and the checkpoints for other runs stays.
-    (run,) = [path.parent for path in Path(".runs").glob("*/done") if path.parent.name == record["fingerprint"]]
-    assert not list(run.glob("*checkpoint-*"))
+    # Of the checkpoints, the one between the validations stays, and the one from which on the learning rate falls.
+    params = read_section("params.yaml", "train", TrainParams)
+    staying = [checkpoint.step for checkpoint in list_checkpoints(Path(".runs") / record["fingerprint"])]
+    assert staying == sorted({2, params.decay_begins} - {0})
 
 
 def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, monkeypatch):
@@ -184,7 +185,9 @@ def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, mon
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
         assert np.array_equal(made[0].windows.starts(0), TokenWindows(made[0].inputs.train.ids, 32, 16, seed).starts(0))
         train_ids = made[0].inputs.train.ids
-        assert torch.equal(found.entry_weights, entry_weights(train_ids, 50)), "the odds of the sampled vocabulary"
+        assert torch.equal(found.sampling_weights, sampling_weights(train_ids, 50)), (
+            "the odds of the sampled vocabulary"
+        )
         drawn.append(found.embed_tokens.weight.detach().clone())
         starts.append(made[0].windows.starts(0).tolist())
     assert not torch.equal(*drawn) and starts[0] != starts[1]

@@ -119,10 +119,11 @@ def recording(path):
     raise AssertionError(path)
 
 
-def flip_in_checkpoint(record, name, position):
-    """Change the last bit of a number of a kept checkpoint, and record the new file's hash; return its digest."""
-    state = checkpoints.load_checkpoint(record)
+def flip_in_checkpoint(checkpoint, name, position):
+    """Change the last bit of a number of a checkpoint, and record the new file's hash; return its digest."""
+    state = checkpoints.load_checkpoint(checkpoint)
     tensors = dict(named_tensors(state))
     tensors[name].view(-1).view(torch.int32)[position] ^= 1
-    checkpoints.keep_checkpoint(record.parent, state["step"], state)
+    others = [other.step for other in checkpoints.list_checkpoints(checkpoint.run)]
+    checkpoints.save_checkpoint(checkpoint.run, checkpoint.step, state, others)
     return digest_of(tensors.items())

@@ -4,7 +4,6 @@ Words, contractions, white space, digits, special strings, NUL, characters of ev
 differ, and lone surrogates, which become U+FFFD as everywhere.
 """
 
-import itertools
 import random
 import re
 import string
@@ -12,14 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lm.text.documents import Chunk
-from lm.tokenizer.engine import END, NEW_CHARACTERS, NEW_MARKS, SCHEMES, Engine
+from lm.tokenizer.gigatoken_encoder import END, NEW_CHARACTERS, NEW_MARKS, SCHEMES, Gigatoken
 from lm.tokenizer.load import Tokenizer, well_formed
 from lm.tokenizer.pretokenize import PATTERNS
-
-BATCH = 1 << 16
 
 PIECES = [
     *("<|endoftext|>", "<|fim_prefix|>", "<bos>", "<eos>", "<start_of_turn>", "<0x0A>", "▁", "Ġ", "\0", "\ufeff"),
@@ -54,59 +50,22 @@ def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
         yield text + piece() * draw.randrange(2000) + piece() if index % 1000 == 999 else text
 
 
-LONG_RUNS = [
-    first + unit * 1_000_000 + last
-    for unit in (" ", "\n", "a", "é", "0", "!", "'", "\0", "ab", " \n", "字")
-    for first, last in (("", ""), ("x", "y"), ("", "\n"))
-]
-
-
 def scalars() -> list[str]:
     """Every character that UTF-8 can hold, but END."""
     return [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chr(code) != END]
 
 
-def batches_of(texts, size: int = BATCH) -> Iterator[pa.Array]:
-    """The texts, well formed, in Arrow arrays of up to `size`."""
-    texts = iter(texts)
-    while batch := [well_formed(text) for text in itertools.islice(texts, size)]:
-        yield pa.array(batch, pa.large_string())
+def chunk_of(texts: list[str], first_document: int = 0) -> Chunk:
+    """A chunk of these texts alone, well formed."""
+    texts = [well_formed(text) for text in texts]
+    num_bytes = sum(len(text.encode()) for text in texts)
+    return Chunk(pa.array(texts, pa.large_string()), first_document, sum(map(len, texts)), num_bytes, {})
 
 
-def chunk_of(texts: pa.Array) -> Chunk:
-    """A chunk of these texts alone."""
-    characters, num_bytes = pc.sum(pc.utf8_length(texts)).as_py(), pc.sum(pc.binary_length(texts)).as_py()
-    return Chunk(texts, 0, characters, num_bytes, {})
-
-
-def rows_that_differ(ids: np.ndarray, expected: np.ndarray, eot_id: int) -> list[int]:
-    """The documents whose ids differ; both arrays hold the same number of them."""
-    if np.array_equal(ids, expected):
-        return []
-    parts = [np.split(each, np.flatnonzero(each == eot_id) + 1) for each in (ids, expected)]
-    return [row for row, (a, b) in enumerate(zip(*parts, strict=True)) if not np.array_equal(a, b)]
-
-
-def characters_that_differ(engine: Engine, tokenizer: Tokenizer, contexts) -> set[str]:
-    """Characters that in some context get other ids from gigatoken than from tiktoken."""
-    found, every = set(), scalars()
-    for context in contexts:
-        for start in range(0, len(every), BATCH):
-            part = every[start : start + BATCH]
-            texts = [context.replace("{0}", c) for c in part]
-            ids = engine.encode_fast(pa.array(texts, pa.large_string()))
-            expected, _ = tokenizer.encode_documents(texts)
-            found |= {part[row] for row in rows_that_differ(ids, expected, tokenizer.eot_id)}
-    return found
-
-
-def strings_that_differ(engine: Engine, tokenizer: Tokenizer, texts) -> tuple[int, list[str]]:
-    """How many strings gigatoken encoded, and those to which it gives other ids than tiktoken."""
-    count, found = 0, []
-    for array in batches_of(texts):
-        array = array.filter(pc.invert(pc.match_substring_regex(array, engine.only_exact)))
-        expected, _ = tokenizer.encode_documents(array.to_pylist())
-        rows = rows_that_differ(engine.encode_fast(array), expected, tokenizer.eot_id)
-        count += len(array)
-        found += [array[row].as_py() for row in rows]
-    return count, found
+def texts_that_differ(gigatoken: Gigatoken, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    """The texts to which gigatoken gives other ids than tiktoken."""
+    expected, lengths = tokenizer.encode_documents(texts)
+    found = gigatoken.encode_texts(texts)
+    documents = np.split(found, np.flatnonzero(found == tokenizer.eot_id) + 1)[:-1]
+    expected = np.split(expected, np.cumsum(lengths)[:-1])
+    return [text for text, a, b in zip(texts, documents, expected, strict=True) if not np.array_equal(a, b)]

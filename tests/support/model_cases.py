@@ -13,7 +13,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from lm.model.config import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.weights import save_models
-from lm.tokenizer.build import train_ranks, write_byte_level, write_huggingface
+from lm.tokenizer.build import write_huggingface, write_trained_bpe
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from support.tokenizer_cases import fuzzed_texts, save_tokenizer
 
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 def write_bpe(folder: Path, seed: int = 3) -> Tokenizer:
     """A byte-level tokenizer of 400 entries."""
     folder.mkdir(parents=True)
-    write_byte_level(folder, train_ranks([fuzzed_texts(200, seed)], 400), "bpe")
+    write_trained_bpe(folder, [fuzzed_texts(200, seed)], 400)
     return load_tokenizer(folder)
 
 

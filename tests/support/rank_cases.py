@@ -22,8 +22,8 @@ import lm.tokens.tokenfile
 import lm.train.step
 import train as train_stage
 from lm.model import device as machine
-from lm.train.signals import StopRequest
-from lm.train.world import World
+from lm.train.launcher import StopRequest
+from lm.train.ranks import World
 from support.train_cases import SERVER, Ended, Stage, at_step
 
 
@@ -78,15 +78,17 @@ def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *ar
         RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
     )  # fmt: skip
+    if count > 1:
+        train_stage.output_lock = train_stage.publish = forbidden
+        train_stage.check_id_range = lm.tokens.tokenfile.check_sha256 = forbidden
     if rank > 0:
-        train_stage.output_lock = lm.core.files._temporary_beside = forbidden
-        train_stage.check_id_range = lm.tokens.tokenfile.check_hash = forbidden
+        lm.core.files._temporary_beside = forbidden
     if sabotage is not None:
         sabotage(*arguments)
 
 
 def forbidden(*arguments):
-    """Replace what takes a lock, writes a file or reads a whole token file, on all ranks but the main one."""
+    """Replace what takes a lock, publishes or reads a whole token file in a rank, or writes a file in other ranks."""
     raise AssertionError(f"rank {os.environ['RANK']} writes or checks {arguments[0]}")
 
 

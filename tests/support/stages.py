@@ -44,6 +44,11 @@ def stage_folder(folder: Path) -> Path:
     return folder
 
 
+def command_of(stage: dict) -> str:
+    """Return the command of a stage of dvc.yaml, without the check of the parameters before it."""
+    return stage["cmd"] if isinstance(stage["cmd"], str) else stage["cmd"][-1]
+
+
 def change_params(folder: Path, values: dict, name: str | None = None) -> None:
     """Set parameters by dotted name in the file `name`, or else in the one that holds them.
 
@@ -79,7 +84,7 @@ TINY = {
     "train.micro_batch_tokens": 256,
     "train.max_tokens": 768,
     "train.warmup_steps": 1,
-    "train.spelling_buckets": None,
+    "train.ngram_buckets": None,
     "train.log_every_tokens": 256,
     "train.eval_every_tokens": 512,
     "train.eval_tokens": 256,
@@ -89,15 +94,15 @@ TINY = {
 }
 
 
-def command_of(stage: str) -> tuple[str, list[str]]:
+def program_of(stage: str) -> tuple[str, list[str]]:
     """Return the module of a stage and its arguments, as in dvc.yaml."""
-    _, script, *arguments = shlex.split(STAGES[stage]["cmd"])
+    _, script, *arguments = shlex.split(command_of(STAGES[stage]))
     return Path(script).stem, arguments
 
 
 def run_here(stage: str) -> int:
     """Run a stage in this process, in the working directory; return its exit status."""
-    module, arguments = command_of(stage)
+    module, arguments = program_of(stage)
     return importlib.import_module(module).main(arguments)
 
 

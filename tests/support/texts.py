@@ -1,10 +1,38 @@
-"""Texts of many lengths and scripts."""
+"""Texts for tests: sentences of random words, and texts of many lengths and scripts."""
 
+import json
 import random
+import re
+from pathlib import Path
+
+WORDS = re.findall(
+    r"\w+",
+    """the a one old small red green cold warm house river stone garden window door road bridge market ship letter song
+    clock lamp table bread apple horse bird cat dog child teacher farmer doctor king queen found lost made saw heard
+    opened closed carried painted counted under over behind near after before slowly quickly again never always and
+    but so because until while morning evening winter summer""",
+)
 
 
-def make_texts():
-    rng = random.Random(0)
+def sentences(num_documents: int, seed: int = 0) -> list[str]:
+    """Return documents of a few random sentences, about 300 characters each."""
+    draw = random.Random(seed)
+    documents = []
+    for _ in range(num_documents):
+        lines = [" ".join(draw.choices(WORDS, k=draw.randrange(4, 12))) for _ in range(draw.randrange(3, 12))]
+        documents.append(" ".join(f"{line.capitalize()}." for line in lines))
+    return documents
+
+
+def write_sentences(path: Path, num_documents: int, seed: int = 0) -> None:
+    """Write `sentences` as JSON lines."""
+    lines = [json.dumps({"text": text}) + "\n" for text in sentences(num_documents, seed)]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def make_texts() -> list[str]:
+    """Return texts of many lengths and scripts."""
+    draw = random.Random(0)
     words = ["int", " main", "(void)", "\n", "  ", "é", "漢字", "\N{GRINNING FACE}", "<|endoftext|>", "\0", "x" * 50]
-    texts = ["".join(rng.choices(words, k=rng.randrange(1, 200))) for _ in range(300)]
+    texts = ["".join(draw.choices(words, k=draw.randrange(1, 200))) for _ in range(300)]
     return [text + "\ua7ce's" if i % 40 == 7 else text for i, text in enumerate(texts)]

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from lm.core.files import write_json
-from lm.tokenizer.build import train_ranks, write_byte_level, write_tiktoken
+from lm.tokenizer.build import write_tiktoken, write_trained_bpe
 from support import ROOT
 
 TIKTOKEN_CACHE = ROOT.parent / "shared" / "data" / "tiktoken_cache"
@@ -53,8 +53,7 @@ TRAINING = fuzzed_texts(1000, seed=2) + ["the theory of the thing; it's 2024's b
 
 def write_bpe(folder: Path, pretokenizer: str = "gpt2") -> Path:
     """Write a byte-level BPE of VOCAB_SIZE entries, trained on TRAINING."""
-    ranks = train_ranks([TRAINING[:600], TRAINING[600:]], VOCAB_SIZE, pretokenizer)
-    write_byte_level(folder, ranks, "bpe", pretokenizer)
+    write_trained_bpe(folder, [TRAINING[:600], TRAINING[600:]], VOCAB_SIZE, pretokenizer)
     return folder
 
 

@@ -65,7 +65,7 @@ def make_training(folder: Path) -> Workspace:
     workspace = Workspace(folder)
     workspace.make_small()
     workspace.change(**{"train.max_tokens": 512 * MAX_STEPS, "train.eval_every_tokens": 2048})
-    workspace.change(**{"train.sampled_vocab_size": 25, "train.spelling_buckets": None})
+    workspace.change(**{"train.sampled_vocab_size": 25, "train.ngram_buckets": None})
     with contextlib.chdir(folder):
         set_runtime(checkpoint_every_s=0)
         write_ids("train.bin", 3000)
@@ -258,10 +258,10 @@ def in_state(step: int, sabotage: Callable, *arguments) -> None:
     """A sabotage: another one when the checkpoint of this step is saved."""
     save = checkpoints.save_checkpoint
 
-    def armed(run, at, state):
+    def armed(run, at, state, staying):
         if at == step:
             sabotage(*arguments)
-        save(run, at, state)
+        save(run, at, state, staying)
 
     checkpoints.save_checkpoint = armed
 

@@ -12,11 +12,25 @@ from pathlib import Path
 import yaml
 
 from support import ROOT
-from support.stages import MICRO_MODEL, change_params, params_file
+from support.stages import MICRO_MODEL, change_params, command_of, params_file
+from support.texts import write_sentences
 
+# Text of data/local/small.jsonl; the source `local` reads the other files there.
+SMALL_TEXT = "data/local/small.jsonl"
+SMALL_SOURCE = {
+    "fetch": {
+        "kind": "local", "include": "small.jsonl", "column": "text", "separator": None,
+        "split": {
+            "validation_fraction": 0.1, "max_shared_fraction": 0.1,
+            "near_duplicates": {"threshold": 0.7, "ngram_words": 5, "num_permutations": 64},
+        },
+    },
+    "train": {"split": "train", "start_char": 0, "num_chars": None},
+    "validation": {"split": "validation", "start_char": 0, "num_chars": None},
+    "prompts": ["", "One old"],
+}  # fmt: skip
 SMALL = {
-    "data.source": "stories",
-    "sources.stories.fetch.num_documents": 300, "sources.stories.fetch.num_validation_documents": 30,
+    "data.source": "small", "sources.small": SMALL_SOURCE, "sources.local.fetch.include": "*.txt",
     "tokenizers.bpe.vocab_size": 400, "models.micro": MICRO_MODEL, "model.name": "micro",
     "train.seq_len": 32, "train.batch_tokens": 512, "train.micro_batch_tokens": 512, "train.max_tokens": 10240,
     "train.warmup_steps": 2, "train.log_every_tokens": 1024, "train.eval_every_tokens": 5120, "train.eval_tokens": 512,
@@ -72,8 +86,13 @@ class Workspace:
         return value
 
     def make_small(self) -> None:
-        """A few hundred stories, a vocabulary of 400, a model of a few thousand parameters, 20 steps."""
+        """A few hundred documents, a vocabulary of 400, a model of a few thousand parameters, 20 steps."""
         self.change(**SMALL)
+        self.write_small_text(330)
+
+    def write_small_text(self, num_documents: int, seed: int = 0) -> None:
+        """Write the text of the source `small`."""
+        write_sentences(self.folder / SMALL_TEXT, num_documents, seed)
 
     def write_own_text(self, num_files: int) -> None:
         """Write files 0.txt, 1.txt, … of three lines into data/local."""
@@ -94,7 +113,7 @@ class Workspace:
         """Run all stages in this process, in the order of dvc.yaml and without DVC."""
         with contextlib.chdir(self.folder):
             for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].values():
-                _, script, *arguments = shlex.split(stage["cmd"])
+                _, script, *arguments = shlex.split(command_of(stage))
                 assert importlib.import_module(Path(script).stem).main(arguments) == 0, script
 
     def commit(self, message: str = "state") -> None:
@@ -104,6 +123,8 @@ class Workspace:
             for name, value in (("user.name", "t"), ("user.email", "t@localhost")):
                 self.run("git", "config", name, value)
         self.run("git", "add", "-A")
+        if (self.folder / SMALL_TEXT).exists():
+            self.run("git", "add", "--force", SMALL_TEXT)  # Git ignores data/local
         self.run("git", "commit", "-q", "-m", message)
 
     def repro(self, *arguments: str) -> set[str]:

@@ -75,21 +75,6 @@ def test_the_card_has_data_training_and_hashes(exported, card):
     assert params["data.source"] == SOURCE and params[f"sources.{SOURCE}"] == SOURCES["sources"][SOURCE]
 
 
-def test_the_code_of_the_card_runs(exported, card, monkeypatch, capsys):
-    monkeypatch.chdir(exported.path)
-    names = {}
-    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("100", "10"), names)
-    assert names["prompt"]["input_ids"].tolist() == [[exported.tokenizer.eot_id]] and len(capsys.readouterr().out) > 1
-
-
-def test_missing_figures_are_left_out(exported):
-    evaluation = {name: EVALUATION[name] for name in ("documents", "bits_per_byte")} | {"bits_per_byte_se": None}
-    card = render(exported, evaluation, {})
-    assert f"**1.2346 bits per byte** on the validation text of `{SOURCE}`." in card
-    for word in ("interval:", "pair", "windows of", "entropy", "samples", "licence", "None", "nan", "manifest.json"):
-        assert word not in card
-
-
 def test_a_card_has_sources_and_documents(exported):
     sources = {"stories": {"documents": 3, "bits_per_byte": 0.5, "bits_per_byte_se": 0.01}}
     evaluation = EVALUATION | {"sources": sources}

@@ -15,6 +15,7 @@ import pytest
 from lm.text.documents import iter_texts
 from lm.text.slices import Slice
 from support import ROOT
+from support.refusal import refused
 from support.workspace import Workspace
 from tools.compare.cli import main
 
@@ -50,41 +51,29 @@ def measured(name: str) -> dict:
     return json.loads(dvc.api.read("data/evaluation/details.json", rev=name))
 
 
-def test_the_difference_is_that_of_the_metrics(compare):
-    status, output, _ = compare("base", "vocab", "--documents", "3")
-    base, vocab = measured("base"), measured("vocab")
-    delta = vocab["bits_per_byte"] - base["bits_per_byte"]
-    assert status == 0 and base["tokens"] != vocab["tokens"]
-    assert f"## vocab − base: {delta:+.4f} bits per byte" in output
-    assert f"`base` itself has {base['bits_per_byte']:.3f} bits per byte, 95 % interval " in output
-    assert re.search(r"\| tokenizers\.\*\.vocab_size +\| +400 \| +320 \|", output)
-    assert "train.seed" not in output.split("what differs")[1].split("document that")[0]
-
-
-def test_written_files_are_the_same_again(workspace, compare):
+def test_the_difference_of_two_tokenizers_is_that_of_the_metrics_and_of_the_written_documents(workspace, compare):
     before = workspace.run("git", "status", "--porcelain").stdout
-    _, output, _ = compare("base", "vocab")
+    status, output, _ = compare("base", "vocab", "--documents", "4")
+    base, vocab = measured("base"), measured("vocab")
+    delta = f"{vocab['bits_per_byte'] - base['bits_per_byte']:+.4f}"
+    assert status == 0 and base["tokens"] != vocab["tokens"]
+    assert f"## vocab − base: {delta} bits per byte" in output
+    assert re.search(r"\| tokenizers\.\*\.vocab_size +\| +400 \| +320 \|", output)
+    assert "| train.seed " not in output
+
     folder = workspace.folder / "comparisons"
-    names = [f"base-vs-vocab.{suffix}" for suffix in ("md", "csv")]
-    contents = [(folder / name).read_bytes() for name in names]
-    assert contents[0].decode().splitlines()[0] == output.splitlines()[0]
-    rows = list(csv.DictReader(contents[1].decode().splitlines()))
-    total = sum(float(row["utf8_bytes"]) * (float(row["vocab"]) - float(row["base"])) for row in rows)
-    delta = total / sum(float(row["utf8_bytes"]) for row in rows)
-    assert f"## vocab − base: {delta:+.4f} bits" in output
-    assert compare("base", "vocab")[0] == 0
-    assert [(folder / name).read_bytes() for name in names] == contents
+    rows = list(csv.DictReader((folder / "base-vs-vocab.csv").read_text().splitlines()))
+    sizes = np.array([float(row["utf8_bytes"]) for row in rows])
+    change = np.array([float(row["vocab"]) - float(row["base"]) for row in rows])
+    assert f"{(sizes * change).sum() / sizes.sum():+.4f}" == delta
+    assert output.startswith((folder / "base-vs-vocab.md").read_text())
     assert workspace.run("git", "status", "--porcelain").stdout == before
-    assert compare("base", "vocab", "--out", str(workspace.folder / ".runs" / "mine.md"))[0] == 0
-    assert {path.suffix for path in (workspace.folder / ".runs").glob("mine.*")} == {".md", ".csv"}
 
-
-def test_documents_are_listed_with_words_of_theirs(workspace, compare):
-    _, output, _ = compare("vocab", "base", "--documents", "4")
+    # The documents that changed most, with words of theirs.
     shown = re.findall(r"^\| (\d+): `(.*)` ", output, re.M)
+    assert {int(document) for document, _ in shown} == {*np.argsort(-np.abs(sizes * change))[:4].tolist()}
     part = Slice("validation", 0, None)
     texts = list(itertools.chain.from_iterable(iter_texts(workspace.folder / "data" / "raw", part)))
-    assert len(shown) == 4
     for document, words in shown:
         assert len(words) > 20 and words.rstrip("…").strip() in " ".join(texts[int(document)].split())
 
@@ -93,45 +82,31 @@ def test_seeds_are_grouped(compare):
     status, output, _ = compare("base", "seed2", "workspace")
     values = np.array([measured(name)["bits_per_byte"] for name in ("base", "seed2")])
     assert status == 0
-    mean, sd = values.mean(), values.std(ddof=1)
-    assert re.search(rf"\| base…seed2 +\| +2 \| +{mean:.4f} \| +± {sd:.4f} \|", output)
-    delta = measured("vocab")["bits_per_byte"] - mean
+    assert re.search(rf"\| base…seed2 +\| +2 \| +{values.mean():.4f} \| +± {values.std(ddof=1):.4f} \|", output)
+    delta = measured("vocab")["bits_per_byte"] - values.mean()
     assert f"## workspace − base…seed2: {delta:+.4f} bits per byte" in output
-    assert "only one run of `workspace`" in output
 
 
-def test_a_run_and_its_copy_in_the_workspace_are_identical(compare):
-    assert "- Training of `vocab` and `workspace`: identical.\n" in compare("vocab", "workspace")[1]
-
-
-def test_two_seeds_of_one_configuration_differ_by_noise(compare):
+def test_patterns_name_experiments_and_a_run_equals_its_copy_in_the_workspace(compare):
     status, output, _ = compare("b*e", "se*2")
     assert status == 0 and output.startswith("# seed2 against base\n") and "- Training of" not in output
     assert re.search(r"\| train\.seed +\| +1 \| +2 \|", output)
-    assert "this difference comes from the seed or the machine" in output
+    assert "- Training of `vocab` and `workspace`: identical.\n" in compare("vocab", "workspace")[1]
 
 
-def test_wrong_names_and_arguments_are_refused(compare):
-    assert "x-*: no finished experiment has such a name" in compare("base", "x-*")[2]
-    assert "nonsense is neither an experiment nor a git revision" in compare("base", "nonsense")[2]
-    for arguments in (["base"], ["base", "base"], ["base", "nonsense"], ["base", "vocab", "--confidence", "1"],
-                      ["base", "vocab", "--confidence", "0.999", "--resamples", "99"],
-                      ["base", "vocab", "--out", "x.txt"]):  # fmt: skip
-        assert compare(*arguments)[0] == 2, arguments
-    status, _, error = compare("base", "main")
-    assert status == 4 and "main: dvc.lock is neither in git nor in DVC's cache" in error
-
-
-def test_a_name_of_several_experiments_is_refused(workspace, compare):
-    refs = []
+def test_names_without_results_are_refused(workspace, compare):
+    for names, code, said in (
+        (["base", "x-*"], 2, "x-*: no finished experiment has such a name"),
+        (["base", "nonsense"], 2, "nonsense is neither an experiment nor a git revision"),
+        (["base", "main"], 4, "main: dvc.lock is neither in git nor in DVC's cache"),
+    ):
+        status, _, error = compare(*names)
+        refused(status, error, code, said)
     for message in "ab":  # two commits that an experiment could have started from
         start = workspace.run("git", "commit-tree", "HEAD^{tree}", "-m", message).stdout.strip()
-        refs.append(f"refs/exps/{start[:2]}/{start[2:]}/twin")
-        workspace.run("git", "update-ref", refs[-1], "HEAD")
+        workspace.run("git", "update-ref", f"refs/exps/{start[:2]}/{start[2:]}/twin", "HEAD")
     status, _, error = compare("base", "twin")
-    for ref in refs:
-        workspace.run("git", "update-ref", "-d", ref)
-    assert status == 2 and "twin is the name of several experiments; name one by its hash" in error
+    refused(status, error, 2, "twin is the name of several experiments")
 
 
 def test_an_altered_file_is_refused(workspace, compare):
@@ -142,7 +117,7 @@ def test_an_altered_file_is_refused(workspace, compare):
     status, _, error = compare("base", "workspace")
     path.unlink()
     path.write_bytes(content)
-    assert status == 4 and "workspace: data/evaluation/document_losses.parquet has the md5" in error
+    refused(status, error, 4, "workspace: data/evaluation/document_losses.parquet has the md5")
 
 
 def test_a_subfolder_of_the_repository_is_refused(tmp_path):
@@ -154,12 +129,11 @@ def test_a_subfolder_of_the_repository_is_refused(tmp_path):
 
 
 def test_runs_with_other_rules_are_refused(workspace, compare):
-    """A rule that drops long stories leaves another validation text; the last test, as it leaves that behind."""
+    """A rule that drops long documents leaves another validation text; the last test, as it leaves that behind."""
     (text,) = iter_texts(workspace.folder / "data/raw", Slice("validation", 0, None))
     workspace.change(**{"selections.none.max_chars": sorted(map(len, text))[20]})
     workspace.run_stages()
     workspace.run("dvc", "commit", "--force")
     workspace.run("dvc", "exp", "save", "--name", "short")
-    workspace.change(**{"selections.none.max_chars": None})
     status, _, error = compare("base", "short")
-    assert status == 4 and "base and short were evaluated on different documents" in error
+    refused(status, error, 4, "base and short were evaluated on different documents")

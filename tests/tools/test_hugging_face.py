@@ -1,19 +1,19 @@
 """The shape of a Gemma 3 in a config.json: read if lm.model computes the same, refused otherwise."""
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from lm.core.errors import DataError, IntegrityError
-from lm.core.files import read_json, write_json
+from lm.core.errors import DataError
+from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.model.config import ModelParams
 from support import ROOT
 from support.model_cases import build
-from tools.common.hugging_face import read_config, read_exported_record, read_pretrained, write_pretrained
+from tools.common.hugging_face import read_config, read_pretrained, write_pretrained
 
 # google/gemma-3-270m as published, in the form of transformers 4.
 PUBLISHED = {
@@ -87,13 +87,15 @@ def test_a_written_configuration_says_what_readers_of_every_version_need(tmp_pat
     assert {generation[f"{name}_token_id"] for name in ("bos", "eos", "pad")} == {299}
 
 
-def test_an_exported_record_describes_the_weights_beside_it(tmp_path):
-    model, path = build(300), tmp_path / "model.json"
-    record = {"config": dataclasses.asdict(model.config), "best": {"sha256": "ab" * 32}}
-    write_json(path, record)
-    assert read_exported_record(path, model, "ab" * 32) == record
-    with pytest.raises(IntegrityError, match="describes another model than the one beside it"):
-        read_exported_record(path, model, "cd" * 32)
-    write_json(path, record | {"config": record["config"] | {"sliding_window": 9}})
-    with pytest.raises(IntegrityError, match="describes another model than the one beside it"):
-        read_exported_record(path, model, "ab" * 32)
+def test_a_head_of_its_own_is_refused_and_a_copy_of_the_embeddings_read(tmp_path):
+    model = build(300)
+    write_pretrained(tmp_path, model, eot_id=299)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    head = weights["model.embed_tokens.weight"].clone()
+    save_file(weights | {"lm_head.weight": head}, path)
+    assert torch.equal(read_pretrained(tmp_path).embed_tokens.weight, head)
+    head[7, 3] += 1
+    save_file(weights | {"lm_head.weight": head}, path)
+    with pytest.raises(DataError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight"):
+        read_pretrained(tmp_path)

@@ -9,7 +9,7 @@ import torch
 import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.train import checkpoints
-from support.train_cases import set_runtime, write_ids
+from support.train_cases import write_ids
 from support.workspace import Workspace
 from tools.verify.recompute import CURVE, Interval, choose, read_curve, recompute
 
@@ -39,7 +39,7 @@ def made(tmp_path_factory):
     """A finished run of 20 steps with validations and kept checkpoints at 5, 10 and 15."""
     workspace = Workspace(tmp_path_factory.mktemp("recompute"))
     workspace.make_small()
-    workspace.change(**{"train.eval_every_tokens": 2560, "train.spelling_buckets": None})
+    workspace.change(**{"train.eval_every_tokens": 2560, "train.ngram_buckets": None})
     workspace.change(**{"train.numerics": "fast"})  # whose bits threads change
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
@@ -65,7 +65,7 @@ def workspace(made, monkeypatch):
 
 def kept():
     (run,) = Path(".runs").glob("[!.]*")
-    return checkpoints.kept_checkpoints(run)
+    return {checkpoint.step: checkpoint for checkpoint in checkpoints.list_checkpoints(run)}
 
 
 def times():
@@ -79,7 +79,7 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
     recompute(start, 1)
     first, second = capsys.readouterr().out.splitlines()
     (fingerprint,) = [path.name for path in Path(".runs").glob("[!.]*")]
-    origin = f"the checkpoint .runs/{fingerprint}/kept-0000000{start}.json" if start else "the initial weights"
+    origin = f"the checkpoint .runs/{fingerprint}/checkpoint-0000000{start}.pt" if start else "the initial weights"
     assert first == f"recompute: steps {start} to {start + 5} of run {fingerprint}, from {origin}"
     row = read_curve(CURVE)[start + 5]
     validation = f"digest {row['checkpoint_digest']} and validation loss {row['val_loss']}"
@@ -88,12 +88,12 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
 
 
 def test_the_seed_chooses_the_interval():
-    steps, states = [0, 5, 10, 15, 20], {5: Path("five"), 15: Path("fifteen"), 7: Path("other"), 20: Path("last")}
+    steps, states = [0, 5, 10, 15, 20], {step: checkpoints.Checkpoint(Path("run"), step) for step in (5, 7, 15, 20)}
     chosen = [choose(steps, states, None, seed) for seed in range(30)]
     assert chosen == [choose(steps, states, None, seed) for seed in range(30)]
-    assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, Path("five")), Interval(15, 20, Path("fifteen"))}
+    assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, states[5]), Interval(15, 20, states[15])}
     assert choose(steps, {}, None, 7) == Interval(0, 5, None)
-    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a resumable checkpoint .*: 0, 5, 15$"):
+    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a checkpoint .*: 0, 5, 15$"):
         choose(steps, states, 10, 1)
     with pytest.raises(ParamsError, match="before the last validation: none"):
         choose([0], {}, None, 1)
@@ -136,22 +136,3 @@ def test_what_the_stage_refuses_is_refused(workspace):
     ) as caught:
         recompute(0, 1)
     assert caught.value.exit_code == 2
-
-
-def test_a_run_of_an_older_version_is_refused(workspace):
-    CURVE.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in CURVE.read_text().splitlines()))
-    with pytest.raises(IntegrityError, match=r"plots/validation\.csv: .*run `dvc repro`"):
-        recompute(0, 1)
-
-
-def test_kept_states_are_spread_over_the_run(workspace):
-    assert list(kept()) == [5, 10, 15]
-    for step, record in kept().items():
-        assert checkpoints.load_checkpoint(record)["step"] == step
-    set_runtime(keep_resumable=1)
-    train()
-    assert list(kept()) == [10]
-    set_runtime(keep_resumable=0)
-    train()
-    assert kept() == {}
-    set_runtime(keep_resumable=3)

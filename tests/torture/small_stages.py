@@ -20,13 +20,13 @@ import shim
 import yaml
 
 from support import ROOT
-from support.stages import change_params, stage_folder
-from support.workspace import SMALL
+from support.stages import change_params, command_of, stage_folder
+from support.texts import write_sentences
+from support.workspace import SMALL, SMALL_TEXT
 
 Tree = dict[str, bytes | None]  # the files of a folder; None: a folder
 
 TINY = SMALL | {
-    "sources.stories.fetch.num_documents": 60, "sources.stories.fetch.num_validation_documents": 20,
     "tokenizers.bpe.vocab_size": 300, "tokenizer.name": "bpe",
     "train.batch_tokens": 256, "train.micro_batch_tokens": 256, "train.max_tokens": 768, "train.warmup_steps": 1,
     "train.log_every_tokens": 256, "train.eval_every_tokens": 512, "train.eval_tokens": 256,
@@ -77,7 +77,7 @@ def inputs_of(stage: str) -> list[str]:
 
 def main_of(stage: str) -> Callable[[], int]:
     """Return what runs a stage in the current folder, as dvc.yaml does, and returns its exit status."""
-    _, script, *arguments = shlex.split(STAGES[stage]["cmd"])
+    _, script, *arguments = shlex.split(command_of(STAGES[stage]))
     return functools.partial(importlib.import_module(Path(script).stem).main, arguments)
 
 
@@ -158,7 +158,7 @@ def is_below(path: str, names: list[str]) -> bool:
 
 def load_modules() -> None:
     """Import what stages import late, so that their forks need not."""
-    scripts = (Path(shlex.split(stage["cmd"])[1]).stem for stage in STAGES.values())
+    scripts = (Path(shlex.split(command_of(stage))[1]).stem for stage in STAGES.values())
     for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *scripts):
         importlib.import_module(name)
 
@@ -178,11 +178,13 @@ def make_cases(stages: Collection[str]) -> list[Case]:
     cases = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = stage_folder(Path(temporary).resolve() / "pipeline")
-        change_params(folder, {"train.checkpoint_every_s": 0, "train.keep_resumable": 1}, "runtime.yaml")
-        change_params(folder, TINY | {"sources.stories.fetch.num_documents": 50, "train.seed": 2})
+        change_params(folder, {"train.checkpoint_every_s": 0, "train.keep_checkpoints": 1}, "runtime.yaml")
+        change_params(folder, TINY | {"train.seed": 2})
+        write_sentences(folder / SMALL_TEXT, 70, seed=2)
         for stage in stages:
             assert run(main_of(stage), folder).code == 0
         change_params(folder, TINY | {"train.seed": 1})
+        write_sentences(folder / SMALL_TEXT, 80)
         for stage in stages:
             outputs = outputs_of(stage)
             wanted = [*inputs_of(stage), *outputs]

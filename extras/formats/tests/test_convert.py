@@ -1,9 +1,6 @@
 """Conversions are lossless, refuse what does not fit, and leave no unfinished file."""
 
 import pickle
-import subprocess
-import sys
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,11 +9,10 @@ from extras.formats import stream as formats_stream
 from extras.formats.convert import main as convert
 from extras.formats.dumps import PROVENANCE
 from lm.core.files import write_json
-from lm.tokenizer.build import train_ranks, write_byte_level
-from lm.tokenizer.load import describe_tokenizer, load_tokenizer
+from lm.tokenizer.build import write_trained_bpe
+from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
-from support import ROOT
 from support.dump_cases import write_foreign
 
 TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", "x", "while (true) { the(); }\n" * 9]
@@ -25,7 +21,7 @@ TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    write_byte_level(folder, train_ranks([TEXTS * 3, ["for (int i = 0; i < n; i++) { sum += a[i]; }"] * 2], 300), "bpe")
+    write_trained_bpe(folder, [TEXTS * 3, ["for (int i = 0; i < n; i++) { sum += a[i]; }"] * 2], 300)
     return load_tokenizer(folder)
 
 
@@ -47,7 +43,7 @@ def write_bin(path, tokenizer, ids, dtype=None):
     dtype = dtype or tokenizer.meta["dtype"]
     meta = {
         "documents": 3, "characters": 100, "utf8_bytes": 101,
-        "tokenizer": describe_tokenizer(tokenizer),
+        "tokenizer": tokenizer.sidecar_entry(),
         "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "text_sha256": "ab"},
     }  # fmt: skip
     write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
@@ -72,13 +68,7 @@ def visible(folder):
 @pytest.mark.parametrize("num_tokens", [1, 64, 65])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("b.npy", []),
-        ("b.npy", ["--row_length", 8]),
-        ("b.npy", ["--row_length", 7]),
-        ("b", ["--seq_len", 8]),
-        ("b", ["--seq_len", 7]),
-    ],
+    [("b.npy", []), ("b.npy", ["--row_length", 8]), ("b.npy", ["--row_length", 7]), ("b", ["--seq_len", 7])],
 )
 def test_a_round_trip_gives_the_same_bytes_and_sidecar(
     tmp_path, run, tokenizer, monkeypatch, dtype, num_tokens, name, options
@@ -115,7 +105,7 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     wanted = {
         "documents": len(TEXTS), "characters": sum(map(len, TEXTS)),
         "utf8_bytes": sum(len(text.encode()) for text in TEXTS),
-        "tokenizer": describe_tokenizer(tokenizer), "slice": None,
+        "tokenizer": tokenizer.sidecar_entry(), "slice": None,
     }  # fmt: skip
     assert wanted.items() <= tokens.meta.items()
     check_tokenizer(tokens, tokenizer.sha256)
@@ -196,7 +186,7 @@ def test_ids_outside_the_vocabulary_and_another_tokenizer_are_refused(tmp_path, 
         line = run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
         assert found in line and "is outside the vocabulary of 300" in line
     (tmp_path / "other").mkdir()
-    write_byte_level(tmp_path / "other", train_ranks([["only this"]], 280), "bpe")
+    write_trained_bpe(tmp_path / "other", [["only this"]], 280)
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     assert "made with tokenizer" in run("a.bin", "b.npy", "--tokenizer", "other", expect=4)
 
@@ -229,44 +219,3 @@ def test_an_altered_input_is_refused_and_the_old_output_is_kept(tmp_path, run, t
     run(source, "out", "--seq_len", 6, expect=4)
     assert {name: contents(tmp_path / name) for name in before} == before
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
-
-
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("wide.npy", ["b.bin"]), ("a.npy", ["b", "--seq_len", 1000])],
-)
-def test_memory_does_not_grow_with_the_file(tmp_path, run, tokenizer, monkeypatch, source, target):
-    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 1 << 14)
-    monkeypatch.setattr("extras.formats.npy.BLOCK_TOKENS", 1 << 14)
-    ids = np.resize(stream_ids(1000), 2_000_000).astype(np.int32)
-    np.save(tmp_path / source, ids if source == "a.npy" else ids.reshape(2, -1))
-    peaks_bytes = []
-    for _ in range(2):  # a thread that another test has left may allocate beside one of them
-        tracemalloc.start()
-        run(source, *target, "--tokenizer", tokenizer.folder)
-        peaks_bytes.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert min(peaks_bytes) < 2_000_000  # one byte a token
-
-
-def test_every_tool_of_the_folder_can_be_called_from_anywhere(tmp_path, tokenizer):
-    def call(*arguments):
-        command = [sys.executable, ROOT / "src", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-
-    tools = ROOT / "src" / "tools"
-    extras = {path.stem for path in (ROOT / "extras").glob("*/*.py") if "\ndef main(" in path.read_text()}
-    assert {"convert", "export_gguf", "lm_eval", "tokenize_data"} < extras
-    folders = [path.parent.name for path in tools.glob("*/cli.py")]
-    names = sorted([*extras, *folders, *(path.stem for path in tools.glob("[!_]*.py"))])
-    for arguments in ([], ["unknown"], ["__init__"]):
-        done = call(*arguments)
-        assert done.returncode == 2 and done.stderr.strip().endswith(f"there are: {', '.join(names)}")
-    done = call("--help")
-    assert done.returncode == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == names
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
-    assert call("convert", "a.bin", "b.npy").returncode == 0
-    assert call("convert", "none.bin", "b.npy").returncode == 2
-    assert np.load(tmp_path / "b.npy").tolist() == stream_ids(21).tolist()
-    assert call("convert", "a.bin", "c.npy", "--seq", "4").returncode == 2

@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from extras.formats.datasets import IGNORED, NpyTokensDataset, PickledTrainerDataset
-from extras.formats.dumps import META, PROVENANCE, open_dumps, replace_dumps
+from extras.formats.dumps import META
 from extras.formats.npy import open_npy, write_npy
-from lm.core.errors import IntegrityError, ParamsError
+from lm.core.errors import IntegrityError
 from support.dump_cases import T, write_foreign, write_own
 
 INTEGERS = ["uint8", "int16", ">u2", "int32", "uint64"]
@@ -93,13 +93,6 @@ def test_padding_after_the_last_token_is_ignored(tmp_path):
         NpyTokensDataset(path, T)
 
 
-@pytest.mark.parametrize("arguments", [{"seq_len": 0}, {"stride": 0}, {"length": 5}, {"seed": 1, "length": 0}])
-def test_impossible_arguments_are_refused(tmp_path, arguments):
-    path = save(tmp_path / "a.npy", np.arange(20))
-    with pytest.raises(ParamsError, match=f"{next(reversed(arguments))} is"):
-        NpyTokensDataset(path, **{"seq_len": T} | arguments)
-
-
 def original_reader(folder):
     """Read as the format's first reader does, apart from the order: any .json is the meta file, pickle.load."""
     (meta_name,) = [name for name in os.listdir(folder) if name.endswith(".json")]
@@ -156,19 +149,6 @@ def test_a_dump_with_another_id_is_refused(tmp_path):
     path.write_bytes(pickle.dumps(samples, protocol=2))
     with pytest.raises(IntegrityError, match=r"dump-0\.pkl: its sha256 is not the one in dump-provenance\.yaml"):
         PickledTrainerDataset(tmp_path / "a")
-
-
-def test_a_folder_with_other_files_is_never_replaced(tmp_path):
-    folder = tmp_path / "a"
-    folder.mkdir()
-    (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(ParamsError, match=r"holds thesis\.txt"), replace_dumps(folder):
-        pass
-    assert (folder / "thesis.txt").exists()
-    write_own(tmp_path / "b", range(30), max_dump_size=1)
-    write_own(tmp_path / "b", range(8), max_dump_size=1)
-    assert [path.name for path, _, _ in open_dumps(tmp_path / "b").dumps] == ["dump-0.pkl", "dump-1.pkl"]
-    assert (tmp_path / "b" / PROVENANCE).exists()
 
 
 def test_the_trainer_learns_from_the_samples(tmp_path):

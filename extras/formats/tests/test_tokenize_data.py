@@ -1,11 +1,6 @@
 """The command line of the original tokenize_data.py: nothing lost, documents and padding separate."""
 
-import os
 import pickle
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,18 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from extras.formats.convert import main as convert
-from extras.formats.datasets import PickledTrainerDataset
 from extras.formats.dumps import META, PROVENANCE, dumps_stream, open_dumps
 from extras.formats.tokenize_data import main as tokenize
 from lm.core.files import read_json
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
-from support import ROOT
-from support.loopback_hub import LoopbackHub
 
-SHARED = ROOT.parent / "shared" / "data"
-C_SAMPLE, TIKTOKEN_CACHE = SHARED / "c-sample.parquet", SHARED / "tiktoken_cache"
 DOCUMENTS = [
     f"int f{i}(void) {{ return {i * i}; }} // <|endoftext|> é\N{GRINNING FACE}\n" * (i % 5 + 1) for i in range(60)
 ]
@@ -33,7 +23,7 @@ DOCUMENTS = [
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    write_byte_level(folder, train_ranks([DOCUMENTS], 400), "bpe")
+    write_trained_bpe(folder, [DOCUMENTS], 400)
     return load_tokenizer(folder)
 
 
@@ -79,10 +69,6 @@ def texts_of(folder, tokenizer):
     return [tokenizer.decode(document[:-1]) for document in np.split(ids, ends + 1)[:-1]]
 
 
-def digests(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 @pytest.mark.parametrize(("seq_length", "chunk_size"), [(2, 10_000_000), (100, 1), (10_000, 10_000_000)])
 def test_every_document_is_decoded_whole_and_separately(run, tokenizer, seq_length, chunk_size):
     folder = run("--seq_length", seq_length, "--chunk_size", chunk_size, "--max_dump_size", 7)
@@ -121,13 +107,6 @@ def test_the_last_sample_is_padded_or_left_out(run, tokenizer):
         assert read_json(folder / PROVENANCE)["left_out_tokens"] == (0 if is_kept else rest)
 
 
-def test_a_range_that_ends_with_the_file_is_recorded_as_it_was_asked(run, capsys):
-    num_chars = sum(map(len, DOCUMENTS))
-    for asked, recorded in ((num_chars - 1, num_chars - 1), (num_chars, num_chars), (num_chars + 1, None)):
-        folder = run("--chars_to_tokenize", asked)
-        assert read_json(folder / PROVENANCE)["stream"]["slice"]["num_chars"] == recorded
-
-
 def test_an_overlapping_range_is_refused_on_request(run, tmp_path, data_file):
     train = run("--chars_to_tokenize", 1000, folder="train")
     begin, disjoint = ["--starting_character", 999], ["--disjoint_from", train]
@@ -151,55 +130,3 @@ def test_the_folder_becomes_a_token_file_of_the_same_stream(run, tmp_path, token
     assert tokens.meta["utf8_bytes"] == sum(len(text.encode()) for text in DOCUMENTS)
     assert tokens.meta["tokenizer"]["sha256"] == tokenizer.sha256 == load_tokenizer(folder / "tokenizer").sha256
     assert tokens.meta["slice"] == {"split": "train", "start_char": 0, "num_chars": None}
-
-
-def test_the_documents_own_commands_run_against_a_hub(tmp_path, data_file, tokenizer):
-    """Without --tokenizer_base the tokenizer is deepseek-coder's, from the hub, at a recorded commit."""
-    commit = "c" * 40
-    files = {name: (tokenizer.folder / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json")}
-    command = [sys.executable, ROOT / "src", "tokenize_data", "--data_file", data_file.name]
-    with LoopbackHub() as hub:
-        hub.add("models", "deepseek-ai/deepseek-coder-33b-base", commit, files)
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
-        options = {"cwd": tmp_path, "env": environment, "check": True, "capture_output": True, "text": True}
-        done = subprocess.run([*command, "--tokenization_folder", "testme"], **options)
-    assert "Total number of files: 1\nTotal number of samples: " in done.stdout
-    dataset = PickledTrainerDataset([tmp_path / "testme"])
-    assert dataset[0]["input_ids"].shape == (1536,)
-    assert texts_of(tmp_path / "testme", tokenizer) == DOCUMENTS
-    assert load_tokenizer(tmp_path / "testme" / "tokenizer").meta["commit"] == commit
-
-
-@pytest.mark.parametrize(
-    ("options", "status", "sentence"),
-    [
-        (["--seq_length", 0], 2, "--seq_length is 0"),
-        (["--pad_token", 400], 2, "--pad_token is 400"),
-        (["--starting_character", 10**8], 3, f"--starting_character is {10**8}, needed: below the "),
-        (["--column", "text"], 3, "has no column 'text'; its columns are content, size"),
-        (["--data_file", "none.parquet"], 2, "--data_file none.parquet: there is no such file"),
-        (["--tokenizer_base", "/"], 2, "--tokenizer_base /: a folder without"),
-        (["--tokenizer_base", "gpt3"], 2, "--tokenizer_base is 'gpt3'"),
-    ],
-)
-def test_mistakes_give_one_line_and_keep_the_old_folder(run, options, status, sentence):
-    before = digests(run("--seq_length", 64))
-    line = run(*options, expect=status)
-    assert line.startswith("error: ") and sentence in line
-    folder = run("--seq_length", 64, folder="other").with_name("out")
-    assert digests(folder) == before
-    assert not [path for path in folder.parent.iterdir() if path.suffix == ".tmp"]
-
-
-@pytest.mark.skipif(not C_SAMPLE.exists(), reason="needs ../shared/data/c-sample.parquet")
-def test_the_session_of_the_documentation(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
-    monkeypatch.chdir(tmp_path)
-    Path("c.parquet").symlink_to(C_SAMPLE)
-    text = (ROOT / "extras" / "formats" / "README.md").read_text().replace("\\\n", " ")
-    session = re.findall(r"^python src tokenize_data (.*)\n# (.*)$", text, re.M)
-    assert len(session) == 2
-    for arguments, figures in session:
-        assert tokenize(arguments.split()) == 0
-        printed = capsys.readouterr().out
-        assert all(number in printed for number in re.findall(r"\d+(?:,\d+)*", figures))

@@ -70,39 +70,6 @@ def test_bits_per_byte_are_weighed_by_their_bytes(compare):
     assert row[5:] == ["too few differ", "", "", ""]
 
 
-def test_the_first_metric_and_the_newest_file_count(compare):
-    write(Path("a"), "x", 1, 0.5, bits_per_byte=[-30.0, 10]), write(Path("b"), "x", 2, 0.5, bits_per_byte=[-15.0, 10])
-    assert "x, acc" in compare("a", "b")[1]
-    assert "x, bits_per_byte" in compare("a", "b", "--metrics", "exact_match", "bits_per_byte", "acc")[1]
-    old = Path("b/samples_x_2026-11-23T10-00-00.123456.jsonl")
-    old.write_text(Path("a", next(Path("a").iterdir()).name).read_text())
-    newest = compare("a", "b")[1]["x, acc"]
-    old.unlink()
-    assert compare("a", "b")[1]["x, acc"] == newest and newest[2] != newest[3]
-
-
-def test_a_difference_that_depends_on_the_size_of_a_document_is_warned_of(tmp_path, monkeypatch, capsys):
-    """Passages of 4 to 80 questions; the second folder has those of long passages right more often."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(1)
-    for folder, gain in (("a", 0.0), ("long", 0.006), ("even", 0.0)):
-        lines = []
-        for passage in range(60):
-            questions = 4 * (1 + passage % 20)
-            for right in rng.random(questions) < 0.2 + gain * questions:
-                number = len(lines)
-                hashes = {"doc_hash": f"d{number}", "prompt_hash": f"p{number}"}
-                doc = {"passage": f"about {passage}"}
-                sample = {"doc_id": number, "doc": doc, "filter": "none", "metrics": ["acc"], "acc": float(right)}
-                lines.append(json.dumps(sample | hashes) + "\n")
-        Path(folder).mkdir()
-        Path(folder, "samples_t.jsonl").write_text("".join(lines))
-    assert main(["a", "long", "even", "--document", "passage"]) == 0
-    output = capsys.readouterr().out
-    said = "- long, t: the difference depends on the size of a document (correlation with log size +0."
-    assert said in output and "so its interval is too narrow" in output and "- even, t:" not in output
-
-
 def test_what_does_not_compare_is_refused(compare):
     write(Path("a"), "x", 1, 0.5), write(Path("b"), "x", 2, 0.5), write(Path("other"), "y", 2, 0.5)
     write(Path("prompt"), "x", 2, 0.5, prompt_hash="other")

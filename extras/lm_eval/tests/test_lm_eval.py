@@ -2,11 +2,9 @@
 
 import json
 import math
-import os
 import random
 import re
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,9 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from extras.lm_eval import agreement, lm_eval
-from extras.lm_eval.compare_tasks import main as compare_tasks
-from extras.lm_eval.lm_eval import hash_samples, main
+from extras.lm_eval import agreement
+from extras.lm_eval.lm_eval import main
 from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json
@@ -147,40 +144,6 @@ def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
     assert first["tasks"]["tasks_endings"]["hash"] != evaluate(run)["tasks"]["tasks_endings"]["hash"]
 
 
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_several_models_have_a_file_each_and_one_table(run, tmp_path, capfd):
-    models = [tmp_path / "one", tmp_path / "two"]
-    for folder in models:
-        shutil.copytree(run.folder / "models", folder)
-    options = ("--tokenizer", run.folder / "tokenizer", "--task_folder", run.folder / "tasks", "--limit", 3)
-    assert call("--models", *models, *options, "--output", tmp_path / "figures.json") == 0
-    one, two = (json.loads((tmp_path / f"figures-{name}.json").read_text())["tasks"] for name in ("one", "two"))
-    lines = [line for line in capfd.readouterr().out.splitlines() if " acc |" in line]
-    assert one == two and len(lines) == 2 and lines[0] == lines[1]
-
-
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_the_written_items_have_the_means_of_the_figures(run, capsys):
-    figures, _ = (evaluate(run, "--samples", run.folder / name)["tasks"] for name in "ab")
-    capsys.readouterr()
-    assert compare_tasks([str(run.folder / name) for name in "ab"]) == 0
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
-    rows = {row[0]: row[1:] for row in rows if row}
-    for task, metric in (("tasks_endings", "acc"), ("tasks_perplexity", "bits_per_byte")):
-        mean, count = figures[task]["metrics"][metric]["value"], str(figures[task]["documents"])
-        assert rows[f"{task}, {metric}"][:5] == [count, count, f"{mean:.4f}", f"{mean:.4f}", "+0.0000"]
-
-
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_without_an_export_the_trained_model_is_exported_first(run, tmp_path):
-    folders = ["--models", run.folder / "models", "--tokenizer", run.folder / "tokenizer"]
-    tasks = ["--task_folder", run.folder / "tasks", "--tasks", "tasks_perplexity"]
-    assert call(*folders, *tasks, "--output", tmp_path / "x.json") == 0
-    figures, expected = json.loads((tmp_path / "x.json").read_text()), evaluate(run)
-    assert figures["tasks"] == {"tasks_perplexity": expected["tasks"]["tasks_perplexity"]}
-    assert figures["model"] == expected["model"]
-
-
 def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finished, tmp_path):
     models, tasks, output = finished / "data/models", tmp_path / "tasks", tmp_path / "figures.json"
     assert read_json(models / "model.json")["segments"][0]["numerics"] == "exact"
@@ -236,70 +199,9 @@ def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
     tiny.samples[0]["resps"][0][0] += 0.2e-4 * tiny.num_tokens
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm.model differ by 0\.00011 nats"):
         check()
+    tiny.samples[0]["resps"][0][0] = math.nan
+    with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm\.model differ by nan nats"):
+        check()
     assert agreement.check_agreement(tiny.export, model, SEQ_LEN, {"generated": tiny.samples[2:]}) == {
         "generated": None
     }
-
-
-def test_a_score_that_is_no_number_is_refused(tiny):
-    tiny.samples[0]["resps"][0][0] = math.nan
-    model = agreement.read_checked(tiny.export)
-    with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm\.model differ by nan nats"):
-        agreement.check_agreement(tiny.export, model, SEQ_LEN, {"stories": tiny.samples[:1]})
-
-
-def test_the_hash_of_a_task_covers_documents_prompts_and_targets():
-    names = ("doc_hash", "prompt_hash", "target_hash")
-    samples = [dict(zip(names, "abc", strict=True)), dict.fromkeys(names, "d")]
-    hashes = {hash_samples(samples), hash_samples(samples[:1]), hash_samples(samples[::-1])}
-    for name in names:
-        hashes.add(hash_samples([{**samples[0], name: "other"}, samples[1]]))
-    assert len(hashes) == 6
-
-
-def test_rows_of_several_models_are_in_the_order_of_the_models(tmp_path, monkeypatch, capsys):
-    """Values of 9 and 10 would be the other way round if the table were sorted by text."""
-    values = iter([("9.0", "1"), ("10.0", "2")])
-
-    def run(args, export, suffix):
-        value, step = next(values)
-        return [[task, "acc", value, "", step, "0"] for task in ("b", "a")]
-
-    monkeypatch.setattr(lm_eval, "load_harness", lambda: None)
-    monkeypatch.setattr(lm_eval, "load_run", lambda models, tokenizer: ())
-    monkeypatch.setattr(lm_eval, "write_model", lambda folder: None)
-    monkeypatch.setattr(lm_eval, "run", run)
-    assert call("--models", "one", "two", "--tasks", "x") == 0
-    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [(row[1].strip(), row[3].strip()) for row in rows if len(row) > 3] == [
-        ("a", "9.0"), ("a", "10.0"), ("b", "9.0"), ("b", "10.0"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("package", ["lm_eval", "accelerate"])
-def test_without_the_extra_packages_the_tool_names_what_to_install(tmp_path, monkeypatch, capfd, package):
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "extras.lm_eval.harness", raising=False)
-    monkeypatch.delattr("extras.lm_eval.harness", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
-    if package != "lm_eval":
-        for name in [name for name in sys.modules if name.partition(".")[0] == "lm_eval"]:
-            monkeypatch.delitem(sys.modules, name)
-    status = call("--tasks", "x")
-    refused(status, capfd.readouterr().err, 5, f"{package} is not installed", "requirements/lm-eval.txt")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "nothing to run; name --tasks, --task_folder, or both"),
-        (["--tasks", "x", "--limit", "0"], "--limit is 0, needed: at least 1"),
-        (["--tasks", "x", "--export", "nowhere"], "--export: nowhere is not a folder"),
-        (["--task_folder", "nowhere"], "--task_folder: nowhere is not a folder"),
-    ],
-)
-def test_wrong_arguments_are_refused_in_one_sentence(tmp_path, monkeypatch, capfd, arguments, sentence):
-    monkeypatch.chdir(tmp_path)
-    refused(call(*arguments), capfd.readouterr().err, 2, sentence)
-    assert os.listdir(tmp_path) == []

@@ -4,16 +4,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from extras.lm_eval.make_tasks import cut_in_the_middle, main
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.pretokenize import PATTERNS
-from support.refusal import files_below, refused
+from support.refusal import files_below
 
 TEXTS = [" ".join(f"{word} of {document}." for word in range(60)) + "\n" for document in range(100, 130)]
 C_LIKE = "int main(void) {\n  /* first */ int x = 1;\n\n\tif (x) return x;  // 2\n}\n"
@@ -57,18 +54,6 @@ def test_the_right_ending_follows_the_beginning_and_the_others_are_of_other_docu
         assert not any(row["beginning"] + ending in text for ending in row["endings"] if ending != right)
 
 
-def test_the_tasks_say_which_metric_is_better(source, tmp_path):
-    assert call(tmp_path / "tasks", "--source", source) == 0
-    better = {
-        metric["metric"]: metric["higher_is_better"]
-        for name in ("perplexity", "endings")
-        for metric in yaml.safe_load((tmp_path / f"tasks/{name}.yaml").read_text())["metric_list"]
-    }
-    assert better == {
-        "word_perplexity": False, "byte_perplexity": False, "bits_per_byte": False, "acc": True, "acc_norm": True,
-    }  # fmt: skip
-
-
 def test_every_place_has_the_right_ending_equally_often(source, tmp_path):
     assert call(tmp_path / "tasks", "--source", source, "--num_documents", 28) == 0
     labels = [row["label"] for row in rows_of(tmp_path / "tasks/endings.jsonl")]
@@ -79,7 +64,7 @@ def test_every_place_has_the_right_ending_equally_often(source, tmp_path):
 def test_a_beginning_has_the_same_tokens_with_and_without_its_ending(tmp_path, pretokenizer):
     """So the score of an ending is that of whole tokens."""
     texts = [*TEXTS[:9], C_LIKE * 9]
-    write_byte_level(tmp_path, train_ranks([texts], 400, pretokenizer), "bpe", pretokenizer)
+    write_trained_bpe(tmp_path, [texts], 400, pretokenizer)
     tokenizer = load_tokenizer(tmp_path)
     for text in texts:
         item = cut_in_the_middle(text, 60, 30)
@@ -94,27 +79,3 @@ def test_beginnings_and_endings_have_the_asked_length_and_begin_and_end_between_
     assert cut_in_the_middle("a b c d e f", 99, 4) == ("a b c", " d e")
     assert cut_in_the_middle("a b c d e f", 99, 9) is None
     assert cut_in_the_middle("nothing_to_cut" * 9, 9, 9) is None
-
-
-def test_parquet_files_are_read_by_column_and_short_documents_have_no_question(source, tmp_path):
-    pq.write_table(pa.table({"content": [*TEXTS[:5], "short", None]}), tmp_path / "x.parquet")
-    assert call(tmp_path / "tasks", "--source", tmp_path / "x.parquet", "--column", "content") == 0
-    assert [len(rows_of(tmp_path / f"tasks/{name}.jsonl")) for name in ("documents", "endings")] == [6, 5]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentences"),
-    [
-        (["tasks", "--source", "nowhere"], 2, ["--source: nowhere does not exist"]),
-        (["tasks", "--source", "s", "--ending_chars", "0"], 2, ["--ending_chars is 0, needed: at least 1"]),
-        (["my tasks", "--source", "s"], 2, ["my tasks: its name must be of letters"]),
-        (["tasks", "--source", "s"], 3, ["the documents have 1", "4 different endings are needed"]),
-    ],
-)
-def test_wrong_arguments_and_too_few_documents_are_refused(tmp_path, monkeypatch, capfd, arguments, code, sentences):
-    monkeypatch.chdir(tmp_path)
-    Path("s").mkdir()
-    for name in ("a.txt", "b.txt"):
-        Path("s", name).write_text(TEXTS[0])
-    refused(call(*arguments), capfd.readouterr().err, code, *sentences)
-    assert not Path("tasks").exists()

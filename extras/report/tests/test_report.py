@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -96,24 +95,6 @@ def test_a_trained_model_that_is_not_evaluated_yet(folder):
     assert f"{scored['perplexity']:.4f}" not in page.words
 
 
-@pytest.mark.parametrize("max_tokens", [10_300, 20_480])
-def test_a_run_that_ended_before_max_tokens_is_finished(folder, max_tokens):
-    """max_tokens is no multiple of batch_tokens; and a run that ended early, as train.patience_evals lets it."""
-    scored, params = read_json("data/evaluation/details.json"), read_yaml("params.yaml")
-    write_json("data/evaluation/details.json", scored | {"weights_sha256": "0" * 12})
-    write_text("params.yaml", json.dumps(params | {"train": params["train"] | {"max_tokens": max_tokens}}))
-    words = made_page().words
-    assert "Trained: " in words and "after 10,240 tokens." in words and "Not finished" not in words
-
-
-def test_before_the_first_run_the_page_has_the_parameters(folder):
-    for name in ("data", "metrics", "plots"):
-        shutil.rmtree(name)
-    page = made_page()
-    assert not page.pictures and "Nothing is trained yet." in page.words and "does not exist yet" in page.words
-    assert "models.micro.n_layer 2" in page.words and "models.tiny" not in page.words
-
-
 def test_text_from_outside_is_escaped_and_copies_are_marked(folder):
     path = Path("data/evaluation/samples.json")
     evil = "<script>alert(1)</script><img src=http://example.org>\n## 7\n```text\n&amp;"
@@ -132,14 +113,3 @@ def test_changed_parameters_are_named(folder):
     write_text("dvc.lock", json.dumps({"stages": {"train": {"params": {"params.yaml": recorded}}}}))
     words = made_page().words
     assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words and words.count(", was ") == 1
-
-
-def test_the_commit_and_the_files_that_differ(folder, tmp_path, monkeypatch):
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    made_page()
-    before = report.commit()
-    assert before.startswith(f"{head}, ")  # git ignores the page
-    write_text("params.yaml", Path("params.yaml").read_text() + "\n")
-    assert report.commit() != before and "files differ" in report.commit()
-    monkeypatch.chdir(tmp_path)
-    assert report.commit().startswith("unknown")

@@ -13,7 +13,7 @@ from support.workspace import Workspace
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 
-MODEL, CHECKPOINTS = Path("data/models/model.json"), Path("data/models/checkpoints")
+MODEL, KEPT_WEIGHTS = Path("data/models/model.json"), Path("data/models/kept_weights")
 NAMES = [f"step-{step:09d}" for step in (0, 4, 16)]
 
 
@@ -21,12 +21,12 @@ NAMES = [f"step-{step:09d}" for step in (0, 4, 16)]
 def made(tmp_path_factory, finished):
     """The finished pipeline, trained again with kept checkpoints, and their evaluation."""
     workspace = Workspace(tmp_path_factory.mktemp("suite") / "made", finished)
-    workspace.change(**{"train.keep_checkpoints": [0, 512 * 4, 512 * 16]})
+    workspace.change(**{"train.keep_weights_at": [0, 512 * 4, 512 * 16]})
     workspace.repro("eval")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
         for name, accuracy in zip(NAMES, (0.5, 0.6, 0.9), strict=True):
-            sha256 = read_json(CHECKPOINTS / name / "model.json")["best"]["sha256"]
+            sha256 = read_json(KEPT_WEIGHTS / name / "model.json")["best"]["sha256"]
             tasks = {"pairs": {"metrics": {"acc": {"value": accuracy, "stderr": 0.1}}}}
             write_json(f"lm_eval-{name}.json", {"model": {"weights_sha256": sha256}, "tasks": tasks})
         assert suite.main(["--tasks", *(f"lm_eval-{name}.json" for name in NAMES)]) == 0
@@ -86,32 +86,8 @@ def test_evaluations_of_other_weights_are_refused(workspace, capsys):
     details = Path("suite") / NAMES[0] / "details.json"
     content = read_json(details)
     write_json(details, content | {"weights_sha256": "ab" * 6})
-    refused(suite.main([]), capsys.readouterr().err, 4, f"suite/{NAMES[0]}: is about other weights than {CHECKPOINTS}")
+    refused(suite.main([]), capsys.readouterr().err, 4, f"suite/{NAMES[0]}: is about other weights than {KEPT_WEIGHTS}")
     write_json(details, content)
-
-
-def test_a_run_of_0_tokens_alone_has_no_curve(workspace, capsys):
-    record = read_json(MODEL)
-    kept = {NAMES[0]: record["checkpoints"][NAMES[0]]}
-    write_json(MODEL, {**record, "best": {**record["best"], "step": 0}, "checkpoints": kept})
-    refused(
-        suite.main([]),
-        capsys.readouterr().err,
-        2,
-        f"{MODEL}: the best weights and the kept checkpoint are both of 0 tokens",
-    )
-    write_json(MODEL, record)
-
-
-def test_the_exit_code_of_a_failed_evaluation_is_kept(workspace, capsys, monkeypatch):
-    monkeypatch.setattr(suite, "refuse_changed_inputs", lambda: None)  # it would see the changed model before eval does
-    (Path("suite") / NAMES[0] / "inputs.json").unlink()
-    models = CHECKPOINTS / NAMES[0]
-    record = read_json(models / "model.json")
-    write_json(models / "model.json", {**record, "tokenizer_sha256": "ab" * 32})
-    refused(suite.main([]), capsys.readouterr().err, 4, f"{models}: cannot be evaluated")
-    write_json(models / "model.json", record)
-    assert suite.main([]) == 0
 
 
 def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
@@ -124,21 +100,21 @@ def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsy
 
 
 def test_a_checkpoint_is_exported_as_a_revision(workspace, capsys):
-    models = str(CHECKPOINTS / NAMES[1])
+    models = str(KEPT_WEIGHTS / NAMES[1])
     assert export_hf.main(["exported", "--models", models, "--evaluation", f"suite/{NAMES[1]}"]) == 0
     assert read_json("exported/model.json")["best"]["step"] == 4
     assert verify.main(["exported"]) == 0
     card = Path("exported/README.md").read_text()
     assert "a checkpoint that the run kept after step 4 of 20.\n" in card and "did not select the weights" not in card
-    assert f"sha256sum {CHECKPOINTS / NAMES[1]}/best_model_params.pt" in card
+    assert f"sha256sum {KEPT_WEIGHTS / NAMES[1]}/best_model_params.pt" in card
     # The card has the figures of these weights; those of others are refused.
     assert export_hf.main(["other", "--models", models]) == 4
     assert "is about the model" in (error := capsys.readouterr().err) and "`python src suite` makes" in error
 
 
 def test_equal_neighbours_are_found(workspace, capsys):
-    before = {path: path.read_bytes() for path in [MODEL, *CHECKPOINTS.rglob("*.*")]}
-    shutil.copyfile(CHECKPOINTS / NAMES[1] / "best_model_params.pt", CHECKPOINTS / NAMES[2] / "best_model_params.pt")
+    before = {path: path.read_bytes() for path in [MODEL, *KEPT_WEIGHTS.rglob("*.*")]}
+    shutil.copyfile(KEPT_WEIGHTS / NAMES[1] / "best_model_params.pt", KEPT_WEIGHTS / NAMES[2] / "best_model_params.pt")
     assert verify.main([]) == 4
     assert f"data/models: checkpoints/{NAMES[2]}/best_model_params.pt is changed" in capsys.readouterr().out
     # A run that recorded the same weights twice, and committed them.

@@ -12,7 +12,6 @@ import pytest
 
 import tokenize_split
 from extras.tokenize_cluster import ranks as cluster_ranks
-from extras.tokenize_cluster import tokenize_cluster
 from extras.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_rank
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json, write_json
@@ -20,9 +19,8 @@ from lm.text.compose import write_manifest, write_split
 from lm.text.mixture import tag_rows
 from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from support import ROOT
-from support.refusal import refused
 from support.texts import make_texts
 
 OUT = Path("data/processed_datasets/train.bin")
@@ -57,7 +55,7 @@ def template(tmp_path_factory):
         patch.chdir(folder)
         write_raw(FILES)
         Path("data/tokenizer").mkdir()
-        write_byte_level(Path("data/tokenizer"), train_ranks([TEXTS], 300), "bpe")
+        write_trained_bpe(Path("data/tokenizer"), [TEXTS], 300)
         Path("runtime.yaml").write_text("tokenize: {num_processes: 1, chunk_chars: 3000}\n")
         set_slice(0, None)
     return folder
@@ -128,7 +126,7 @@ def replace_text() -> None:
 def other_tokenizer() -> None:
     shutil.rmtree("data/tokenizer")
     Path("data/tokenizer").mkdir()
-    write_byte_level(Path("data/tokenizer"), train_ranks([TEXTS], 299), "bpe")
+    write_trained_bpe(Path("data/tokenizer"), [TEXTS], 299)
 
 
 def truncate(number: int) -> None:
@@ -164,23 +162,6 @@ def test_a_restart_repeats_only_what_has_changed(monkeypatch, change, again):
     assert_same_as_one_process()
 
 
-def test_a_rank_killed_before_the_rename_is_unfinished(monkeypatch):
-    """Its sidecar is written first, and an old file from other code may have the same length."""
-    job = plan()
-    run(job)
-    monkeypatch.setattr(cluster_ranks, "distributions", other_versions)
-
-    def killed(old, new):
-        if str(new).endswith(".bin"):
-            raise KeyboardInterrupt
-        os.rename(old, new)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lm.core.files.os.replace", killed)
-        tokenize_rank(job, job.ranks[1])
-    assert run(job) == [0, 1, 2]
-
-
 def test_a_rank_with_changed_bytes_is_not_joined():
     job = plan()
     run(job)
@@ -207,21 +188,3 @@ def test_two_local_workers_give_the_bytes_of_one_process_and_repeat_nothing():
     done = run_tool("--ranks", "100", "--workers", "2")
     assert "1 of 4 ranks to tokenize" in done.stdout and "`dvc commit -f tokenize_train`" in done.stdout
     assert_same_as_one_process()
-
-
-def tool(*arguments: str) -> int:
-    return tokenize_cluster.main(["train", *arguments])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentences"),
-    [
-        (["--ranks", "0"], 2, ["--ranks is 0, needed: at least 1"]),
-        (["--ranks", "2", "--workers", "-1"], 2, ["--workers is -1"]),
-        (["--ranks", "2", "--option", "time"], 2, ["--option is 'time', needed: NAME=VALUE"]),
-        (["--ranks", "2", "--option", "nope=1"], 2, ["--executor local: ", "nope"]),
-        (["--ranks", "2", "--executor", "slurm"], 2, ["--executor slurm: ", "time", "--option NAME=VALUE"]),
-    ],
-)
-def test_wrong_arguments_are_refused_in_one_sentence(capfd, arguments, code, sentences):
-    refused(tool(*arguments), capfd.readouterr().err, code, *sentences)

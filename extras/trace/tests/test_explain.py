@@ -10,7 +10,7 @@ import pytest
 from extras.trace import explain as explain_tool
 from extras.trace import trace as trace_tool
 from lm.core.files import read_json, write_json
-from lm.tokenizer.build import train_ranks, write_byte_level
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
@@ -32,7 +32,7 @@ def project(tmp_path_factory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("explain")
     texts = [as_letters(text)[:60] + f" end of {i}" for i, text in enumerate(fuzzed_texts(40, seed=3))]
     (folder / "data" / "tokenizer").mkdir(parents=True)
-    write_byte_level(folder / "data" / "tokenizer", train_ranks([texts], 300), "bpe")
+    write_trained_bpe(folder / "data" / "tokenizer", [texts], 300)
     tokenizer = load_tokenizer(folder / "data" / "tokenizer")
     ids, lengths = tokenizer.encode_documents(texts)
     origin = {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id}
@@ -127,7 +127,7 @@ def test_a_step_or_row_outside_the_run_is_refused(explain):
 
 
 def test_tokens_of_another_tokenizer_are_refused(project, explain, tmp_path):
-    write_byte_level(tmp_path, train_ranks([["other text"]], 260), "bpe")
+    write_trained_bpe(tmp_path, [["other text"]], 260)
     status, _, error = explain("--step", 0, "--tokenizer", tmp_path)
     assert status == 4 and "made with tokenizer" in error
 
@@ -200,13 +200,6 @@ def test_tokens_of_another_tokenizer_are_not_traced(project, trace, monkeypatch)
     monkeypatch.setattr(trace_tool, "load_tokenizer", lambda folder: other)
     status, output, error = trace(project.windows.ids[:9])
     assert (status, output) == (4, "") and "train.bin: made with tokenizer" in error
-
-
-def test_samples_without_ids_are_not_traced(project, trace, capsys):
-    assert trace(project.windows.ids[:9])[0] == 0
-    write_json("data/evaluation/samples.json", {"samples": [{"text": "a"}]})
-    assert trace_tool.main(["--sample", "1"]) == 4
-    assert "data/evaluation/samples.json: samples[0].ids is missing" in capsys.readouterr().err
 
 
 def test_weights_before_the_first_step_have_read_nothing(project, trace):

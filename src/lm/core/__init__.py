@@ -1,1 +1,1 @@
-"""Errors, files and typed parameters, which every other room uses."""
+"""Errors, files, names of paths and typed parameters, which every other package uses."""

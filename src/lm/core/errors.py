@@ -9,6 +9,8 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 
+from lm.core.paths import repository_root
+
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
 REPAIR = "run `python src verify --cache`, which names the command that repairs it"
 
@@ -75,7 +77,7 @@ def refuse_lost_experiment() -> None:
 
     DVC would run all stages there, report success, and lose the experiment: it cannot fetch a commit into such a clone.
     """
-    root = Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    root = repository_root().resolve()
     if _is_copy(root) and (root / ".git" / "shallow").exists():
         found = "the clone has only a part of its history (git clone --depth), and DVC would lose this experiment"
         raise EnvironmentFailure(f"{root}: {found}; run `git fetch --unshallow` there first")
@@ -88,12 +90,12 @@ def _is_copy(root: Path) -> bool:
 
 def _advice_on_parameters() -> str:
     """Return how to undo what `dvc exp run -S` wrote into the workspace, "" outside such a run or in a copy."""
-    if "DVC_EXP_NAME" not in os.environ or _is_copy(Path(os.environ.get("DVC_ROOT", ".")).resolve()):
+    if "DVC_EXP_NAME" not in os.environ or _is_copy(repository_root().resolve()):
         return ""
     return "params.yaml, presets.yaml and sources.yaml keep what -S wrote; `make back` undoes it"
 
 
-def command(main: Callable[[list[str]], object]) -> Callable[..., int]:
+def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
     """Wrap `main(argv)`: return an exit status; print a `UserError`, with `--debug` its traceback too.
 
     If the reader of a pipe ends first, as `head` does, end quietly with the status of SIGPIPE.

@@ -206,6 +206,17 @@ def sha256_file(path: Path | str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_sha256(path: Path, recorded: str, record: str = "its record", advice: str = REPAIR) -> None:
+    """Raise IntegrityError if a file is missing or does not have the SHA-256 that `record` says."""
+    check_hash(path, sha256_file(path) if path.exists() else "no file", recorded, record, advice)
+
+
+def check_hash(path: Path, sha256: str, recorded: str, record: str = "its record", advice: str = REPAIR) -> None:
+    """Raise IntegrityError if the SHA-256 of a file, which is known, is not the one that `record` says."""
+    if sha256 != recorded:
+        raise IntegrityError(f"{path}: sha256 is {sha256}, {record} says {recorded}; {advice}")
+
+
 def sha256_json(value) -> str:
     """Return the SHA-256 of a JSON value in hex, in canonical form (sorted keys, no white space)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -64,7 +64,7 @@ def read_yaml(path: Path | str) -> dict:
 
 
 def read_section(path: Path | str, name: str, section_type: type[Section] | types.UnionType) -> Section:
-    """Return the section `name` (dots descend: "sources.stories.fetch") as `section_type`."""
+    """Return the section `name` (dots descend: "sources.local.fetch") as `section_type`."""
     return _section_of(read_yaml(path), path, name, section_type)
 
 
@@ -80,6 +80,7 @@ def find_problems(path: Path | str, sections: Mapping[str, typing.Any]) -> list[
 
 
 def _section_of(value, path: Path | str, name: str, section_type: type[Section] | types.UnionType) -> Section:
+    """Return the section `name` of the content of a file as `section_type`."""
     walked = []
     for key in name.split("."):
         walked.append(key or "''")
@@ -101,70 +102,126 @@ def coerce(value, wanted, name: str, where: str) -> typing.Any:
 
 def _typed(value, wanted, name: str, problems: list[str]) -> typing.Any:
     """Return `value` as the type `wanted`; append to `problems` what is wrong with it."""
+    origin = typing.get_origin(wanted)
     if dataclasses.is_dataclass(wanted):
         return _dataclass(value, wanted, name, problems)
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin is typing.Annotated:
-        count = len(problems)
-        typed = _typed(value, arguments[0], name, problems)
-        for each in arguments[1:]:
-            if len(problems) == count and typed is not None and not each.holds(typed):
-                problems.append(f"{name} is {typed}, needed: {each.requirement}")
-        return typed
+        return _in_range(value, wanted, name, problems)
     if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        return _union(value, [each for each in arguments if each is not type(None)], name, problems)
+        return _union(value, wanted, name, problems)
     if origin is typing.Literal:
-        if isinstance(value, str) and value in arguments:
-            return value
-        problems.append(f"{name} is {value!r}; it must be one of {', '.join(arguments)}")
-        return None
-    if origin is tuple and isinstance(value, list):
-        return tuple(_typed(item, arguments[0], f"{name}[{i}]", problems) for i, item in enumerate(value))
-    if origin is dict and isinstance(value, dict):
-        return {key: _typed(item, arguments[1], f"{name}.{key}", problems) for key, item in value.items()}
+        return _choice(value, wanted, name, problems)
+    if origin is tuple:
+        return _tuple(value, wanted, name, problems)
+    if origin is dict:
+        return _mapping(value, wanted, name, problems)
+    return _plain(value, wanted, name, problems)
+
+
+def _plain(value, wanted, name: str, problems: list[str]) -> typing.Any:
+    """Read an int, float, str, bool or dict; an int serves for a float, and a bool is no int."""
     if wanted is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
-    if wanted in (int, str, bool, dict) and type(value) is wanted:
+    if wanted is not float and type(value) is wanted:
         return value
-    problems.append(f"{name} is {value!r}, not {NEEDED.get(wanted, 'a list or mapping as needed')}")
+    problems.append(f"{name} is {value!r}, not {NEEDED[wanted]}")
     return None
 
 
-def _union(value, members: list, name: str, problems: list[str]) -> typing.Any:
-    """Return `value` as the member that has its `kind`, or else as the first one that shares most keys with it."""
-    keys = set(value) if isinstance(value, dict) else set()
-    hints = [typing.get_type_hints(each) if dataclasses.is_dataclass(each) else {} for each in members]
-    kinds = [kind for each in hints for kind in typing.get_args(each.get("kind"))]
-    if kinds and "kind" in keys:
-        if value["kind"] not in kinds:
-            problems.append(f"{name}.kind is {value['kind']!r}; it must be one of {', '.join(kinds)}")
-            return None
-        members = [members[kinds.index(value["kind"])]]
-    nearest = max(members, key=lambda each: len(keys & set(getattr(each, "__dataclass_fields__", ()))))
-    return _typed(value, nearest, name, problems)
+def _in_range(value, wanted, name: str, problems: list[str]) -> typing.Any:
+    """Read an `Annotated[X, Range]`; null, where X allows it, is in every range."""
+    kind, *ranges = typing.get_args(wanted)
+    num_problems = len(problems)
+    typed = _typed(value, kind, name, problems)
+    if typed is None or len(problems) > num_problems:
+        return typed
+    problems += [f"{name} is {typed}, needed: {each.requirement}" for each in ranges if not each.holds(typed)]
+    return typed
 
 
-def _dataclass(value, wanted, name: str, problems: list[str]):
-    """Build a dataclass from a mapping that has every field and no other key; check its ranges."""
+def _choice(value, wanted, name: str, problems: list[str]) -> str | None:
+    """Read a `Literal` of strings."""
+    choices = typing.get_args(wanted)
+    if isinstance(value, str) and value in choices:
+        return value
+    problems.append(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+    return None
+
+
+def _tuple(value, wanted, name: str, problems: list[str]) -> tuple | None:
+    """Read a `tuple[X, ...]`, a list in YAML."""
+    if not isinstance(value, list):
+        problems.append(f"{name} is {value!r}, not a list")
+        return None
+    kind = typing.get_args(wanted)[0]
+    return tuple(_typed(item, kind, f"{name}[{i}]", problems) for i, item in enumerate(value))
+
+
+def _mapping(value, wanted, name: str, problems: list[str]) -> dict | None:
+    """Read a `dict[str, X]`."""
     if not isinstance(value, dict):
         problems.append(f"{name} is {value!r}, not a mapping")
         return None
-    count, fields = len(problems), typing.get_type_hints(wanted, include_extras=True)
+    _, kind = typing.get_args(wanted)
+    return {key: _typed(item, kind, f"{name}.{key}", problems) for key, item in value.items()}
+
+
+def _union(value, wanted, name: str, problems: list[str]) -> typing.Any:
+    """Read an `X | None`, or a union of dataclasses: the one of this `kind`, else that with more of the keys."""
+    members = typing.get_args(wanted)
+    if value is None and type(None) in members:
+        return None
+    members = [each for each in members if each is not type(None)]
+
+    # A member whose field `kind` is a Literal is chosen by it.
+    by_kind = {kind: each for each in members for kind in _kinds(each)}
+    if by_kind and isinstance(value, dict) and "kind" in value:
+        kind = value["kind"]
+        if not isinstance(kind, str) or kind not in by_kind:
+            problems.append(f"{name}.kind is {kind!r}; it must be one of {', '.join(by_kind)}")
+            return None
+        return _typed(value, by_kind[kind], name, problems)
+
+    # Otherwise by the keys; of several with as many, the first.
+    keys = value if isinstance(value, dict) else {}
+    nearest = max(members, key=lambda each: sum(field in keys for field in _field_types(each)))
+    return _typed(value, nearest, name, problems)
+
+
+def _field_types(wanted) -> dict[str, typing.Any]:
+    """Return name → type of the fields of a dataclass, {} for another type."""
+    return typing.get_type_hints(wanted, include_extras=True) if dataclasses.is_dataclass(wanted) else {}
+
+
+def _kinds(wanted) -> tuple[str, ...]:
+    """Return the values of a dataclass's field `kind`, () without such a field."""
+    return typing.get_args(_field_types(wanted).get("kind"))
+
+
+def _dataclass(value, wanted, name: str, problems: list[str]) -> typing.Any:
+    """Build a dataclass from a mapping that has every field and no other key; its `__post_init__` checks the rest."""
+    if not isinstance(value, dict):
+        problems.append(f"{name} is {value!r}, not a mapping")
+        return None
+    num_problems, fields = len(problems), _field_types(wanted)
+
+    # Compare the names.
     for key in value:
-        if key in fields:
-            continue
-        nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
-        problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
+        if key not in fields:
+            nearest = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.0)[0]
+            problems.append(f"{name}.{key} is unknown; the nearest valid name is {name}.{nearest}")
     problems += [f"{name}.{key} is missing; give it a value" for key in fields if key not in value]
-    typed = {k: _typed(value[k], kind, f"{name}.{k}", problems) for k, kind in fields.items() if k in value}
-    if len(problems) > count:
+
+    # Read the values.
+    present = [key for key in fields if key in value]
+    typed = {key: _typed(value[key], fields[key], f"{name}.{key}", problems) for key in present}
+    if len(problems) > num_problems:
         return None
     try:
         return wanted(**typed)
     except ValueError as error:
         problems += [f"{name}.{line}" for line in str(error).splitlines()]
+        return None
 
 
 def require(ok: object, name: str, actual, requirement: str) -> None:

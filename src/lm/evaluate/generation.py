@@ -87,10 +87,18 @@ def last_document(ids: list[int], start_id: int | None) -> list[int]:
 
 
 def generate(
-    model: Gemma3Model, prompt_ids: list[int], max_new_tokens: int, *, generator: torch.Generator,
-    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-    eot_id: int | None = None, use_cache: bool = True,
-) -> Iterator[int]:  # fmt: skip
+    model: Gemma3Model,
+    prompt_ids: list[int],
+    max_new_tokens: int,
+    *,
+    generator: torch.Generator,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    eot_id: int | None = None,
+    use_cache: bool = True,
+) -> Iterator[int]:
     """Generate the ids after `prompt_ids`, one at a time, up to and including `eot_id`.
 
     `generator` is on the CPU. A model with a `document_start_id` sees the ids from the last one on; an id that it
@@ -101,19 +109,32 @@ def generate(
         raise ValueError("prompt_ids is empty, needed: at least one id; begin a text with the end-of-text id")
     total, limit = len(prompt_ids) + max_new_tokens, model.config.max_seq_len
     require(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
-    ids, cache = last_document(prompt_ids, model.document_start_id), KVCache() if use_cache else None
+    # A generator of its own, so that the errors above are raised now and not at the first id.
+    return _generate(model, prompt_ids, max_new_tokens, generator, sampling, eot_id, use_cache)
 
-    @torch.inference_mode()
-    def stream() -> Iterator[int]:  # inside, so that `generate` raises its errors when it is called
-        nonlocal ids, cache
-        for _ in range(max_new_tokens):
-            new_ids = ids[cache.num_tokens :] if cache else ids
-            h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[:, -1]  # (1, C)
-            ids.append(sampling.draw(model.head(h)[0].float(), generator, model.numerics))
-            yield ids[-1]
-            if ids[-1] == eot_id:
-                return
-            if ids[-1] == model.document_start_id:
-                ids, cache = ids[-1:], KVCache() if use_cache else None
 
-    return stream()
+@torch.inference_mode()
+def _generate(
+    model: Gemma3Model,
+    prompt_ids: list[int],
+    max_new_tokens: int,
+    generator: torch.Generator,
+    sampling: Sampling,
+    eot_id: int | None,
+    use_cache: bool,
+) -> Iterator[int]:
+    """Generate as `generate`, which checks the arguments."""
+    ids = last_document(prompt_ids, model.document_start_id)
+    cache = KVCache() if use_cache else None
+    for _ in range(max_new_tokens):
+        # Compute the ids that the cache does not hold yet, and draw the next one.
+        new_ids = ids[cache.num_tokens :] if cache else ids
+        h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[:, -1]  # (1, C)
+        drawn = sampling.draw(model.head(h)[0].float(), generator, model.numerics)
+        yield drawn
+        if drawn == eot_id:
+            return
+        ids.append(drawn)
+        if drawn == model.document_start_id:
+            ids = [drawn]
+            cache = KVCache() if use_cache else None

@@ -35,15 +35,23 @@ def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int,
 
 
 def measure(samples: list[Sample], train_ids: np.ndarray) -> list[dict]:
-    """Return for each sample its copies from train_ids (M,), the tokens of the longest (0 if none has COPIED_TOKENS),
-    and the fractions of its COPIED_TOKENS-grams that are in no copy and of its REPEATED_TOKENS-grams that occur in it
-    before."""
+    """Return what each sample copies from train_ids (M,) and repeats.
+
+    `copies`: its spans of at least COPIED_TOKENS that training contains; `longest_copy_tokens`: 0 without any.
+    `new_fraction`: of its COPIED_TOKENS-grams, those in no copy. `repeated_fraction`: of its REPEATED_TOKENS-grams,
+    those that occur in it before.
+    """
     found = find_copies([sample.ids for sample in samples], train_ids, COPIED_TOKENS)
     return [
-        {"ended": sample.ended, "copies": copies, "longest_copy_tokens": max((c.length for c in copies), default=0),
-         "new_fraction": new_fraction(len(sample.ids), copies), "repeated_fraction": repeated_fraction(sample.ids)}
+        {
+            "ended": sample.ended,
+            "copies": copies,
+            "longest_copy_tokens": max((copy.length for copy in copies), default=0),
+            "new_fraction": new_fraction(len(sample.ids), copies),
+            "repeated_fraction": repeated_fraction(sample.ids),
+        }
         for sample, copies in zip(samples, found, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def new_fraction(num_tokens: int, copies: list[Copy]) -> float | None:
@@ -62,40 +70,47 @@ def repeated_fraction(ids: np.ndarray) -> float | None:
 
 def summarize_samples(measures: list[dict]) -> dict:
     """Return the longest copy of all samples and the means of the fractions."""
-    columns = {name: [entry[name] for entry in measures if entry[name] is not None] for name in measures[0]}
-    mean = lambda name: float(np.mean(columns[name])) if columns[name] else None  # noqa: E731
+
+    def mean(name: str) -> float | None:
+        values = [entry[name] for entry in measures if entry[name] is not None]
+        return float(np.mean(values)) if values else None
 
     return {
         "samples": len(measures),
         "ended_fraction": mean("ended"),
-        "longest_copy_tokens": max(columns["longest_copy_tokens"]),
+        "longest_copy_tokens": max(entry["longest_copy_tokens"] for entry in measures),
         "new_8gram_fraction": mean("new_fraction"),
         "repeated_4gram_fraction": mean("repeated_fraction"),
     }
 
 
-def describe_samples(samples: list[Sample], measures: list[dict], settings: str, tokenizer: Tokenizer) -> dict:
+def samples_record(samples: list[Sample], measures: list[dict], settings: str, tokenizer: Tokenizer) -> dict:
     """Return the content of samples.json; a piece of text has the tokens of the longest copy that holds it, 0: new."""
     entries = []
     for number, (sample, entry) in enumerate(zip(samples, measures, strict=True), 1):
+        prompt = sample.prompt.strip() or "(no prompt)"
         end = "ended by the model" if sample.ended else f"cut after {len(sample.ids)} tokens"
         facts = [f"longest copy {entry['longest_copy_tokens']} tokens"]
         if entry["new_fraction"] is not None:
             facts.append(f"{entry['new_fraction']:.0%} of its {COPIED_TOKENS}-grams are new")
         if entry["repeated_fraction"] is not None:
             facts.append(f"{entry['repeated_fraction']:.0%} of its {REPEATED_TOKENS}-grams are repeated")
-        pieces = text_pieces(sample.ids, entry["copies"], tokenizer)
-        entries.append({
-            "title": f"{number}. `{sample.prompt.strip() or '(no prompt)'}`, {end}", "facts": "; ".join(facts) + ".",
-            "prompt": sample.prompt, "pieces": pieces, "ids": sample.ids.tolist(),
-        })  # fmt: skip
+        entries.append(
+            {
+                "title": f"{number}. `{prompt}`, {end}",
+                "facts": "; ".join(facts) + ".",
+                "prompt": sample.prompt,
+                "pieces": text_pieces(sample.ids, entry["copies"], tokenizer),
+                "ids": sample.ids.tolist(),
+            }
+        )
     return {"settings": settings, "samples": entries}
 
 
-def to_markdown(described: dict) -> str:
-    """Return the samples of `describe_samples` as Markdown, each with its measures."""
-    lines = ["# Samples", "", described["settings"], ""]
-    for sample in described["samples"]:
+def to_markdown(record: dict) -> str:
+    """Return a `samples_record` as Markdown, each sample with its measures."""
+    lines = ["# Samples", "", record["settings"], ""]
+    for sample in record["samples"]:
         text = sample["prompt"] + "".join(text for text, _ in sample["pieces"])
         lines += [f"## {sample['title']}", "", sample["facts"], "", "```text", text.strip("\n"), "```", ""]
     return "\n".join(lines)

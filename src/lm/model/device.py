@@ -113,9 +113,7 @@ def bfloat16_speedup(device: torch.device) -> float:
     return wide / narrow
 
 
-def numerics_identity(
-    device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1, sharded: bool = False
-) -> dict:
+def computed_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1, sharded: bool = False) -> dict:
     """Return all that a result depends on, bit for bit, besides parameters, code and data."""
     if numerics == "exact":
         return {"numerics": "exact", **library_versions()}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lm.model import exact, kernels
 from lm.model.attention_masks import document_numbers
 from lm.model.config import ModelConfig, Numerics
-from lm.model.sampled_softmax import sample_entries
+from lm.model.sampled_softmax import sample_vocabulary
 
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
@@ -139,18 +139,18 @@ class Gemma3Model(nn.Module):
 
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
     rounding, or "exact": float32 on a CPU, with operands of products rounded (lm.model.exact).
-    `entry_weights` (V,) int64 are the odds of each entry in a sampled softmax; lm.train.step.entry_weights counts them.
+    `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
 
-    entry_weights: Tensor
+    sampling_weights: Tensor
 
     def __init__(self, config: ModelConfig, numerics: Numerics = "fast"):
         super().__init__()
         self.config = config
         self.numerics: Numerics = numerics
         self.document_start_id: int | None = None
-        self.register_buffer("entry_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
+        self.register_buffer("sampling_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
         self.layers = nn.ModuleList(Block(config, layer, numerics) for layer in range(config.n_layer))
@@ -228,19 +228,19 @@ class Gemma3Model(nn.Module):
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
         return self.head(self.hidden(ids, cache))
 
-    def loss(self, ids: Tensor, targets: Tensor, jitter: Tensor | None = None, max_logits: int = MAX_LOGITS) -> Tensor:
+    def loss(self, ids: Tensor, targets: Tensor, draws: Tensor | None = None, max_logits: int = MAX_LOGITS) -> Tensor:
         """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once.
 
-        With `jitter` (K,) they are estimated from about K entries of the vocabulary, drawn in proportion to
-        `entry_weights` (`sample_entries`); a K of at least the vocabulary is the full loss.
+        With `draws` (K,) they are estimated from about K entries of the vocabulary, drawn in proportion to
+        `sampling_weights` (`sample_vocabulary`); a K of at least the vocabulary is the full loss.
         """
         h = self.hidden(ids).flatten(0, 1).float()
         targets = targets.flatten()
         entries = self.embed_tokens.weight
         rows = max(1, max_logits // self.config.vocab_size)
         log_factors = None
-        if jitter is not None and len(jitter) < self.config.vocab_size:
-            chosen, targets, log_factors = sample_entries(targets, self.entry_weights, jitter)
+        if draws is not None and len(draws) < self.config.vocab_size:
+            chosen, targets, log_factors = sample_vocabulary(targets, self.sampling_weights, draws)
             entries = entries.index_select(0, chosen)  # threads add the gradient of entries[chosen] in any order
         cross_entropy = exact.cross_entropy if self.numerics == "exact" else kernels.cross_entropy
         return cross_entropy(h, entries, targets, rows, log_factors)

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 
-def sample_entries(targets: Tensor, weights: Tensor, jitter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def sample_vocabulary(targets: Tensor, weights: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Choose entries of the vocabulary for a softmax: all that are targets, and a sample of the others.
 
-    targets: (N,) int64. weights: (V,) int64, positive. jitter: (K,) float64, uniform in [0, 1), on the CPU. Return the
+    targets: (N,) int64. weights: (V,) int64, positive. draws: (K,) float64, uniform in [0, 1), on the CPU. Return the
     entries (S,) int64, the targets first; the positions of the targets among them (N,); and for each entry after the
     targets the logarithm of how many entries it stands for, float32. S is K, or more if more than half of K are
     targets. The other entries are laid on a line in the order of their ids, each as long as its weight. The line is cut
@@ -19,11 +19,11 @@ def sample_entries(targets: Tensor, weights: Tensor, jitter: Tensor) -> tuple[Te
     present, positions = targets.unique(return_inverse=True)
     absent_weights = weights.index_fill(0, present, 0)
     ends = absent_weights.cumsum(0)  # integers: the same on every device
-    num_drawn = min(max(len(jitter) - len(present), len(jitter) // 2), len(weights) - len(present))
+    num_drawn = min(max(len(draws) - len(present), len(draws) // 2), len(weights) - len(present))
     length = int(ends[-1])
     stratum = length / max(1, num_drawn)
-    points = ((torch.arange(num_drawn) + jitter[:num_drawn]) * stratum).long()  # on the CPU: GPUs are slow in float64
-    points.clamp_(max=max(0, length - 1))  # a jitter next to 1 is rounded up to it
+    points = ((torch.arange(num_drawn) + draws[:num_drawn]) * stratum).long()  # on the CPU: GPUs are slow in float64
+    points.clamp_(max=max(0, length - 1))  # a draw next to 1 is rounded up to it
     drawn = torch.searchsorted(ends, points.to(ends.device), right=True)
     log_factors = (stratum / weights[drawn].cpu().double()).log().float()
     return torch.cat([present, drawn]), positions, log_factors.to(ends.device)

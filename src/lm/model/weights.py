@@ -1,6 +1,6 @@
 """The folder data/models: best_model_params.pt, last_model_params.pt and model.json, which describes both.
 
-Its `checkpoints/` has a folder of the same form for each step of train.keep_checkpoints, with one file of weights.
+Its `kept_weights/` has a folder of the same form for each step of train.keep_weights_at, with one file of weights.
 """
 
 import dataclasses
@@ -13,24 +13,25 @@ from lm.core.errors import REPAIR, IntegrityError, ParamsError
 from lm.core.files import (
     atomic_folder,
     atomic_write,
+    check_sha256,
     check_types,
     read_json,
     sha256_file,
     write_json,
 )
 from lm.core.params import coerce
+from lm.core.paths import KEPT_WEIGHTS
 from lm.model.archives import check_archive
 from lm.model.config import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 
 RECORD = "model.json"
 WEIGHTS, LAST_WEIGHTS = "best_model_params.pt", "last_model_params.pt"
-CHECKPOINTS = "checkpoints"
 WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
 
 
-def checkpoint_name(step: int) -> str:
-    """Return the name of the folder of a kept checkpoint; the names sort by step."""
+def step_name(step: int) -> str:
+    """Return the name of the folder of the weights of a step; the names sort by step."""
     return f"step-{step:0>9}"
 
 
@@ -60,13 +61,6 @@ def load_tensors(path: Path, sha256: str | None):
         raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
 
 
-def check_sha256(path: Path, recorded: str, remedy: str = REPAIR) -> None:
-    """Raise IntegrityError if the file does not have the SHA-256 of its record."""
-    sha256 = sha256_file(path)
-    if sha256 != recorded:
-        raise IntegrityError(f"{path}: sha256 is {sha256}, its record says {recorded}; {remedy}")
-
-
 def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], record: dict) -> None:
     """Write both weights and model.json: `record` with the SHA-256 of the weights added to "best" and "last"."""
     hashes = {"best": save_tensors(folder / WEIGHTS, best), "last": save_tensors(folder / LAST_WEIGHTS, last)}
@@ -94,7 +88,7 @@ def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast"
     """
     record = read_json(models / RECORD)
     config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
-    if models.parent.name == CHECKPOINTS and models.name != checkpoint_name(record["best"].get("step")):
+    if models.parent.name == KEPT_WEIGHTS and models.name != step_name(record["best"].get("step")):
         raise IntegrityError(
             f"{models / RECORD}: is of step {record['best'].get('step')}, not that of its folder; {REPAIR}"
         )

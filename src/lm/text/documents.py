@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.core.errors import REPAIR, IntegrityError
-from lm.core.files import check_types, read_json, safe_join, sha256_file
+from lm.core.files import check_sha256, check_types, read_json, safe_join
 from lm.text.parquet import iter_batches
 from lm.text.rows import Rows, measured, rows_within
 from lm.text.slices import Slice, check_slice
@@ -48,9 +47,7 @@ def check_files(raw: Path, files: list[dict]) -> None:
     """Raise IntegrityError if a file does not have the SHA-256 of its entry in the manifest."""
     for entry in files:
         path = safe_join(raw, entry["path"], raw / MANIFEST)
-        actual = sha256_file(path) if path.exists() else "no file"
-        if actual != entry["sha256"]:
-            raise IntegrityError(f"{path}: sha256 is {actual}, the manifest says {entry['sha256']}; {REPAIR}")
+        check_sha256(path, entry["sha256"], "the manifest")
 
 
 def describe_text(manifest: dict, text_slice: Slice) -> dict:

@@ -1,15 +1,18 @@
 """Find near-duplicate documents: MinHash signatures of word n-grams, compared where locality-sensitive hashing says.
 
-A word is a run of letters, digits and underscores, in ASCII without regard to case; a character from U+3000 on begins
-a word of its own, as Chinese and Japanese have no spaces. A document with fewer words than an n-gram is compared as a
+A word is a run of letters, digits and underscores, in ASCII without regard to case; a character from U+3000 on is a
+word of its own, as Chinese and Japanese have no spaces. A document with fewer words than an n-gram is compared as a
 whole, so that it only equals itself. All hashes are fixed, so the clusters are the same on every machine.
 
-rensa computes the signatures from hashes made here. Its `digests_from_token_sets` hashes strings instead, which gives
-other signatures and another default split, and its `RMinHashLSH` needs bands that divide the signature evenly.
+rensa hashes the n-grams and makes the signatures (Broder 1997). The bands are here: its index of bands takes five
+times the memory, and compares all pairs of a family of similar documents, which for 10,000 of them takes 20 times as
+long.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -17,17 +20,15 @@ from rensa import RMinHash
 from tqdm import tqdm
 
 from lm.core.params import FRACTION, Range
-from lm.text.duplicates import digest
 
 RECALL = 0.98  # probability that two documents whose similarity is the threshold are compared at all
 MAX_NGRAM_WORDS, MAX_PERMUTATIONS = 100, 4096
-_SEED = 1
-_BLOCK_BYTES = 1 << 20
-_PAIRS_AT_ONCE = 1 << 14
+_SEED = 1  # of the permutations
 _ROWS_AT_ONCE = 512  # signatures that are Python integers in between
-_FACTOR = 0x9E3779B97F4A7C15  # odd, so that multiplying modulo 2⁶⁴ loses no information
-_INVERSE = pow(_FACTOR, -1, 1 << 64)
-_FIRST_SINGLE = 0xE3  # first byte in UTF-8 of the characters from U+3000 on
+_PAIRS_AT_ONCE = 1 << 14  # that are compared
+# In UTF-8, with ASCII in small letters. The bytes E3 to FF begin the characters from U+3000 on; a regular expression on
+# characters would need \w, which differs between versions of Python.
+_WORD = re.compile(rb"[\xe3-\xff][\x80-\xbf]*|[0-9a-z_\x80-\xe2]+")
 
 NgramWords = Annotated[int, Range(lambda value: 1 <= value <= MAX_NGRAM_WORDS, f"1 to {MAX_NGRAM_WORDS}")]
 # Hashes per document, 4 bytes each; the estimate's standard error is 0.5 / √ of it at most.
@@ -79,13 +80,12 @@ def find_clusters(batches: Iterable[Sequence[str]], params: NearDuplicates) -> n
     """
     signatures = _signatures(batches, params)
     clusters = Clusters(len(signatures))
-    for left, right in _pairs_with_first(_sorted_buckets(signatures, np.arange(len(signatures)))):
-        clusters.join(left, right)  # equal signatures need no comparison, however many there are
-    distinct = np.flatnonzero(clusters.find(clusters.parents) == np.arange(len(signatures)))
+    least_equal = params.threshold * params.num_permutations - 1e-9  # hashes
     rows = _rows_of_band(params.threshold, params.num_permutations)
     bands = range(0, params.num_permutations - rows + 1, rows)
     for begin in tqdm(bands, unit=" bands", desc="compare documents", disable=None, leave=False):
-        _join_band(clusters, signatures, _sorted_buckets(signatures[:, begin : begin + rows], distinct), params)
+        documents, starts = _buckets(signatures[:, begin : begin + rows])
+        _join_buckets(clusters, signatures, documents, starts, least_equal)
     return clusters.find(np.arange(len(signatures)))
 
 
@@ -107,74 +107,19 @@ def ngram_hashes(texts: Sequence[str], n: int) -> tuple[np.ndarray, np.ndarray]:
 
     A text with fewer than n words has one hash, that of the text.
     """
-    words, num_words = _word_hashes(texts)
-    hashes = np.zeros(max(0, len(words) - n + 1), np.uint64)
-    for i in range(n if len(hashes) else 0):
-        hashes = hashes * np.uint64(_FACTOR) + words[i : i + len(hashes)]
-    text_of_word = np.repeat(np.arange(len(texts)), num_words)
-    is_inside = text_of_word[n - 1 :] == text_of_word[: len(hashes)]
-    offsets = np.concatenate([[0], np.cumsum(np.maximum(num_words - n + 1, 1))])
-    short = np.flatnonzero(num_words < n)
-    is_ngram = np.ones(offsets[-1], bool)
-    is_ngram[offsets[short]] = False
-    found = np.empty(offsets[-1], np.uint64)
-    found[is_ngram] = _mix(hashes[is_inside])
-    found[~is_ngram] = [digest(texts[i]) for i in short.tolist()]
-    return found, offsets.astype(np.uint64)
+    ngrams = [_ngrams(text.encode(), n) for text in texts]
+    offsets = np.cumsum([0, *map(len, ngrams)], dtype=np.uint64)
+    hashes = itertools.chain.from_iterable(RMinHash.hash_token_sets(ngrams))
+    return np.fromiter(hashes, np.uint64, int(offsets[-1])), offsets
 
 
-def _word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hash of every word, (W,) uint64, and the number of words of each text, (D,) int64."""
-    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-    content = b"\n".join(encoded) + b"\n"
-    begins, hashes = (np.concatenate(parts) for parts in zip(*_hash_blocks(content), strict=True))
-    text_begins = np.cumsum([0] + [len(text) + 1 for text in encoded])
-    return hashes, np.diff(np.searchsorted(begins, text_begins))
-
-
-def _hash_blocks(content: bytes) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, block by block, where words begin, (n,) int64, and their hashes, (n,) uint64."""
-    end = 0
-    while end < len(content):
-        begin, end = end, min(end + _BLOCK_BYTES, len(content))
-        while end < len(content) and _BYTE_VALUES[content[end]] and content[end] < _FIRST_SINGLE:
-            end += 1  # never cut a word
-        block = np.frombuffer(content, np.uint8, end - begin, begin)
-        values = _BYTE_VALUES[block]
-        is_word = values > 0
-        starts = is_word & (block >= _FIRST_SINGLE)
-        starts[0] = is_word[0]
-        starts[1:] |= is_word[1:] & ~is_word[:-1]
-        begins = np.flatnonzero(starts)
-        # A word's hash is the sum of value × factor^(position in the word) over its bytes. reduceat adds all words of a
-        # block at C speed, but with positions in the block: so multiply by the inverse (modulo 2⁶⁴) of the first power.
-        values *= _powers(_FACTOR, len(block))
-        sums = np.add.reduceat(values, begins) if len(begins) else np.zeros(0, np.uint64)
-        yield begin + begins, _mix(sums * _powers(_INVERSE, len(block))[begins])
-
-
-def _powers(factor: int, count: int) -> np.ndarray:
-    """Return factor^0 to factor^(count - 1) modulo 2⁶⁴: (count,) uint64."""
-    powers = np.full(count, factor, np.uint64)
-    powers[0] = 1
-    return np.cumprod(powers, out=powers)
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """Return a bijective hash of values (N,) uint64 whose bits all depend on all bits."""
-    values = (values ^ (values >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
-    return values ^ (values >> np.uint64(29))
-
-
-def _byte_values() -> np.ndarray:
-    """Return a 64-bit value for each byte of a word, the same for a and A; 0 for bytes between words: (256,) uint64."""
-    folded = np.arange(256)
-    folded[ord("A") : ord("Z") + 1] += ord("a") - ord("A")
-    is_word = [byte >= 0x80 or chr(byte).isalnum() or chr(byte) == "_" for byte in range(256)]
-    return np.where(is_word, _mix((folded.astype(np.uint64) + np.uint64(1)) * np.uint64(_FACTOR)), np.uint64(0))
-
-
-_BYTE_VALUES = _byte_values()
+def _ngrams(content: bytes, n: int) -> list[bytes]:
+    """Return all n-grams of words, joined by spaces; of a text with fewer words the text."""
+    words = _WORD.findall(content.lower())
+    if len(words) < n:
+        return [content]
+    shifted = [words[i:] for i in range(n)]
+    return list(map(b" ".join, zip(*shifted, strict=False)))  # as many as the shortest has words
 
 
 def _rows_of_band(threshold: float, num_permutations: int) -> int:
@@ -183,61 +128,59 @@ def _rows_of_band(threshold: float, num_permutations: int) -> int:
     return max((rows for rows in range(1, num_permutations + 1) if recall(rows) >= RECALL), default=1)
 
 
-def _sorted_buckets(hashes: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort those of `documents` that share all columns of hashes (D, rows) with another one into buckets.
+def _buckets(band: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Put documents that share all hashes of a band (D, rows) with another one into buckets.
 
     Returns the documents, bucket by bucket, (n,) int64; and the place of each bucket's first, (b,) int64.
     """
-    keys = np.zeros(len(documents), np.uint64)
-    for column in hashes.T:
-        keys = _mix(keys * np.uint64(_FACTOR) + column[documents])
-    order = np.argsort(keys)
-    keys, documents = keys[order], documents[order]
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])
-    sizes = np.diff(np.append(starts, len(keys)))
-    is_shared = np.repeat(sizes > 1, sizes)
+    rows = np.ascontiguousarray(band).view((np.void, band.itemsize * band.shape[1])).ravel()
+    documents = np.argsort(rows, kind="stable")
+    is_start = rows[documents[1:]] != rows[documents[:-1]]
+    sizes = np.diff(np.concatenate([[0], np.flatnonzero(is_start) + 1, [len(rows)]]))
+    documents = documents[np.repeat(sizes > 1, sizes)]
     sizes = sizes[sizes > 1]
-    return documents[is_shared], np.cumsum(sizes) - sizes
+    return documents, np.cumsum(sizes) - sizes
 
 
-def _pairs_with_first(buckets: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of pairs (n,), (n,): each document of a bucket and the bucket's first."""
-    documents, starts = buckets
-    firsts = np.repeat(documents[starts], np.diff(np.append(starts, len(documents))))
-    for begin in range(0, len(documents), _PAIRS_AT_ONCE):
-        yield documents[begin : begin + _PAIRS_AT_ONCE], firsts[begin : begin + _PAIRS_AT_ONCE]
-
-
-def _join_band(clusters: Clusters, signatures: np.ndarray, buckets: tuple, params: NearDuplicates) -> None:
-    """Join the near-duplicates of each bucket: first with its first document, then the others with each other."""
-    # Comparing all pairs of a bucket is quadratic, so compare each document with the first one, and then pair by pair
-    # only in buckets that this leaves divided.
-    documents, starts = buckets
-    for left, right in _pairs_with_first(buckets):
-        _join_similar(clusters, signatures, left, right, params)
+def _join_buckets(
+    clusters: Clusters, signatures: np.ndarray, documents: np.ndarray, starts: np.ndarray, least_equal: float
+) -> None:
+    """Join the near-duplicates of each bucket; `documents` and `starts` are those of `_buckets`."""
     if not len(starts):
         return
+    # Compare each document with the first of its bucket, for all buckets at once. That is enough for most.
     ends = np.append(starts[1:], len(documents))
+    firsts = np.repeat(documents[starts], ends - starts)
+    _join_similar(clusters, signatures, documents, firsts, least_equal)
+
+    # Compare all pairs of the buckets that this leaves divided.
     found = clusters.find(documents)
     is_divided = np.minimum.reduceat(found, starts) != np.maximum.reduceat(found, starts)
     for begin, end in zip(starts[is_divided], ends[is_divided], strict=True):
-        if end - begin > 2:
-            _join_divided(clusters, signatures, documents[begin:end], params)
+        _join_all(clusters, signatures, documents[begin + 1 : end], least_equal)
 
 
-def _join_divided(clusters: Clusters, signatures: np.ndarray, members: np.ndarray, params: NearDuplicates) -> None:
-    """Compare all members (n,) that are in different clusters; join the near-duplicates."""
-    found, sizes = np.unique(clusters.find(members), return_counts=True)
-    for member in members[clusters.find(members) != found[sizes.argmax()]]:
-        for begin in range(0, len(members), _PAIRS_AT_ONCE):
-            others = members[begin : begin + _PAIRS_AT_ONCE]
-            _join_similar(clusters, signatures, others, np.full(len(others), member), params)
+def _join_all(clusters: Clusters, signatures: np.ndarray, members: np.ndarray, least_equal: float) -> None:
+    """Compare each of the members (n,) with all others, until all are in one cluster; join the near-duplicates."""
+    while len(members) > 1:
+        first = members[0]
+        _join_similar(clusters, signatures, members, np.full(len(members), first), least_equal)
+        # All have been compared with the first now, and so with its copies.
+        is_copy = (signatures[members] == signatures[first]).all(axis=1)
+        members = members[~is_copy]
+        found = clusters.find(members)
+        if len(members) and (found == found[0]).all():
+            return
 
 
-def _join_similar(clusters: Clusters, signatures: np.ndarray, left: np.ndarray, right: np.ndarray, params) -> None:
-    """Join the pairs (n,), (n,) whose signatures agree in at least `threshold` of the hashes."""
+def _join_similar(
+    clusters: Clusters, signatures: np.ndarray, left: np.ndarray, right: np.ndarray, least_equal: float
+) -> None:
+    """Join the pairs (n,), (n,) whose signatures agree in at least `least_equal` hashes."""
     is_open = clusters.find(left) != clusters.find(right)
     left, right = left[is_open], right[is_open]
-    agree = np.count_nonzero(signatures[left] == signatures[right], axis=1)
-    is_similar = agree >= params.threshold * params.num_permutations - 1e-9
-    clusters.join(left[is_similar], right[is_similar])
+    for begin in range(0, len(left), _PAIRS_AT_ONCE):
+        a, b = left[begin : begin + _PAIRS_AT_ONCE], right[begin : begin + _PAIRS_AT_ONCE]
+        num_equal = np.count_nonzero(signatures[a] == signatures[b], axis=1)
+        is_similar = num_equal >= least_equal
+        clusters.join(a[is_similar], b[is_similar])

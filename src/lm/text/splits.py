@@ -43,8 +43,7 @@ class Split:
     num_shared: int  # clusters in validation that share more than max_shared_fraction of their n-grams
 
 
-def digest(text: str) -> bytes:
-    """Return the SHA-256 of a document."""
+def text_sha256(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -62,20 +61,20 @@ def in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class Survey:
-    """What a split needs to know of every document: digest, characters, and its n-grams or a sample of them."""
+    """What a split needs to know of every document: SHA-256, characters, and its n-grams or a sample of them."""
 
     def __init__(self, ngram_words: int):
         self.ngram_words = ngram_words
         self.digests, self.lengths = bytearray(), []
         self._blocks, self._num_ngrams, self._highest = [], 0, np.uint64(2**64 - 1)
 
-    def watch(self, batches: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+    def collect_ngrams(self, batches: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         """Yield the batches unchanged, and keep what is needed of them."""
         for texts in batches:
             hashes, offsets = ngram_hashes(texts, self.ngram_words)
             numbers = np.arange(len(self.lengths), len(self.lengths) + len(texts), dtype=np.int32)
             self._keep(hashes, np.repeat(numbers, np.diff(offsets).astype(np.int64)))
-            self.digests += b"".join(map(digest, texts))
+            self.digests += b"".join(map(text_sha256, texts))
             self.lengths += map(len, texts)
             yield texts
 
@@ -84,10 +83,13 @@ class Survey:
         self._blocks.append((hashes, documents))
         self._num_ngrams += len(hashes)
         while self._num_ngrams > MAX_NGRAMS:
-            blocks, self._highest = self._blocks, self._highest >> np.uint64(1)
-            self._blocks = [(hashes[kept], owners[kept]) for hashes, owners, kept in
-                            ((*block, block[0] <= self._highest) for block in blocks)]  # fmt: skip
-            self._num_ngrams = sum(len(hashes) for hashes, _ in self._blocks)
+            self._highest >>= np.uint64(1)
+            kept_blocks = []
+            for each_hashes, each_documents in self._blocks:
+                is_kept = each_hashes <= self._highest
+                kept_blocks.append((each_hashes[is_kept], each_documents[is_kept]))
+            self._blocks = kept_blocks
+            self._num_ngrams = sum(len(each_hashes) for each_hashes, _ in kept_blocks)
 
     def shared_fractions(self, clusters: np.ndarray) -> np.ndarray:
         """Return of each of the clusters (D,) the fraction of its n-grams that another cluster has too: (D,)."""
@@ -109,26 +111,31 @@ def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> 
     Clusters that share more than max_shared_fraction come last, those that share least first. A cluster that would
     make the split far too large, and the last of all, stay in training.
     """
+    # Read all documents once. A cluster is known by its first document, and has the length of all its documents.
     survey = Survey(params.near_duplicates.ngram_words)
-    clusters = find_clusters(survey.watch(batches), params.near_duplicates)
-    members = np.unique(clusters)
-    if len(members) < 2:
+    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)
+    names = np.unique(clusters)
+    if len(names) < 2:
         return None
+    lengths = np.bincount(clusters, survey.lengths, minlength=len(clusters))
+
+    # Order the clusters: those that share little first, and within these and the others by the highest hash.
     digests = np.frombuffer(survey.digests, f"S{DIGEST_BYTES}")
     rank = np.empty(len(digests), np.int64)
     rank[np.argsort(digests, kind="stable")] = np.arange(len(digests))
     highest = np.zeros(len(digests), np.int64)
     np.maximum.at(highest, clusters, rank)
-    shared = np.where((shared := survey.shared_fractions(clusters)) <= params.max_shared_fraction, 0, shared)
-    lengths = np.bincount(clusters, survey.lengths, minlength=len(clusters))
-    order = members[np.lexsort((-highest[members], shared[members]))]
+    shared = survey.shared_fractions(clusters)
+    shared[shared <= params.max_shared_fraction] = 0
+    order = names[np.lexsort((-highest[names], shared[names]))]
+
+    # Take clusters until there is enough text.
     chosen = _fill(order, lengths, params.validation_fraction * lengths.sum())
-    is_chosen = np.isin(clusters, chosen)
     content = bytes(survey.digests)
-    own = (content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in np.flatnonzero(is_chosen))
+    own = [content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in np.flatnonzero(np.isin(clusters, chosen))]
     fractions = lengths / lengths.sum()
     num_shared = int((shared[chosen] > 0).sum())
-    return Split(frozenset(own), fractions[chosen].sum(), len(members), fractions.max(), num_shared)
+    return Split(frozenset(own), fractions[chosen].sum(), len(names), fractions.max(), num_shared)
 
 
 def _fill(order: np.ndarray, lengths: np.ndarray, wanted_chars: float) -> list[int]:

@@ -18,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError, ParamsError
 from lm.core.files import read_json, sha256_file, write_json
-from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, train_ranks
+from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, recover_merges, train_bpe
 from lm.tokenizer.load import (
     BACKEND,
     MAX_TOKEN_ID,
@@ -31,7 +31,7 @@ from lm.tokenizer.load import (
 )
 from lm.tokenizer.pretokenize import PATTERNS
 
-CONFIG = "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # SHA-256 of the content of ranks.tiktoken, and of each file that tiktoken downloads.
 RANKS_SHA256 = {"gpt2": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"}
@@ -44,10 +44,12 @@ DOWNLOADS = {
 }
 
 
-def write_trained(folder: Path, batches: Iterable[list[str]], vocab_size: int, pretokenizer: str, text: dict) -> dict:
-    """Train byte-level BPE into an empty folder and return its meta.json; `text` names the training text."""
-    ranks = train_ranks(batches, vocab_size, pretokenizer)
-    return write_byte_level(folder, ranks, "bpe", pretokenizer, text=text)
+def write_trained_bpe(
+    folder: Path, batches: Iterable[list[str]], vocab_size: int, pretokenizer: str = "gpt2", **origin
+) -> dict:
+    """Train byte-level BPE into an empty folder and return its meta.json; `origin` names the training text."""
+    ranks, merges = train_bpe(batches, vocab_size, pretokenizer)
+    return write_byte_level(folder, ranks, "bpe", pretokenizer, merges, **origin)
 
 
 def write_tiktoken(folder: Path, encoding_name: str) -> dict:
@@ -77,11 +79,11 @@ def write_from_folder(folder: Path, source: Path) -> dict:
         for name in (META, *meta["files"]):
             shutil.copyfile(source / name, folder / name)
         return meta
-    if missing := [name for name in (BACKEND, CONFIG) if not (source / name).exists()]:
-        problem = f"has neither {META} nor the {BACKEND} and {CONFIG} of transformers (missing: {missing[0]})"
+    if missing := [name for name in (BACKEND, TOKENIZER_CONFIG) if not (source / name).exists()]:
+        problem = f"has neither {META} nor the {BACKEND} and {TOKENIZER_CONFIG} of transformers (missing: {missing[0]})"
         raise ParamsError(f"{source}: {problem}; name the folder of a tokenizer, or of a model that has one")
     with tempfile.TemporaryDirectory() as copy:  # without config.json, which would change how transformers opens it
-        for name in (BACKEND, CONFIG):
+        for name in (BACKEND, TOKENIZER_CONFIG):
             shutil.copyfile(source / name, Path(copy, name))
         return write_huggingface(folder, Path(copy))
 
@@ -131,19 +133,32 @@ def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
 
     # Not by transformers: it continues silently without a tokenizer_config.json if the network fails.
     commit = resolve_commit(repo, revision, "model")
-    for name in (BACKEND, CONFIG):
+    for name in (BACKEND, TOKENIZER_CONFIG):
         shutil.copyfile(download(repo, commit, name, "model"), folder / name)
     return commit
 
 
-def write_byte_level(folder: Path, ranks: dict[bytes, int], kind: str, pretokenizer: str = "gpt2", **origin) -> dict:
-    """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text is the last id."""
+def write_byte_level(
+    folder: Path,
+    ranks: dict[bytes, int],
+    kind: str,
+    pretokenizer: str = "gpt2",
+    merges: list[tuple[bytes, bytes]] | None = None,
+    **origin,
+) -> dict:
+    """Write a byte-level BPE into an empty folder and return its meta.json; end-of-text is the last id.
+
+    merges: None recovers them from the ranks.
+    """
     eot_id = len(ranks)
     (folder / RANKS).write_bytes(format_ranks(ranks))
+    merges = recover_merges(ranks) if merges is None else merges
     with _os_errors():
-        byte_level_backend(ranks, eot_id, pretokenizer).save(str(folder / BACKEND))
+        byte_level_backend(ranks, merges, eot_id, pretokenizer).save(str(folder / BACKEND))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-    write_json(folder / CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True})
+    write_json(
+        folder / TOKENIZER_CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True}
+    )
     return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, pretokenizer, {END_OF_TEXT: eot_id})
 
 
@@ -164,8 +179,8 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
         raise
     except Exception as error:
         raise DataError(f"transformers cannot write the tokenizer: {type(error).__name__}: {error}") from error
-    config = read_json(folder / CONFIG)
-    write_json(folder / CONFIG, {**config, "split_special_tokens": True})
+    config = read_json(folder / TOKENIZER_CONFIG)
+    write_json(folder / TOKENIZER_CONFIG, {**config, "split_special_tokens": True})
 
     backend = open_backend(folder / BACKEND)
     added = backend.get_added_tokens_decoder()
@@ -229,7 +244,7 @@ def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
         backend.save(str(folder / BACKEND))
     special = {"bos_token": eot, "eos_token": eot, "pad_token": eot, "padding_side": "left"}
     added = {"add_bos_token": True, "add_eos_token": False, "model_input_names": ["input_ids", "attention_mask"]}
-    write_json(folder / CONFIG, read_json(source / CONFIG) | special | added)
+    write_json(folder / TOKENIZER_CONFIG, read_json(source / TOKENIZER_CONFIG) | special | added)
 
 
 @contextlib.contextmanager
@@ -250,8 +265,14 @@ def _write_meta(
     pattern = None if pretokenizer is None else PATTERNS[pretokenizer]
     files = {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
     meta = {
-        **origin, "vocab_size": vocab_size, "eot_id": eot_id, "dtype": token_dtype(vocab_size),
-        "pretokenizer": pretokenizer, "pattern": pattern, "special_tokens": special_tokens, "files": files,
-    }  # fmt: skip
+        **origin,
+        "vocab_size": vocab_size,
+        "eot_id": eot_id,
+        "dtype": token_dtype(vocab_size),
+        "pretokenizer": pretokenizer,
+        "pattern": pattern,
+        "special_tokens": special_tokens,
+        "files": files,
+    }
     write_json(folder / META, meta)
     return meta

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import re
 from collections.abc import Iterable
 
@@ -25,8 +26,10 @@ BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(by
 BYTES_OF_CHARACTERS = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
-def train_ranks(batches: Iterable[list[str]], vocab_size: int, pretokenizer: str = "gpt2") -> dict[bytes, int]:
-    """Train byte-level BPE and return at most vocab_size - 1 ranks, the same on every machine.
+def train_bpe(
+    batches: Iterable[list[str]], vocab_size: int, pretokenizer: str
+) -> tuple[dict[bytes, int], list[tuple[bytes, bytes]]]:
+    """Train byte-level BPE and return its ranks, at most vocab_size - 1, and its merges; the same on every machine.
 
     The end-of-text token takes one entry. There are fewer ranks if no other pair occurs twice in the text. Pairs are
     merged within the pieces of `pretokenizer`, a name of lm.tokenizer.pretokenize.PATTERNS. Words longer than
@@ -37,7 +40,21 @@ def train_ranks(batches: Iterable[list[str]], vocab_size: int, pretokenizer: str
     trainer = BpeTrainer(vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
     cut_batches = ([piece for text in texts for piece in cut_long_words(text)] for texts in batches)
     tokenizer.train_from_iterator(cut_batches, trainer)
-    return {bytes(BYTES_OF_CHARACTERS[char] for char in token): rank for token, rank in tokenizer.get_vocab().items()}
+
+    model = json.loads(tokenizer.to_str())["model"]
+    ranks = {_bytes_of(token): rank for token, rank in model["vocab"].items()}
+    merges = [(_bytes_of(left), _bytes_of(right)) for left, right in model["merges"]]
+    return ranks, merges
+
+
+def _bytes_of(token: str) -> bytes:
+    """Return the bytes of a token of GPT-2's vocabulary files."""
+    return bytes(BYTES_OF_CHARACTERS[character] for character in token)
+
+
+def _characters_of(token: bytes) -> str:
+    """Return a token as GPT-2's vocabulary files write it."""
+    return "".join(BYTE_CHARACTERS[byte] for byte in token)
 
 
 def cut_long_words(text: str) -> list[str]:
@@ -52,15 +69,13 @@ def format_ranks(ranks: dict[bytes, int]) -> bytes:
     return b"".join(base64.b64encode(token) + b" %d\n" % ranks[token] for token in sorted(ranks, key=ranks.__getitem__))
 
 
-def byte_level_backend(ranks: dict[bytes, int], eot_id: int, pretokenizer: str) -> Tokenizer:
-    """Return the ranks as a tokenizer of the `tokenizers` library."""
-
-    def spell(token: bytes) -> str:
-        return "".join(BYTE_CHARACTERS[byte] for byte in token)
-
-    vocabulary = {spell(token): rank for token, rank in ranks.items()}
-    merges = [(spell(left), spell(right)) for left, right in recover_merges(ranks)]
-    backend = Tokenizer(BPE(vocab={**vocabulary, END_OF_TEXT: eot_id}, merges=merges))
+def byte_level_backend(
+    ranks: dict[bytes, int], merges: list[tuple[bytes, bytes]], eot_id: int, pretokenizer: str
+) -> Tokenizer:
+    """Return ranks and merges as a tokenizer of the `tokenizers` library."""
+    vocabulary = {_characters_of(token): rank for token, rank in ranks.items()}
+    pairs = [(_characters_of(left), _characters_of(right)) for left, right in merges]
+    backend = Tokenizer(BPE(vocab={**vocabulary, END_OF_TEXT: eot_id}, merges=pairs))
     backend.pre_tokenizer = backend_pretokenizer(pretokenizer)
     backend.decoder = ByteLevelDecoder()
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
@@ -70,7 +85,7 @@ def byte_level_backend(ranks: dict[bytes, int], eot_id: int, pretokenizer: str) 
 def recover_merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
     """Return the pair that was merged into each token of several bytes, in the order of ranks.
 
-    Encoding the token's bytes with lower ranks only leaves exactly that pair.
+    tiktoken's files have ranks alone. Encoding the token's bytes with lower ranks only leaves exactly that pair.
     """
     merges = []
     for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):

@@ -2,43 +2,41 @@
 
 import itertools
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from lm.core.errors import EnvironmentFailure
 from lm.text.documents import Chunk
-from lm.tokenizer.engine import Engine, EngineDifference, encode_exactly
+from lm.tokenizer.gigatoken_encoder import Gigatoken
 from lm.tokenizer.load import Tokenizer
-from lm.tokenizer.round_trip import RoundTrip, count_losses
+from lm.tokenizer.round_trip import RoundTrip, check_ids, count_losses
 
 Encoded = Iterator[tuple[Chunk, np.ndarray]]
 CHUNKS_AHEAD = 4  # enough to keep the thread busy while the caller waits for a disk
 
 
-def encode_in_thread(chunks: Iterable[Chunk], engine: Engine) -> Encoded:
-    """Yield each chunk with its ids, in order. Raises EngineDifference."""
+def encode_with_gigatoken(chunks: Iterable[Chunk], gigatoken: Gigatoken) -> Encoded:
+    """Yield each chunk with its ids, in order, from a thread. Raises GigatokenError."""
     # One thread is about as fast as the caller, which reads, compares and writes. Each thread needs a memory of words.
     with ThreadPoolExecutor(1) as pool:
-        for chunk, ids in map_in_order(pool, engine.encode, chunks, CHUNKS_AHEAD):
-            engine.compare_sample(chunk, ids)
+        for chunk, ids in map_in_order(pool, gigatoken.encode, chunks, CHUNKS_AHEAD):
+            gigatoken.compare_sample(chunk, ids)
             yield chunk, ids
 
 
 def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_processes: int) -> Encoded:
-    """Yield each chunk with its ids, in order, from processes. Raises EnvironmentFailure if one is killed."""
+    """Yield each chunk with the tokenizer's own ids, in order, from processes. EnvironmentFailure if one is killed."""
     from concurrent.futures import ProcessPoolExecutor  # slow to import
     from multiprocessing import get_context
 
     try:
         with ProcessPoolExecutor(num_processes, get_context("spawn"), _start_worker, (tokenizer,)) as pool:
-            for chunk, (ids, losses) in map_in_order(pool, _encode, chunks, 2 * num_processes):
+            for chunk, (ids, losses) in map_in_order(pool, _encode_in_worker, chunks, 2 * num_processes):
                 yield chunk._replace(**losses._asdict()), ids
     except BrokenExecutor:
         raise EnvironmentFailure(
@@ -47,21 +45,19 @@ def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_proce
         ) from None
 
 
-def encode_with_fallback(write: Callable[[Engine | None], dict], engine: Engine | None, out: Path) -> tuple[dict, str]:
-    """Return what `write(engine)` returns, and the encoder's name; if gigatoken fails, `write(None)` writes it all."""
-    if engine:
-        try:
-            return write(engine), engine.describe()
-        except EngineDifference as difference:
-            print(f"warning: {difference}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
-    return write(None), "the tokenizer itself"
-
-
 def encode_here(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Encoded:
-    """Yield each chunk with the ids that the tokenizer itself gives, in this process."""
+    """Yield each chunk with the tokenizer's own ids, in order, in this process."""
     for chunk in chunks:
-        ids, losses = _encode_and_compare(chunk, tokenizer)
+        ids, losses = encode_chunk(chunk, tokenizer)
         yield chunk._replace(**losses._asdict()), ids
+
+
+def encode_chunk(chunk: Chunk, tokenizer: Tokenizer) -> tuple[np.ndarray, RoundTrip]:
+    """Return the tokenizer's own ids (N,) of a chunk's documents, each followed by eot_id, and what they lose."""
+    texts = chunk.texts.to_pylist()
+    ids, _ = tokenizer.encode_documents(texts)
+    check_ids(ids, chunk, tokenizer)
+    return ids, count_losses(ids, texts, tokenizer)
 
 
 def show_progress(encoded: Encoded, total_chars: float) -> Encoded:
@@ -102,12 +98,6 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _encode(chunk: Chunk) -> tuple[np.ndarray, RoundTrip]:
+def _encode_in_worker(chunk: Chunk) -> tuple[np.ndarray, RoundTrip]:
     assert _tokenizer is not None, "the worker was not given its tokenizer"
-    return _encode_and_compare(chunk, _tokenizer)
-
-
-def _encode_and_compare(chunk: Chunk, tokenizer: Tokenizer) -> tuple[np.ndarray, RoundTrip]:
-    """Return the ids (N,) of a chunk, and what they lose of its texts."""
-    ids = encode_exactly(chunk, tokenizer)
-    return ids, count_losses(ids, chunk.texts.to_pylist(), tokenizer)
+    return encode_chunk(chunk, _tokenizer)

@@ -17,8 +17,8 @@ import tiktoken
 import tokenizers
 from numpy.typing import ArrayLike
 
-from lm.core.errors import REPAIR, IntegrityError, UserError
-from lm.core.files import check_types, read_json, safe_join, sha256_file
+from lm.core.errors import IntegrityError, UserError
+from lm.core.files import check_sha256, check_types, read_json, safe_join, sha256_file
 from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
 from lm.tokenizer.pretokenize import PATTERNS, cut_long_runs
 
@@ -30,9 +30,15 @@ MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the
 BYTES = [bytes([byte]) for byte in range(256)]
 REBUILD = "run `dvc repro -f make_tokenizer`"
 META_FORM = {
-    "kind": str, "vocab_size": int, "eot_id": int, "dtype": str, "pretokenizer": (str, type(None)),
-    "pattern": (str, type(None)), "special_tokens": {str: int}, "files": {str: str, BACKEND: str},
-}  # fmt: skip
+    "kind": str,
+    "vocab_size": int,
+    "eot_id": int,
+    "dtype": str,
+    "pretokenizer": (str, type(None)),
+    "pattern": (str, type(None)),
+    "special_tokens": {str: int},
+    "files": {str: str, BACKEND: str},
+}
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -55,10 +61,7 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     if (RANKS in meta["files"]) != (meta["pattern"] is not None) or BACKEND not in meta["files"]:
         raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REBUILD}")
     for name, expected in meta["files"].items():
-        file = safe_join(folder, name, path)
-        sha256 = sha256_file(file) if file.exists() else "no file"
-        if sha256 != expected:
-            raise IntegrityError(f"{folder / name}: sha256 is {sha256}, {META} says {expected}; {REPAIR}")
+        check_sha256(safe_join(folder, name, path), expected, META)
     return Tokenizer(folder, meta)
 
 
@@ -102,6 +105,10 @@ class Tokenizer:
 
     def __reduce__(self):
         return load_tokenizer, (self.folder.resolve(),)
+
+    def sidecar_entry(self) -> dict:
+        """Return the entry of a token file's sidecar that names the tokenizer."""
+        return {**{key: self.meta[key] for key in ("kind", "vocab_size", "eot_id")}, "sha256": self.sha256}
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, all of it ordinary, with nothing added around it."""
@@ -192,11 +199,6 @@ class Tokenizer:
         sizes = self._narrow_sizes
         blocks = (ids[start : start + BLOCK_TOKENS] for start in range(0, len(ids), BLOCK_TOKENS))
         return sum(int(sizes.take(block).sum(dtype=np.int64)) for block in blocks)
-
-
-def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Return the sidecar's entry that names the tokenizer."""
-    return {key: tokenizer.meta[key] for key in ("kind", "vocab_size", "eot_id")} | {"sha256": tokenizer.sha256}
 
 
 def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:

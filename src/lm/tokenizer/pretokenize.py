@@ -2,7 +2,7 @@
 
 PATTERNS are those of tiktoken 0.14 (tiktoken_ext/openai_public.py): of its encodings gpt2, cl100k_base and o200k_base.
 tiktoken is the definition: `backend_pretokenizer` gives the same pieces in the library `tokenizers`, and
-lm.tokenizer.engine in gigatoken.
+lm.tokenizer.gigatoken_encoder in gigatoken.
 """
 
 import itertools

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from lm.tokenizer.load import Tokenizer
-from lm.tokens.tokenfile import TokenFile, blocks_of, count_ids
+from lm.tokens.tokenfile import TokenFile, count_ids
 
 SCRIPTS = ("latin", "cyrillic", "cjk", "digits", "punctuation", "white_space", "other", "incomplete")
 NUM_LONGEST = 10
@@ -15,30 +15,33 @@ _SCRIPT_OF_NAME = {"LATIN": "latin", "CYRILLIC": "cyrillic"} | dict.fromkeys(
 )
 
 
-def describe_quality(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
+def measure_vocabulary(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
     """Return the card's entry on the tokenizer: results on the training text, and on the sources of validation."""
-    counts, texts = count_ids(train.ids, train.vocab_size), tokenizer.token_texts
-    sizes = tokenizer.token_bytes
+    counts = count_ids(train.ids, train.vocab_size)
+    texts, sizes = tokenizer.token_texts, tokenizer.token_bytes
     num_tokens = int(counts[sizes > 0].sum())  # without the ends of documents
     used = np.flatnonzero(counts)
+    num_unused = tokenizer.vocab_size - len(used)
+
+    # The longest entries that occur.
     with_text = used[sizes[used] > 0]
     longest = with_text[np.argsort(-sizes[with_text], kind="stable")[:NUM_LONGEST]].tolist()
-    unused = tokenizer.vocab_size - len(used)
+
     card = {
-        "scripts": describe_scripts(counts, texts),
-        "unused_entries": unused,
-        "unused_fraction": unused / tokenizer.vocab_size,
+        "scripts": count_scripts(counts, texts),
+        "unused_entries": num_unused,
+        "unused_fraction": num_unused / tokenizer.vocab_size,
         "single_byte_fraction": int(counts[sizes == 1].sum()) / max(1, num_tokens),
         "longest": [
             {"text": texts[i].decode("utf-8", "replace"), "utf8_bytes": int(sizes[i]), "count": int(counts[i])}
             for i in longest
         ],
     }
-    sources = describe_sources(validation)
+    sources = count_sources(validation)
     return card | ({"validation_sources": sources} if sources else {})
 
 
-def describe_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict]:
+def count_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict]:
     """Return each script's tokens and bytes per token, given how often each id occurs (V,)."""
     num_tokens, num_bytes = Counter(), Counter()
     for token_id in np.flatnonzero(counts).tolist():
@@ -46,10 +49,11 @@ def describe_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, d
             script = script_of(text)
             num_tokens[script] += int(counts[token_id])
             num_bytes[script] += int(counts[token_id]) * len(text)
+    found = [script for script in SCRIPTS if num_tokens[script]]
     return {
         script: {"tokens": num_tokens[script], "bytes_per_token": num_bytes[script] / num_tokens[script]}
-        for script in SCRIPTS if num_tokens[script]
-    }  # fmt: skip
+        for script in found
+    }
 
 
 def script_of(token: bytes) -> str:
@@ -72,22 +76,17 @@ def script_of(token: bytes) -> str:
     return _SCRIPT_OF_NAME.get(unicodedata.name(character, "").partition(" ")[0], "other")
 
 
-def describe_sources(validation: TokenFile) -> dict[str, dict]:
+def count_sources(validation: TokenFile) -> dict[str, dict]:
     """Return the tokens and bytes per token of each source of a mixture's validation file, {} for another source.
 
     The sources follow one another there; `sources` of the sidecar tells the documents and bytes of each.
     """
     sources = validation.meta.get("sources") or {}
-    last_documents = np.cumsum([source["documents"] for source in sources.values()], dtype=np.int64)
-    ends, documents = [0] * int(np.count_nonzero(last_documents == 0)), 0  # of sources without a document
-    for start, block in blocks_of(validation.ids):
-        positions = np.flatnonzero(block == validation.eot_id)
-        inside = last_documents[(last_documents > documents) & (last_documents <= documents + len(positions))]
-        ends += (start + positions[inside - documents - 1] + 1).tolist()
-        documents += len(positions)
-    sizes = np.diff(ends, prepend=0).tolist()
-    return {
-        name: {"tokens": size, "bytes_per_token": source["utf8_bytes"] / size}
-        for (name, source), size in zip(sources.items(), sizes, strict=True)
-        if size
-    }
+    bounds = np.concatenate([[0], validation.spans[:, 1]])  # of the documents
+    counted, begin = {}, 0
+    for name, source in sources.items():
+        end = begin + source["documents"]
+        if num_tokens := int(bounds[end] - bounds[begin]):
+            counted[name] = {"tokens": num_tokens, "bytes_per_token": source["utf8_bytes"] / num_tokens}
+        begin = end
+    return counted

@@ -1,4 +1,6 @@
-"""Count what a tokenizer loses: a text that its ids do not give back has bits per byte that are too low.
+"""Check that ids stand for their text, and count what a tokenizer loses.
+
+A text that its ids do not give back has bits per byte that are too low.
 
 The bytes are those of the text as it was, and a model need not predict what the tokenizer has thrown away: an unknown
 word, an upper-case letter, an accent, white space. A byte-level vocabulary loses nothing.
@@ -8,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lm.core.errors import IntegrityError
+from lm.text.documents import Chunk
 from lm.tokenizer.load import Tokenizer
 
 
@@ -33,3 +37,18 @@ def count_losses(ids: np.ndarray, texts: list[str], tokenizer: Tokenizer) -> Rou
     num_changed = sum(text.removeprefix(" ") != back.removeprefix(" ") for text, back in pairs)
     num_unknown = 0 if tokenizer.unk_id is None else int(np.count_nonzero(ids == tokenizer.unk_id))
     return RoundTrip(num_unknown, num_changed)
+
+
+def check_ids(ids: np.ndarray, chunk: Chunk, tokenizer: Tokenizer) -> None:
+    """Raise IntegrityError unless ids (N,) contain one eot_id per document of a chunk, the last one at their end.
+
+    With a byte-level tokenizer, the ids must also stand for as many bytes as the texts have.
+    """
+    num_ends = np.count_nonzero(ids == tokenizer.eot_id)
+    num_bytes = tokenizer.count_bytes(ids) if tokenizer.is_byte_level else chunk.utf8_bytes
+    is_open = len(ids) > 0 and ids[-1] != tokenizer.eot_id
+    if is_open or num_ends != chunk.documents or num_bytes != chunk.utf8_bytes:
+        raise IntegrityError(
+            f"tokenizer: {chunk.documents} documents of {chunk.utf8_bytes} bytes gave {num_ends} end-of-text ids "
+            f"and {num_bytes} bytes; report the text from document {chunk.first_document} on"
+        )

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 from tqdm import tqdm
 
-from lm.tokens.windows import mix
-
 CLEAN_BELOW = 0.2  # a document with a smaller fraction of shared tokens is clean (Touvron et al. 2023, A.6)
 KNOWN_NGRAMS = 1 << 24  # hashes in memory at once
 _BLOCK_TOKENS = 1 << 20  # hashes made at once; four times as many take three times as long each
@@ -14,14 +12,21 @@ _FILTER_BITS = 24
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying loses no information
 
 
+def _mix(value: np.ndarray) -> np.ndarray:
+    """Apply SplitMix64's finalizer to each element, uint64 → uint64 (Steele, Lea, Flood 2014)."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     """Return a hash of the n ids from each position of ids (N,): (N - n + 1,) uint64."""
-    values = mix(ids.astype(np.uint64) + _FACTOR)
+    values = _mix(ids.astype(np.uint64) + _FACTOR)
     hashes = np.zeros(max(0, len(ids) - n + 1), np.uint64)
     # n whole-array steps of Horner's rule. A rolling hash would need one step per token, but in a loop of Python.
     for i in range(n if len(hashes) else 0):
         hashes = hashes * _FACTOR + values[i : i + len(hashes)]
-    return mix(hashes)
+    return _mix(hashes)
 
 
 def shared_blocks(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> Iterator[tuple[int, np.ndarray]]:

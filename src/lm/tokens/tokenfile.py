@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lm.core.errors import REPAIR, DataError, IntegrityError
-from lm.core.files import atomic_write, check_types, read_json, sha256_file, write_json
+from lm.core.files import atomic_write, check_sha256, check_types, read_json, write_json
 
 FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
@@ -69,20 +69,14 @@ def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe)
             file.write(content)
             digest.update(content)
             num_tokens += len(chunk)
-        meta = describe_tokens(dtype, num_tokens, describe(), digest.hexdigest())
+        meta = make_sidecar(dtype, num_tokens, describe(), digest.hexdigest())
         write_json(sidecar_path(path), meta)
     return meta
 
 
-def describe_tokens(dtype: str, num_tokens: int, described: dict, sha256: str) -> dict:
+def make_sidecar(dtype: str, num_tokens: int, described: dict, sha256: str) -> dict:
     """Return a sidecar: the entries of every stream around those that describe its text."""
     return {"format_version": FORMAT_VERSION, "dtype": dtype, "tokens": num_tokens, **described, "sha256": sha256}
-
-
-def check_hash(path: Path, sha256: str, recorded: str, advice: str = REPAIR) -> None:
-    """Raise IntegrityError if a file's SHA-256 is not the recorded one."""
-    if sha256 != recorded:
-        raise IntegrityError(f"{path}: sha256 is {sha256}, its sidecar says {recorded}; {advice}")
 
 
 def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
@@ -107,7 +101,7 @@ def open_tokens(path: Path | str, is_verified: bool = False) -> TokenFile:
     check_sidecar(sidecar, meta)
     _check_size(path, meta)
     if not is_verified:
-        check_hash(path, sha256_file(path), meta["sha256"])
+        check_sha256(path, meta["sha256"], "its sidecar")
     return TokenFile(path, map_ids(path, meta), meta)
 
 
@@ -158,9 +152,9 @@ def document_spans(tokens: TokenFile) -> np.ndarray:
 
     A document begins where the one before ends, so the rows are views of one array of 8 bytes for each document.
     """
-    ends = (start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids))
+    ends = [start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids)]
     bounds = np.concatenate([[0], *ends])
-    return as_strided(bounds, (len(bounds) - 1, 2), bounds.strides * 2, writeable=False)
+    return sliding_window_view(bounds, 2)
 
 
 def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:

@@ -1,167 +1,191 @@
-"""Run folders: .runs/<fingerprint>/ holds the last two checkpoints of a run, and its results once it is done.
+"""Run folders: .runs/<fingerprint>/ holds the checkpoints of a run, and its results once it is done.
 
-Some earlier checkpoints stay beside the results, so that intervals of the run can be trained again. A checkpoint is
-written whole, with its SHA-256 in a record beside it. lm.train.fingerprint names the folders.
+A checkpoint is the whole state of a run after a step: checkpoint-<step>.pt, and beside it a record with its SHA-256,
+without which it does not count. One list of them serves three purposes. A killed run continues from its newest one, a
+longer run begins with the last one from before the learning rate fell, and `verify --recompute` trains again from one
+that stayed. lm.train.fingerprint names the folders.
 """
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
-from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
-from lm.core.files import atomic_folder, check_types, make_folder, output_lock, read_json, write_json
-from lm.model.weights import CHECKPOINTS, RECORD, WEIGHTS, check_sha256, checkpoint_name, load_tensors, save_tensors
+from lm.core.errors import BusyError, IntegrityError
+from lm.core.files import atomic_folder, check_sha256, check_types, make_folder, output_lock, read_json, write_json
+from lm.core.paths import KEPT_WEIGHTS
+from lm.model.weights import RECORD, WEIGHTS, load_tensors, save_tensors, step_name
 from lm.train.config import TrainParams
-from lm.train.state import named_tensors
 
-KEPT_CHECKPOINTS = 2
-
-
-def record_of(run: Path, step: int) -> Path:
-    """Return the path of a checkpoint's record, without which the checkpoint does not count."""
-    return run / f"checkpoint-{step:09d}.json"
+NEWEST = 2  # checkpoints of a run in progress; the second is for the case that the first is damaged
 
 
-def save_checkpoint(run: Path, step: int, checkpoint: dict) -> None:
-    """Write checkpoint-<step>.pt and then its record into the run folder; delete all but the last two checkpoints."""
-    _write_checkpoint(record_of(run, step), step, checkpoint)
-    kept = sorted(run.glob("checkpoint-*.json"))[-KEPT_CHECKPOINTS:]
-    for old in sorted(run.glob("*checkpoint-*")):  # a record before its checkpoint, and what killed runs left
-        if old.with_suffix(".json") not in kept:
-            old.unlink()
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run after `step` steps, on the disk."""
+
+    run: Path
+    step: int
+
+    @property
+    def path(self) -> Path:
+        """Return the file with the state."""
+        return self.run / f"checkpoint-{self.step:09d}.pt"
+
+    @property
+    def record(self) -> Path:
+        """Return the JSON file that belongs to it: its run, step and SHA-256."""
+        return self.path.with_suffix(".json")
 
 
-def _write_checkpoint(record: Path, step: int, checkpoint: dict) -> None:
-    sha256 = save_tensors(record.with_suffix(".pt"), checkpoint)
-    segments = checkpoint.get("segments") or [{}]
-    write_json(record, {"run": record.parent.name, "step": step, "sha256": sha256, "dtype": segments[-1].get("dtype")})
+def list_checkpoints(run: Path) -> list[Checkpoint]:
+    """Return the checkpoints of a run, in the order of their steps."""
+    names = [path.stem for path in run.glob("checkpoint-*.json")]
+    return [Checkpoint(run, int(name.removeprefix("checkpoint-"))) for name in sorted(names)]
 
 
-def steps_to_keep(params: TrainParams, number: int) -> set[int]:
-    """Return the steps of at most `number` validations, spread evenly between the first and the last of a run."""
+def save_checkpoint(run: Path, step: int, state: dict, staying: Collection[int] = ()) -> None:
+    """Write the checkpoint of a step, and then its record; delete all but the last two and those of steps that stay."""
+    checkpoint = Checkpoint(run, step)
+    sha256 = save_tensors(checkpoint.path, state)
+    write_json(checkpoint.record, {"run": run.name, "step": step, "sha256": sha256})
+    newest = list_checkpoints(run)[-NEWEST:]
+    delete_checkpoints(run, {*staying, *(checkpoint.step for checkpoint in newest)})
+
+
+def delete_checkpoints(run: Path, keep: Collection[int]) -> None:
+    """Delete the checkpoints of a run but those of the steps `keep`, and what killed processes left."""
+    names = {Checkpoint(run, step).path.stem for step in keep}
+    for path in sorted(run.glob("*checkpoint-*")):  # in this order a record goes before its checkpoint
+        if path.stem not in names:
+            path.unlink()
+
+
+def load_checkpoint(checkpoint: Checkpoint, is_verified: bool = False) -> dict:
+    """Return the state of a checkpoint; raise IntegrityError if it is damaged or belongs to another run.
+
+    is_verified: another process has compared it with its SHA-256.
+    """
+    record = read_json(checkpoint.record)
+    if record.get("run") != checkpoint.run.name:
+        raise IntegrityError(f"{checkpoint.record}: belongs to run {record.get('run')}, not {checkpoint.run.name}")
+    sha256 = None if is_verified else str(record.get("sha256", "missing"))
+    return load_tensors(checkpoint.path, sha256)
+
+
+def load_newest_checkpoint(run: Path) -> dict | None:
+    """Return the state of the newest intact checkpoint, or None if there are none.
+
+    Raises IntegrityError if all are damaged.
+    """
+    found = list_checkpoints(run)
+    for checkpoint in reversed(found):
+        try:
+            return load_checkpoint(checkpoint)
+        except IntegrityError as error:
+            print(f"warning: {error}; trying the checkpoint before it", file=sys.stderr)
+    if found:
+        remedy = "delete the folder to train from scratch"
+        raise IntegrityError(f"{run}: none of {len(found)} checkpoints is intact; {remedy}")
+    return None
+
+
+def staying_steps(params: TrainParams, number: int) -> set[int]:
+    """Return the steps whose checkpoints stay when the run is done; none if `number` is 0.
+
+    They are the steps of `number` validations, spread evenly between the first and the last one of the run, and the
+    step from which on the learning rate falls.
+    """
+    if number == 0:
+        return set()
     intervals = -(-params.max_steps // params.eval_every_steps)
     chosen = {i * intervals // (number + 1) for i in range(1, number + 1)}
-    return {i * params.eval_every_steps for i in chosen - {0}}
+    steps = {i * params.eval_every_steps for i in chosen} | {params.decay_begins}
+    return steps - {0}
 
 
-def keep_checkpoint(run: Path, step: int, checkpoint: dict, name: str = "kept") -> float | None:
-    """Write <name>-<step>.pt and then its record, which stay in the folder of a finished run; return its size in MB.
+def describe_run(run: Path, length_free: str, params: TrainParams) -> None:
+    """Write run.json: a fingerprint that the run shares with runs of other lengths, and where its rate falls."""
+    write_json(run / "run.json", {"length_free": length_free, "decay_begins": params.decay_begins})
 
-    If that would leave too little disk space for the checkpoints of the run itself, warn and return None.
+
+def extend(run: Path, length_free: str, params: TrainParams) -> None:
+    """Give a run without checkpoints the last one of a run of another length that has the same steps up to there.
+
+    That is so until the learning rate of one of the two falls. The weights that this run keeps of earlier steps come
+    from the other run too. Say so, or why there is no such checkpoint.
     """
-    tensors = [*(tensor for _, tensor in named_tensors(checkpoint)), *checkpoint["best_weights"].values()]
-    needed, free = sum(tensor.nbytes for tensor in tensors), shutil.disk_usage(run).free
-    try:
-        if free < (1 + KEPT_CHECKPOINTS) * needed:
-            raise EnvironmentFailure(f"{run}: {free / 1e6:.0f} MB are free")
-        _write_checkpoint(run / f"{name}-{step:09d}.json", step, checkpoint)
-    except EnvironmentFailure as error:
-        print(f"warning: the checkpoint of step {step} is not kept: {error}", file=sys.stderr, flush=True)
-        return None
-    return needed / 1e6
-
-
-def describe_run(run: Path, length_free: str, max_steps: int) -> None:
-    """Write run.json: the run's length, and a fingerprint that it shares with runs of other lengths."""
-    write_json(run / "run.json", {"length_free": length_free, "max_steps": max_steps})
-
-
-def extend(run: Path, length_free: str, decay_begins: int, kept_steps: set[int]) -> None:
-    """Give a run without checkpoints the last checkpoint that one of another length had before its learning rate fell.
-
-    It must not be after step `decay_begins`, where this run's rate begins to fall. The weights that this run keeps of
-    the steps before it come from the other run too. Say so, or why there is none.
-    """
-    if any(run.glob("checkpoint-*.json")):
+    if list_checkpoints(run):
         return
     others = [path.parent for path in run.parent.glob("[!.]*/run.json") if path.parent != run]
-    others = [other for other in others if _length_free(other) == length_free]
-    stable = [(int(path.stem[-9:]), path) for other in others for path in other.glob("stable-*.json")]
-    for step, record in sorted(stable, reverse=True):
-        if step > decay_begins:
-            continue
+    same_until = {other: _same_until(other, length_free) for other in others}
+    others = [other for other in others if same_until[other] is not None]
+    shared = [
+        checkpoint
+        for other in others
+        for checkpoint in list_checkpoints(other)
+        if checkpoint.step <= min(params.decay_begins, same_until[other] or 0)
+    ]
+    for checkpoint in sorted(shared, key=lambda checkpoint: checkpoint.step, reverse=True):
         try:
-            _copy_kept_weights(record.parent, run, {kept for kept in kept_steps if kept < step})
-            _link_checkpoint(record, record_of(run, step))
-            print(f"extends run {record.parent.name}, which has the same steps up to step {step}", flush=True)
+            earlier = {step for step in params.kept_weights_steps if step < checkpoint.step}
+            _copy_kept_weights(checkpoint.run, run, earlier)
+            _link(checkpoint, run)
+            same = f"which has the same steps up to step {checkpoint.step}"
+            print(f"extends run {checkpoint.run.name}, {same}", flush=True)
             return
         except (OSError, IntegrityError) as error:
             print(f"warning: {error}; not extended from there", file=sys.stderr, flush=True)
     if others:
-        reason = f"it has no checkpoint up to step {decay_begins}, where this run's learning rate begins to fall"
-        if not decay_begins:
+        reason = f"it has no checkpoint up to step {params.decay_begins}, where this run's learning rate begins to fall"
+        if params.schedule == "cosine":
             reason = "with train.schedule cosine every learning rate depends on the length; wsd can be extended"
         print(f"run {others[0].name} differs in train.max_tokens only, but is not extended: {reason}", flush=True)
 
 
-def _length_free(run: Path) -> str | None:
-    """Return what `describe_run` recorded of a run; warn and return None if that is damaged, or gone meanwhile."""
+def _same_until(other: Path, length_free: str) -> int | None:
+    """Return the step at which another run's rate begins to fall, or None if it differs in more than its length.
+
+    Its record may be damaged, or gone meanwhile: then warn and return None.
+    """
     try:
-        return read_json(run / "run.json", f"delete {run}").get("length_free")
+        record = read_json(other / "run.json", f"delete {other}")
+        form = {"length_free": str, "decay_begins": int}
+        check_types(other / "run.json", record, form, f"delete {other}")
     except (OSError, IntegrityError) as error:
         print(f"warning: {error}; the run is not extended from there", file=sys.stderr, flush=True)
         return None
+    return record["decay_begins"] if record["length_free"] == length_free else None
 
 
-def _link_checkpoint(record: Path, target: Path) -> None:
+def _link(checkpoint: Checkpoint, run: Path) -> None:
     """Make another run's checkpoint one of this run, without a copy where the disk has hard links."""
-    saved, source, link = read_json(record), record.with_suffix(".pt"), target.with_suffix(".pt")
-    check_types(record, saved, {"sha256": str}, "delete it")
-    check_sha256(source, saved["sha256"], "delete it")
-    link.unlink(missing_ok=True)
+    record = read_json(checkpoint.record)
+    check_types(checkpoint.record, record, {"sha256": str}, advice="delete it")
+    check_sha256(checkpoint.path, record["sha256"], advice="delete it")
+    own = Checkpoint(run, checkpoint.step)
+    own.path.unlink(missing_ok=True)
     try:
-        os.link(source, link)
+        os.link(checkpoint.path, own.path)
     except OSError:
-        shutil.copyfile(source, link)
-    write_json(target, {**saved, "run": target.parent.name})
+        shutil.copyfile(checkpoint.path, own.path)
+    write_json(own.record, {**record, "run": run.name})
 
 
 def _copy_kept_weights(other: Path, run: Path, steps: set[int]) -> None:
-    for source in (other / CHECKPOINTS / checkpoint_name(step) for step in sorted(steps)):
+    """Copy the weights that another run has kept of these steps; raise IntegrityError if they are damaged."""
+    for step in sorted(steps):
+        source = other / KEPT_WEIGHTS / step_name(step)
         record = read_json(source / RECORD)
-        check_types(source / RECORD, record, {"best": {"sha256": str}}, "delete it")
-        check_sha256(source / WEIGHTS, record["best"]["sha256"], "delete it")
-        with atomic_folder(run / CHECKPOINTS / source.name) as folder:
+        check_types(source / RECORD, record, {"best": {"sha256": str}}, advice="delete it")
+        check_sha256(source / WEIGHTS, record["best"]["sha256"], advice="delete it")
+        with atomic_folder(run / KEPT_WEIGHTS / source.name) as folder:
             shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
             write_json(folder / RECORD, {**record, "fingerprint": run.name})
-
-
-def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Return step → record of the checkpoints that were kept of a run."""
-    return {int(record.stem.removeprefix("kept-")): record for record in sorted(run.glob("kept-*.json"))}
-
-
-def newest_dtype(run: Path) -> str | None:
-    """Return the name of the dtype of a run's newest segment, or None if the run has no checkpoints."""
-    for record in sorted(run.glob("checkpoint-*.json"), reverse=True):
-        with contextlib.suppress(IntegrityError):
-            return read_json(record).get("dtype")
-    return None
-
-
-def load_newest_checkpoint(run: Path) -> dict | None:
-    """Return the newest intact checkpoint, or None if there are none; raise IntegrityError if all are damaged."""
-    records = sorted(run.glob("checkpoint-*.json"), reverse=True)
-    for record in records:
-        try:
-            return load_checkpoint(record)
-        except IntegrityError as error:
-            print(f"warning: {error}; trying the checkpoint before it", file=sys.stderr)
-    if records:
-        remedy = "delete the folder to train from scratch"
-        raise IntegrityError(f"{run}: none of {len(records)} checkpoints is intact; {remedy}")
-    return None
-
-
-def load_checkpoint(record: Path) -> dict:
-    """Return the checkpoint of a record; raise IntegrityError if it is damaged or belongs to another run."""
-    run, recorded = record.parent.name, read_json(record)
-    if recorded.get("run") != run:
-        raise IntegrityError(f"{record}: belongs to run {recorded.get('run')}, not {run}")
-    return load_tensors(record.with_suffix(".pt"), str(recorded.get("sha256", "missing")))
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:

@@ -32,12 +32,12 @@ class TrainParams:
     beta2: Beta
     grad_clip: Positive
     sampled_vocab_size: CountOrNull
-    spelling_buckets: CountOrNull
+    ngram_buckets: CountOrNull
     numerics: Literal["exact", "fast"]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
     seed: Annotated[int, SEED]
-    keep_checkpoints: tuple[Annotated[int, at_least(0)], ...]
+    keep_weights_at: tuple[Annotated[int, at_least(0)], ...]
     init_from: str
     patience_evals: CountOrNull
     divergence_nats: Annotated[float | None, above(0, ", or null")]
@@ -54,7 +54,7 @@ class TrainParams:
             ("batch_tokens", self.batch_tokens % self.micro_batch_tokens == 0,
              f"a multiple of micro_batch_tokens {self.micro_batch_tokens}"),
             ("max_tokens", self.max_tokens >= self.batch_tokens, f"at least batch_tokens {self.batch_tokens}"),
-            ("keep_checkpoints", max(self.keep_checkpoints, default=0) <= self.max_tokens,
+            ("keep_weights_at", max(self.keep_weights_at, default=0) <= self.max_tokens,
              f"at most max_tokens {self.max_tokens} each"),
             ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
             ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
@@ -79,9 +79,16 @@ class TrainParams:
         return max(1, self.log_every_tokens // self.batch_tokens)
 
     @property
-    def kept_steps(self) -> set[int]:
+    def decay_begins(self) -> int:
+        """Return the step up to which the learning rates do not depend on the length of the run; 0 for "cosine"."""
+        if self.schedule == "cosine":
+            return 0
+        return self.max_steps - max(1, round(self.decay_fraction * self.max_steps))
+
+    @property
+    def kept_weights_steps(self) -> set[int]:
         """Return the optimizer steps after which the weights are kept; 0: before the first one."""
-        return {tokens // self.batch_tokens for tokens in self.keep_checkpoints}
+        return {tokens // self.batch_tokens for tokens in self.keep_weights_at}
 
     @property
     def batch_size(self) -> int:
@@ -95,7 +102,7 @@ class TrainRuntime:
 
     checkpoint_every_s: Annotated[float, at_least(0)]
     keep_fingerprints: Count
-    keep_resumable: Annotated[int, at_least(0)]
+    keep_checkpoints: Annotated[int, at_least(0)]
     keep_freed_memory: bool
     num_processes: Count
     shard: bool

@@ -1,6 +1,10 @@
-"""Start the ranks of a run on this machine, relay signals to them, and end with their exit code."""
+"""Start the ranks of a run on this machine, and stop a run at a signal: after the current step, with a checkpoint.
+
+The stage that starts the ranks has checked the files and holds the locks. The ranks only train.
+"""
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -11,9 +15,10 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure, Interrupted
-from lm.train.distributed import RUN_ID
-from lm.train.signals import RELAYED_AS
 
+# The launcher relays a signal to its ranks as another one: its own SIGTERM ends them after one of them has failed.
+RELAYED_AS = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
+RUN_ID = "train-stage"  # by which a rank knows that `start` started it
 CONTINUES = "`dvc repro` continues from the last saved checkpoint"
 
 
@@ -27,7 +32,7 @@ def start(world_size: int, arguments: list[str]) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    debug = [argument for argument in sys.argv if argument == "--debug"]  # lm.core.errors.command has removed it
+    debug = [argument for argument in sys.argv if argument == "--debug"]  # exit_with_status has removed it
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // world_size)))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=world_size, run_id=RUN_ID, max_restarts=0, rdzv_backend="c10d",
@@ -52,6 +57,18 @@ def start(world_size: int, arguments: list[str]) -> None:
             raise EnvironmentFailure(f"{problem}, and then all others; {CONTINUES}") from None
 
 
+def is_rank_of_launcher() -> bool:
+    """Return True if `start` started this process; it relays signals and ends the rank by SIGTERM."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
+
+
+def stop_with_launcher() -> None:
+    """Have this rank asked to stop if its launcher is killed, which holds the run's locks; Linux only."""
+    if sys.platform.startswith("linux"):
+        signal_at_parents_death = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+        ctypes.CDLL(None).prctl(signal_at_parents_death, RELAYED_AS[signal.SIGTERM])
+
+
 @contextlib.contextmanager
 def _relayed_signals() -> Iterator[list[int]]:
     """Relay SIGINT and SIGTERM to this process's children; yield the list of those received so far."""
@@ -74,3 +91,47 @@ def _relayed_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+class StopRequest:
+    """Remember the first signal for the training loop, end the process at the second, restore the handlers at the end.
+
+    relayed: signals come from the launcher, which kills its ranks at a second one; its own death may send several.
+    verbose: print that the run will stop.
+    """
+
+    def __init__(self, relayed: bool = False, verbose: bool = True):
+        self._relayed, self._verbose = relayed, verbose
+        self._meaning = {RELAYED_AS[number] if relayed else number: number for number in RELAYED_AS}
+
+    def __enter__(self):
+        self._received = 0
+        self._former = {number: signal.signal(number, self._note) for number in self._meaning}
+        return self
+
+    def __exit__(self, *exception):
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame) -> None:
+        number = self._meaning[signal.Signals(number)]
+        if self._received and self._relayed:
+            return
+        if self._received:
+            stopped = f"stopped at once ({signal.Signals(number).name})"
+            os.write(2, f"error: {stopped}; `dvc repro` continues from the last saved checkpoint\n".encode())
+            os._exit(128 + number)
+        self._received = number
+        if self._verbose:
+            print("\nstopping after this step; send the signal again to stop at once", file=sys.stderr, flush=True)
+
+    @property
+    def signal_number(self) -> int:
+        """Return the signal received, or 0."""
+        return self._received
+
+    @staticmethod
+    def interrupted(step: int, signal_number: int) -> Interrupted:
+        """Return the error to raise after the checkpoint of `step` is saved."""
+        stopped = f"training stopped at step {step} ({signal.Signals(signal_number).name})"
+        return Interrupted(signal_number, f"{stopped}; a checkpoint is saved, `dvc repro` continues from there")

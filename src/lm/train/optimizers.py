@@ -1,5 +1,6 @@
 """Optimizers: AdamW for every parameter, or Muon for the matrices and AdamW for the rest."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -7,14 +8,80 @@ from torch import Tensor, nn
 
 from lm.model import exact
 from lm.model.config import Numerics
-from lm.train.adamw import AdamW
 from lm.train.config import TrainParams
-from lm.train.spelling import Spelling, SpellingAdamW
-from lm.train.world import SINGLE_PROCESS, World
+from lm.train.ngram_embeddings import NgramEmbeddings
+from lm.train.ranks import SINGLE_PROCESS, World, shard_rows
 
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
+NGRAM_LR_FACTOR = 0.5  # of the scheduled rate: with 1 the loss of seeds spreads three times as far (benchmarks/LOG.md)
+
+
+class AdamW(torch.optim.AdamW):
+    """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101); torch's own, or exact."""
+
+    def __init__(self, groups: list[dict], betas: tuple[float, float], numerics: Numerics = "fast"):
+        super().__init__(groups, lr=0.0, betas=betas, fused=True)
+        self.numerics = numerics
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Update every parameter that has a gradient; `closure` is unused, torch passes it."""
+        if self.numerics == "fast":
+            return super().step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update_exactly(p, p.grad, group)
+
+    def _update_exactly(self, p: Tensor, grad: Tensor, group: dict) -> None:
+        """Update a parameter and its moments; each operation is a call of its own, for the same bits everywhere."""
+        state, (beta1, beta2) = self.state[p], group["betas"]
+        if not state:
+            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            state |= {"step": torch.zeros(())} | zeros
+        state["step"] += 1
+
+        # The moments begin at 0. These factors correct their bias.
+        step = int(state["step"])
+        size = group["lr"] / (1 - beta1**step)
+        root = math.sqrt(1 - beta2**step)
+
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        for x, g, mean, square in exact.chunks(p, grad, state["exp_avg"], state["exp_avg_sq"]):
+            mean.mul_(beta1).add_(g * (1 - beta1))
+            square.mul_(beta2).add_((g * g).mul_(1 - beta2))
+            x.sub_((mean * size).div_(exact.sqrt(square).div_(root).add_(group["eps"])))
+
+
+class NgramAdamW(AdamW):
+    """Update P by AdamW and add the change to the embedding E (V, C); it needs E's gradient, so it steps first."""
+
+    def __init__(
+        self, embedding: nn.Parameter, ngrams: NgramEmbeddings, betas: tuple, world: World = SINGLE_PROCESS,
+        numerics: Numerics = "fast",
+    ):  # fmt: skip
+        num_buckets, width = len(ngrams.token_starts), embedding.shape[1]
+        self.embedding, self.ngrams, self.world = embedding, ngrams.to(embedding.device), world
+        self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
+        group = {"params": [self.changes], "weight_decay": 0.0, "lr_factor": NGRAM_LR_FACTOR}
+        super().__init__([group], betas, numerics)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Update the embedding; `closure` is unused, torch passes it."""
+        gradient, weight = self.embedding.grad, self.embedding
+        assert gradient is not None
+        if self.world.sharded:
+            gradient, weight = gradient.full_tensor(), weight.to_local()  # pyright: ignore - DTensors
+        self.changes.grad = self.ngrams.sum_tokens(gradient)
+        self.changes.zero_()  # without decay AdamW does not read its parameter, only adds to it
+        super().step()
+        change = self.ngrams.sum_buckets(self.changes)
+        if self.world.sharded:
+            change = change.split(shard_rows(len(change), self.world.world_size))[self.world.rank]
+        weight.add_(change)
 
 
 def orthogonalize(updates: Tensor, dtype: torch.dtype, numerics: Numerics = "fast") -> Tensor:
@@ -87,12 +154,12 @@ def _apply(p: Tensor, update: Tensor, group: dict) -> None:
 
 def build_optimizers(
     model: nn.Module, params: TrainParams, dtype: torch.dtype, world: World = SINGLE_PROCESS,
-    spelling: Spelling | None = None,
+    ngrams: NgramEmbeddings | None = None,
 ) -> list[torch.optim.Optimizer]:  # fmt: skip
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
     They compute in `params.numerics`, Muon its products in `dtype`. Weight decay applies to matrices only. Each group's
-    `lr_factor` multiplies the scheduled learning rate; the embedding has a factor of its own. With `spelling` an
+    `lr_factor` multiplies the scheduled learning rate; the embedding has a factor of its own. With `ngrams` an
     optimizer comes first that lets tokens of similar spelling learn from each other.
     """
     named = list(model.named_parameters())
@@ -106,7 +173,7 @@ def build_optimizers(
     ]
     matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
     numerics = params.numerics
-    first = [] if spelling is None else [SpellingAdamW(embedding[0], spelling, betas, world, numerics)]
+    first = [] if ngrams is None else [NgramAdamW(embedding[0], ngrams, betas, world, numerics)]
     if params.optimizer == "adamw":
         return [*first, AdamW([*groups, matrix_group], betas, numerics)]
     muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, numerics=numerics)

@@ -10,6 +10,7 @@ from lm.core.errors import IntegrityError
 from lm.core.files import (
     atomic_folder,
     atomic_write,
+    check_sha256,
     check_types,
     read_json,
     safe_join,
@@ -17,14 +18,8 @@ from lm.core.files import (
     write_csv,
     write_json,
 )
-from lm.model.weights import (
-    CHECKPOINTS,
-    RECORD,
-    check_sha256,
-    checkpoint_name,
-    save_models,
-    save_weights,
-)
+from lm.core.paths import KEPT_WEIGHTS
+from lm.model.weights import RECORD, save_models, save_weights, step_name
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.state import History, TrainingState
@@ -64,7 +59,7 @@ def keep_weights(
     here |= {"val_loss": loss if validated == state.step else None}
     recorded = {name: getattr(params, name) for name in RECORDED}
     record = {**provenance, **recorded, "segments": state.segments, "best": here}
-    save_weights(run / CHECKPOINTS / checkpoint_name(state.step), weights, record)
+    save_weights(run / KEPT_WEIGHTS / step_name(state.step), weights, record)
 
 
 def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainParams, provenance: dict) -> None:
@@ -83,13 +78,13 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainP
         "best": {"step": state.best_step, "tokens_seen": tokens_at[state.best_step], "val_loss": state.best_loss},
         "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
     }  # fmt: skip
-    # The weights of train.keep_checkpoints that this run has passed lie beside its folder `done`.
+    # The weights of train.keep_weights_at that this run has passed lie beside its folder `done`.
     run, kept, sums = folder.parent, {}, {}
-    for name in (checkpoint_name(step) for step in sorted(params.kept_steps) if step <= state.step):
-        place = f"{CHECKPOINTS}/{name}"
+    for name in (step_name(step) for step in sorted(params.kept_weights_steps) if step <= state.step):
+        place = f"{KEPT_WEIGHTS}/{name}"
         kept[name] = read_json(run / place / RECORD, _train_from_scratch(run))["best"]["sha256"]
         sums[place] = _sha256_of_files(run / place)
-    record |= {CHECKPOINTS: kept} if kept else {}
+    record |= {KEPT_WEIGHTS: kept} if kept else {}
     with atomic_folder(folder) as done:
         save_models(done / "models", state.best_weights, state.weights(), record)
         write_metrics(done / "metrics", state, plan)
@@ -113,10 +108,10 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
             path = safe_join(run, f"{place}/{name}", done / SUMS)
             if not path.is_file():
                 raise IntegrityError(f"{path}: missing; {advice}")
-            check_sha256(path, sha256, advice)
+            check_sha256(path, sha256, advice=advice)
     with atomic_folder(models) as folder:
         for place, files in sums.items():
-            if place.startswith(CHECKPOINTS):
+            if place.startswith(KEPT_WEIGHTS):
                 _copy_files(run / place, files, folder / place)
         _copy_files(done / "models", sums["done/models"], folder)
     for name, target in (("metrics", metrics), ("plots", plots)):

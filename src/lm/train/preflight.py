@@ -1,15 +1,14 @@
 """The size of a run, printed before it starts: parameters, work, memory, epochs, and suspicious settings."""
 
 import contextlib
-import importlib
 
 from lm.core.errors import EnvironmentFailure, ParamsError
-from lm.core.params import find_problems, read_section
+from lm.core.params import read_section
 from lm.model.device import idle_gpu_warnings, is_out_of_memory
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.train.config import TrainParams
 from lm.train.optimizers import newton_schulz_flops
-from lm.train.world import World
+from lm.train.ranks import World
 
 GIB = 1 << 30
 LESS_MEMORY = (
@@ -94,9 +93,9 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         problem = "train.numerics is exact, and train.shard of runtime.yaml is true: sharded weights have other bits"
         raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
     # Exact numerics average over micro-batches, which the ranks divide among themselves.
-    units, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
-    if units % ranks:
-        problem = f"train.numerics is exact: {units} micro-batches cannot be divided among {ranks} processes"
+    micro_batches, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
+    if micro_batches % ranks:
+        problem = f"train.numerics is exact: {micro_batches} micro-batches cannot be divided among {ranks} processes"
         remedy = "lower train.micro_batch_tokens, start fewer processes, or set train.numerics to fast"
         raise ParamsError(f"{problem}; {remedy}")
 
@@ -106,17 +105,6 @@ def refuse_sharded_muon(params: TrainParams, world: World) -> None:
     if world.sharded and params.optimizer == "muon":
         problem = "train.optimizer is muon, and train.shard of runtime.yaml is true: Muon needs whole matrices"
         raise ParamsError(f"{problem}; set train.optimizer to adamw, or train.shard to false")
-
-
-def check_sections(file: str) -> None:
-    """Raise ParamsError with all that is wrong in the sections `train` and `eval`, before hours of training.
-
-    DVC may have skipped the stage fetch, which checks all sections. The class of `eval` is loaded by name: neither
-    its values nor its code change a run, so that they are not dependencies of `train`.
-    """
-    sections = {"train": TrainParams, "eval": importlib.import_module("lm.evaluate.config").EvalParams}
-    if problems := find_problems(file, sections):
-        raise ParamsError("\n".join(problems))
 
 
 def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:

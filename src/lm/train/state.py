@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from lm.model.gemma3 import Gemma3Model
-from lm.train.world import SINGLE_PROCESS, World
+from lm.train.ranks import SINGLE_PROCESS, World
 
 ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run is counted, without pauses
 DIGEST_DIGITS = 12
@@ -69,13 +69,15 @@ class TrainingState:
         for name in self.PLAIN:
             setattr(self, name, saved[name])
 
-    def begin_segment(self, here: dict) -> None:
-        """Record the `numerics_identity` (lm.model.device) of the steps from here on; warn if it changed."""
-        before = {name: value for name, value in (self.segments or [{}])[-1].items() if name != "from_step"}
-        if before and before != here and self.world.is_main:
+    def record_machine(self, here: dict) -> None:
+        """Record what the steps from here on are `computed_on` (lm.model.device); warn if it has changed."""
+        before = dict(self.segments[-1]) if self.segments else {}
+        before.pop("from_step", None)
+        if before == here:
+            return
+        if before and self.world.is_main:
             print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
-        if before != here:
-            self.segments.append({"from_step": self.step, **here})
+        self.segments.append({"from_step": self.step, **here})
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of the weights on the CPU, in model order; all ranks call it, the main rank's is whole."""

@@ -1,9 +1,10 @@
 """The arithmetic of a training step and of a validation; src/train.py calls these functions in order.
 
-They are part of the fingerprint under which a run resumes (lm.train.checkpoints): a change starts a run of its own.
+They are part of the fingerprint under which a run resumes (lm.train.fingerprint): a change starts a run of its own.
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
+from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
 from lm.tokens.tokenfile import count_ids
 from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train.config import TrainParams
+from lm.train.ranks import World
 from lm.train.state import TrainingState
-from lm.train.world import World
 
 
 def num_micro_batches(rows: int, params: TrainParams) -> int:
@@ -31,6 +33,30 @@ def rows_of_rank(world: World, params: TrainParams) -> slice:
     return slice(world.rank * rows, (world.rank + 1) * rows)
 
 
+def prefetch(
+    windows: TokenWindows, steps: Iterable[int], device: torch.device | str, rows: slice = slice(None)
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the inputs and targets (B, T) int64 of each step on `device`; `rows` selects rows of the batch.
+
+    The copy of the next batch starts before a batch is yielded, so that a GPU never waits for it.
+    """
+    batches = (to_device(windows.buffer(step)[rows], device) for step in steps)
+    ready = next(batches, None)
+    while ready is not None:
+        following = next(batches, None)
+        yield ready
+        ready = following
+
+
+def to_device(buffer: np.ndarray, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Return x and y (B, T) on `device` from a buffer (B, T + 1); y is x shifted by one."""
+    device = torch.device(device)
+    if device.type == "cpu":  # slices cost less in NumPy than in torch
+        return torch.from_numpy(buffer[:, :-1]), torch.from_numpy(buffer[:, 1:])
+    tensor = copy_to(torch.from_numpy(buffer), device)  # whole, because slices are not pinned
+    return tensor[:, :-1], tensor[:, 1:]
+
+
 def compute_gradients(
     state: TrainingState, batch: tuple[Tensor, Tensor], params: TrainParams, dtype: torch.dtype
 ) -> tuple[float, float]:
@@ -38,27 +64,31 @@ def compute_gradients(
 
     batch: inputs and targets (B, T) int64, this rank's rows. Loss and gradients are means over all ranks.
     """
-    parameters, jitter = list(state.model.parameters()), vocabulary_jitter(state.step, params)
-    if params.numerics == "exact":
-        loss = average_units(state.model, state.world, *batch, params.micro_batch_tokens // params.seq_len, jitter)
+    is_exact = params.numerics == "exact"
+    parameters = list(state.model.parameters())
+    draws = uniform_draws(state.step, params)
+    if is_exact:
+        rows = params.micro_batch_tokens // params.seq_len
+        loss = average_gradients_exactly(state.model, state.world, *batch, rows, draws)
     else:
-        own_loss = accumulate_gradients(state.model, *batch, num_micro_batches(len(batch[0]), params), dtype, jitter)
+        micro_batches = num_micro_batches(len(batch[0]), params)
+        own_loss = accumulate_gradients(state.model, *batch, micro_batches, dtype, draws)
         loss = state.world.average(own_loss, parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = state.world.norm(gradients, is_exact=params.numerics == "exact")
+    norm = state.world.norm(gradients, is_exact)
     if float(norm) + 1e-6 > params.grad_clip:  # the constant of clip_grads_with_norm_
         nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
     return loss, float(norm)
 
 
-def vocabulary_jitter(step: int, params: TrainParams) -> Tensor | None:
+def uniform_draws(step: int, params: TrainParams) -> Tensor | None:
     """Return the numbers (sampled_vocab_size,) float64 that draw a step's vocabulary, equal in all ranks, or None."""
     if params.sampled_vocab_size is None:
         return None
     return torch.from_numpy(np.random.default_rng([params.seed, step]).random(params.sampled_vocab_size))
 
 
-def entry_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
+def sampling_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
     """Return the odds (V,) int64 with which a step draws the entries of its vocabulary: about 16 (count + 1)^¾.
 
     The exponent is that of word2vec (Mikolov et al. 2013, arXiv 1310.4546): with 1, training draws rare entries too
@@ -69,13 +99,13 @@ def entry_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
 
 
 def accumulate_gradients(
-    model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype, jitter: Tensor | None = None
+    model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype, draws: Tensor | None = None
 ) -> float:
     """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
     total = torch.zeros((), device=x.device)
     for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
-            loss = model.loss(ids, targets, jitter) / micro_batches
+            loss = model.loss(ids, targets, draws) / micro_batches
         loss.backward()
         total += loss.detach()
     return float(total)
@@ -85,24 +115,25 @@ GRADIENT_UNIT = 2.0**-40  # of the gradients of several micro-batches, which are
 LARGEST_GRADIENT = 2.0**50  # of those integers, so that a thousand of them fit into 64 bits
 
 
-def average_units(
-    model: Gemma3Model, world: World, x: Tensor, y: Tensor, unit_rows: int, jitter: Tensor | None = None
+def average_gradients_exactly(
+    model: Gemma3Model, world: World, x: Tensor, y: Tensor, micro_batch_rows: int, draws: Tensor | None = None
 ) -> float:
-    """Set each gradient to the mean over all ranks' units of `unit_rows` rows; return the mean loss in nats per token.
+    """Set each gradient to its mean over the micro-batches of all ranks; return the mean loss in nats per token.
 
-    x, y: (B, T) int64, this rank's rows of the batch. The gradients of several units are added as integers, so that
-    the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite, or does not fit
-    into such an integer (above 1,024).
+    x, y: (B, T) int64, this rank's rows of the batch. The gradients of several micro-batches are added as integers, so
+    that the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite, or does not
+    fit into such an integer (above 1,024).
     """
-    parameters, units = list(model.parameters()), list(zip(x.split(unit_rows), y.split(unit_rows), strict=True))
-    num_units = len(units) * world.world_size
+    parameters = list(model.parameters())
+    micro_batches = list(zip(x.split(micro_batch_rows), y.split(micro_batch_rows), strict=True))
+    count = len(micro_batches) * world.world_size
     losses: list[float] = []
     totals: list[Tensor] = []
-    for unit in units:
-        loss = model.loss(*unit, jitter)
+    for micro_batch in micro_batches:
+        loss = model.loss(*micro_batch, draws)
         loss.backward()
         losses.append(loss.item())
-        if num_units == 1:
+        if count == 1:
             return losses[0]
         gradients: list[Any] = [p.grad for p in parameters]
         if not all((gradient.abs() <= LARGEST_GRADIENT * GRADIENT_UNIT).all() for gradient in gradients):
@@ -112,14 +143,14 @@ def average_units(
         totals = [total.add_(more) for total, more in zip(totals, rounded, strict=True)] if totals else rounded
     world.add_integers(totals)
     for p, total in zip(parameters, totals, strict=True):
-        p.grad = (total.double() * (GRADIENT_UNIT / num_units)).float()
-    return math.fsum(world.all_gather_numbers(losses)) / num_units
+        p.grad = (total.double() * (GRADIENT_UNIT / count)).float()
+    return math.fsum(world.all_gather_numbers(losses)) / count
 
 
 def as_integers(gradient: Tensor) -> Tensor:
     """Return a gradient as multiples of GRADIENT_UNIT, int64."""
-    units = (gradient.double() / GRADIENT_UNIT).round_().nan_to_num_(0.0)
-    return units.clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT).long()
+    multiples = (gradient.double() / GRADIENT_UNIT).round_().nan_to_num_(0.0)
+    return multiples.clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT).long()
 
 
 def check_finite(
@@ -131,6 +162,23 @@ def check_finite(
             f"training diverged at step {state.step}: loss {loss}, gradient norm {grad_norm}, windows "
             f"{windows.starts(state.step)[:4].tolist()}…; lower train.peak_lr {params.peak_lr}"
         )
+
+
+def learning_rate(step: int, params: TrainParams) -> float:
+    """Return the learning rate of optimizer step `step`, counted from 0: linear warm-up, then `params.schedule`.
+
+    "cosine" falls to min_lr after the warm-up; "wsd" stays at the peak and falls linearly over the last
+    `decay_fraction` of the run (Hägele et al. 2024, arXiv 2405.18392). Where both ramps overlap, the smaller counts.
+    """
+    max_steps, span = params.max_steps, params.peak_lr - params.min_lr
+    if params.schedule == "cosine":
+        progress = max(0, step - params.warmup_steps) / max(1, max_steps - params.warmup_steps)
+        scheduled = params.min_lr + span * 0.5 * (1 + math.cos(math.pi * progress))
+    else:
+        decay_steps = max_steps - params.decay_begins
+        scheduled = params.min_lr + span * min(1.0, (max_steps - step) / decay_steps)
+    warmup = params.peak_lr * (step + 1) / params.warmup_steps if step < params.warmup_steps else math.inf
+    return min(warmup, scheduled)
 
 
 def update_weights(state: TrainingState, lr: float) -> None:
@@ -170,7 +218,7 @@ def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: to
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     """
     world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
-    starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len, tokens.spans)
+    starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
     losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
     num_batches = -(-len(starts) // batch_size)
     for number in range(world.rank, world.rank + num_batches, world.world_size):

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-PARAMS, PRESETS, SOURCES = (Path(name) for name in ("params.yaml", "presets.yaml", "sources.yaml"))
+from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES  # noqa: F401
+
 PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 
 RAW, TOKENIZER, AUDIT, MODELS, EVALUATION = (

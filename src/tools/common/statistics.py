@@ -31,12 +31,12 @@ def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
     delta = float(np.mean(b) - np.mean(a))
     if min(len(a), len(b)) < 2:
         return Estimate(delta)
-    variances = np.array([np.var(values, ddof=1) / len(values) for values in (a, b)])
-    if not variances.any():
+    of_a, of_b = (float(np.var(values, ddof=1)) / len(values) for values in (a, b))  # squared standard errors
+    variance = of_a + of_b
+    if not variance:
         return Estimate(delta, 0.0)
-    se = math.sqrt(variances.sum())
-    df = float(variances.sum() ** 2 / (variances**2 / [len(a) - 1, len(b) - 1]).sum())
-    return _student_t(delta, se, df, confidence)
+    df = variance**2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
+    return _student_t(delta, math.sqrt(variance), df, confidence)
 
 
 def clustered_difference(
@@ -56,7 +56,9 @@ def clustered_difference(
     if np.count_nonzero(sums) < LEAST_DIFFERENT:
         return Estimate(value)
     _, se, df = (float(each) for each in studentized(sums, totals, 0.0))
-    return _student_t(value, se, df, confidence) if se > 1e-9 * abs(value) else Estimate(value, se)
+    if se <= 1e-9 * abs(value):  # all clusters have the same rate
+        return Estimate(value, se)
+    return _student_t(value, se, df, confidence)
 
 
 def sum_by_cluster(differences: np.ndarray, sizes: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -91,9 +93,11 @@ def holm(found: Sequence[Estimate]) -> list[Estimate]:
     any of the comparisons without a difference as it is for a single one. An estimate without a p-value stays.
     """
     tested = sorted((each.p_value, i) for i, each in enumerate(found) if each.p_value is not None)
-    adjusted, largest = list(found), 0.0
+    adjusted = list(found)
+    largest = 0.0
     for rank, (p, i) in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - rank) * p))
+        multiplied = (len(tested) - rank) * p
+        largest = max(largest, min(1.0, multiplied))
         adjusted[i] = found[i]._replace(p_value=largest)
     return adjusted
 
@@ -123,7 +127,8 @@ def units_needed(found: Estimate, num_units: int, least: int) -> int | None:
 
     def is_enough(count: int) -> bool:
         df_then = max(1.0, (df + 1) * count / num_units - 1)
-        return detectable * _both_t(df_then) / _both_t(df) * math.sqrt(num_units / count) <= abs(found.value)
+        detectable_then = detectable * math.sqrt(num_units / count) * _both_t(df_then) / _both_t(df)
+        return detectable_then <= abs(found.value)
 
     return least + bisect.bisect_left(range(least, MOST_UNITS + 1), True, key=is_enough)
 
@@ -145,11 +150,13 @@ def power(found: Estimate, num_units: int, units: str, least: int, least_named: 
 
 
 def _student_t(value: float, se: float, df: float, confidence: float) -> Estimate:
+    """Return the estimate of a value whose standard error has `df` degrees of freedom."""
     half = se * student_t_quantile(confidence, df)
     return Estimate(value, se, value - half, value + half, student_t_p_value(value / se, df), df)
 
 
 def _both_t(df: float) -> float:
+    """Return t(0.975) + t(POWER), the detectable difference in standard errors."""
     return student_t_quantile(0.95, df) + student_t_quantile(2 * POWER - 1, df)
 
 
@@ -171,5 +178,8 @@ def student_t_quantile(confidence: float, df: float) -> float:
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if student_t_p_value(math.tan(middle), df) > 1 - confidence else (low, middle)
+        if student_t_p_value(math.tan(middle), df) > 1 - confidence:
+            low = middle
+        else:
+            high = middle
     return math.tan(low)

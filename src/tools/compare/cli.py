@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from lm.core.errors import IntegrityError, ParamsError, command
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
@@ -36,7 +36,8 @@ from tools.compare.report import report
 from tools.compare.runs import Group, Run, compare_with_first, group_by_seed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-STAGES_LEFT_OUT, INPUTS_LEFT_OUT = ("fetch", "audit", "plot"), ("data/models", "data/audit")
+STAGES_LEFT_OUT = ("fetch", "audit", "plot")
+INPUTS_LEFT_OUT = ("data/models", "data/audit")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -65,23 +66,28 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def read_run(revision: Revision) -> Run:
     """Read the losses and metrics of a run; IntegrityError if a loss is not finite or the run is too old."""
     results = revision.results()
-    table = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
-    columns = {name: table[name].to_numpy() for name in table.column_names}
+    losses = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
+    columns = {name: losses[name].to_numpy() for name in losses.column_names}
     if not np.isfinite(columns["nats"]).all():
         raise IntegrityError(
             f"{revision.name}: {DOCUMENT_LOSSES} holds losses that are not finite; run `dvc repro -f eval`"
         )
-    inputs = {
-        path: md5 for path, md5 in revision.hashes("deps", STAGES_LEFT_OUT).items() if path not in INPUTS_LEFT_OUT
-    }
-    figures = [results["last"]["tokens_seen"], results["best"]["tokens_seen"], results["training"]["parameters"]]
-    figures.append(read_timing(results).get("train_seconds"))
+    inputs = revision.hashes("deps", STAGES_LEFT_OUT)
+    curve = revision.read(PLOTS / "validation.csv").decode("utf-8")
     return Run(
-        revision.name, np.arange(len(columns["nats"])), columns["nats"], columns["utf8_bytes"], columns.get("source"),
-        preset_names_left_out(revision.params()), inputs, figures,
-        list(csv.DictReader(revision.read(PLOTS / "validation.csv").decode("utf-8").splitlines())),
+        name=revision.name,
+        nats=columns["nats"],
+        utf8_bytes=columns["utf8_bytes"],
+        sources=columns.get("source"),
+        params=preset_names_left_out(revision.params()),
+        inputs={path: md5 for path, md5 in inputs.items() if path not in INPUTS_LEFT_OUT},
+        tokens_seen=results["last"]["tokens_seen"],
+        best_tokens_seen=results["best"]["tokens_seen"],
+        num_parameters=results["training"]["parameters"],
+        train_seconds=read_timing(results).get("train_seconds"),
+        validations=list(csv.DictReader(curve.splitlines())),
         is_lossy="lossy_tokenizer" in results.get("evaluation", {}),
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager
@@ -93,7 +99,15 @@ def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]
         yield open_tokens(f"{folder}/{VALIDATION.name}"), load_tokenizer(f"{folder}/{TOKENIZER.name}")
 
 
-@command
+def write_rates(path: Path, groups: list[Group]) -> None:
+    """Write a CSV file with a row for each document: its number, its bytes, and the bits per byte of each group."""
+    sizes = groups[0].runs[0].utf8_bytes
+    columns = [np.arange(len(sizes)), sizes, *(group.nats / math.log(2) / sizes for group in groups)]
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    write_csv(path, ["document", "utf8_bytes", *(group.name for group in groups)], rows)
+
+
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Compare the named runs; write and print the report."""
     args = parse(argv)
@@ -111,11 +125,9 @@ def main(argv: list[str]) -> None:
     # Write and print.
     listed = sorted({int(i) for comparison in comparisons for i in comparison.most_changed(args.documents)})
     with open_validation(revisions[0]) as (tokens, tokenizer):
-        shown = previews(tokens, tokenizer, document_spans(tokens)[runs[0].numbers[listed]])
+        shown = previews(tokens, tokenizer, document_spans(tokens)[listed])
     lines = report(groups, comparisons, dict(zip(listed, shown, strict=True)), args.documents, args.confidence)
-    names, sizes = ["document", "utf8_bytes", *(group.name for group in groups)], runs[0].utf8_bytes
-    columns = [runs[0].numbers, sizes, *(group.nats / math.log(2) / sizes for group in groups)]
-    write_csv(args.out.with_suffix(".csv"), names, list(zip(*(column.tolist() for column in columns), strict=True)))
     write_text(args.out, "\n".join([*lines, ""]))
+    write_rates(args.out.with_suffix(".csv"), groups)
     print("\n".join(lines))
     print(f"written: {args.out}, {args.out.with_suffix('.csv').name}")

@@ -5,9 +5,9 @@ D is the number of validation documents, the same for every run, whatever its to
 
 import dataclasses
 import functools
-import itertools
 import json
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +25,15 @@ class Run:
     """One trained and evaluated model."""
 
     name: str
-    numbers: np.ndarray  # (D,) of each document in the run's validation file
     nats: np.ndarray  # (D,) float64
     utf8_bytes: np.ndarray  # (D,) int64
     sources: np.ndarray | None  # (D,) source of the mixture that holds each document, None for a plain source
     params: dict[str, object]  # by dotted name
     inputs: dict[str, str]  # path → hash of the data and code that the stages read
-    figures: list[float | None]  # tokens seen, tokens seen by the best model, parameters, seconds on this machine
+    tokens_seen: int
+    best_tokens_seen: int  # by the best model
+    num_parameters: int
+    train_seconds: float | None  # None: not trained on this machine
     validations: list[dict[str, str]]  # rows of plots/validation.csv as text by column
     is_lossy: bool = False  # whether the tokenizer changes the validation text
 
@@ -41,10 +43,10 @@ class Run:
         others = {name: value for name, value in self.params.items() if name != SEED}
         return json.dumps([others, self.inputs], sort_keys=True)
 
-    def keep(self, documents: np.ndarray) -> "Run":
-        """Return the run with some of its documents only, in the given order."""
-        names = ("numbers", "nats", "utf8_bytes", *([] if self.sources is None else ["sources"]))
-        return dataclasses.replace(self, **{name: getattr(self, name)[documents] for name in names})
+    @property
+    def data(self) -> dict[str, str]:
+        """Return the inputs without code."""
+        return {path: md5 for path, md5 in self.inputs.items() if not path.startswith(CODE)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,14 +96,16 @@ def group_by_seed(runs: list[Run]) -> list[Group]:
 
     A repeated run of the same configuration and seed (on another machine, say) goes into another group.
     """
-    groups: dict[tuple[str, int], list[Run]] = {}
+    groups: list[Group] = []
     for run in runs:
-        for copy in itertools.count():
-            group = groups.setdefault((run.configuration, copy), [])
-            if run.params[SEED] not in [other.params[SEED] for other in group]:
-                group.append(run)
+        for group in groups:
+            has_seed = run.params[SEED] in [other.params[SEED] for other in group.runs]
+            if run.configuration == group.runs[0].configuration and not has_seed:
+                group.runs.append(run)
                 break
-    return [Group(members) for members in groups.values()]
+        else:
+            groups.append(Group([run]))
+    return groups
 
 
 def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: int) -> Comparison:
@@ -112,10 +116,16 @@ def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: 
         rng = np.random.default_rng(seed)
         return ratio_interval(nats[own] / math.log(2), sizes[own], rng, confidence, resamples)
 
-    change, every = b.nats - a.nats, np.full(len(sizes), True)
-    sources = {name: interval(change, own) for name, own in common_sources(a.runs + b.runs).items()}
-    seeds = welch(a.bits_per_byte, b.bits_per_byte, confidence)
-    return Comparison(a, b, interval(a.nats, every), interval(change, every), seeds, sources)
+    change = b.nats - a.nats
+    every = np.full(len(sizes), True)
+    return Comparison(
+        a,
+        b,
+        baseline=interval(a.nats, every),
+        documents=interval(change, every),
+        seeds=welch(a.bits_per_byte, b.bits_per_byte, confidence),
+        sources={name: interval(change, own) for name, own in common_sources(a.runs + b.runs).items()},
+    )
 
 
 def compare_with_first(groups: list[Group], seed: int, confidence: float, resamples: int) -> list[Comparison]:
@@ -124,20 +134,26 @@ def compare_with_first(groups: list[Group], seed: int, confidence: float, resamp
     The comparisons over documents are one family of tests, those over seeds another, those of all sources a third.
     """
     found = [compare_groups(groups[0], other, seed, confidence, resamples) for other in groups[1:]]
-    documents, seeds = holm([each.documents for each in found]), holm([each.seeds for each in found])
-    sources = iter(holm([of_source for each in found for of_source in each.sources.values()]))
-    return [
-        each._replace(documents=documents[i], seeds=seeds[i], sources={name: next(sources) for name in each.sources})
-        for i, each in enumerate(found)
-    ]
+    documents = holm([each.documents for each in found])
+    seeds = holm([each.seeds for each in found])
+    sources = iter(holm([estimate for each in found for estimate in each.sources.values()]))
+    corrected = []
+    for i, each in enumerate(found):
+        of_sources = {name: next(sources) for name in each.sources}
+        corrected.append(each._replace(documents=documents[i], seeds=seeds[i], sources=of_sources))
+    return corrected
 
 
 def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
     """Return source → mask (D,) of its documents, for those with text; {} unless all runs have the same sources."""
-    sources, sizes = runs[0].sources, runs[0].utf8_bytes
-    if sources is None or not all(run.sources is not None and np.array_equal(sources, run.sources) for run in runs):
+    sources = runs[0].sources
+    if sources is None:
         return {}
-    return {name: sources == name for name in dict.fromkeys(sources[sizes > 0])}
+    for run in runs:
+        if run.sources is None or not np.array_equal(sources, run.sources):
+            return {}
+    has_text = runs[0].utf8_bytes > 0
+    return {name: sources == name for name in dict.fromkeys(sources[has_text])}
 
 
 def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
@@ -145,13 +161,17 @@ def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
 
     The seed is listed only between two single runs; a group has several.
     """
-    hidden = {SEED} if len(a.runs) + len(b.runs) > 2 else set()
-    of_a, of_b = ([run.params, {path: md5[:10] for path, md5 in run.inputs.items()}] for run in (a.runs[0], b.runs[0]))
-    rows = [
-        (name, x.get(name, ABSENT), y.get(name, ABSENT))
-        for x, y in zip(of_a, of_b, strict=True)
-        for name in sorted((x.keys() | y.keys()) - hidden)
-    ]
+    first, other = a.runs[0], b.runs[0]
+    rows = different_entries(first.params, other.params)
+    if len(a.runs) + len(b.runs) > 2:
+        rows = [row for row in rows if row[0] != SEED]
+    inputs = different_entries(first.inputs, other.inputs)
+    return rows + [(path, str(md5)[:10], str(other_md5)[:10]) for path, md5, other_md5 in inputs]
+
+
+def different_entries(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object, object]]:
+    """Return rows (name, value in A, value in B) of the entries that differ, by name."""
+    rows = [(name, a.get(name, ABSENT), b.get(name, ABSENT)) for name in sorted(a.keys() | b.keys())]
     return [row for row in rows if row[1] != row[2]]
 
 
@@ -160,9 +180,9 @@ def same_until(a: Run, b: Run) -> str | None:
 
     Return None for other runs, and without recorded digests of the checkpoints.
     """
-    digest, rows = "checkpoint_digest", [*a.validations, *b.validations]
-    of_a, of_b = ((r.params, {p: md5 for p, md5 in r.inputs.items() if not p.startswith(CODE)}) for r in (a, b))
-    if not (a.validations and b.validations and all(row.get(digest) for row in rows) and of_a == of_b):
+    digest = "checkpoint_digest"
+    have_digests = all(run.validations and all(row.get(digest) for row in run.validations) for run in (a, b))
+    if not have_digests or a.params != b.params or a.data != b.data:
         return None
     until = "different from step 0 on"
     for x, y in zip(a.validations, b.validations, strict=False):
@@ -172,4 +192,5 @@ def same_until(a: Run, b: Run) -> str | None:
         until = f"identical until step {x['step']}"
     if len(a.validations) == len(b.validations):
         return "identical"
-    return f"{until}, the last validation of `{min(a, b, key=lambda run: len(run.validations)).name}`"
+    shorter = min(a, b, key=lambda run: len(run.validations))
+    return f"{until}, the last validation of `{shorter.name}`"

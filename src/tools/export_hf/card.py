@@ -9,8 +9,9 @@ import yaml
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
+from lm.core.paths import KEPT_WEIGHTS
 from lm.model.gemma3 import ModelConfig, count_parameters
-from lm.model.weights import CHECKPOINTS, WEIGHTS, WEIGHTS_DIGITS, checkpoint_name
+from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS, step_name
 from tools.common import paths
 from tools.common.environment import git
 from tools.common.tables import render, table
@@ -47,7 +48,7 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
 def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int, license_id: str | None) -> str:
     """Return README.md: how to use the model, its loss, data and training, how to make it again, its limits."""
     config, evaluation, run = ModelConfig(**record["config"]), figures["evaluation"], run_of(record)
-    folder = paths.MODELS if run is record else paths.MODELS / CHECKPOINTS / checkpoint_name(record["best"]["step"])
+    folder = paths.MODELS if run is record else paths.MODELS / KEPT_WEIGHTS / step_name(record["best"]["step"])
     manifest, source = figures["manifest"], params["data.source"]
     sources = manifest.get("sources", {})
     hashes = {
@@ -90,7 +91,7 @@ def run_of(record: dict) -> dict:
     if "training" in record or "imported" in record:
         return record
     run = read_json(paths.MODEL) if paths.MODEL.exists() else {}
-    return run if record["best"]["sha256"] in run.get(CHECKPOINTS, {}).values() else {}
+    return run if record["best"]["sha256"] in run.get(KEPT_WEIGHTS, {}).values() else {}
 
 
 def card_head(name: str, source: str, sources: dict, evaluation: dict, license_id: str | None) -> list[str]:

@@ -13,7 +13,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lm.core.errors import DataError, IntegrityError, ParamsError, command
+from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
 from lm.model.config import ModelParams
@@ -129,7 +129,7 @@ def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha25
     }
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Export data/models or, with --from, import a folder."""
     args = parse(argv)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from lm.core.errors import IntegrityError, command
+from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import read_json, write_json
 from lm.model.threads import ThreadTuner
 from tools.common.arguments import tool_parser
@@ -23,7 +23,7 @@ from tools.common.paths import GOLDEN
 from tools.prove.golden_run import RUNS, train
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Train the run and compare or write its digests; raise IntegrityError if they differ from the committed ones."""
     parser = tool_parser("prove", __doc__)

@@ -14,11 +14,10 @@ from torch import Tensor
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
+from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
-from lm.train.schedule import learning_rate
-from lm.train.spelling import Spelling
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, entry_weights, update_weights
+from lm.train.step import compute_gradients, learning_rate, sampling_weights, update_weights
 
 SMALL = ModelConfig(
     n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=192, sliding_window=64, full_attention_every=2,
@@ -52,10 +51,10 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
     model.init_weights(torch.Generator().manual_seed(params.seed))
     model.document_start_id = document_start_id
     texts = {number: str(number).encode() for number in range(config.vocab_size)}
-    spelling = Spelling(texts, config.vocab_size, NUM_BUCKETS)
-    state = TrainingState(model, build_optimizers(model, params, torch.float32, spelling=spelling))
+    ngrams = NgramEmbeddings(texts, config.vocab_size, NUM_BUCKETS)
+    state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     ids = make_ids(config.vocab_size)
-    model.entry_weights = entry_weights(ids, config.vocab_size)
+    model.sampling_weights = sampling_weights(ids, config.vocab_size)
     windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
     for step in range(num_steps):
         hooks = record_forward(model, operations) if step == 0 else []
@@ -102,9 +101,9 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         seq_len=SEQ_LEN, attend_across_documents=False, batch_tokens=BATCH_TOKENS, micro_batch_tokens=UNIT_TOKENS,
         max_tokens=num_steps * BATCH_TOKENS, optimizer="muon", peak_lr=0.01, min_lr=0.0, embedding_lr_factor=1.0,
         warmup_steps=5, schedule="wsd", decay_fraction=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
-        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, spelling_buckets=NUM_BUCKETS,
+        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, ngram_buckets=NUM_BUCKETS,
         numerics="exact", dtype="auto", compile=False, seed=1, init_from="", patience_evals=None,
-        divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024, keep_checkpoints=(),
+        divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024, keep_weights_at=(),
     )  # fmt: skip
 
 

@@ -20,16 +20,17 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from lm.core.errors import IntegrityError, ParamsError, UserError, command
+from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, sha256_file
+from lm.core.paths import KEPT_WEIGHTS, RUNS
 from tools.common.arguments import tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
 from tools.verify.records import (
     BEST,
-    CHECKPOINTS,
     LINKS,
     Digests,
     Finding,
@@ -39,37 +40,23 @@ from tools.verify.records import (
     links_of_text,
 )
 
+if TYPE_CHECKING:  # DVC takes a second to import
+    from tools.verify.dvc_outputs import Outputs
+
 
 def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
     """Check finished runs, the outputs that DVC records, the records against each other, the model, and the cache."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    from tools.verify.dvc_outputs import Outputs  # DVC takes a second to import
+    from tools.verify.dvc_outputs import Outputs
 
     try:
         with Repo(".") as repo:
             outputs = Outputs(repo, digests)
-            for done in sorted(Path(".runs").glob("*/done")):  # train publishes them instead of training again
-                best = Link(done / MODEL.relative_to("data"), "best.sha256", done / BEST.relative_to("data"))
-                yield from check_link(best, digests, f"run `rm -rf {done}`")
+            yield from check_finished_runs(digests)
             yield from outputs.check_stages()
-            # Of a damaged output only the damage is reported, not what no longer fits it.
-            record = read_json(MODEL) if MODEL.exists() and outputs.holding(MODEL) not in outputs.wrong else {}
-            for link in [*links_of_text(), *LINKS, *links_of_checkpoints(record)]:
-                if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
-                    yield from check_link(link, digests, outputs.make_again(link.record))
-            if checkpoints := record.get(CHECKPOINTS):
-                twice = [name for name, count in Counter(checkpoints.values()).items() if count > 1]
-                same = [name for name, sha256 in checkpoints.items() if sha256 in twice]
-                fault = f"{' and '.join(same)} are the same weights" if same else None
-                yield Finding(f"{MODEL}: {CHECKPOINTS} differ", fault, "run `dvc repro -f train`" if fault else "")
-            if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
-                from tools.verify.recompute import fault_of_model  # torch takes seconds to import
-
-                # DVC's run cache holds files of other users: its record of these parameters may name any model.
-                fault = fault_of_model(record)
-                yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
+            yield from check_records(outputs, digests)
             if with_cache:
                 yield from outputs.check_cache()
     except DvcException as error:
@@ -77,22 +64,62 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
         raise IntegrityError(f"{PIPELINE}: {reason}; repair the file or restore it with git") from None
 
 
+def check_finished_runs(digests: Digests) -> Iterator[Finding]:
+    """Check the weights of the runs that `train` publishes instead of training again."""
+    for done in sorted(RUNS.glob("*/done")):
+        best = Link(done / MODEL.relative_to("data"), "best.sha256", done / BEST.relative_to("data"))
+        yield from check_link(best, digests, f"run `rm -rf {done}`")
+
+
+def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
+    """Check what the records of the workspace say of other files, and that the model is of these parameters.
+
+    Of a damaged output only the damage is reported, by `check_stages`, not what no longer fits it.
+    """
+    has_model = MODEL.exists() and outputs.holding(MODEL) not in outputs.wrong
+    record = read_json(MODEL) if has_model else {}
+    for link in [*links_of_text(), *LINKS, *links_of_checkpoints(record)]:
+        if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
+            yield from check_link(link, digests, outputs.make_again(link.record))
+
+    # The weights at different steps differ.
+    if checkpoints := record.get(KEPT_WEIGHTS):
+        counts = Counter(checkpoints.values())
+        same = [name for name, sha256 in checkpoints.items() if counts[sha256] > 1]
+        fault = f"{' and '.join(same)} are the same weights" if same else None
+        yield Finding(f"{MODEL}: {KEPT_WEIGHTS} differ", fault, "run `dvc repro -f train`" if fault else "")
+
+    # DVC's run cache may hold files of other users: its record of these parameters may name any model.
+    if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
+        from tools.verify.recompute import fault_of_model  # torch takes seconds to import
+
+        fault = fault_of_model(record)
+        yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
+
+
 def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
     """Check every file of an exported folder, and compare its model with that of the workspace."""
-    record, meta = folder / MODEL.name, folder / TOKENIZER.name / TOKENIZER_META.name
+    record = folder / MODEL.name
+    meta = folder / TOKENIZER.name / TOKENIZER_META.name
     if not record.exists():
         raise ParamsError(f"{folder}: has no {record.name}; name a folder that `python src export_hf` wrote")
-    model, advice = read_json(record), f"run `python src export_hf {shlex.quote(str(folder))}`"
+    model = read_json(record)
+    advice = f"run `python src export_hf {shlex.quote(str(folder))}`"
+
+    # The tokenizer, and the files that follow from model and tokenizer.
     links = [Link(meta, f"files.{name}", meta.with_name(name)) for name in read_json(meta)["files"]]
     links.append(Link(record, "tokenizer_sha256", meta))
     findings = [finding for link in links for finding in check_link(link, digests, advice)]
-    faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)
-    if MODEL.exists():
-        ours = [read_json(path) for path in (MODEL, *MODEL.parent.glob(f"{CHECKPOINTS}/*/{MODEL.name}"))]
-        is_ours = model in [{name: value for name, value in each.items() if name != "last"} for each in ours]
-        faults[f"{record} (from {MODEL})"] = None if is_ours else "records another model"
     yield from findings
-    yield from (Finding(subject, fault, advice if fault else "") for subject, fault in faults.items())
+    faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)
+
+    # The model of the workspace, or one of its checkpoints: an export leaves out what describes the last weights.
+    if MODEL.exists():
+        ours = [read_json(path) for path in (MODEL, *MODEL.parent.glob(f"{KEPT_WEIGHTS}/*/{MODEL.name}"))]
+        exported = [{name: value for name, value in each.items() if name != "last"} for each in ours]
+        faults[f"{record} (from {MODEL})"] = None if model in exported else "records another model"
+    for subject, fault in faults.items():
+        yield Finding(subject, fault, advice if fault else "")
 
 
 def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
@@ -103,7 +130,8 @@ def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
     from tools.common.export import write_model
     from tools.common.hugging_face import read_exported_record, read_pretrained
 
-    weights, card = f"{folder}/model.safetensors, config.json (in {MODEL.name})", folder / "README.md"
+    weights = f"{folder}/model.safetensors, config.json (in {MODEL.name})"
+    card = folder / "README.md"
     with tempfile.TemporaryDirectory() as temporary:
         again = Path(temporary, "again")
         again.mkdir()
@@ -116,7 +144,9 @@ def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
         names_weights = card.exists() and sha256 in card.read_text(encoding="utf-8", errors="replace")
         faults = {weights: None, f"{card} (from {MODEL.name})": None if names_weights else "is about another model"}
         write_model(again, model, record, tokenizer)
-        for path in sorted(path for path in again.iterdir() if path.is_file() and path.name != MODEL.name):
+        for path in sorted(again.iterdir()):
+            if path.is_dir() or path.name == MODEL.name:
+                continue
             exported = folder / path.name
             is_same = exported.exists() and sha256_file(exported) == sha256_file(path)
             faults[f"{exported} (from {folder / TOKENIZER.name})"] = None if is_same else "is another one"
@@ -131,7 +161,7 @@ def show(finding: Finding) -> str:
     return result
 
 
-@command
+@exit_with_status
 def main(argv: list[str]) -> None:
     """Check the workspace, if there is one, and each folder that is named."""
     parser = tool_parser("verify", __doc__)

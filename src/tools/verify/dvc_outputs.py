@@ -29,6 +29,28 @@ def shown(path: str) -> str:
     return min(path, os.path.relpath(path), key=len)
 
 
+def changed_parameters(dep: ParamsDependency) -> list[str]:
+    """Return what has changed in a file of parameters: its entries, or the whole file if it is new."""
+    status = dep.workspace_status().get(str(dep), {})
+    if isinstance(status, dict):
+        return [f"{name} in {dep}" for name in status]
+    return [str(dep)]
+
+
+def files_that_differ(files: dict[str, str], listed: dict[str, str]) -> str:
+    """Say which files of a folder differ from the recorded list; both map a name to its MD5."""
+    differences = []
+    for name in sorted(files | listed):
+        if name not in files:
+            differences.append(f"{name} is missing")
+        elif name not in listed:
+            differences.append(f"{name} is new")
+        elif files[name] != listed[name]:
+            differences.append(f"{name} is changed")
+    more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+    return ", ".join(differences[:3]) + more
+
+
 class Outputs:
     """Check what a repository's stages record; `check_stages` fills `wrong` (outputs) and `stale` (stages)."""
 
@@ -80,24 +102,29 @@ class Outputs:
 
     def _check_inputs(self, stage: Stage) -> Finding:
         """Report inputs that are not the recorded outputs of other stages; note what else changed since it ran."""
-        name, others, advice = stage.addressing, [], "run `dvc repro`"
+        name, advice = stage.addressing, "run `dvc repro`"
+        other_outputs: list[str] = []  # inputs that are outputs of other stages, but not those that this stage read
         changed = ["its command"] if getattr(stage, "cmd_changed", False) else []
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
-                status = dep.workspace_status().get(str(dep), {})  # a word if the whole file is new
-                changed += [f"{name} in {dep}" for name in status] if isinstance(status, dict) else [str(dep)]
+                changed += changed_parameters(dep)
                 continue
-            maker = self.outs.get(dep.fs_path)
+            path, maker = shown(dep.fs_path), self.outs.get(dep.fs_path)
             md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)[0]
-            if md5 != recorded_hash(dep):
-                (others if maker and not maker.stage.is_data_source else changed).append(shown(dep.fs_path))
-                if not maker and not dep.status():  # changed in place, with the size and time that DVC remembers
-                    touched = shlex.quote(shown(dep.fs_path))
-                    advice = f"DVC does not see it, so run `find {touched} -type f -exec touch {{}} + && dvc repro`"
-        if others or changed:
+            if md5 == recorded_hash(dep):
+                continue
+            if maker and not maker.stage.is_data_source:
+                other_outputs.append(path)
+            else:
+                changed.append(path)
+            if not maker and not dep.status():  # changed in place, with the size and time that DVC remembers
+                touch = f"find {shlex.quote(path)} -type f -exec touch {{}} +"
+                advice = f"DVC does not see it, so run `{touch} && dvc repro`"
+
+        if other_outputs or changed:
             self.stale.add(name)
-        if others:
-            return Finding(f"dvc.lock: {name}", f"was made from another {', '.join(others)}", advice="run `dvc repro`")
+        if other_outputs:
+            return Finding(f"dvc.lock: {name}", f"was made from another {', '.join(other_outputs)}", "run `dvc repro`")
         if changed:
             return Finding(name, advice=f"{', '.join(changed)} changed since it ran; {advice}")
         return Finding(f"{name}: {len(stage.deps)} dependencies")
@@ -107,17 +134,16 @@ class Outputs:
         name, recorded, exists = shown(out.fs_path), recorded_hash(out), os.path.lexists(out.fs_path)
         if not recorded:
             return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; run `dvc repro`")
-        md5, files = self._hash(out.fs_path) if exists else ("", {})
+        if not exists:
+            self.wrong.add(out.fs_path)
+            return Finding(name, "is missing", self._restore(out))
+        md5, files = self._hash(out.fs_path)
         if md5 == recorded:
             return Finding(name)
         self.wrong.add(out.fs_path)
-        fault, listed = f"md5 is {md5}, recorded is {recorded}" if exists else "is missing", self._listed_files(out)
-        if exists and listed:
-            names = sorted(file for file in files | listed if files.get(file) != listed.get(file))
-            kinds = ["missing" if file not in files else "changed" if file in listed else "new" for file in names]
-            fault = ", ".join(f"{file} is {kind}" for file, kind in zip(names[:3], kinds, strict=False))
-            fault += f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return Finding(name, fault, advice=self._restore(out))
+        listed = self._listed_files(out)
+        fault = files_that_differ(files, listed) if listed else f"md5 is {md5}, recorded is {recorded}"
+        return Finding(name, fault, self._restore(out))
 
     def _hash(self, path: str) -> tuple[str, dict[str, str]]:
         """Return DVC's hash of a file or folder, and the MD5 of each file by its name in the folder."""
@@ -130,10 +156,11 @@ class Outputs:
 
     def _listed_files(self, out: Output) -> dict[str, str]:
         """Return the recorded MD5 of each file of a folder; {} for a file or if the list is damaged."""
-        path, md5 = out.cache.oid_to_path(recorded_hash(out)), recorded_hash(out)
-        if not md5.endswith(".dir") or self.digests.of(Path(path)).md5 != md5.removesuffix(".dir"):
+        md5 = recorded_hash(out)
+        path = Path(out.cache.oid_to_path(md5))
+        if not md5.endswith(".dir") or self.digests.of(path).md5 != md5.removesuffix(".dir"):
             return {}
-        return {entry["relpath"]: entry["md5"] for entry in json.loads(Path(path).read_bytes())}
+        return {entry["relpath"]: entry["md5"] for entry in json.loads(path.read_bytes())}
 
     def _objects(self, out: Output) -> dict[str, str]:
         """Return the path and the MD5 of every known cache object of an output: a file, or a list and its files."""

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError, ParamsError, UserError
-from lm.core.files import read_json
+from lm.core.files import check_sha256, read_json
 from lm.core.params import read_section, read_yaml
+from lm.core.paths import KEPT_WEIGHTS, RUNS
 from lm.model.config import ModelParams
-from lm.model.weights import CHECKPOINTS, check_sha256, checkpoint_name, load_initial
+from lm.model.weights import load_initial, step_name
 from lm.tokens.tokenfile import sidecar_path
-from lm.train import checkpoints
+from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from lm.train.config import TrainParams
 from lm.train.fingerprint import run_fingerprint
 from lm.train.state import digest_of, named_tensors
@@ -31,17 +32,17 @@ POLL_S = 0.05
 
 
 class Interval(NamedTuple):
-    """The steps from one validation to the next, and the first one's checkpoint record; None: initial weights."""
+    """The steps from one validation to the next, and the checkpoint of the first one; None: the initial weights."""
 
     start: int
     end: int
-    record: Path | None
+    checkpoint: Checkpoint | None
 
 
 def recompute(start: int | None, seed: int) -> None:
     """Train an interval of the workspace's run again; raise IntegrityError where it differs from the recorded one.
 
-    The weights of train.keep_checkpoints that the interval passes are compared too.
+    The weights of train.keep_weights_at that the interval passes are compared too.
 
     It begins at step `start`, or `seed` chooses it. Raises ParamsError if no checkpoint is kept of that step.
     """
@@ -51,18 +52,19 @@ def recompute(start: int | None, seed: int) -> None:
         raise IntegrityError(f"{CURVE}: missing, or has no digests of checkpoints; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
-    interval = choose(sorted(recorded), checkpoints.kept_checkpoints(Path(".runs", fingerprint)), start, seed)
-    origin = f"the checkpoint {interval.record}" if interval.record else "the initial weights"
+    stored = {checkpoint.step: checkpoint for checkpoint in list_checkpoints(RUNS / fingerprint)}
+    interval = choose(sorted(recorded), stored, start, seed)
+    origin = f"the checkpoint {interval.checkpoint.path}" if interval.checkpoint else "the initial weights"
     chosen = f" (--seed {seed})" if start is None else ""
     steps = f"steps {interval.start} to {interval.end}"
     print(f"recompute: {steps} of run {fingerprint}, from {origin}{chosen}", flush=True)
     check_start(interval, recorded)
     with tempfile.TemporaryDirectory() as folder:
-        earlier = [name for name in model.get(CHECKPOINTS, {}) if name < checkpoint_name(interval.start)]
+        earlier = [name for name in model.get(KEPT_WEIGHTS, {}) if name < step_name(interval.start)]
         again, kept = train_again(interval, fingerprint, Path(folder), earlier, interval.end == max(recorded))
     for name, sha256 in kept.items():
-        if sha256 != model[CHECKPOINTS].get(name):
-            found = f"{model[CHECKPOINTS].get(name)}; trained again from step {interval.start}: {sha256}"
+        if sha256 != model[KEPT_WEIGHTS].get(name):
+            found = f"{model[KEPT_WEIGHTS].get(name)}; trained again from step {interval.start}: {sha256}"
             raise IntegrityError(f"{MODEL}: {name} has the sha256 {found}")
     for step in sorted(step for step in again if step <= interval.end):
         if again[step] != recorded.get(step):
@@ -83,28 +85,32 @@ def read_curve(path: Path) -> dict[int, dict[str, str]]:
         return {int(row["step"]): row for row in csv.DictReader(file)}
 
 
-def choose(steps: list[int], kept: dict[int, Path], start: int | None, seed: int) -> Interval:
-    """Return the interval that begins at `start`, or one of all that can be trained again, by `seed`."""
-    starts = [step for step in steps[:-1] if step == 0 or step in kept]
+def choose(steps: list[int], stored: dict[int, Checkpoint], start: int | None, seed: int) -> Interval:
+    """Return the interval that begins at `start`, or one of all that can be trained again, by `seed`.
+
+    steps: of the validations, ascending. stored: the checkpoints by their steps.
+    """
+    starts = [step for step in steps[:-1] if step == 0 or step in stored]
     if start is None and starts:
         start = random.Random(seed).choice(starts)
     if start not in starts:
         possible = ", ".join(map(str, starts)) or "none"
-        requirement = "the step of a resumable checkpoint before the last validation"
+        requirement = "the step of a checkpoint before the last validation"
         raise ParamsError(f"--from is {start}, needed: {requirement}: {possible}")
-    return Interval(start, steps[steps.index(start) + 1], kept.get(start))
+    return Interval(start, steps[steps.index(start) + 1], stored.get(start))
 
 
 def check_start(interval: Interval, recorded: dict[int, dict[str, str]]) -> None:
-    """Raise IntegrityError if the resumable checkpoint is damaged or not the one that the run had."""
-    if interval.record:
-        remedy = f"delete it and {interval.record.name}, or begin elsewhere with --from"
-        check_sha256(interval.record.with_suffix(".pt"), read_json(interval.record).get("sha256", "missing"), remedy)
-        state = checkpoints.load_checkpoint(interval.record)
-        digest = digest_of(named_tensors(state))
-        if digest != recorded[interval.start]["checkpoint_digest"]:
-            problem = f"{CURVE} records {recorded[interval.start]['checkpoint_digest']} at step {interval.start}"
-            raise IntegrityError(f"{interval.record.with_suffix('.pt')}: its digest is {digest}, {problem}")
+    """Raise IntegrityError if the checkpoint is damaged or not the one that the run had."""
+    checkpoint = interval.checkpoint
+    if checkpoint is None:
+        return
+    advice = f"delete it and {checkpoint.record.name}, or begin elsewhere with --from"
+    check_sha256(checkpoint.path, read_json(checkpoint.record).get("sha256", "missing"), advice=advice)
+    digest = digest_of(named_tensors(load_checkpoint(checkpoint)))
+    if digest != recorded[interval.start]["checkpoint_digest"]:
+        problem = f"{CURVE} records {recorded[interval.start]['checkpoint_digest']} at step {interval.start}"
+        raise IntegrityError(f"{checkpoint.path}: its digest is {digest}, {problem}")
 
 
 def train_again(
@@ -115,12 +121,13 @@ def train_again(
     Return its curve, and name → SHA-256 of the weights that it kept on the way. `earlier` names those that it kept
     before. At the last validation the stage ends by itself.
     """
-    run, curve = folder / ".runs" / fingerprint, folder / CURVE
-    (run / CHECKPOINTS).mkdir(parents=True)
+    run, curve = folder / RUNS / fingerprint, folder / CURVE
+    (run / KEPT_WEIGHTS).mkdir(parents=True)
     for name in earlier:  # the stage does not finish without them
-        (run / CHECKPOINTS / name).symlink_to(Path(".runs", fingerprint, CHECKPOINTS, name).resolve())
-    for kept in interval.record.parent.glob(f"{interval.record.stem}.*") if interval.record else ():
-        checkpoints.record_of(run, interval.start).with_suffix(kept.suffix).symlink_to(kept.resolve())
+        (run / KEPT_WEIGHTS / name).symlink_to((RUNS / fingerprint / KEPT_WEIGHTS / name).resolve())
+    if interval.checkpoint:
+        for source in (interval.checkpoint.path, interval.checkpoint.record):
+            (run / source.name).symlink_to(source.resolve())
     flags = {"train": TRAIN, "validation": VALIDATION, "models": folder / MODEL.parent, "metrics": folder / METRICS}
     flags |= {"plots": curve.parent, "tokenizer": TOKENIZER}
     command = [sys.executable, "src/train.py", *(f"--{name}={path}" for name, path in flags.items())]
@@ -141,7 +148,7 @@ def train_again(
         error = UserError(f"src/train.py failed: {last.removeprefix('error: ')}")
         error.exit_code = max(1, stage.returncode)
         raise error
-    made = [path for path in sorted((run / CHECKPOINTS).glob("step-*")) if not path.is_symlink()]
+    made = [path for path in sorted((run / KEPT_WEIGHTS).glob("step-*")) if not path.is_symlink()]
     return again, {path.name: read_json(path / MODEL.name)["best"]["sha256"] for path in made}
 
 

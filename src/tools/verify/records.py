@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, refuse_special_file
+from lm.core.paths import KEPT_WEIGHTS
 from tools.common import paths
 from tools.common.parameters import flatten
-
-CHECKPOINTS = "checkpoints"  # as in lm.model.weights, which takes seconds to import
 
 
 class Link(NamedTuple):
@@ -54,8 +53,8 @@ def links_of_text() -> list[Link]:
 
 def links_of_checkpoints(record: dict) -> list[Link]:
     """Return the links of the checkpoints in the content of a model.json: to its record, and to each one's own."""
-    folders = {name: paths.MODELS / CHECKPOINTS / name for name in record.get(CHECKPOINTS, {})}
-    links = [Link(paths.MODEL, f"{CHECKPOINTS}.{name}", folder / BEST.name) for name, folder in folders.items()]
+    folders = {name: paths.MODELS / KEPT_WEIGHTS / name for name in record.get(KEPT_WEIGHTS, {})}
+    links = [Link(paths.MODEL, f"{KEPT_WEIGHTS}.{name}", folder / BEST.name) for name, folder in folders.items()]
     return [*links, *(Link(f / paths.MODEL.name, "best.sha256", f / BEST.name) for f in folders.values())]
 
 

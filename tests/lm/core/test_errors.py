@@ -11,7 +11,7 @@ from support import ROOT
 
 
 def failing(error):
-    @errors.command
+    @errors.exit_with_status
     def main(argv):
         raise error
 
@@ -51,9 +51,9 @@ def test_a_bug_keeps_its_traceback():
 PRINTING = """
 import sys
 from pathlib import Path
-from lm.core.errors import ParamsError, command
+from lm.core.errors import ParamsError, exit_with_status
 
-@command
+@exit_with_status
 def main(argv):
     Path("before").touch()
     print("a line\\n" * int(argv[0]), flush=int(argv[0]) > 1)
@@ -97,7 +97,7 @@ def test_a_copy_of_a_shallow_clone_is_refused_before_work(tmp_path, monkeypatch,
     if is_shallow:
         (tmp_path / ".git/shallow").write_text("ab\n")
     done = []
-    assert errors.command(done.append)([]) == status and bool(done) == (status == 0)
+    assert errors.exit_with_status(done.append)([]) == status and bool(done) == (status == 0)
     error = capsys.readouterr().err
     assert ("run `git fetch --unshallow` there first" in error) == (status == 5)
 
@@ -116,9 +116,9 @@ def test_a_refused_parameter_of_an_experiment_says_how_to_undo_it(
         raise error
 
     experiment(tmp_path, monkeypatch, where)
-    errors.command(main)([])
+    errors.exit_with_status(main)([])
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: a" and ("`make back` undoes it" in lines[-1]) == is_advised
     monkeypatch.delenv("DVC_EXP_NAME")
-    errors.command(main)([])
+    errors.exit_with_status(main)([])
     assert capsys.readouterr().err == "error: a\n", "without DVC nothing was written"

@@ -6,9 +6,8 @@ import math
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
-from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate, last_document
+from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from support.model_cases import SHAPE, build
 
@@ -25,26 +24,17 @@ def sample(model, new_tokens: int, seed: int = 0, prompt=PROMPT, **settings) -> 
     return list(generate(model, prompt, new_tokens, generator=torch.Generator().manual_seed(seed), **settings))
 
 
-@pytest.mark.parametrize("pieces", [[1] * 40, [3, 9, 13, 15]], ids=["singles", "pieces"])
-def test_cache_gives_the_same_logits_whatever_the_pieces(model, pieces):
-    ids = torch.randint(CONFIG.vocab_size, (2, 40), generator=torch.Generator().manual_seed(0))
-    cache = KVCache()
-    with torch.inference_mode():
-        logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
-        assert (logits - model(ids)).abs().max() < 1e-5 * logits.abs().max()
-    assert cache.num_tokens == 40
-    kept = [cache.past[layer][0].shape[2] for layer in range(CONFIG.n_layer)]
-    assert kept == [7, 7, 40, 7]  # a sliding layer keeps its window, less one for the next token
-
-
-@pytest.mark.parametrize("window", [1, 8, 20, 200])
+@pytest.mark.parametrize("window", [1, 8, 200])
 @pytest.mark.parametrize("pieces", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
 def test_the_cache_changes_no_bit_of_exact_logits(window, pieces):
+    """A sliding layer keeps its window, less one for the next token."""
     model = build(53, numerics="exact", sliding_window=window, max_seq_len=128)
     ids, cache = torch.randint(53, (2, 70), generator=torch.Generator().manual_seed(0)), KVCache()
     with torch.inference_mode():
         logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
         assert torch.equal(logits, model(ids))
+    kept = [cache.past[layer][0].shape[2] for layer in range(CONFIG.n_layer)]
+    assert kept == [min(window - 1, 70) if layer != 2 else 70 for layer in range(4)]
 
 
 @pytest.fixture
@@ -63,12 +53,6 @@ def test_only_the_last_document_of_a_prompt_counts(model, within, use_cache):
     assert sample(within, 30, **settings) == sample(model, 30, prompt=last, **settings)
     assert sample(within, 30, **settings) != sample(model, 30, **settings)
     assert sample(within, 30, prompt=last[1:], **settings) == sample(model, 30, prompt=last[1:], **settings)
-
-
-def test_the_last_document_begins_with_the_last_of_its_ids():
-    for ids, expected in (([9, 1, 9, 2, 3], [9, 2, 3]), ([1, 2], [1, 2]), ([1, 9], [9]), ([9, 9], [9])):
-        assert last_document(ids, 9) == expected
-        assert last_document(ids, None) == ids
 
 
 def test_a_text_ends_with_its_end_of_text(model):
@@ -106,29 +90,16 @@ def test_a_second_document_in_a_cache_is_refused(within):
         within.hidden(torch.tensor([[9, 1, 9]]), KVCache())
 
 
-@pytest.mark.parametrize("numerics", ["fast", "exact"])
-@pytest.mark.parametrize(
-    ("window", "temperature", "prompt"), [(1, 1.0, PROMPT), (8, 0.0, PROMPT), (8, 1.0, PROMPT[:1]), (200, 1.0, PROMPT)]
-)
-def test_cache_changes_no_id(model, window, temperature, prompt, numerics):
+@pytest.mark.parametrize(("window", "temperature"), [(8, 0.0), (8, 1.0), (200, 1.0)])
+def test_the_cache_changes_no_id(model, window, temperature):
     """Generate more than two windows of tokens."""
-    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window), numerics)
+    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window))
     other.load_state_dict(model.state_dict())
-    for seed in range(3):
-        ids = sample(other, 30, seed, temperature=temperature, prompt=prompt)
-        assert ids == sample(other, 30, seed, temperature=temperature, prompt=prompt, use_cache=False)
+    for seed in range(2):
+        ids = sample(other, 30, seed, temperature=temperature)
+        assert ids == sample(other, 30, seed, temperature=temperature, use_cache=False)
         assert len(ids) == 30
         assert temperature == 0 or len(set(ids)) > 5
-
-
-@pytest.mark.parametrize("window", [8, 20])
-def test_cache_changes_no_id_of_an_exact_model_that_keeps_to_its_document(model, window):
-    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window), "exact")
-    other.load_state_dict(model.state_dict())
-    other.document_start_id = 40
-    texts = [sample(other, 60, seed, temperature=3.0) for seed in range(4)]
-    assert any(40 in ids[:-1] for ids in texts)
-    assert texts == [sample(other, 60, seed, temperature=3.0, use_cache=False) for seed in range(4)]
 
 
 def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
@@ -167,20 +138,6 @@ def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, numeric
     assert (counts / 4000 - wanted).abs().max() < 0.03
 
 
-def test_a_draw_makes_float64_numbers_on_the_cpu():
-    """Not every device has them."""
-    calls = []
-
-    class Calls(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            calls.append(getattr(func, "__name__", ""))
-            return func(*args, **(kwargs or {}))
-
-    with Calls():
-        Sampling(1.0).draw(torch.zeros(5), torch.Generator().manual_seed(0))
-    assert calls.index("cpu") < calls.index("double")
-
-
 @pytest.mark.parametrize(
     ("filters", "kept"),
     [
@@ -194,12 +151,6 @@ def test_a_draw_makes_float64_numbers_on_the_cpu():
 )
 def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, kept):
     assert int((filter_logits(torch.zeros(4), **filters) > -math.inf).sum()) == kept
-
-
-def test_the_k_largest_stay():
-    for k in range(1, 6):
-        kept = filter_logits(torch.tensor([3.0, 1.0, 5.0, 2.0, 4.0]), top_k=k) > -math.inf
-        assert kept.tolist() == [value > 5 - k for value in (3, 1, 5, 2, 4)]
 
 
 def test_filters_apply_after_the_temperature():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.evaluate import samples
-from lm.evaluate.samples import Sample, describe_samples, measure, repeated_fraction, summarize_samples, to_markdown
+from lm.evaluate.samples import Sample, measure, samples_record, summarize_samples, to_markdown
 
 TRAIN = np.arange(1000, dtype=np.uint16)
 WORDS = SimpleNamespace(decode=lambda ids: " word" * len(ids))
@@ -41,13 +41,6 @@ def test_ngrams_that_reach_out_of_a_copy_are_new():
     assert short["longest_copy_tokens"] == 0, "7 tokens are no copy"
 
 
-def test_the_summary_is_of_all_samples():
-    measures = measure([sample(range(900, 890, -1)), sample(range(50, 70), ended=False), sample([1, 2])], TRAIN)
-    summary = summarize_samples(measures)
-    assert (summary["longest_copy_tokens"], summary["ended_fraction"]) == (20, pytest.approx(2 / 3))
-    assert summary["new_8gram_fraction"] == 0.5, "a text of two tokens has no 8-grams"
-
-
 def test_copies_and_repetitions_are_measured():
     copied, new, twice = sample(range(50, 70)), sample(range(900, 850, -1), ended=False), sample([5, 3, 1, 9] * 5)
     measures = measure([copied, new, twice], TRAIN)
@@ -64,14 +57,16 @@ def test_copies_and_repetitions_are_measured():
 
 
 def test_an_empty_sample_has_no_fractions():
-    measures = measure([sample([])], TRAIN)
-    assert measures[0]["new_fraction"] is None and repeated_fraction(np.array([], np.int64)) is None
-    assert summarize_samples(measures)["new_8gram_fraction"] is None
-    assert "longest copy 0 tokens.\n" in to_markdown(describe_samples([sample([])], measures, "Seed 1.", WORDS))
+    """A text of two tokens has no 8-grams."""
+    measures = measure([sample([]), sample([1, 2]), sample(range(50, 70), ended=False)], TRAIN)
+    assert measures[0]["new_fraction"] is None and measures[0]["repeated_fraction"] is None
+    summary = summarize_samples(measures)
+    assert summary["new_8gram_fraction"] == 0.0 and summary["ended_fraction"] == pytest.approx(2 / 3)
+    assert summarize_samples(measures[:1])["new_8gram_fraction"] is None
 
 
 def test_the_markdown_shows_the_measures_beside_each_text():
     drawn = [sample(range(50, 70)), sample([5, 3, 1, 9] * 5, ended=False)]
-    text = to_markdown(describe_samples(drawn, measure(drawn, TRAIN), "Seed 1.", WORDS))
+    text = to_markdown(samples_record(drawn, measure(drawn, TRAIN), "Seed 1.", WORDS))
     assert "## 1. `Once`, ended by the model\n\nlongest copy 20 tokens; 0% of its 8-grams are new" in text
     assert "## 2. `Once`, cut after 20 tokens" in text and "76% of its 4-grams are repeated" in text

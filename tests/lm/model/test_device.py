@@ -13,9 +13,9 @@ from lm.model import device
 from lm.model.device import (
     COMPUTE_DTYPES,
     available_memory_bytes,
+    computed_on,
     idle_gpu_warnings,
     is_out_of_memory,
-    numerics_identity,
     pick_device,
     refuse_emulation,
     resolve_dtype,
@@ -106,8 +106,8 @@ def test_exact_numerics_refuse_a_library_that_rounds_float32(monkeypatch, name):
 
 def test_what_results_depend_on_is_recorded():
     versions = {"torch": torch.__version__.split("+")[0], "numpy": np.__version__}
-    assert numerics_identity(CPU, torch.float32, "exact", 4) == {"numerics": "exact", **versions}
-    assert numerics_identity(CPU, torch.bfloat16, "fast", 4, True) == {
+    assert computed_on(CPU, torch.float32, "exact", 4) == {"numerics": "exact", **versions}
+    assert computed_on(CPU, torch.bfloat16, "fast", 4, True) == {
         "numerics": "fast", "device": "cpu", "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(), "dtype": "bfloat16", "threads": torch.get_num_threads(), "ranks": 4,
         "sharded": True, **versions,

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from lm.model import exact, kernels
 from lm.model.gemma3 import Gemma3Model, ModelConfig, flops_per_token
-from lm.model.sampled_softmax import sample_entries
-from lm.train.step import entry_weights
+from lm.model.sampled_softmax import sample_vocabulary
+from lm.train.step import sampling_weights
 from support.workspace import MICRO_MODEL
 
 V, N, C = 300, 64, 16
@@ -19,7 +19,7 @@ TARGETS = torch.arange(N) * 7 % 40  # 40 entries of 300
 EQUAL, ZIPF = torch.ones(V, dtype=torch.int64), 10_000 // (torch.arange(V) + 1)
 
 
-def jitter(size: int, seed: int) -> torch.Tensor:
+def draws(size: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).random(size))
 
 
@@ -33,14 +33,14 @@ def loss_of(h: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, draws, w
     """Return the loss as `Gemma3Model.loss` computes it, from a sample of the vocabulary, or from all without draws."""
     if draws is None:
         return kernels.cross_entropy(h, head, targets, 512)
-    entries, positions, log_factors = sample_entries(targets, weights, draws)
+    entries, positions, log_factors = sample_vocabulary(targets, weights, draws)
     return kernels.cross_entropy(h, head.index_select(0, entries), positions, 512, log_factors)
 
 
 @pytest.mark.parametrize("weights", [EQUAL, ZIPF])
 @pytest.mark.parametrize("size", [60, 100, 299])
 def test_every_target_and_one_entry_of_each_stratum_are_chosen(size, weights):
-    entries, positions, log_factors = sample_entries(TARGETS, weights, jitter(size, 1))
+    entries, positions, log_factors = sample_vocabulary(TARGETS, weights, draws(size, 1))
     num_drawn = len(log_factors)
     assert torch.equal(entries[positions], TARGETS) and torch.equal(entries[:40], TARGETS.unique())
     assert len(entries) == 40 + num_drawn == max(size, 40 + size // 2)
@@ -58,7 +58,7 @@ def test_numbers_next_to_one_stay_within_the_vocabulary(size):
     almost = torch.full((size,), math.nextafter(1.0, 0.0), dtype=torch.float64)
     for vocab_size in (40, 50, 8191, 262_144):
         weights = torch.arange(vocab_size) + 1
-        entries, _, _ = sample_entries(TARGETS, weights, almost)
+        entries, _, _ = sample_vocabulary(TARGETS, weights, almost)
         assert int(entries.max()) < vocab_size
 
 
@@ -67,7 +67,7 @@ def test_sums_over_the_vocabulary_are_estimated_without_bias(weights):
     values = torch.linspace(-2, 3, V).exp().double()
     estimates = []
     for seed in range(400):
-        entries, _, log_factors = sample_entries(TARGETS, weights, jitter(60, seed))
+        entries, _, log_factors = sample_vocabulary(TARGETS, weights, draws(60, seed))
         chosen = values[entries]
         estimates.append(float(chosen[:40].sum() + (log_factors.double().exp() * chosen[40:]).sum()))
     error = np.std(estimates) / math.sqrt(len(estimates))
@@ -76,7 +76,7 @@ def test_sums_over_the_vocabulary_are_estimated_without_bias(weights):
 
 
 def test_weights_grow_with_the_count_and_none_is_zero():
-    weights = entry_weights(np.repeat(np.arange(4, dtype=np.uint16), [0, 15, 80, 255]), 5)
+    weights = sampling_weights(np.repeat(np.arange(4, dtype=np.uint16), [0, 15, 80, 255]), 5)
     assert weights.dtype == torch.int64 and weights.tolist() == [16, 16 * 8, 16 * 27, 16 * 64, 16]
 
 
@@ -92,7 +92,7 @@ def test_weights_by_frequency_halve_the_bias_of_loss_and_gradient():
         losses, heads = [], []
         for seed in [None, *range(200)]:
             part = head.clone().requires_grad_()
-            loss = loss_of(h, part, targets, None if seed is None else jitter(60, seed), weights)
+            loss = loss_of(h, part, targets, None if seed is None else draws(60, seed), weights)
             losses.append(float(loss.detach()))
             heads.append(torch.autograd.grad(loss, part)[0])
         true, mean = heads[0][absent], torch.stack(heads[1:]).mean(0)[absent]
@@ -111,8 +111,8 @@ def test_a_sample_of_the_whole_vocabulary_is_the_full_loss(numerics):
     model.init_weights(torch.Generator().manual_seed(1))
     ids = torch.arange(32).view(2, 16) * 7 % 10
     full = model.loss(ids, ids)
-    assert all(torch.equal(model.loss(ids, ids, jitter(size, 1)), full) for size in (50, 51))
-    assert not torch.equal(model.loss(ids, ids, jitter(30, 1)), full)
+    assert all(torch.equal(model.loss(ids, ids, draws(size, 1)), full) for size in (50, 51))
+    assert not torch.equal(model.loss(ids, ids, draws(30, 1)), full)
 
 
 @pytest.mark.parametrize("arithmetic", [exact, kernels])
@@ -134,7 +134,7 @@ def test_loss_and_gradients_are_near_the_full_ones_on_average(dtype):
             loss = sum(loss_of(h, head, TARGETS, each, EQUAL) for each in jitters) / len(jitters)
         return float(loss.detach()), *torch.autograd.grad(loss, (h, head))
 
-    loss, grad_h, grad_head = mean_of([jitter(150, seed) for seed in range(60)])
+    loss, grad_h, grad_head = mean_of([draws(150, seed) for seed in range(60)])
     full_loss, full_grad_h, full_grad_head = mean_of([None])
     assert loss == pytest.approx(full_loss, rel=0.02)
     for found, wanted in ((grad_h, full_grad_h), (grad_head, full_grad_head)):

@@ -1,12 +1,10 @@
 """Duplicates are those of a plain comparison of texts."""
 
 import random
-import tracemalloc
 
-import numpy as np
 import pytest
 
-from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
+from lm.text.duplicates import KINDS, digest_texts, duplicates_of, flag_duplicates
 
 
 def rows_of(flags):
@@ -46,14 +44,3 @@ def drawn(count):
 def test_duplicates_are_those_of_a_plain_comparison(train, validation):
     flags = flag_duplicates(digest_texts(train), digest_texts(validation))
     assert [rows_of(each) for each in flags] == [plain(train, validation), plain(validation, train)]
-
-
-def test_finding_duplicates_takes_little_memory():
-    digests = np.random.default_rng(1).integers(0, 1 << 64, 1_000_000, np.uint64)
-    digests[-1] = digests[0]
-    tracemalloc.start()
-    flags, _ = flag_duplicates(Digests(digests, digests), Digests(digests[:10], digests[:10]))
-    peak_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert rows_of(flags)[len(digests) - 1] == set(KINDS)
-    assert peak_bytes < 6 * len(digests)

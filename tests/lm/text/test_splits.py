@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.text.near_duplicates import NearDuplicates
-from lm.text.splits import SplitParams, Survey, _fill, choose_validation, digest, in_batches
+from lm.text.splits import SplitParams, Survey, _fill, choose_validation, in_batches, text_sha256
 
 NEAR_DUPLICATES = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
 
@@ -22,7 +22,7 @@ def make_text(seed: int, num_words: int = 100) -> str:
 def is_chosen(texts: list[str], params: SplitParams) -> list[bool]:
     """Return for each text if it is for validation."""
     split = choose_validation(in_batches(texts), params)
-    return [digest(text) in split.digests for text in texts]
+    return [text_sha256(text) in split.digests for text in texts]
 
 
 def test_near_duplicates_stay_together():
@@ -46,7 +46,7 @@ def test_what_shares_least_validates_if_all_is_shared():
     texts = [f"{licence} {make_text(seed, num_words=40 + seed)}" for seed in range(1, 60)]
     split = choose_validation([texts], split_params(max_shared_fraction=0.0))
     assert split.num_shared == len(split.digests) >= 4
-    assert {digest(text) for text in texts[-len(split.digests) :]} == split.digests, "the longest share least"
+    assert {text_sha256(text) for text in texts[-len(split.digests) :]} == split.digests, "the longest share least"
 
 
 def test_the_choice_depends_on_texts_alone():
@@ -55,7 +55,7 @@ def test_the_choice_depends_on_texts_alone():
     chosen = {text for text, is_own in zip(texts, is_chosen(texts, split_params()), strict=True) if is_own}
     random.Random(1).shuffle(texts)
     again = choose_validation([texts[:7], [], texts[7:]], split_params())
-    assert {digest(text) for text in chosen} == again.digests
+    assert {text_sha256(text) for text in chosen} == again.digests
 
 
 def test_similar_documents_alone_cannot_be_split():
@@ -91,7 +91,7 @@ def test_a_split_says_what_it_holds():
     texts += [make_text(99, num_words=2000)]
     texts += [texts[0] + " and more"]  # of the cluster of the first
     split = choose_validation(in_batches(texts), split_params(validation_fraction=0.1))
-    lengths = {digest(text): len(text) for text in texts}
+    lengths = {text_sha256(text): len(text) for text in texts}
     total, chosen = sum(lengths.values()), [lengths[each] for each in split.digests]
     assert split.num_clusters == len(texts) - 1
     assert split.actual_fraction == pytest.approx(sum(chosen) / total)
@@ -99,7 +99,7 @@ def test_a_split_says_what_it_holds():
     assert split.num_shared == 0 and max(chosen) < 1000
     # All others together are less than is wanted, so that the documents with the licence are taken too.
     split = choose_validation(in_batches(texts[1:35]), split_params(validation_fraction=0.8))
-    shared = [digest(text) for text in texts[30:35]]
+    shared = [text_sha256(text) for text in texts[30:35]]
     assert 0 < split.num_shared == sum(each in split.digests for each in shared) < 5
 
 
@@ -112,7 +112,7 @@ def test_a_sample_of_the_ngrams_finds_the_same_shared_text(monkeypatch):
     for limit in (1 << 23, 5000):
         monkeypatch.setattr("lm.text.splits.MAX_NGRAMS", limit)
         survey = Survey(5)
-        for _ in survey.watch(in_batches(texts)):
+        for _ in survey.collect_ngrams(in_batches(texts)):
             pass
         kept = sum(len(hashes) for hashes, _ in survey._blocks)
         assert 0.3 * limit < kept <= limit or limit > 1 << 20

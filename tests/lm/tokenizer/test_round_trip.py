@@ -16,7 +16,7 @@ from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.round_trip import count_losses
 from lm.tokens.tokenfile import lossy_fractions
 from support import tokenize_cases
-from support.tokenizer_cases import save_tokenizer, write_bpe, write_gemma_like
+from support.tokenizer_cases import save_tokenizer
 
 END = "end of text"  # several words, so that no text gives it
 TEXTS = ["a cat", "A cat", "a  cat", "a café", "½ cat", "a dog", " a cat"]
@@ -82,18 +82,6 @@ def test_what_is_not_given_back_is_counted(tmp_path, backend, unknown, changed):
         assert losses.unknown_tokens == sum(word in text.split() for word in unknown), text
     ids, _ = tokenizer.encode_documents(TEXTS)
     assert count_losses(ids, TEXTS, tokenizer) == (len(unknown), len(changed))
-
-
-def test_vocabularies_of_bytes_lose_nothing(tmp_path):
-    for name, write in (("bpe", write_bpe), ("gemma", write_gemma_like)):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name)
-    (tmp_path / "imported").mkdir()
-    write_huggingface(tmp_path / "imported", tmp_path / "gemma")
-    for name in ("bpe", "imported"):
-        tokenizer = load_tokenizer(tmp_path / name)
-        ids, _ = tokenizer.encode_documents([*TEXTS, "", "\0", "漢字 \N{GRINNING FACE}\n\n"])
-        assert count_losses(ids, [*TEXTS, "", "\0", "漢字 \N{GRINNING FACE}\n\n"], tokenizer) == (0, 0)
 
 
 def test_processes_count_as_one_does(tmp_path):

@@ -5,8 +5,8 @@ import pytest
 
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import write_json
-from lm.tokens import tokenfile
 from lm.tokens.tokenfile import (
+    blocks_of,
     check_id_range,
     check_tokenizer,
     check_window_fits,
@@ -54,15 +54,18 @@ def test_wider_ids_are_never_narrowed_silently(tmp_path):
         write_tokens(tmp_path / "train.bin", [np.array([65536])], "uint16", dict)
 
 
-def test_another_tokenizer_is_refused(tmp_path):
-    write(tmp_path / "train.bin")
-    tokens = open_tokens(tmp_path / "train.bin")
+def test_another_tokenizer_and_too_short_a_file_are_refused(tmp_path):
+    write(tmp_path / "a.bin")
+    tokens = open_tokens(tmp_path / "a.bin")
     check_tokenizer(tokens, "ab" * 32)
     with pytest.raises(IntegrityError, match="made with tokenizer abab"):
         check_tokenizer(tokens, "cd" * 32)
+    check_window_fits(tokens, 4)
+    with pytest.raises(DataError, match=r"a\.bin: 5 tokens, one window of train\.seq_len needs 6"):
+        check_window_fits(tokens, 5)
 
 
-@pytest.mark.parametrize(("place", "position"), [(0, 0), (6, 6), (7, 7), (19, 19)])
+@pytest.mark.parametrize(("place", "position"), [(0, 0), (7, 7), (19, 19)])
 def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(tmp_path, place, position):
     ids = np.arange(20) % 100
     ids[place:] = 100
@@ -73,20 +76,11 @@ def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(tmp_path, 
     check_id_range(open_tokens(tmp_path / "b.bin"), block_tokens=7)
 
 
-def test_a_file_holds_a_window_and_the_token_after_it(tmp_path):
-    write(tmp_path / "a.bin")
-    check_window_fits(open_tokens(tmp_path / "a.bin"), 4)
-    with pytest.raises(DataError, match=r"a\.bin: 5 tokens, one window of train\.seq_len needs 6"):
-        check_window_fits(open_tokens(tmp_path / "a.bin"), 5)
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"format_version": 2}, "format_version 2 and dtype 'uint16' are unknown; needed: 1 and one of"),
-        ({"dtype": "int16"}, "format_version 1 and dtype 'int16' are unknown"),
         ({"tokens": 4}, "10 bytes, its sidecar says 4 tokens of uint16 = 8 bytes"),
-        ({"tokens": 6}, "10 bytes, its sidecar says 6 tokens of uint16 = 12 bytes"),
         ({"sha256": "ab" * 32}, "its sidecar says abab"),
     ],
 )
@@ -98,8 +92,7 @@ def test_a_sidecar_that_describes_another_stream_is_refused(tmp_path, change, se
 
 
 def test_ids_and_ends_are_found_in_all_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenfile, "BLOCK_TOKENS", 4)
-    monkeypatch.setattr(tokenfile.blocks_of, "__defaults__", (4,))
+    monkeypatch.setattr(blocks_of, "__defaults__", (4,))
     ids = [99, 1, 2, 99, 99, 3, 4, 5, 6, 99, 7]
     write(tmp_path / "a.bin", ids)
     tokens = open_tokens(tmp_path / "a.bin")

@@ -2,31 +2,48 @@
 
 import json
 import os
-import shutil
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from lm.core.errors import IntegrityError
 from lm.core.files import output_lock
 from lm.train import checkpoints
 from lm.train.checkpoints import (
-    keep_checkpoint,
-    kept_checkpoints,
+    Checkpoint,
+    delete_checkpoints,
+    list_checkpoints,
+    load_checkpoint,
     load_newest_checkpoint,
-    newest_dtype,
     prune_runs,
-    record_of,
     save_checkpoint,
-    steps_to_keep,
+    staying_steps,
 )
 
 
-def test_the_last_two_states_are_kept(tmp_path):
-    for step in (1, 2, 3):
+def steps_of(run):
+    return [checkpoint.step for checkpoint in list_checkpoints(run)]
+
+
+def test_the_last_two_checkpoints_are_kept_and_those_that_stay(tmp_path):
+    for step in (1, 2, 3, 4, 10):
+        save_checkpoint(tmp_path, step, {"step": step}, {2, 20})
+    assert steps_of(tmp_path) == [2, 4, 10]
+    assert sorted(path.stem for path in tmp_path.glob("*.pt")) == [c.path.stem for c in list_checkpoints(tmp_path)]
+    assert load_newest_checkpoint(tmp_path) == {"step": 10}
+    assert load_checkpoint(Checkpoint(tmp_path, 2)) == {"step": 2}
+    delete_checkpoints(tmp_path, {2, 20})
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "checkpoint-000000002.json",
+        "checkpoint-000000002.pt",
+    ]
+
+
+def test_a_checkpoint_without_a_record_does_not_count(tmp_path):
+    for step in (3, 4):
         save_checkpoint(tmp_path, step, {"step": step})
-    assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["checkpoint-000000002.pt", "checkpoint-000000003.pt"]
+    Checkpoint(tmp_path, 4).record.unlink()
+    assert load_newest_checkpoint(tmp_path) == {"step": 3}
     assert load_newest_checkpoint(tmp_path) == {"step": 3}
     assert load_newest_checkpoint(tmp_path / "empty") is None
 
@@ -79,35 +96,19 @@ def test_a_folder_that_another_run_deletes_meanwhile_ends_no_run(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("max_steps", "number", "expected"),
+    ("max_steps", "number", "decay_begins", "expected"),
     [
-        (40, 0, set()),
-        (40, 1, {20}),
-        (40, 3, {10, 20, 30}),
-        (42, 3, {10, 20, 30}),  # of 10 validations, 5 steps apart, the last after 2 steps
-        (10, 1, {5}),
-        (10, 3, {5}),  # there is only one between the first and the last
-        (5, 3, set()),
+        (40, 0, 32, set()),
+        (40, 1, 0, {20}),
+        (40, 3, 32, {10, 20, 30, 32}),
+        (42, 3, 30, {10, 20, 30}),  # of 10 validations, 5 steps apart, the last after 2 steps
+        (10, 1, 0, {5}),
+        (10, 3, 8, {5, 8}),  # there is only one validation between the first and the last
+        (5, 3, 0, set()),
     ],
 )
-def test_kept_checkpoints_are_spread_between_the_first_and_the_last_validation(max_steps, number, expected):
-    assert steps_to_keep(SimpleNamespace(max_steps=max_steps, eval_every_steps=5), number) == expected
-
-
-@pytest.mark.parametrize(("free", "is_kept"), [(3000, True), (2999, False)])
-def test_a_kept_checkpoint_leaves_room_for_the_two_of_the_run(tmp_path, capsys, monkeypatch, free, is_kept):
-    state = {"model": {"a": torch.ones(150)}, "optimizers": [], "best_weights": {"a": torch.ones(100)}}  # 1,000 bytes
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    megabytes = keep_checkpoint(tmp_path, 7, state)
-    assert megabytes == (0.001 if is_kept else None)
-    assert list(kept_checkpoints(tmp_path)) == ([7] if is_kept else [])
-    assert ("warning: the checkpoint of step 7 is not kept" in capsys.readouterr().err) == (not is_kept)
-
-
-def test_a_run_continues_in_the_dtype_of_its_newest_segment(tmp_path):
-    assert newest_dtype(tmp_path) is None
-    for step, dtypes in ((1, ["float32"]), (2, ["float32", "bfloat16"])):
-        save_checkpoint(tmp_path, step, {"segments": [{"dtype": dtype} for dtype in dtypes]})
-    assert newest_dtype(tmp_path) == "bfloat16"
-    record_of(tmp_path, 2).write_text("{")
-    assert newest_dtype(tmp_path) == "float32"
+def test_checkpoints_stay_between_the_first_and_the_last_validation_and_before_the_decay(
+    max_steps, number, decay_begins, expected
+):
+    params = SimpleNamespace(max_steps=max_steps, eval_every_steps=5, decay_begins=decay_begins)
+    assert staying_steps(params, number) == expected

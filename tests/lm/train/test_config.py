@@ -6,9 +6,9 @@ from lm.core.errors import ParamsError
 from lm.core.params import coerce, read_yaml
 from lm.evaluate.config import EvalParams
 from lm.model.config import ModelParams
+from lm.tokenizer.config import TokenizeRuntime
 from lm.train.config import TrainParams, TrainRuntime
 from support import ROOT
-from tokenize_split import TokenizeRuntime
 
 SECTIONS = {
     "params.yaml: train": (read_yaml(ROOT / "params.yaml")["train"], TrainParams),
@@ -46,7 +46,7 @@ def test_zero_is_refused_where_it_means_nothing(name):
         coerce(values | {name: 0}, kind, "section", "file")
 
 
-@pytest.mark.parametrize("name", ["checkpoint_every_s", "keep_resumable"])
+@pytest.mark.parametrize("name", ["checkpoint_every_s", "keep_checkpoints"])
 def test_zero_is_a_value_elsewhere(name):
     values, kind = SECTIONS["runtime.yaml: train"]
     assert getattr(coerce(values | {name: 0}, kind, "section", "file"), name) == 0
@@ -55,12 +55,12 @@ def test_zero_is_a_value_elsewhere(name):
 def test_a_checkpoint_to_keep_lies_within_the_run():
     values, kind = SECTIONS["params.yaml: train"]
     for tokens in (-1, values["max_tokens"] + 1):
-        with pytest.raises(ParamsError, match="keep_checkpoints"):
-            coerce(values | {"keep_checkpoints": [0, tokens]}, kind, "section", "file")
+        with pytest.raises(ParamsError, match="keep_weights_at"):
+            coerce(values | {"keep_weights_at": [0, tokens]}, kind, "section", "file")
 
 
 STEPS = {"seq_len": 16, "batch_tokens": 64, "micro_batch_tokens": 32, "max_tokens": 640, "warmup_steps": 2}
-STEPS |= {"keep_checkpoints": [], "peak_lr": 0.1, "min_lr": 0.01, "numerics": "exact", "dtype": "float32"}
+STEPS |= {"keep_weights_at": [], "peak_lr": 0.1, "min_lr": 0.01, "numerics": "exact", "dtype": "float32"}
 
 
 def train_params(**changes):
@@ -72,7 +72,7 @@ def train_params(**changes):
     ("name", "accepted", "refused"),
     [
         ("warmup_steps", [0, 9], [10]),  # of 10 steps
-        ("keep_checkpoints", [[0, 640], [640]], [[641], [0, 641]]),
+        ("keep_weights_at", [[0, 640], [640]], [[641], [0, 641]]),
         ("min_lr", [0, 0.1], [-0.01, 0.11]),
         ("micro_batch_tokens", [16, 64], [8, 40]),
         ("batch_tokens", [32, 96], [48, 16]),
@@ -104,5 +104,5 @@ def test_lengths_in_tokens_are_whole_steps():
     """What does not divide is rounded down, to one step at least."""
     params = train_params(max_tokens=64 * 11 - 1, eval_every_tokens=64 * 3 - 1, log_every_tokens=64 * 2 - 1)
     assert (params.max_steps, params.eval_every_steps, params.log_every_steps, params.batch_size) == (10, 2, 1, 4)
-    params = train_params(eval_every_tokens=1, log_every_tokens=1, keep_checkpoints=[0, 63, 64, 64 * 3 + 1])
-    assert (params.eval_every_steps, params.log_every_steps, params.kept_steps) == (1, 1, {0, 1, 3})
+    params = train_params(eval_every_tokens=1, log_every_tokens=1, keep_weights_at=[0, 63, 64, 64 * 3 + 1])
+    assert (params.eval_every_steps, params.log_every_steps, params.kept_weights_steps) == (1, 1, {0, 1, 3})

@@ -7,13 +7,25 @@ import pytest
 import torch
 
 from lm.core.files import read_json, sha256_file
-from lm.model.weights import checkpoint_name, save_weights
+from lm.model.weights import save_weights, step_name
 from lm.train import checkpoints
-from lm.train.checkpoints import describe_run, extend, keep_checkpoint, load_newest_checkpoint
+from lm.train.checkpoints import (
+    Checkpoint,
+    describe_run,
+    extend,
+    list_checkpoints,
+    load_newest_checkpoint,
+    save_checkpoint,
+)
 from support.damage import flip
-from support.train_cases import clear, make_training, restored, results, run_stage, set_runtime
+from support.train_cases import clear, make_training, only_run, restored, results, run_stage, set_runtime
 
 SHORT, LONG = 512 * 8, 512 * 14
+
+
+def params(decay_begins, kept_weights_steps=(), schedule="wsd"):
+    """The parameters that decide what a run can be extended from."""
+    return SimpleNamespace(decay_begins=decay_begins, kept_weights_steps=set(kept_weights_steps), schedule=schedule)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +56,7 @@ def test_an_extended_run_has_the_bits_of_a_long_one(workspace):
     assert "extend" not in alone.out
     expected = results()
     clear()
-    assert "kept the checkpoint of step 4 for longer runs: 0." in run(workspace, SHORT).out
+    run(workspace, SHORT)
     assert results() != expected
     extended = run(workspace, LONG)
     assert "which has the same steps up to step 4" in extended.out and "resumed at step 4 " in extended.out
@@ -56,18 +68,20 @@ def test_a_damaged_state_is_not_extended(workspace):
     expected = results()
     clear()
     run(workspace, SHORT)
-    (state,) = workspace.folder.glob(".runs/*/stable-*.pt")
-    flip(state)
+    for checkpoint in list_checkpoints(only_run()):
+        flip(checkpoint.path)
     ended = run(workspace, LONG)
     assert "not extended from there" in ended.err and "resumed" not in ended.out
     assert results() == expected
 
 
 def test_a_run_that_cannot_be_extended_says_why(workspace):
-    run(workspace, LONG)  # its state is of step 7
-    assert (
-        "it has no checkpoint up to step 4, where this run's learning rate begins to fall" in run(workspace, SHORT).out
-    )
+    run(workspace, LONG)
+    for checkpoint in list_checkpoints(only_run()):
+        if checkpoint.step < 7:  # where its rate begins to fall
+            checkpoint.record.unlink()
+    reason = "it has no checkpoint up to step 4, where this run's learning rate begins to fall"
+    assert reason in run(workspace, SHORT).out
     run(workspace, SHORT, **{"train.schedule": "cosine"})
     assert "train.schedule cosine" in run(workspace, LONG).out
     assert "extended" not in run(workspace, LONG, **{"train.schedule": "wsd", "train.seed": 9}).out
@@ -77,11 +91,11 @@ def test_a_run_that_cannot_be_extended_says_why(workspace):
 def test_a_run_whose_record_is_damaged_stops_no_other_run(tmp_path, capsys, content):
     old, intact, run = (tmp_path / name for name in ("old", "intact", "run"))
     for other in (old, intact):
-        describe_run(other, "same", 8)
-        keep_checkpoint(other, 4, {"model": {}, "optimizers": [], "best_weights": {}, "step": 4}, "stable")
-    describe_run(run, "same", 14)
+        describe_run(other, "same", params(9))
+        save_checkpoint(other, 4, {"step": 4})
+    describe_run(run, "same", params(9))
     (old / "run.json").write_bytes(content)
-    extend(run, "same", 7, set())
+    extend(run, "same", params(7))
     printed = capsys.readouterr()
     assert printed.out == "extends run intact, which has the same steps up to step 4\n"
     assert printed.err.startswith(f"warning: {old / 'run.json'}: ") and printed.err.count("\n") == 1
@@ -91,31 +105,30 @@ def test_a_run_whose_record_is_damaged_stops_no_other_run(tmp_path, capsys, cont
 def test_a_run_that_is_deleted_meanwhile_stops_no_other_run(tmp_path, capsys, monkeypatch):
     old, run = tmp_path / "old", tmp_path / "run"
     for each in (old, run):
-        describe_run(each, "same", 8)
+        describe_run(each, "same", params(9))
     read = checkpoints.read_json
     monkeypatch.setattr(checkpoints, "read_json", lambda *given: shutil.rmtree(old) or read(*given))
-    extend(run, "same", 7, set())
+    extend(run, "same", params(7))
     printed = capsys.readouterr()
     assert printed.err.startswith(f"warning: {old / 'run.json'}: missing; ") and printed.err.count("\n") == 1
 
 
 @pytest.fixture
 def other(tmp_path):
-    """A finished run with checkpoints of the steps 4, 6 and 9 for longer ones, and with its weights of step 3."""
-    describe_run(tmp_path / "other", "same", 8)
-    for step in (4, 6, 9):
-        state = {"model": {}, "optimizers": [], "best_weights": {}, "step": step}
-        keep_checkpoint(tmp_path / "other", step, state, "stable")
-    save_weights(tmp_path / "other" / "checkpoints" / checkpoint_name(3), {"a": torch.ones(2)}, {"best": {"step": 3}})
-    describe_run(tmp_path / "run", "same", 14)
+    """A run whose rate falls from step 9 on: checkpoints of steps 4, 6, 9 and 10, and the weights of step 3."""
+    describe_run(tmp_path / "other", "same", params(9))
+    for step in (4, 6, 9, 10):
+        save_checkpoint(tmp_path / "other", step, {"step": step}, {4, 6})
+    save_weights(tmp_path / "other" / "kept_weights" / step_name(3), {"a": torch.ones(2)}, {"best": {"step": 3}})
+    describe_run(tmp_path / "run", "same", params(9))
     return tmp_path / "other"
 
 
 def test_a_run_begins_with_the_last_checkpoint_before_its_rate_falls(other, capsys):
-    for limit, expected in ((3, None), (4, 4), (5, 4), (6, 6), (8, 6), (9, 9)):
+    for limit, expected in ((3, None), (4, 4), (5, 4), (6, 6), (8, 6), (9, 9), (12, 9)):
         run = other.with_name(f"run{limit}")
-        describe_run(run, "same", 14)
-        extend(run, "same", limit, set())
+        describe_run(run, "same", params(9))
+        extend(run, "same", params(limit))
         state = load_newest_checkpoint(run)
         assert (state and state["step"]) == expected
         said = f"up to step {expected}\n" if expected else "it has no checkpoint up to step 3"
@@ -124,16 +137,16 @@ def test_a_run_begins_with_the_last_checkpoint_before_its_rate_falls(other, caps
 
 def test_a_run_with_a_checkpoint_of_its_own_or_of_other_values_is_not_extended(other):
     run = other.with_name("run")
-    extend(run, "another", 9, set())
+    extend(run, "another", params(9))
     assert load_newest_checkpoint(run) is None
-    checkpoints.save_checkpoint(run, 1, {"step": 1})
-    extend(run, "same", 9, set())
+    save_checkpoint(run, 1, {"step": 1})
+    extend(run, "same", params(9))
     assert load_newest_checkpoint(run) == {"step": 1}
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(other, capsys):
-    flip(other / "stable-000000006.pt")
-    extend(other.with_name("run"), "same", 7, set())
+    flip(Checkpoint(other, 6).path)
+    extend(other.with_name("run"), "same", params(7))
     assert load_newest_checkpoint(other.with_name("run"))["step"] == 4
     assert "warning: " in capsys.readouterr().err
 
@@ -141,19 +154,19 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(other, capsys):
 def test_kept_weights_of_the_steps_before_come_along(other, capsys):
     """Those of the step itself and of later ones are the run's own to keep."""
     run = other.with_name("run")
-    extend(run, "same", 7, {3, 6, 10})
+    extend(run, "same", params(7, {3, 6, 10}))
     assert load_newest_checkpoint(run)["step"] == 6
-    (kept,) = (run / "checkpoints").iterdir()
+    (kept,) = (run / "kept_weights").iterdir()
     record = read_json(kept / "model.json")
-    assert kept.name == checkpoint_name(3) and record["fingerprint"] == "run"
+    assert kept.name == step_name(3) and record["fingerprint"] == "run"
     assert record["best"]["sha256"] == sha256_file(kept / "best_model_params.pt")
 
 
 def test_a_run_whose_kept_weights_are_damaged_or_missing_is_not_extended(other, capsys):
-    extend(other.with_name("run"), "same", 7, {2})
+    extend(other.with_name("run"), "same", params(7, {2}))
     assert load_newest_checkpoint(other.with_name("run")) is None
-    flip(other / "checkpoints" / checkpoint_name(3) / "best_model_params.pt")
-    extend(other.with_name("run"), "same", 7, {3})
+    flip(other / "kept_weights" / step_name(3) / "best_model_params.pt")
+    extend(other.with_name("run"), "same", params(7, {3}))
     assert load_newest_checkpoint(other.with_name("run")) is None
     assert "not extended from there" in capsys.readouterr().err
 
@@ -162,26 +175,15 @@ def test_a_run_whose_kept_weights_are_damaged_or_missing_is_not_extended(other, 
 def test_a_state_whose_record_is_damaged_is_not_extended(tmp_path, capsys, record):
     old, run = tmp_path / "old", tmp_path / "run"
     for each in (old, run):
-        describe_run(each, "same", 8)
-    (old / "stable-000000004.json").write_text(record)
-    extend(run, "same", 7, set())
-    assert f"warning: {old / 'stable-000000004.json'}: " in capsys.readouterr().err
+        describe_run(each, "same", params(9))
+    Checkpoint(old, 4).record.write_text(record)
+    extend(run, "same", params(7))
+    assert f"warning: {Checkpoint(old, 4).record}: " in capsys.readouterr().err
     assert load_newest_checkpoint(run) is None
 
 
-def test_without_resumable_checkpoints_none_is_kept(workspace):
+def test_without_checkpoints_that_stay_none_is_left(workspace):
     with restored("runtime.yaml"):
-        set_runtime(keep_resumable=0)
-        ended = run(workspace, SHORT, **{"train.seed": 2})
-    assert "kept the checkpoint" not in ended.out
-    assert not [*workspace.folder.glob(".runs/*/kept-*"), *workspace.folder.glob(".runs/*/stable-*")]
-
-
-def fill_disk():
-    shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
-
-
-def test_a_full_disk_does_not_stop_training(workspace):
-    ended = run(workspace, SHORT, fill_disk, **{"train.seed": 1})
-    assert "warning: the checkpoint of step 4 is not kept: " in ended.err
-    assert not [*workspace.folder.glob(".runs/*/kept-*"), *workspace.folder.glob(".runs/*/stable-*")]
+        set_runtime(keep_checkpoints=0)
+        run(workspace, SHORT, **{"train.seed": 2})
+    assert list_checkpoints(only_run()) == []

@@ -18,6 +18,7 @@ from lm.tokens.tokenfile import open_tokens
 from lm.train import fingerprint as module
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.fingerprint import run_fingerprint
+from lm.train.ranks import SINGLE_PROCESS
 from support import ROOT
 from support.imports import closure, import_graph
 from support.train_cases import restored, write_ids
@@ -119,7 +120,7 @@ def test_the_build_of_torch_does_not_count(token_files, monkeypatch):
 def test_runs_that_may_extend_each_other_differ_in_length_alone(token_files, name):
     """A run begins with the checkpoint of another one only if their run.json have the same `length_free`."""
     first, second = length_free_of(PARAMS), length_free_of(another(PARAMS, name))
-    assert (first == second) == (name in ("max_tokens", "keep_checkpoints"))
+    assert (first == second) == (name in ("max_tokens", "keep_weights_at"))
 
 
 def length_free_of(params):
@@ -129,8 +130,7 @@ def length_free_of(params):
     inputs = train_stage.Inputs(
         argparse.Namespace(), params, runtime, CONFIG, train, validation, None, None, None, torch.device("cpu")
     )
-    inputs.folder.mkdir(parents=True, exist_ok=True)
-    train_stage.extend(inputs)
+    assert train_stage.load_checkpoint(inputs, SINGLE_PROCESS) is None
     return json.loads((inputs.folder / "run.json").read_text())["length_free"]
 
 

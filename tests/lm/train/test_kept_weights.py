@@ -1,4 +1,4 @@
-"""train.keep_checkpoints: the weights of chosen steps, which neither a kill nor another number of ranks changes."""
+"""train.keep_weights_at: the weights of chosen steps, which neither a kill nor another number of ranks changes."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from lm.core.errors import IntegrityError
 from lm.model.weights import load_trained
 from support.train_cases import clear, die_at, make_training, only_run, results, run_stage, stop_after
 
-KEPT = [Path(f"data/models/checkpoints/step-{step:09d}") for step in (0, 3, 5)]
+KEPT = [Path(f"data/models/kept_weights/step-{step:09d}") for step in (0, 3, 5)]
 CPU = torch.device("cpu")
 
 
@@ -27,7 +27,7 @@ def template(tmp_path_factory):
 def workspace(template, monkeypatch):
     monkeypatch.chdir(template.folder)
     clear()
-    template.change(**{"train.keep_checkpoints": [0, 512 * 3 + 100, 512 * 5], "train.max_tokens": 512 * 8})
+    template.change(**{"train.keep_weights_at": [0, 512 * 3 + 100, 512 * 5], "train.max_tokens": 512 * 8})
     return template
 
 
@@ -38,23 +38,23 @@ def run(*sabotage, code=0):
 
 
 def kept():
-    return {str(path): path.read_bytes() for path in sorted(Path("data/models/checkpoints").rglob("*.*"))}
+    return {str(path): path.read_bytes() for path in sorted(Path("data/models/kept_weights").rglob("*.*"))}
 
 
 def test_the_weights_of_chosen_steps_are_kept_beside_the_model(workspace):
     run()
     with_kept, record = results(), json.loads(Path("data/models/model.json").read_text())
-    assert list(record["checkpoints"]) == [path.name for path in KEPT]
+    assert list(record["kept_weights"]) == [path.name for path in KEPT]
     for path, tokens in zip(KEPT, (0, 512 * 3, 512 * 5), strict=True):
         own = load_trained(path, CPU)[1]
-        assert own["best"]["sha256"] == record["checkpoints"][path.name] and own["best"]["tokens_seen"] == tokens
-    assert len(set(record["checkpoints"].values())) == 3
+        assert own["best"]["sha256"] == record["kept_weights"][path.name] and own["best"]["tokens_seen"] == tokens
+    assert len(set(record["kept_weights"].values())) == 3
     # They change nothing of the run.
     clear()
-    workspace.change(**{"train.keep_checkpoints": []})
+    workspace.change(**{"train.keep_weights_at": []})
     run()
     without = results()
-    assert without.keys() == with_kept.keys() and not Path("data/models/checkpoints").exists()
+    assert without.keys() == with_kept.keys() and not Path("data/models/kept_weights").exists()
     assert {n for n in without if without[n] != with_kept[n]} == {"data/models/model.json"}
 
 
@@ -98,5 +98,5 @@ def test_weights_of_another_step_are_refused(workspace):
 
 def test_a_run_that_lost_weights_does_not_finish(workspace):
     stop_after(4)
-    shutil.rmtree(only_run() / "checkpoints" / KEPT[1].name)
+    shutil.rmtree(only_run() / "kept_weights" / KEPT[1].name)
     assert "step-000000003/model.json: missing; delete" in run(code=4).sentence

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
+from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
-from lm.train.spelling import Spelling
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, update_weights
 from support.workspace import MICRO_MODEL
@@ -59,8 +59,8 @@ def operations(document_start_id: int | None = None, **changes) -> set[str]:
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), params.numerics)
     model.init_weights(torch.Generator().manual_seed(1))
     model.document_start_id = document_start_id
-    spelling = Spelling({number: str(number).encode() for number in range(50)}, 50, 16)
-    state = TrainingState(model, build_optimizers(model, params, torch.float32, spelling=spelling))
+    ngrams = NgramEmbeddings({number: str(number).encode() for number in range(50)}, 50, 16)
+    state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     ids = torch.arange(8 * (params.seq_len + 1)).view(8, -1) * 7 % 50
     with Operations() as found:
         compute_gradients(state, (ids[:, :-1], ids[:, 1:]), params, torch.float32)

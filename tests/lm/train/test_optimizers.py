@@ -7,14 +7,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm.core.params import read_yaml
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.train.adamw import AdamW
 from lm.train.config import TrainParams
-from lm.train.optimizers import Muon, build_optimizers, orthogonalize
+from lm.train.ngram_embeddings import NgramEmbeddings
+from lm.train.optimizers import AdamW, Muon, NgramAdamW, build_optimizers, orthogonalize
 from lm.train.preflight import muon_flops
-from lm.train.schedule import learning_rate
-from lm.train.spelling import Spelling, SpellingAdamW
 from lm.train.state import TrainingState
-from lm.train.step import update_weights
+from lm.train.step import learning_rate, update_weights
 from support import ROOT
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
@@ -62,10 +60,10 @@ def test_each_parameter_is_in_one_group(optimizer):
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_optimizers_compute_as_the_parameters_say(optimizer, numerics):
-    spelling = Spelling({0: b"ab"}, 7, 16)
+    ngrams = NgramEmbeddings({0: b"ab"}, 7, 16)
     params = optimizer_params(optimizer, numerics=numerics)
-    first, adamw, *muon = build_optimizers(Tiny(), params, torch.bfloat16, spelling=spelling)
-    assert isinstance(first, SpellingAdamW)
+    first, adamw, *muon = build_optimizers(Tiny(), params, torch.bfloat16, ngrams=ngrams)
+    assert isinstance(first, NgramAdamW)
     assert {each.numerics for each in (first, adamw, *muon)} == {numerics}
     for group in [*first.param_groups, *adamw.param_groups]:
         assert group["betas"] == (0.9, 0.95)

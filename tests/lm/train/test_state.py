@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lm.model.device import numerics_identity
+from lm.model.device import computed_on
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.optimizers import build_optimizers
+from lm.train.ranks import World
 from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors
-from lm.train.world import World
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
@@ -85,9 +85,9 @@ CPU = torch.device("cpu")
 def record_two_segments(first, second):
     """Return the state after a run began on `first` and went on, at step 5, on `second`."""
     state = state_after_a_step()
-    state.begin_segment(first)
+    state.record_machine(first)
     state.step = 5
-    state.begin_segment(second)
+    state.record_machine(second)
     return state
 
 
@@ -97,7 +97,7 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            here.append(numerics_identity(CPU, torch.float32, "fast"))
+            here.append(computed_on(CPU, torch.float32, "fast"))
     finally:
         torch.set_num_threads(threads)
     state = record_two_segments(*here)
@@ -111,22 +111,22 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
 )
 def test_a_run_that_continues_on_another_machine_warns(capsys, other):
     given = {"device": CPU, "dtype": torch.float32, "numerics": "fast", "ranks": 2 if "sharded" in other else 1}
-    state = record_two_segments(numerics_identity(**given), numerics_identity(**given | other))
+    state = record_two_segments(computed_on(**given), computed_on(**given | other))
     assert len(state.segments) == 2 and "the bits may differ" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 def test_a_run_that_continues_with_another_library_warns(capsys, monkeypatch, numerics, library):
-    first = numerics_identity(CPU, torch.float32, numerics)
+    first = computed_on(CPU, torch.float32, numerics)
     monkeypatch.setattr(f"{library}.__version__", "9.9.9")
-    state = record_two_segments(first, numerics_identity(CPU, torch.float32, numerics))
+    state = record_two_segments(first, computed_on(CPU, torch.float32, numerics))
     assert state.segments[1][library] == "9.9.9" and "the bits may differ" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_a_run_that_continues_on_the_same_machine_is_one_segment(capsys, numerics):
-    here = numerics_identity(CPU, torch.float32, numerics, 2)
+    here = computed_on(CPU, torch.float32, numerics, 2)
     assert len(record_two_segments(here, dict(here)).segments) == 1
     assert numerics == "exact" or {"device", "instruction_set", "machine", "threads", "sharded"} <= here.keys()
     assert capsys.readouterr().err == ""
@@ -136,9 +136,9 @@ def test_a_segment_is_compared_with_the_one_before_it(capsys):
     one, other = ({"numerics": "fast", "threads": threads} for threads in (1, 2))
     state = record_two_segments(one, other)
     state.step = 8
-    state.begin_segment(dict(other))
+    state.record_machine(dict(other))
     assert [segment["from_step"] for segment in state.segments] == [0, 5]
     state.step = 9
-    state.begin_segment(dict(one))
+    state.record_machine(dict(one))
     assert [segment["from_step"] for segment in state.segments] == [0, 5, 9]
     assert capsys.readouterr().err.count("the bits may differ") == 2

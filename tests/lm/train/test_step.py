@@ -12,25 +12,26 @@ from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
 from lm.train import step
-from lm.train.batches import prefetch
+from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
-from lm.train.schedule import learning_rate
+from lm.train.ranks import World
 from lm.train.state import TrainingState
 from lm.train.step import (
     GRADIENT_UNIT,
     accumulate_gradients,
     as_integers,
-    average_units,
+    average_gradients_exactly,
     check_finite,
     compute_gradients,
     is_finished,
+    learning_rate,
     log_step,
+    prefetch,
     record_validation,
+    uniform_draws,
     update_weights,
     validation_loss,
-    vocabulary_jitter,
 )
-from lm.train.world import World
 from support import ROOT
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
@@ -59,19 +60,14 @@ class Params:
     seed: int = 1
     numerics: str = "exact"
 
-    @property
-    def batch_size(self):
-        return self.batch_tokens // self.seq_len
+    batch_size = TrainParams.batch_size
+    decay_begins = TrainParams.decay_begins
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
     ids: np.ndarray = dataclasses.field(default_factory=lambda: IDS)
     eot_id: int = 49
-
-    @property
-    def spans(self):
-        return np.array([[0, len(self.ids)]])
 
 
 def new_state(optimizer="muon", numerics="exact"):
@@ -105,10 +101,10 @@ def same(first, second):
 
 def test_each_step_samples_other_entries_and_the_loss_falls():
     params = Params(sampled_vocab_size=20, max_steps=60)
-    first, second, third = (vocabulary_jitter(step, params) for step in (0, 1, 0))
+    first, second, third = (uniform_draws(step, params) for step in (0, 1, 0))
     assert first.shape == (20,) and torch.equal(first, third) and not torch.equal(first, second)
-    assert not torch.equal(first, vocabulary_jitter(0, dataclasses.replace(params, seed=2)))
-    assert vocabulary_jitter(0, Params()) is None
+    assert not torch.equal(first, uniform_draws(0, dataclasses.replace(params, seed=2)))
+    assert uniform_draws(0, Params()) is None
     state, full = run(new_state(), params), run(new_state(), Params(max_steps=60))
     assert not same(state, full)
     losses = [row[3] for row in state.history.train]
@@ -118,11 +114,13 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
 
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
     params, taken = Params(sampled_vocab_size=20), []
-    monkeypatch.setattr(step, "average_units", lambda *given: taken.append(given[-1]) or average_units(*given))
+    monkeypatch.setattr(
+        step, "average_gradients_exactly", lambda *given: taken.append(given[-1]) or average_gradients_exactly(*given)
+    )
     run(new_state(), params, until=3)
-    for number, jitter in enumerate(taken):
+    for number, draws in enumerate(taken):
         drawn = np.random.default_rng([params.seed, number]).random(20)
-        assert np.array_equal(jitter.numpy(), drawn), number
+        assert np.array_equal(draws.numpy(), drawn), number
     assert len(taken) == 3
 
 
@@ -164,7 +162,7 @@ def test_exact_gradients_are_the_mean_in_any_order(num_units):
     found = []
     for order in (torch.arange(num_units), torch.arange(num_units).flip(0)):
         model = new_state().model
-        loss = average_units(model, World(), x[order], y[order], 1)
+        loss = average_gradients_exactly(model, World(), x[order], y[order], 1)
         found.append([loss, *(p.grad for p in model.parameters())])
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
     model = new_state().model
@@ -222,7 +220,7 @@ def test_a_gradient_that_cannot_be_added_is_seen_in_the_loss(value):
 
     model.norm.weight.register_hook(replace_one)
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
-    loss = average_units(model, World(), x, y, 2)
+    loss = average_gradients_exactly(model, World(), x, y, 2)
     if abs(value) == 1024:
         assert math.isfinite(loss) and model.norm.weight.grad[3] == value
     else:

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.train.schedule import decay_begins, learning_rate
+from lm.train.config import TrainParams
+from lm.train.step import learning_rate
 from support.properties import check_examples
+
+
+class Schedule(types.SimpleNamespace):
+    """The parameters of a schedule alone."""
+
+    decay_begins = TrainParams.decay_begins
 
 
 @st.composite
@@ -30,7 +37,7 @@ def schedules(draw):
 @check_examples
 @given(schedule=schedules())
 def test_a_schedule_warms_up_and_never_rises_again(schedule):
-    params = types.SimpleNamespace(**schedule)
+    params = Schedule(**schedule)
     rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
     warmup, rest = rates[: schedule["warmup_steps"]], rates[schedule["warmup_steps"] :]
     room = 1e-9 * schedule["peak_lr"]
@@ -47,7 +54,7 @@ def test_a_schedule_warms_up_and_never_rises_again(schedule):
 @check_examples
 @given(schedule=schedules())
 def test_the_rate_never_jumps(schedule):
-    params = types.SimpleNamespace(**schedule | {"schedule": "wsd"})
+    params = Schedule(**schedule | {"schedule": "wsd"})
     rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
     decay_steps = max(1, round(schedule["decay_fraction"] * schedule["max_steps"]))
     steepest = max(1 / max(1, schedule["warmup_steps"]), 1 / decay_steps) * schedule["peak_lr"] * (1 + 1e-9)
@@ -57,8 +64,8 @@ def test_the_rate_never_jumps(schedule):
 def rates_of(**changes):
     """Return the rates at which 20 steps are taken, of which 4 warm up, from a peak of 1 to 0.1."""
     schedule = {"max_steps": 20, "warmup_steps": 4, "peak_lr": 1.0, "min_lr": 0.1, "decay_fraction": 0.25} | changes
-    params = types.SimpleNamespace(**schedule)
-    return [learning_rate(step, params) for step in range(params.max_steps)], decay_begins(params)
+    params = Schedule(**schedule)
+    return [learning_rate(step, params) for step in range(params.max_steps)], params.decay_begins
 
 
 WARMUP = [0.25, 0.5, 0.75, 1.0]

@@ -11,10 +11,9 @@ from lm.text.documents import MANIFEST
 from lm.text.sources.hub import HubFetch, fetch_hub
 from lm.text.sources.hub_datasets import DatasetsFetch, fetch_datasets
 from lm.text.sources.local import LocalFetch, fetch_local
-from lm.text.sources.stories.grammar import StoriesFetch, fetch_stories
 from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
 
-SourceFetch = TorchHeadersFetch | StoriesFetch | LocalFetch | HubFetch | DatasetsFetch
+SourceFetch = TorchHeadersFetch | LocalFetch | HubFetch | DatasetsFetch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +38,6 @@ def fetch_source(name: str, fetch: SourceFetch, local_path: Path, folder: Path) 
     match fetch:
         case TorchHeadersFetch():
             fetched = fetch_torch_headers(fetch, folder)
-        case StoriesFetch():
-            fetched = fetch_stories(fetch, folder)
         case LocalFetch():
             fetched = fetch_local(fetch, local_path, folder)
         case HubFetch():

@@ -9,9 +9,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lm.core.errors import ParamsError
-from lm.core.params import coerce
-from lm.text.sources.kinds import SourceFetch
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below
@@ -115,20 +112,6 @@ def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
         assert answer["exit"] == 4
         assert f"o/n: {path}" in answer["error"] and f"needed: {digest}" in answer["error"]
     assert right["exit"] == 0 and Path(right["value"]).read_bytes() == STORIES
-
-
-def test_parameters_are_checked_before_any_call():
-    coerce(hub_fetch(), SourceFetch, "fetch", "params.yaml")
-    paths = ["../a.parquet", "/etc/a.parquet", "b/../a.parquet", "a//b.parquet", "a.jsonl"]
-    wrong = {
-        "repo": ["name", "../n", "o/n..m", "o/n/m", "o/n--m"],
-        "revision": ["", " "],
-        "files": [{}, {"train": []}, {"train": ["a.parquet"] * 2}, {"../train": ["a.parquet"]}]
-        + [{"train": [path]} for path in paths],
-    }
-    for name, value in ((name, value) for name, values in wrong.items() for value in values):
-        with pytest.raises(ParamsError, match=rf"fetch\.{name}"):
-            coerce(hub_fetch(**{name: value}), SourceFetch, "fetch", "params.yaml")
 
 
 def set_fetch(**changes) -> dict:

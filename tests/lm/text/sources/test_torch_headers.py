@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm.core.errors import DataError, EnvironmentFailure
-from lm.core.params import read_section, read_yaml
+from lm.core.params import read_section
 from lm.text.near_duplicates import find_clusters
 from lm.text.sources.torch_headers import SPLITS, TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
@@ -94,17 +94,6 @@ def test_pip_downloads_a_version_that_is_not_installed(tmp_path, monkeypatch, ca
         with pytest.raises(EnvironmentFailure, match=r"torch 0\.0\.2, whose.*fetch\.wheel"):
             fetch_torch_headers(dataclasses.replace(OTHER, torch_version="0.0.2"), tmp_path / "out2")
     assert "No matching distribution found for torch==0.0.2" in capfd.readouterr().err
-
-
-def test_headers_that_cannot_be_split_name_a_parameter_that_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.sources.torch_headers.choose_validation", lambda *arguments: None)
-    wheel = write_wheel(tmp_path)
-    with pytest.raises(DataError, match="near-duplicates of each other; raise ") as caught:
-        fetch_torch_headers(dataclasses.replace(OTHER, wheel=str(wheel)), tmp_path / "out")
-    value = read_yaml(ROOT / "sources.yaml")
-    for key in str(caught.value).rpartition(" ")[2].split("."):
-        value = value[key]
-    assert value == 0.7
 
 
 def test_a_wheel_that_is_missing_or_cut_is_refused(tmp_path):

@@ -7,11 +7,11 @@ import numpy as np
 
 from lm.text.documents import Chunk, SourceCount
 from lm.text.slices import Slice
-from lm.tokenizer.load import Tokenizer, describe_tokenizer
+from lm.tokenizer.load import Tokenizer
 
 
 @dataclasses.dataclass
-class Tally:
+class TextCounts:
     """Totals of the chunks counted so far; `sources` has those of each source of a mixture, else nothing."""
 
     documents: int = 0
@@ -22,7 +22,7 @@ class Tally:
     changed_documents: int = 0  # whose ids are decoded to another text
 
     def add(self, counted) -> None:
-        """Add the counts of a Chunk or of another Tally."""
+        """Add the counts of a Chunk or of other TextCounts."""
         self.documents += counted.documents
         self.characters += counted.characters
         self.utf8_bytes += counted.utf8_bytes
@@ -38,12 +38,14 @@ class Tally:
             self.add(chunk)
             yield ids
 
-    def describe(self, tokenizer: Tokenizer, text_slice: Slice, source: dict) -> dict:
+    def sidecar_entries(self, tokenizer: Tokenizer, text_slice: Slice, source: dict) -> dict:
         """Return the sidecar's entries about the text; `source` is its name and hashes."""
-        described = {"tokenizer": describe_tokenizer(tokenizer), "slice": dataclasses.asdict(text_slice)}
-        totals = {name: getattr(self, name) for name in ("documents", "characters", "utf8_bytes")}
+        entries: dict = {name: getattr(self, name) for name in ("documents", "characters", "utf8_bytes")}
+        if self.sources:
+            entries["sources"] = {name: count._asdict() for name, count in self.sources.items()}
+        entries["tokenizer"] = tokenizer.sidecar_entry()
+        entries["slice"] = dataclasses.asdict(text_slice)
         if not tokenizer.is_byte_level:
             losses = {"unknown_tokens": self.unknown_tokens, "changed_documents": self.changed_documents}
-            described["round_trip"] = losses
-        sources = {"sources": {name: count._asdict() for name, count in self.sources.items()}} if self.sources else {}
-        return {**totals, **sources, **described, "source": source}
+            entries["round_trip"] = losses
+        return entries | {"source": source}

@@ -5,15 +5,16 @@ import zlib
 import pytest
 import torch
 
-from lm.train.spelling import Spelling, SpellingAdamW, buckets_of
-from lm.train.world import shard_rows
+from lm.train.ngram_embeddings import NgramEmbeddings, buckets_of
+from lm.train.optimizers import NgramAdamW
+from lm.train.ranks import shard_rows
 from support.rank_cases import run_together, sharded
 
 TEXTS = {0: b"a", 1: b" tensor", 2: b"tensor", 3: b"x" * 40, 5: bytes([255])}  # 4 is special
 VOCAB_SIZE, NUM_BUCKETS, WIDTH = 6, 16, 8
 
 
-def dense(spelling):
+def dense(ngrams):
     """S (V, K), made by its definition."""
     matrix = torch.zeros(VOCAB_SIZE, NUM_BUCKETS)
     for token, text in TEXTS.items():
@@ -23,11 +24,11 @@ def dense(spelling):
 
 
 def test_both_products_are_those_of_the_matrix():
-    spelling = Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
+    ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     changes, gradient = torch.randn(NUM_BUCKETS, WIDTH), torch.randn(VOCAB_SIZE, WIDTH)
-    torch.testing.assert_close(spelling.sum_buckets(changes), dense(spelling) @ changes)
-    torch.testing.assert_close(spelling.sum_tokens(gradient), dense(spelling).T @ gradient)
-    assert not spelling.sum_buckets(changes)[4].any()
+    torch.testing.assert_close(ngrams.sum_buckets(changes), dense(ngrams) @ changes)
+    torch.testing.assert_close(ngrams.sum_tokens(gradient), dense(ngrams).T @ gradient)
+    assert not ngrams.sum_buckets(changes)[4].any()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_the_buckets_of_a_token_are_those_of_its_short_ngrams(text, ngrams, num_
     assert buckets_of(text, num_buckets) == sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams})
 
 
-def test_a_change_of_spelling_shares_most_ngrams():
+def test_a_change_of_ngrams_shares_most_ngrams():
     alike, other = (set(buckets_of(text, 1 << 20)) for text in (b" tensor", b"device"))
     tensor = set(buckets_of(b"tensor", 1 << 20))
     assert len(tensor & alike) > 12 > len(tensor & other)
@@ -55,14 +56,14 @@ def test_a_change_of_spelling_shares_most_ngrams():
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
     embedding = torch.nn.Parameter(torch.randn(VOCAB_SIZE, WIDTH))
-    start, spelling = embedding.detach().clone(), Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
-    p, matrix = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH)), dense(spelling)
+    start, ngrams = embedding.detach().clone(), NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
+    p, matrix = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH)), dense(ngrams)
     plain = torch.optim.AdamW([p], lr=0.01 / 2, betas=(0.8, 0.999), weight_decay=0.0)
-    optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
+    optimizer = NgramAdamW(embedding, ngrams, (0.8, 0.999), numerics=numerics)
     for step in range(4):
         if step == 2:
             saved = optimizer.state_dict()
-            optimizer = SpellingAdamW(embedding, spelling, (0.8, 0.999), numerics=numerics)
+            optimizer = NgramAdamW(embedding, ngrams, (0.8, 0.999), numerics=numerics)
             optimizer.load_state_dict(saved)
         optimizer.param_groups[0]["lr"] = 0.01 * optimizer.param_groups[0]["lr_factor"]
         embedding.grad = torch.randn(VOCAB_SIZE, WIDTH)
@@ -74,12 +75,12 @@ def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
 
 def compare_updates(world):
     """Check that a sharded embedding gets the bits of a whole one."""
-    spelling = Spelling(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
+    ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     generator = torch.Generator().manual_seed(1)
     start, *gradients = (torch.randn(VOCAB_SIZE, WIDTH, generator=generator) for _ in range(4))
     whole, shards = torch.nn.Parameter(start.clone()), torch.nn.Parameter(*sharded([start], world))
-    one = SpellingAdamW(whole, spelling, (0.8, 0.999))
-    all_ranks = SpellingAdamW(shards, spelling, (0.8, 0.999), world)
+    one = NgramAdamW(whole, ngrams, (0.8, 0.999))
+    all_ranks = NgramAdamW(shards, ngrams, (0.8, 0.999), world)
     for gradient in gradients:
         whole.grad, (shards.grad,) = gradient, sharded([gradient], world)
         for optimizer in (one, all_ranks):

@@ -1,12 +1,18 @@
-"""The ranks of a run while it trains: they split each batch, average gradients, agree, and shard weights.
+"""The ranks of a run: the processes that split each batch, average gradients, agree, and shard weights.
 
-Rank 0, the main rank, alone holds locks, prints and writes. With one process every method returns what it is given.
+Rank 0, the main rank, alone prints and writes. With one process every method returns what it is given.
 Training draws no random numbers (no dropout, and a batch is a function of seed and step), so no rank needs a
-generator of its own. lm.train.distributed starts and ends the process group.
+generator of its own.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -14,7 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lm.core.errors import DivergedError, EnvironmentFailure, Interrupted
 from lm.model import exact
+from lm.model.device import collective_backend
 from lm.model.gemma3 import Gemma3Model
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
@@ -29,12 +37,10 @@ class World:
     local_rank: int = 0
     local_world_size: int = 1
     sharded: bool = False  # each rank keeps only its shard of the weights (FSDP2)
-    timeout_s: float = 0.0
-    store: Any = None  # the torch.distributed.Store that the ranks meet at
 
     @property
     def is_main(self) -> bool:
-        """Return True for the one rank that holds locks, prints and writes."""
+        """Return True for the one rank that prints and writes."""
         return self.rank == 0
 
     def all_reduce_max(self, *values: int) -> tuple[int, ...]:
@@ -159,3 +165,71 @@ def _shard(value: Tensor, like: Any) -> Tensor:
 
     # Every rank has the whole tensor, so nothing is sent.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+# srun sets these in a job step. A batch script has SLURM_PROCID and SLURM_NTASKS too, but is not a rank.
+SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
+MAIN_RANK_SPEAKS_S = 2.0  # time for the main rank to print why all ranks end
+LAUNCHER_ENDS_S = 5.0  # time for a launcher to end the ranks after one of them has failed
+
+
+def world_from_environment(sharded: bool) -> World:
+    """Return the place of this process among the ranks that torchrun or srun started; alone it is SINGLE_PROCESS."""
+    for names in (TORCHRUN, SRUN):
+        if all(name in os.environ for name in names):
+            # "8(x2)" means 8 on each of 2 hosts.
+            numbers = [int(re.split(r"\D", os.environ[name])[0]) for name in names]
+            world = World(*numbers, sharded=sharded)
+            return world if world.world_size > 1 else SINGLE_PROCESS
+    return SINGLE_PROCESS
+
+
+@contextlib.contextmanager
+def joined(world: World, device: torch.device, timeout_s: float) -> Iterator[None]:
+    """Meet the other ranks at MASTER_ADDR:MASTER_PORT, and leave together; one process meets no one.
+
+    Inside, all ranks call the same collective operations in the same order. Raises EnvironmentFailure if the ranks do
+    not meet, or if one of them ends or does not answer for `timeout_s`. A stop or a divergence, which all ranks see, is
+    reported by the main rank; the others end with its exit code.
+    """
+    if world.world_size == 1:
+        yield
+        return
+    check_address(world)
+    try:
+        dist.init_process_group(
+            collective_backend(device),
+            init_method="env://",
+            rank=world.rank,
+            world_size=world.world_size,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        yield
+        world.all_reduce_max(0)  # the main rank may hold the store: it leaves after all have arrived here
+        dist.destroy_process_group()
+    except (Interrupted, DivergedError) as error:
+        if world.is_main:
+            raise
+        time.sleep(MAIN_RANK_SPEAKS_S)  # a launcher ends all ranks as soon as one has ended
+        sys.exit(error.exit_code)
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+            raise
+        reason = " ".join(str(error).split())
+        # The rank that failed has printed why. A launcher ends this one meanwhile; without it, one rank speaks first.
+        time.sleep(LAUNCHER_ENDS_S + world.rank)
+        lost = f"rank {world.rank} of {world.world_size} lost another rank"
+        limit = f"had no answer within train.timeout_s {timeout_s:g} of runtime.yaml"
+        raise EnvironmentFailure(
+            f"{lost}, or {limit} ({reason[:120]}); `dvc repro` continues from the last saved checkpoint"
+        ) from None
+
+
+def check_address(world: World) -> None:
+    """Raise EnvironmentFailure if the environment does not say where the ranks meet."""
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if name not in os.environ:
+            rank = f"rank {world.rank} of {world.world_size}"
+            problem = f"{name} is not set, so {rank} does not know where rank 0 listens"
+            raise EnvironmentFailure(f"{problem}; export it as described in docs/distributed.md")

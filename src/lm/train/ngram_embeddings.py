@@ -11,18 +11,13 @@ import zlib
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from lm.model.config import Numerics
-from lm.train.adamw import AdamW
-from lm.train.world import SINGLE_PROCESS, World, shard_rows
-
 LONGEST_NGRAM = 3  # bytes, a mark at each end of the token included
-LR_FACTOR = 0.5  # of the scheduled rate: with 1 the loss of seeds spreads three times as far (benchmarks/LOG.md)
 
 
-class Spelling:
+class NgramEmbeddings:
     """The sparse matrix S (V, K) of V tokens and K buckets; a product with it adds rows one at a time."""
 
     def __init__(self, texts: dict[int, bytes], vocab_size: int, num_buckets: int):
@@ -37,7 +32,7 @@ class Spelling:
         self.tokens = torch.arange(vocab_size).repeat_interleave(counts)[order]  # of each bucket in turn
         self.token_starts = torch.searchsorted(self.buckets[order], torch.arange(num_buckets))  # (K,)
 
-    def to(self, device: torch.device) -> "Spelling":
+    def to(self, device: torch.device) -> "NgramEmbeddings":
         """Move all tensors to the device."""
         vars(self).update({name: tensor.to(device) for name, tensor in vars(self).items()})
         return self
@@ -57,32 +52,3 @@ def buckets_of(text: bytes, num_buckets: int) -> list[int]:
     lengths = range(1, LONGEST_NGRAM + 1)
     ngrams = {marked[start : start + n] for n in lengths for start in range(len(marked) - n + 1)}
     return sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams - {b"\x02", b"\x03"}})
-
-
-class SpellingAdamW(AdamW):
-    """Update P by AdamW and add the change to the embedding E (V, C); it needs E's gradient, so it steps first."""
-
-    def __init__(
-        self, embedding: nn.Parameter, spelling: Spelling, betas: tuple, world: World = SINGLE_PROCESS,
-        numerics: Numerics = "fast",
-    ):  # fmt: skip
-        num_buckets, width = len(spelling.token_starts), embedding.shape[1]
-        self.embedding, self.spelling, self.world = embedding, spelling.to(embedding.device), world
-        self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
-        group = {"params": [self.changes], "weight_decay": 0.0, "lr_factor": LR_FACTOR}
-        super().__init__([group], betas, numerics)
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        """Update the embedding; `closure` is unused, torch passes it."""
-        gradient, weight = self.embedding.grad, self.embedding
-        assert gradient is not None
-        if self.world.sharded:
-            gradient, weight = gradient.full_tensor(), weight.to_local()  # pyright: ignore - DTensors
-        self.changes.grad = self.spelling.sum_tokens(gradient)
-        self.changes.zero_()  # without decay AdamW does not read its parameter, only adds to it
-        super().step()
-        change = self.spelling.sum_buckets(self.changes)
-        if self.world.sharded:
-            change = change.split(shard_rows(len(change), self.world.world_size))[self.world.rank]
-        weight.add_(change)

@@ -18,12 +18,12 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section, read_yaml
 from lm.model.device import pick_device
 from lm.model.gemma3 import ModelConfig
-from lm.train import distributed
+from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.config import TrainParams, TrainRuntime
 from lm.train.preflight import estimate_memory_bytes, refuse_unequal_rows
+from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
-from lm.train.world import World
 from support import ROOT
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, clear, make_training, only_run, restored, run_stage, set_runtime
@@ -57,6 +57,13 @@ def workspace(template, monkeypatch):
 def curves():
     """Steps, tokens, rates, losses and norms of both curves."""
     return [np.loadtxt(name, delimiter=",", skiprows=1, usecols=columns) for name, columns in CURVES.items()]
+
+
+def publish():
+    """Run the stage, which finds that its ranks have finished the run; return model.json."""
+    ended = run_stage()
+    assert ended.code == 0 and "this run is already finished" in ended.out, ended
+    return json.loads(Path("data/models/model.json").read_text())
 
 
 def assert_close(found, expected):
@@ -96,11 +103,11 @@ def test_any_number_of_ranks_has_the_same_losses(workspace, alone, count):
     # Of the same weights, the figure is the same to the bit.
     assert curves()[1][0, 2] == expected[1][0, 2]
     assert all(rank.out == rank.err == "" for rank in ended[1:]), ended
-    record = Path("data/models/model.json").read_bytes()
-    assert json.loads(record)["segments"][0]["ranks"] == count
-    shutil.rmtree("data/models")  # the finished run is published again, and all ranks leave
-    assert [rank.code for rank in run_ranks(count)] == [0] * count
-    assert Path("data/models/model.json").read_bytes() == record
+    # A finished run is not trained again by its ranks. The stage publishes it.
+    again = run_ranks(count)
+    assert [rank.code for rank in again] == [0] * count
+    assert "this run is already finished" in again[0].out and not Path("data/models").exists()
+    assert publish()["segments"][0]["ranks"] == count
 
 
 OTHER_RANKS = [
@@ -126,7 +133,7 @@ def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, a
     assert [rank.code for rank in ended] == [0] * after, ended
     assert f"resumed at step {STOP} " in ended[0].out
     assert_close(curves(), alone[optimizer][0])
-    segments = json.loads(Path("data/models/model.json").read_text())["segments"]
+    segments = publish()["segments"]
     found = [(segment["from_step"], segment["ranks"], segment["sharded"]) for segment in segments]
     assert found == [(0, before, shard and before > 1), (STOP, after, shard and after > 1)]
     weights = torch.load("data/models/best_model_params.pt", weights_only=True)
@@ -145,7 +152,7 @@ def test_the_main_rank_chooses_the_dtype(workspace):
 
 
 OUTPUTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json", *CURVES]
-OUTPUTS.append("data/models/checkpoints/step-000000003/best_model_params.pt")
+OUTPUTS.append("data/models/kept_weights/step-000000003/best_model_params.pt")
 
 
 def outputs() -> list[bytes]:
@@ -160,7 +167,7 @@ SAMPLED = {"train.sampled_vocab_size": 25}  # of 50; a micro-batch has fewer
     [pytest.param("adamw", STEPS, (2, 3, 6), marks=pytest.mark.slow), ("muon", 10, (3,))],
 )
 def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, ranks):
-    workspace.change(**{"train.keep_checkpoints": [96 * 3]})
+    workspace.change(**{"train.keep_weights_at": [96 * 3]})
     length = {"train.max_tokens": 96 * steps, "train.eval_every_tokens": 48 * steps}
     units = {"train.numerics": "exact", "train.micro_batch_tokens": 16, "train.batch_tokens": 96}
     workspace.change(**{**length, **units, **SAMPLED, "train.optimizer": optimizer})
@@ -170,6 +177,7 @@ def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, rank
         clear()
         ended = run_ranks(count)
         assert [rank.code for rank in ended] == [0] * count, ended
+        publish()
         assert outputs() == wanted, count
 
 
@@ -216,10 +224,7 @@ def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]
     assert [host.wait(120) for host in hosts] == [0, 0]
     assert_close(curves(), alone["muon"][0])
-    shutil.rmtree("data/models")
-    ended = run_stage()
-    assert ended.code == 0 and "this run is already finished" in ended.out
-    assert json.loads(Path("data/models/model.json").read_text())["segments"][0]["ranks"] == 2
+    assert publish()["segments"][0]["ranks"] == 2
 
 
 def test_a_divergence_ends_all_ranks(workspace):
@@ -233,26 +238,25 @@ def test_a_divergence_ends_all_ranks(workspace):
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({}, None),
+        ({}, (0, 1, 0, 1)),
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 8, 1, 2)),
         ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1",
           "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, (9, 16, 1, 8)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}, None),  # a batch script, no job step
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}, (0, 1, 0, 1)),  # a batch script
     ],
 )  # fmt: skip
 def test_torchrun_and_srun_are_recognised(monkeypatch, environment, place):
-    for name in (*distributed.TORCHRUN, *distributed.SRUN):
+    for name in (*ranks.TORCHRUN, *ranks.SRUN):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert distributed.ranks_from_environment() == place
+    assert ranks.world_from_environment(sharded=True) == World(*place, sharded=place[1] > 1)
 
 
 def test_a_missing_address_is_named(monkeypatch):
-    for name in distributed.TORCHRUN:
-        monkeypatch.setenv(name, "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 2 of 2"), distributed.join(False, 1):
+    is_named = pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 1 of 2")
+    with is_named, ranks.joined(World(1, 2), torch.device("cpu"), 1):
         pass
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from lm.core.files import output_lock
-from lm.train.signals import StopRequest
+from lm.train.launcher import StopRequest
 
 with StopRequest() as stop, output_lock("output"):
     Path("began").touch()

@@ -3,13 +3,14 @@
 tiktoken stays the definition of the ids, because other programs use it; gigatoken is young. Two safeguards keep them
 equal. gigatoken has the letters of Unicode 17, tiktoken those of Unicode 16, and the fuzzer of tests/support/fuzz.py
 found no other difference between the versions in COMPARED; so tiktoken encodes every document with a new character. And
-both encode a sample of the others. After an EngineDifference the caller encodes everything again with tiktoken alone.
+both encode a sample of the others. After a GigatokenError the caller encodes everything again with tiktoken alone.
 """
 
 import ctypes
 import importlib.metadata
 import re
 import sys
+from typing import Any
 
 import numpy as np
 import psutil
@@ -20,6 +21,7 @@ from lm.core.errors import IntegrityError
 from lm.text.documents import Chunk
 from lm.tokenizer.load import RANKS, Tokenizer
 from lm.tokenizer.pretokenize import PATTERNS
+from lm.tokenizer.round_trip import check_ids
 
 COMPARED = {"gigatoken": "0.10.0", "tiktoken": "0.14.0"}
 SAMPLE_FIRST, SAMPLE_EVERY = 32, 400  # both encode the first 32 documents, then one in 400
@@ -33,12 +35,9 @@ NEW_CHARACTERS = """
 # Combining marks that are new in Unicode 17. Only o200k tells marks from other characters.
 NEW_MARKS = "1ACF-1ADD 1AE0-1AEB 10EFA-10EFB 11B60-11B67 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
 
-# gigatoken encodes a whole chunk as one text, in which a noncharacter ends each document: a special token with the id
-# eot_id. tiktoken encodes a document that contains it all the same.
+# gigatoken encodes a whole chunk as one text, in which this noncharacter ends each document: a special token with the
+# id eot_id. tiktoken encodes a document that contains it all the same.
 END = "\U0010ffff"
-# As Arrow scalars, made from buffers: pa.scalar() would import pandas, which takes as long as 25 MB of text.
-_ENDS = pa.LargeStringArray.from_buffers(2, pa.py_buffer(np.array([0, 4, 4])), pa.py_buffer(END.encode()))
-_END, _EMPTY = _ENDS[0], _ENDS[1]
 
 
 def _class_of(ranges: str) -> str:
@@ -60,12 +59,12 @@ RENEW_ABOVE_RESIDENT_BYTES = 280 << 20
 RENEW_AFTER_TEXT_BYTES = 12 << 20
 
 
-class EngineDifference(Exception):
+class GigatokenError(Exception):
     """gigatoken failed or gave other ids than tiktoken; do not keep anything that it encoded."""
 
 
-def open_engine(tokenizer: Tokenizer) -> "Engine | None":
-    """Return the engine for a pattern of SCHEMES, or None if it cannot be used; print a warning if it should work."""
+def open_gigatoken(tokenizer: Tokenizer) -> "Gigatoken | None":
+    """Return gigatoken for a pattern of SCHEMES, or None if it cannot be used; print a warning if it should work."""
     if tokenizer.meta["pattern"] not in SCHEMES:
         return None
     try:
@@ -73,9 +72,8 @@ def open_engine(tokenizer: Tokenizer) -> "Engine | None":
         if installed == COMPARED:
             import gigatoken
 
-            return Engine(tokenizer, gigatoken)
-        versions = (" and ".join(map(" ".join, names.items())) for names in (installed, COMPARED))
-        reason = "installed: {}, compared: {}".format(*versions)
+            return Gigatoken(tokenizer, gigatoken)
+        reason = f"installed: {_names_of(installed)}, compared: {_names_of(COMPARED)}"
     except (KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:  # a Rust panic is not an Exception
@@ -84,69 +82,83 @@ def open_engine(tokenizer: Tokenizer) -> "Engine | None":
     return None
 
 
-class Engine:
+def _names_of(versions: dict[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in versions.items())
+
+
+class Gigatoken:
     """gigatoken with a tokenizer's ranks; only one thread at a time may call `encode`."""
 
-    def __init__(self, tokenizer: Tokenizer, gigatoken):
-        self.tokenizer, self._gigatoken = tokenizer, gigatoken
-        self._scheme, self.only_exact = SCHEMES[tokenizer.meta["pattern"]]
-        self.exact_documents = self.compared_documents = 0  # encoded by tiktoken instead, and by both
+    def __init__(self, tokenizer: Tokenizer, library):
+        self.tokenizer = tokenizer
+        self.documents_by_tiktoken = 0  # instead, because they have new characters
+        self.documents_compared = 0  # encoded by both
+        self._library = library
+        self._scheme, self.only_tiktoken = SCHEMES[tokenizer.meta["pattern"]]
         self._renew()
 
-    def describe(self) -> str:
+    def summary(self) -> str:
         """Return one line about which library encoded what."""
-        exact, both = self.exact_documents, self.compared_documents
-        return f"gigatoken, {exact:,} documents by tiktoken instead, {both:,} by both for comparison"
+        instead, both = self.documents_by_tiktoken, self.documents_compared
+        return f"gigatoken, {instead:,} documents by tiktoken instead, {both:,} by both for comparison"
 
     def encode(self, chunk: Chunk) -> np.ndarray:
-        """Return the ids (N,) of a chunk's documents, each followed by eot_id. Raises EngineDifference."""
+        """Return the ids (N,) of a chunk's documents, each followed by eot_id. Raises GigatokenError."""
         try:
-            ids = self._encode_mixed(chunk)
+            ids = self._encode_chunk(chunk)
             check_ids(ids, chunk, self.tokenizer)
         except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:  # a Rust panic is not an Exception
-            raise EngineDifference(f"gigatoken: {type(error).__name__}: {error}") from error
+            raise GigatokenError(f"gigatoken: {type(error).__name__}: {error}") from error
         return ids
 
     def compare_sample(self, chunk: Chunk, ids: np.ndarray) -> None:
-        """Encode some documents again, with tiktoken, in any thread; raise EngineDifference if `ids` (N,) differ."""
+        """Encode some documents again, with tiktoken, in any thread; raise GigatokenError if `ids` (N,) differ."""
         numbers = chunk.first_document + np.arange(chunk.documents)
         begins = np.concatenate([[0], np.flatnonzero(ids == self.tokenizer.eot_id) + 1])
         for index in np.flatnonzero((numbers < SAMPLE_FIRST) | (numbers % SAMPLE_EVERY == 0)).tolist():
             expected, _ = self.tokenizer.encode_documents([chunk.texts[index].as_py()])
             if not np.array_equal(ids[begins[index] : begins[index + 1]], expected):
-                raise EngineDifference(f"gigatoken: document {numbers[index]} has other ids than tiktoken gives")
-            self.compared_documents += 1
+                raise GigatokenError(f"gigatoken: document {numbers[index]} has other ids than tiktoken gives")
+            self.documents_compared += 1
 
-    def _encode_mixed(self, chunk: Chunk) -> np.ndarray:
+    def _encode_chunk(self, chunk: Chunk) -> np.ndarray:
         """Encode each document with the library that must encode it; return the ids in the documents' order."""
-        if chunk.characters == chunk.utf8_bytes:  # ASCII holds no new character, and is not searched for one
-            return self.encode_fast(chunk.texts)
-        only_exact = pc.match_substring_regex(chunk.texts, self.only_exact)
-        if only_exact.true_count == 0:
-            return self.encode_fast(chunk.texts)
+        texts = chunk.texts.to_pylist()
         # gigatoken sees an empty document in the place of each that tiktoken encodes.
-        ids = self.encode_fast(pc.if_else(only_exact, _EMPTY, chunk.texts.cast(pa.large_string())))
+        tiktokens = {index: texts[index] for index in self._indices_for_tiktoken(chunk)}
+        for index in tiktokens:
+            texts[index] = ""
+        ids = self.encode_texts(texts)
+        if not tiktokens:
+            return ids
+        # Put tiktoken's ids in the place of the empty documents.
         documents = np.split(ids, np.flatnonzero(ids == self.tokenizer.eot_id) + 1)
-        for index in np.flatnonzero(only_exact.to_numpy(zero_copy_only=False)).tolist():
-            documents[index], _ = self.tokenizer.encode_documents([chunk.texts[index].as_py()])
-        self.exact_documents += only_exact.true_count
+        for index, text in tiktokens.items():
+            documents[index], _ = self.tokenizer.encode_documents([text])
+        self.documents_by_tiktoken += len(tiktokens)
         return np.concatenate(documents)
 
-    def encode_fast(self, texts: pa.Array) -> np.ndarray:
+    def _indices_for_tiktoken(self, chunk: Chunk) -> list[int]:
+        """Return which documents of a chunk have characters that only tiktoken may encode."""
+        if chunk.characters == chunk.utf8_bytes:  # ASCII
+            return []
+        has_new = pc.match_substring_regex(chunk.texts, self.only_tiktoken)
+        return np.flatnonzero(has_new.to_numpy(zero_copy_only=False)).tolist()
+
+    def encode_texts(self, texts: list[str]) -> np.ndarray:
         """Return gigatoken's ids (N,) of texts without END, each followed by eot_id."""
-        if not len(texts):
+        if not texts:
             return np.empty(0, self.tokenizer.dtype)
         resident = psutil.Process().memory_info().rss - pa.total_allocated_bytes()
         if self._text_bytes >= RENEW_AFTER_TEXT_BYTES and resident > RENEW_ABOVE_RESIDENT_BYTES:
             self._renew()
-        ended = pc.binary_join_element_wise(texts.cast(pa.large_string()), _END, _EMPTY)
-        content = ended.buffers()[2].to_pybytes()  # all texts, one after the other
+        end = END.encode()  # joined as bytes: with END in it, a string would have 4 bytes for each character
+        content = end.join([text.encode() for text in texts]) + end
         self._text_bytes += len(content)
         # Of gigatoken's entry points this one lets other threads run and needs no awkward arrays.
-        source = self._gigatoken.BytesSource(content)
-        assert self._backend is not None
+        source = self._library.BytesSource(content)
         rows, _ = self._backend.encode_batch_padded(source, pad_id=0, parallel=False)
         if rows.max() >= self.tokenizer.vocab_size:
             raise IntegrityError(f"id {rows.max()} is outside the vocabulary of {self.tokenizer.vocab_size}")
@@ -154,30 +166,9 @@ class Engine:
 
     def _renew(self) -> None:
         """Create a new gigatoken after the memory of the old one has been returned."""
-        self._backend, self._text_bytes = None, 0
+        self._backend: Any = None
+        self._text_bytes = 0
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc would keep free memory for the thread
             trim(0)
         ranks, ends = self.tokenizer.folder / RANKS, {END: self.tokenizer.eot_id}
-        self._backend = self._gigatoken.Tokenizer.from_tiktoken(ranks, pretokenizer=self._scheme, special_tokens=ends)
-
-
-def encode_exactly(chunk: Chunk, tokenizer: Tokenizer) -> np.ndarray:
-    """Return the tokenizer's own ids (N,) of a chunk's documents, each followed by eot_id. Raises IntegrityError."""
-    ids, _ = tokenizer.encode_documents(chunk.texts.to_pylist())
-    check_ids(ids, chunk, tokenizer)
-    return ids
-
-
-def check_ids(ids: np.ndarray, chunk: Chunk, tokenizer: Tokenizer) -> None:
-    """Raise IntegrityError unless ids (N,) contain one eot_id per document of a chunk, the last one at their end.
-
-    With a byte-level tokenizer, the ids must also stand for as many bytes as the texts have.
-    """
-    num_ends = np.count_nonzero(ids == tokenizer.eot_id)
-    num_bytes = tokenizer.count_bytes(ids) if tokenizer.is_byte_level else chunk.utf8_bytes
-    ends_open = len(ids) > 0 and ids[-1] != tokenizer.eot_id
-    if ends_open or (num_ends, num_bytes) != (chunk.documents, chunk.utf8_bytes):
-        raise IntegrityError(
-            f"tokenizer: {chunk.documents} documents of {chunk.utf8_bytes} bytes gave {num_ends} end-of-text ids "
-            f"and {num_bytes} bytes; report the text from document {chunk.first_document} on"
-        )
+        self._backend = self._library.Tokenizer.from_tiktoken(ranks, pretokenizer=self._scheme, special_tokens=ends)

@@ -1,0 +1,17 @@
+"""Names of files that stages, the library and tools share; all other paths of the pipeline are in dvc.yaml."""
+
+import os
+from pathlib import Path
+
+PARAMS = Path("params.yaml")
+PRESETS = Path("presets.yaml")
+SOURCES = Path("sources.yaml")
+RUNTIME = Path("runtime.yaml")
+
+RUNS = Path(".runs")  # a folder for each fingerprint, at the repository's root
+KEPT_WEIGHTS = "kept_weights"  # in the folder of a model: the weights of steps of train.keep_weights_at
+
+
+def repository_root() -> Path:
+    """Return the root of the repository, also where DVC runs a stage in a copy of it."""
+    return Path(os.environ.get("DVC_ROOT", "."))

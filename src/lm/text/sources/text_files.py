@@ -1,0 +1,235 @@
+"""Read the documents of a file of own text, plain or compressed.
+
+.parquet, .csv, .tsv and .jsonl files have one document per row (`column`). A .json file has one per item of its array,
+or one per line. Any other file is one document, or several if `separator` is set. Text is UTF-8, or UTF-16 with a
+byte-order mark. Invalid bytes and lone surrogates become U+FFFD and are counted (in parquet files they are refused).
+Binary files are refused, whatever their names.
+"""
+
+import codecs
+import contextlib
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lm.core.errors import DataError
+from lm.text.parquet import iter_batches
+
+REPLACEMENT = "\ufffd"
+MAX_UNREADABLE_FRACTION = 0.1  # of a file's characters: U+FFFD for invalid bytes, and NUL
+BINARY_START_BYTES = 8000  # a file with a NUL among its first bytes is binary, as for Git
+MAX_PIECE_BYTES = 2**31 - 1  # of a line, or of a file without lines: a document of Arrow cannot be larger
+TOO_LARGE = f"more than {MAX_PIECE_BYTES:,} bytes, more than a document can have; cut it into smaller files"
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+JSON_LINES = (".jsonl", ".ndjson")
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+PARQUET_MAGIC = b"PAR1"
+csv.field_size_limit(MAX_PIECE_BYTES)
+
+
+class TextFile:
+    """A file, the column of its texts if it has rows, and the separator of its documents if it has none."""
+
+    def __init__(self, path: Path, column: str, separator: str | None):
+        self.path, self.column = path, column
+        self.separator = _unescape(separator) if separator else None
+        self.num_replaced = 0  # characters that became U+FFFD
+        self._num_chars = self._num_nuls = 0  # of the text that was decoded
+        names = [suffix.lower() for suffix in path.suffixes]
+        kinds = [name for name in names if name not in CODECS]
+        self.kind = kinds[-1] if kinds else ""  # .jsonl of x.JSONL.gz
+
+    @property
+    def has_rows(self) -> bool:
+        """Return whether the documents are rows of the file, which has no separator then."""
+        return self.kind in (".parquet", ".json", *JSON_LINES, *DELIMITERS)
+
+    def documents(self) -> Iterator[str | None]:
+        """Yield the documents, None for null. Raise DataError with the file and the place if it cannot be read."""
+        if self.kind == ".parquet":
+            for batch in iter_batches(self.path, [self.column]):
+                yield from batch.column(0).to_pylist()
+            return
+        self._refuse_binary()
+        if self.kind in JSON_LINES or (self.kind == ".json" and self._holds_json_lines()):
+            yield from self._json_lines()
+        elif self.kind == ".json":
+            yield from self._json_items()
+        elif self.kind in DELIMITERS:
+            yield from self._table(DELIMITERS[self.kind])
+        else:
+            text = self._whole_text()
+            yield from text.split(self.separator) if self.separator else [text]
+        self._refuse_unreadable()
+
+    # The formats.
+
+    def _json_lines(self) -> Iterator[str | None]:
+        for number, line in enumerate(self._lines(), 1):
+            if line.strip():
+                place = f"line {number}"
+                yield self._text_of(self._parse(line, place), place)
+
+    def _json_items(self) -> Iterator[str | None]:
+        """Yield the document of each item of an array, or of the one object with the column; none of an empty file."""
+        text = self._whole_text()
+        if not text.strip():
+            return
+        value = self._parse(text, "the array" if text.lstrip().startswith("[") else "the file")
+        if isinstance(value, dict) and self.column in value:
+            value = [value]
+        if not isinstance(value, list):
+            needed = f"needed: an array, or lines, of strings or of objects with {self.column!r}"
+            raise self._error(f"holds one JSON {type(value).__name__} and no rows, {needed}; convert it")
+        for number, item in enumerate(value, 1):
+            yield self._text_of(item, f"item {number}")
+
+    def _holds_json_lines(self) -> bool:
+        """Return whether the first line of a .json file that is not blank is a whole object or string."""
+        with self._open() as file:
+            lines = (line.strip() for line in io.TextIOWrapper(file, _encoding(file.peek(2)), errors="replace"))
+            first_line = next(filter(None, lines), "")
+        try:
+            return isinstance(json.loads(first_line), (dict, str))
+        except (ValueError, RecursionError):
+            return False
+
+    def _table(self, delimiter: str) -> Iterator[str | None]:
+        """Yield the document of each row below the names of the columns; none of an empty file."""
+        lines = self._lines()
+        table = csv.DictReader(lines, delimiter=delimiter, strict=True)
+        try:
+            names = list(table.fieldnames or ())
+            if not names and not any(line.strip() for line in lines):
+                return
+            if self.column not in names:
+                raise self._no_column("the first line", names)
+            if names.count(self.column) > 1:
+                raise self._error(f"several columns are named {self.column!r}; rename all but one")
+            for row in table:
+                if None in row:  # where DictReader puts the fields that have no name
+                    found = f"has {len(names) + len(row[None])} fields, the first line names {len(names)}"
+                    remedy = f'put texts that hold {delimiter!r} into quotation marks: "…"'
+                    raise self._error(f"line {table.reader.line_num} {found}; {remedy}")
+                yield row[self.column]
+        except csv.Error as error:
+            raise self._error(f"line {table.reader.line_num}: {error}; correct or remove the file") from None
+
+    def _parse(self, text: str, place: str) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._error(f"{place} is not JSON ({error}); correct or remove it") from None
+
+    def _text_of(self, row: Any, place: str) -> str | None:
+        """Return a string, or the string or null in the column of an object."""
+        if isinstance(row, dict) and self.column not in row:
+            raise self._no_column(place, row)
+        text = row[self.column] if isinstance(row, dict) else row
+        is_null = text is None and isinstance(row, dict)
+        if not (isinstance(text, str) or is_null):
+            raise self._error(f"{place} holds {type(text).__name__}, needed: a string, or one in {self.column!r}")
+        if not text:
+            return text
+        # JSON may hold lone surrogates, which UTF-8 does not have.
+        return self._decode(text.encode("utf-16", "surrogatepass"), "utf-16")
+
+    # Bytes and characters.
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[io.BufferedReader]:
+        """Open the file for reading bytes, decompressed by its suffix."""
+        codec = CODECS.get(self.path.suffix.lower())
+        with open(self.path, "rb") as file:
+            if not codec:
+                yield file
+                return
+            try:
+                yield io.BufferedReader(pa.input_stream(file, compression=codec))
+            except OSError as error:
+                problem = f"not a whole {self.path.suffix} file ({error}); replace or remove it"
+                raise self._error(problem) from None
+
+    def _refuse_binary(self) -> None:
+        """Raise DataError if the file, decompressed, is not text: by Git's rule, it has a NUL in its first bytes."""
+        with self._open() as file:
+            start = file.read(BINARY_START_BYTES)
+        if start.startswith(PARQUET_MAGIC):
+            raise self._error("is a parquet file; give it a name that ends in .parquet, not compressed")
+        if b"\0" in start and _encoding(start) != "utf-16":
+            problem = f"is not text but binary, with a NUL at byte {start.index(0)}"
+            remedy = "convert it to parquet or JSONL, a saved dataset with its method to_parquet, or to UTF-8"
+            raise self._error(f"{problem}; {remedy}")
+
+    def _lines(self) -> Iterator[str]:
+        """Yield the lines with their ends, LF or CRLF as LF; a file in UTF-16 is read whole."""
+        with self._open() as file:
+            encoding = _encoding(file.peek(2))
+            if encoding == "utf-16":
+                yield from io.StringIO(self._decode_text(_read(file, self.path), encoding))
+                return
+            while line := file.readline(MAX_PIECE_BYTES + 1):
+                if len(line) > MAX_PIECE_BYTES:
+                    raise self._error(f"a line has {TOO_LARGE}")
+                yield self._decode_text(line, encoding)
+
+    def _whole_text(self) -> str:
+        with self._open() as file:
+            content = _read(file, self.path)
+        return self._decode_text(content, _encoding(content))
+
+    def _decode_text(self, content: bytes, encoding: str) -> str:
+        """Decode a part of the file, with LF line ends, and count its characters."""
+        text = self._decode(content, encoding)
+        self._num_chars += len(text)
+        self._num_nuls += text.count("\0")
+        return text.replace("\r\n", "\n")
+
+    def _decode(self, content: bytes, encoding: str) -> str:
+        """Decode bytes; replace invalid ones by U+FFFD and count them."""
+        text = content.decode(encoding, errors="replace")
+        if REPLACEMENT in text:
+            in_the_file = content.decode(encoding, errors="ignore").count(REPLACEMENT)
+            self.num_replaced += text.count(REPLACEMENT) - in_the_file
+        return text
+
+    def _refuse_unreadable(self) -> None:
+        """Raise DataError if too many of the file's characters are not UTF-8, or NUL."""
+        num_unreadable = self.num_replaced + self._num_nuls
+        if num_unreadable > MAX_UNREADABLE_FRACTION * self._num_chars:
+            problem = f"{num_unreadable} of {self._num_chars} characters are not UTF-8, or NUL"
+            raise self._error(f"{problem}; save the file as UTF-8, or remove it from local.path")
+
+    # Errors.
+
+    def _error(self, problem: str) -> DataError:
+        return DataError(f"{self.path}: {problem}")
+
+    def _no_column(self, place: str, names: Iterable[str]) -> DataError:
+        remedy = "set sources.local.fetch.column to one of them"
+        return self._error(f"{place} has no {self.column!r} but {', '.join(names)}; {remedy}")
+
+
+def _unescape(separator: str) -> str:
+    r"""Return the separator with \n, \r and \t, as a shell passes them, as characters, and its line ends as LF."""
+    for escaped, character in ((r"\n", "\n"), (r"\r", "\r"), (r"\t", "\t")):
+        separator = separator.replace(escaped, character)
+    return separator.replace("\r\n", "\n")
+
+
+def _encoding(start: bytes) -> str:
+    """Return the encoding by the byte-order mark at the start of a file, which decoding removes."""
+    return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+def _read(file: io.BufferedReader, path: Path) -> bytes:
+    """Return all bytes of a file. Raise DataError if they are too many, as a small compressed file may hide."""
+    content = file.read(MAX_PIECE_BYTES + 1)
+    if len(content) > MAX_PIECE_BYTES:
+        raise DataError(f"{path}: has {TOO_LARGE}")
+    return content

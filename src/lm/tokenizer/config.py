@@ -1,0 +1,59 @@
+"""The presets `tokenizers` of presets.yaml, and the section `tokenize` of runtime.yaml."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from lm.core.params import Range, at_least
+from lm.text.sources.hub import check_repository
+from lm.tokenizer.load import MAX_TOKEN_ID
+
+VOCAB_SIZES = Range(
+    lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BpeParams:
+    """Byte-level BPE trained on the training slice; vocab_size includes the end-of-text token."""
+
+    kind: Literal["bpe"]
+    vocab_size: Annotated[int, VOCAB_SIZES]
+    pretokenizer: Literal["gpt2", "cl100k", "o200k"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TiktokenParams:
+    """One of tiktoken's encodings, downloaded or from TIKTOKEN_CACHE_DIR."""
+
+    kind: Literal["tiktoken"]
+    encoding: Literal["gpt2"]
+
+
+@dataclasses.dataclass(frozen=True)
+class HuggingFaceParams:
+    """The tokenizer of a model repository at `revision`: a commit, or a branch or tag that is resolved."""
+
+    kind: Literal["huggingface"]
+    repo: str
+    revision: str
+
+    def __post_init__(self):
+        check_repository(self.repo, self.revision)
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderParams:
+    """The tokenizer in the folder tokenizer.path of params.yaml, which DVC tracks."""
+
+    kind: Literal["folder"]
+
+
+TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizeRuntime:
+    """Number of processes if gigatoken is not used (null: one per core), and characters per chunk."""
+
+    num_processes: Annotated[int | None, at_least(1, ", or null")]
+    chunk_chars: Annotated[int, at_least(1)]

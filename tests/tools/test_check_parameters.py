@@ -1,0 +1,64 @@
+"""`python src check_parameters` finds the wrong values of all stages at once."""
+
+import pytest
+
+from support.refusal import refused
+from support.stages import change_params, stage_folder
+from tools.check_parameters import main
+
+WRONG = {
+    "params.yaml": [
+        ("local.path", 1, "local.path is 1, not a string"),
+        ("train.seq_len", 0, "train.seq_len is 0, needed: at least 1"),
+        ("eval.top_k", 0, "eval.top_k is 0, needed: at least 1"),
+    ],
+    "runtime.yaml": [
+        ("tokenize.chunk_chars", 0, "tokenize.chunk_chars is 0, needed: at least 1"),
+        ("train.num_processes", 0, "train.num_processes is 0, needed: at least 1"),
+    ],
+    "sources.yaml": [
+        ("sources.torch_headers.fetch.sha256", 1, "sources.torch_headers.fetch.sha256 is 1, not a string"),
+        ("sources.torch_headers.train.start_char", -1, "sources.torch_headers.train.start_char is -1"),
+        ("sources.torch_headers.validation.num_chars", 0, "sources.torch_headers.validation.num_chars is 0"),
+        ("sources.torch_headers.prompts", "x", "sources.torch_headers.prompts is 'x'"),
+    ],
+    "presets.yaml": [
+        ("selections.none.min_chars", 0, "selections.none.min_chars is 0, needed: at least 1"),
+        ("tokenizers.bpe.vocab_size", 1, "tokenizers.bpe.vocab_size is 1, needed: from 257"),
+        ("models.tiny.n_layer", 0, "models.tiny.n_layer is 0, needed: above 0"),
+    ],
+}
+CASES = [(file, *case) for file, cases in WRONG.items() for case in cases]
+USED = {
+    "data.source": "torch_headers",
+    "selection.name": "none",
+    "tokenizer.name": "bpe",
+    "model.name": "tiny",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = stage_folder(tmp_path)
+    change_params(folder, USED)
+    return folder
+
+
+def test_every_wrong_value_of_every_stage_is_one_line(folder, capsys):
+    assert main([]) == 0
+    for file, name, value, _ in CASES:
+        change_params(folder, {name: value}, file)
+    status, said = main([]), capsys.readouterr().err
+    assert status == 2
+    for file, _, _, sentence in CASES:
+        assert f"{file}: {sentence}" in said
+    assert len(said.splitlines()) == len(CASES)
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_name_that_selects_nothing_is_refused_with_the_known_ones(folder, capsys, name):
+    change_params(folder, {name: "nope"})
+    refused(main([]), capsys.readouterr().err, 2, "nope is missing; there are: ")
+    change_params(folder, {name: 5})
+    refused(main([]), capsys.readouterr().err, 2, f"{name} is 5, not a string")
