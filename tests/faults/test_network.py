@@ -4,9 +4,9 @@ A refusal leaves nothing, and the same command succeeds afterwards. See support.
 """
 
 import hashlib
+import os
 import shutil
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,25 +15,26 @@ import tiktoken
 
 from lm.core.files import read_json
 from lm.tokenizer import build as vocabulary
-from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below, refused
 from support.stages import change_params, program_of, run_here, stage_folder
 from support.tokenizer_cases import TIKTOKEN_CACHE, digests, write_bpe
+from support.train_cases import Ended, run_stage
 
 A = "a" * 40
 TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"
-# No waits between attempts; argv[1] is the stage's module.
-HURRIED = """
-import importlib, sys, time
-time.sleep = lambda seconds: None
-sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
-"""
 TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
 STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
 DIGEST = hashlib.sha256(STORIES).hexdigest()
 FILE, FIRST = "data/x.parquet", "data/first.parquet"
 SOURCE = {"kind": "hub", "repo": "o/n", "revision": A, "files": {"train": [FIRST, FILE]}, "column": "text"}
+
+
+def in_environment(variables: dict[str, str]) -> None:
+    """A sabotage: these are all environment variables, and nothing waits between attempts."""
+    os.environ.clear()
+    os.environ.update(variables)
+    time.sleep = lambda seconds: None
 
 
 class Client:
@@ -48,24 +49,23 @@ class Client:
         """Write the source, with these keys replaced."""
         change_params(Path(), {"data.source": "local", "sources.local.fetch": SOURCE | changes})
 
-    def run(self, stage: str = "fetch", *options: str, **variables: str) -> subprocess.CompletedProcess:
+    def run(self, stage: str = "fetch", *options: str, **variables: str) -> Ended:
         """Run a stage with these environment variables."""
         module, arguments = program_of(stage)
-        environment = self.hub.environment(self.cache, PYTHONPATH=f"{ROOT}/src", **variables)
-        command = [sys.executable, "-c", HURRIED, module, *arguments, *options]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        environment = self.hub.environment(self.cache, **variables)
+        return run_stage(in_environment, environment, command=(module, [*arguments, *options]))
 
     def refused(self, code: int, *parts: str, **variables: str) -> str:
         """Run fetch, which must refuse and leave nothing; return everything it printed."""
         done = self.run(**variables)
-        refused(done.returncode, done.stderr, code, *parts)
+        refused(done.code, done.err, code, *parts)
         assert files_below(Path("data")) == {} and not Path("data/raw").exists()
-        return done.stdout + done.stderr
+        return done.out + done.err
 
     def recovers(self, **variables: str) -> None:
         """Check that the same command now succeeds with the right bytes."""
         done = self.run(**variables)
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
         assert pq.read_table("data/raw/train.parquet")["text"].to_pylist() == ["first", *TEXTS]
 
 
@@ -108,11 +108,11 @@ def test_a_gated_repository_is_named_with_its_licence_and_the_token_stays_secret
     licence = "accept its licence at https://huggingface.co/datasets/o/n and set HF_TOKEN"
     said = client.refused(5, f"o/n is gated; {licence}")  # 401
     with_traceback = client.run("fetch", "--debug", HF_TOKEN=WRONG_TOKEN)  # 403
-    assert with_traceback.returncode == 5 and licence in with_traceback.stderr.splitlines()[-1]
+    assert with_traceback.code == 5 and licence in with_traceback.err.splitlines()[-1]
     opened = client.run(HF_TOKEN=TOKEN)
-    assert opened.returncode == 0, opened.stderr
+    assert opened.code == 0, opened.err
     written = b"".join(files_below(Path()).values()).decode("utf-8", errors="replace")
-    everything = said + with_traceback.stdout + with_traceback.stderr + opened.stdout + opened.stderr + written
+    everything = said + with_traceback.out + with_traceback.err + opened.out + opened.err + written
     assert TOKEN not in everything and WRONG_TOKEN not in everything
 
 
@@ -147,13 +147,13 @@ def test_cached_files_need_no_network(client, hub, tmp_path):
     for is_cached in (False, True):
         hub.requests.clear()
         client.recovers()
-        assert client.run("make_tokenizer").returncode == 0
+        assert client.run("make_tokenizer").code == 0
         assert (hub.requests == []) == is_cached
         shutil.rmtree("data/raw")
     hub.__exit__()
     client.change(revision="main")
     done = client.run()
-    refused(done.returncode, done.stderr, 5, "o/n revision 'main': not in the cache", f"{hub.url} is out of reach")
+    refused(done.code, done.err, 5, "o/n revision 'main': not in the cache", f"{hub.url} is out of reach")
 
 
 @pytest.mark.skipif(not TIKTOKEN_CACHE.exists(), reason=f"{TIKTOKEN_CACHE} is absent")

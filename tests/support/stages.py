@@ -54,14 +54,17 @@ def change_params(folder: Path, values: dict, name: str | None = None) -> None:
 
     A missing section is created.
     """
-    for key, value in values.items():
-        *parents, last = key.split(".")
-        path = folder / name if name else params_file(folder, key)
+    files = {}
+    for key in values:
+        files.setdefault(folder / name if name else params_file(folder, key), []).append(key)
+    for path, keys in files.items():
         params = yaml.safe_load(path.read_text())
-        section = params
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[last] = value
+        for key in keys:
+            *parents, last = key.split(".")
+            section = params
+            for parent in parents:
+                section = section.setdefault(parent, {})
+            section[last] = values[key]
         path.write_text(yaml.safe_dump(params, sort_keys=False))
 
 
