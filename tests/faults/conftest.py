@@ -17,7 +17,7 @@ from support.train_cases import clear, make_training, restored, undisturbed_resu
 def pipeline(tmp_path_factory):
     """A folder in which all stages have run, on own text; a run saves a checkpoint at every step."""
     folder = stage_folder(tmp_path_factory.mktemp("pipeline") / "made")
-    write_texts(folder / "data/local")
+    write_texts(folder / "data/local/texts.jsonl")
     change_params(folder, TINY)
     change_params(folder, {"train.checkpoint_every_s": 0}, "runtime.yaml")
     with contextlib.chdir(folder):

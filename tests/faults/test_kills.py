@@ -13,7 +13,7 @@ import pytest
 
 from lm.core.files import output_lock
 from support.refusal import files_below, refused
-from support.stages import change_params, outputs_of, program_of, run_here
+from support.stages import change_params, outputs_of, program_of, run_here, write_texts
 from support.train_cases import (
     Stage,
     check_rerun,
@@ -117,8 +117,7 @@ def test_workers_end_with_a_killed_stage(project):
     shutil.copytree("data/tokenizer", "imported")
     Path("imported/meta.json").unlink()
     assert run_here("make_tokenizer") == 0
-    texts = [f"document {i}: {i * 7919} and {i * 104729}.\n" * 20 for i in range(3000)]
-    Path("data/local/many.jsonl").write_text("".join(f"{text!r}\n".replace("'", '"') for text in texts))
+    write_texts(Path("data/local/texts.jsonl"), 20_000)
     change_params(Path(), {"sources.local.fetch.split": None, "sources.local.train.split": "text"})
     change_params(Path(), {"tokenize.num_processes": 2, "tokenize.chunk_chars": 2000}, "runtime.yaml")
     assert run_here("fetch") == run_here("tokenize_train") == 0
@@ -139,8 +138,7 @@ def test_workers_end_with_a_killed_stage(project):
 
 
 def test_a_write_that_fails_keeps_the_old_output(project):
-    for path in Path("data/local").iterdir():
-        path.write_text(path.read_text() * 100)
+    write_texts(Path("data/local/texts.jsonl"), 2000)
     for stage, num_bytes in (("fetch", 500), ("tokenize_train", 500), ("eval", 1000)):
         before = files_below(Path())
         ended = run_stage(limit_files, num_bytes, command=program_of(stage))

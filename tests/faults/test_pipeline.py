@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from support.stages import STAGES, TINY, program_of
+from support.stages import STAGES, TINY, program_of, write_texts
 from support.train_cases import saved_checkpoints, wait_for
 from support.workspace import Workspace
 
@@ -23,15 +23,9 @@ def workspace(tmp_path):
     """A small pipeline on own text, of which nothing has run; its first stage takes a second or two."""
     workspace = Workspace(tmp_path)
     workspace.change(**TINY)
-    write_text(workspace, 20_000)
+    write_texts(tmp_path / "data/local/texts.jsonl", 20_000)
     workspace.commit()
     return workspace
-
-
-def write_text(workspace: Workspace, num_documents: int) -> None:
-    """Write documents into data/local."""
-    lines = (f'"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more."\n' for i in range(num_documents))
-    (workspace.folder / "data/local/text.jsonl").write_text("".join(lines))
 
 
 def start_repro(workspace: Workspace, stage: str) -> subprocess.Popen:

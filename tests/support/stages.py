@@ -5,6 +5,7 @@ change_params(folder, {"train.seq_len": 64})
 """
 
 import importlib
+import json
 import shlex
 from pathlib import Path
 
@@ -116,8 +117,7 @@ def outputs_of(stage: str) -> list[str]:
     return [path if isinstance(path, str) else next(iter(path)) for path in declared]
 
 
-def write_texts(folder: Path, num_documents: int = 80) -> None:
-    """Write documents, one a file, that are no near-duplicates of each other."""
-    for i in range(num_documents):
-        text = f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more words of it.\n"
-        (folder / f"{i:02d}.txt").write_text(text * 2)
+def write_texts(path: Path, num_documents: int = 80) -> None:
+    """Write documents, one a line of JSON, that are no near-duplicates of each other."""
+    texts = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" * 2 for i in range(num_documents)]
+    path.write_text("".join(json.dumps(text) + "\n" for text in texts))

@@ -18,8 +18,7 @@ import lm.core.environment  # noqa: F401 - before NumPy
 
 import shim
 from disk import temporary_part
-from record import record
-from small_stages import STAGES, Case, Tree, below, copy_of, is_lock, load_modules, make_cases, read_tree, recover, run
+from small_stages import STAGES, Case, Tree, below, copy_of, is_lock, make_cases, read_tree, record, recover, run
 
 ERRORS = {
     "open": [errno.EMFILE, errno.EIO, errno.EINTR, errno.ENOSPC],
@@ -77,22 +76,17 @@ def without_times(tree: Tree) -> Tree:
 def main(argv: list[str]) -> int:
     """Try all faults of all stages, or of the sample; print and record the figures."""
     started, is_sample = time.monotonic(), argv == ["--sample"]
-    figures = Counter({"calls": 0, "faults": 0, "unnoticed": 0, "refused": 0, "recoveries": 0, "lost": 0})
-    by_stage, recovered = Counter(), set()
-    if not is_sample:
-        load_modules()
-    for case in make_cases(["tokenize_val"] if is_sample else list(STAGES)):
-        begun, calls = time.monotonic(), set()
+    figures, by_stage, recovered = Counter({"lost": 0}), Counter(), set()
+    for case in make_cases(["fetch"] if is_sample else list(STAGES)):
+        begun = time.monotonic()
         for fault in faults_of(case):
             by_stage[case.name] += 1
-            calls.add(fault[:2])
             if problem := problem_after(case, fault, recovered, figures):
                 figures["lost"] += 1
                 print(f"LOST: {case.name}, {fault}: {problem}", flush=True)
-        figures["calls"] += len(calls)
-        seconds = time.monotonic() - begun
-        print(f"{case.name}: {len(calls)} calls, {by_stage[case.name]} faults, {seconds:.0f} s", flush=True)
-    figures["faults"], figures["recoveries"] = by_stage.total(), len(recovered)
+        print(f"{case.name}: {by_stage[case.name]} faults, {time.monotonic() - begun:.0f} s", flush=True)
+    figures["faults"] = by_stage.total()
+    print(", ".join(f"{number} {name}" for name, number in figures.items()))
     if not argv and not figures["lost"]:
         record("failing_calls", {**figures, "by_stage": dict(by_stage)}, started)
     return int(figures["lost"] > 0)

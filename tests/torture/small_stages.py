@@ -5,35 +5,27 @@ import functools
 import importlib
 import json
 import os
+import platform
 import re
-import shlex
 import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import shim
-import yaml
 
+from lm.core.files import write_json
 from support import ROOT
-from support.stages import change_params, command_of, stage_folder
-from support.texts import write_sentences
-from support.workspace import SMALL, SMALL_TEXT
+from support.stages import STAGES, TINY, change_params, outputs_of, program_of, run_here, stage_folder, write_texts
 
 Tree = dict[str, bytes | None]  # the files of a folder; None: a folder
 
-TINY = SMALL | {
-    "tokenizers.bpe.vocab_size": 300, "tokenizer.name": "bpe",
-    "train.batch_tokens": 256, "train.micro_batch_tokens": 256, "train.max_tokens": 768, "train.warmup_steps": 1,
-    "train.log_every_tokens": 256, "train.eval_every_tokens": 512, "train.eval_tokens": 256,
-    "eval.stride_fraction": 1.0, "eval.sample_tokens": 4,
-}  # fmt: skip
-STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-KEPT = (".runs", ".sources")
+PARAMETERS = ["params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"]
 USER_ERRORS = range(2, 7)
 TIMEOUT_S = 120
 
@@ -52,33 +44,6 @@ class Ended(NamedTuple):
             return False
         last = (self.err.strip().splitlines() or [""])[-1]
         return self.code == 0 or (self.code in USER_ERRORS and last.startswith("error: "))
-
-
-def outputs_of(stage: str) -> list[str]:
-    """Return the paths that dvc.yaml declares as outputs of a stage."""
-    entry = STAGES[stage]
-    declared = [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]
-    return [name if isinstance(name, str) else next(iter(name)) for name in declared]
-
-
-def inputs_of(stage: str) -> list[str]:
-    """Return the paths that a stage reads: what dvc.yaml lists, the parameters, and what earlier runs have kept."""
-    return [
-        *STAGES[stage]["deps"],
-        "params.yaml",
-        "presets.yaml",
-        "sources.yaml",
-        "runtime.yaml",
-        "data/init",
-        "data/local",
-        *KEPT,
-    ]
-
-
-def main_of(stage: str) -> Callable[[], int]:
-    """Return what runs a stage in the current folder, as dvc.yaml does, and returns its exit status."""
-    _, script, *arguments = shlex.split(command_of(STAGES[stage]))
-    return functools.partial(importlib.import_module(Path(script).stem).main, arguments)
 
 
 def run(work: Callable[[], int], folder: Path, log: Path | None = None, fault: shim.Fault | None = None) -> Ended:
@@ -126,21 +91,16 @@ def is_lock(name: str) -> bool:
     return re.fullmatch(r"\..*\.lock", Path(name).name) is not None
 
 
-def write_tree(tree: Tree, folder: Path) -> None:
-    """Fill `folder` with what `read_tree` returned."""
-    for name, content in tree.items():
-        path = folder / name
-        (path if content is None else path.parent).mkdir(parents=True, exist_ok=True)
-        if content is not None:
-            path.write_bytes(content)
-
-
 @contextlib.contextmanager
 def copy_of(tree: Tree) -> Iterator[Path]:
     """Yield a temporary folder with the files of a tree."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)).resolve()
     try:
-        write_tree(tree, folder)
+        for name, content in tree.items():
+            path = folder / name
+            (path if content is None else path.parent).mkdir(parents=True, exist_ok=True)
+            if content is not None:
+                path.write_bytes(content)
         yield folder
     finally:
         shutil.rmtree(folder)
@@ -156,13 +116,6 @@ def is_below(path: str, names: list[str]) -> bool:
     return any(path == name or path.startswith(f"{name}/") for name in names)
 
 
-def load_modules() -> None:
-    """Import what stages import late, so that their forks need not."""
-    scripts = (Path(shlex.split(command_of(stage))[1]).stem for stage in STAGES.values())
-    for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *scripts):
-        importlib.import_module(name)
-
-
 class Case(NamedTuple):
     """Work on files: what it finds, with outputs of an older run in place, and what it must leave of its outputs."""
 
@@ -173,27 +126,31 @@ class Case(NamedTuple):
     right: Tree
 
 
-def make_cases(stages: Collection[str]) -> list[Case]:
+def make_cases(stages: list[str]) -> list[Case]:
     """Run stages of the small pipeline twice, with other data and then with its own; return a case for each."""
-    cases = []
+    # What stages import late is loaded once, for all their forks.
+    for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *(program_of(stage)[0] for stage in stages)):
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = stage_folder(Path(temporary).resolve() / "pipeline")
         change_params(folder, {"train.checkpoint_every_s": 0, "train.keep_checkpoints": 1}, "runtime.yaml")
         change_params(folder, TINY | {"train.seed": 2})
-        write_sentences(folder / SMALL_TEXT, 70, seed=2)
+        write_texts(folder / "data/local/texts.jsonl", 40)
         for stage in stages:
-            assert run(main_of(stage), folder).code == 0
-        change_params(folder, TINY | {"train.seed": 1})
-        write_sentences(folder / SMALL_TEXT, 80)
-        for stage in stages:
-            outputs = outputs_of(stage)
-            wanted = [*inputs_of(stage), *outputs]
-            tree = read_tree(folder)
-            before = {name: content for name, content in tree.items() if content is None or is_below(name, wanted)}
-            ended = run(main_of(stage), folder)
-            assert ended.code == 0, ended.err
-            cases.append(Case(stage, main_of(stage), before, outputs, below(read_tree(folder), outputs)))
-    return cases
+            run_stage(stage, folder)
+        change_params(folder, {"train.seed": 1})
+        write_texts(folder / "data/local/texts.jsonl", 50)
+        return [run_stage(stage, folder) for stage in stages]
+
+
+def run_stage(stage: str, folder: Path) -> Case:
+    """Run a stage; return it as a case."""
+    work, outputs = functools.partial(run_here, stage), outputs_of(stage)
+    read = [*STAGES[stage]["deps"], *PARAMETERS, "data/init", "data/local", ".runs", *outputs]
+    before = {name: content for name, content in read_tree(folder).items() if content is None or is_below(name, read)}
+    ended = run(work, folder)
+    assert ended.code == 0, ended.err
+    return Case(stage, work, before, outputs, below(read_tree(folder), outputs))
 
 
 def recover(case: Case, folder: Path) -> str | None:
@@ -207,3 +164,10 @@ def recover(case: Case, folder: Path) -> str | None:
     found = below(read_tree(folder), case.outputs)
     wrong = sorted(name for name in {*found, *case.right} if found.get(name) != case.right.get(name))
     return f"wrong: {', '.join(wrong)}" if wrong else None
+
+
+def record(name: str, figures: Mapping, started: float) -> None:
+    """Write the figures of a program that began at `started` (time.monotonic) and found nothing lost."""
+    machine = {"processor": platform.processor(), "cores": os.cpu_count(), "system": platform.platform()}
+    path = ROOT / "benchmarks" / "results" / "torture" / f"{name}.json"
+    write_json(path, {"machine": machine, "seconds": round(time.monotonic() - started), **figures})
