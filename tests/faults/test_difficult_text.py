@@ -1,6 +1,5 @@
 """Text that breaks tokenizers: it is encoded whole, and its special strings are ordinary text."""
 
-import contextlib
 import itertools
 import subprocess
 import sys
@@ -19,10 +18,8 @@ from support.stages import run_here
 from support.tokenize_cases import (
     BYTES,
     ENVIRONMENT,
-    MANY,
     STAGE,
     arguments,
-    expected_ids,
     make_project,
     outputs,
     tokenize,
@@ -110,28 +107,3 @@ def test_bytes_that_are_not_utf_8_are_replaced_and_counted(project):
     for stage in ("fetch", "tokenize_train", "tokenize_val", "audit"):
         assert run_here(stage) == 0
     assert read_json("data/audit/details.json")["replaced_characters"] == 1
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str):
-    """A file system of `size` at `folder`, and the function that gives it another size."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if sys.platform != "linux" or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs Linux and root")
-    try:
-        yield lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.slow
-def test_on_a_full_disk_nothing_is_left_and_freeing_space_is_enough(folder, capsys):
-    """A file that is mapped on a full disk would end the process with SIGBUS."""
-    write_raw(MANY)
-    with small_disk(Path("out"), "300k") as resize:
-        refused(tokenize(), capsys.readouterr().err, 5, "out/train.bin: No space left on device", "free some space")
-        assert outputs() == []
-        resize("20m")
-        assert tokenize() == 0
-        assert Path("out/train.bin").read_bytes() == expected_ids(MANY).tobytes()

@@ -1,8 +1,6 @@
 """`dvc repro` killed or interrupted, and stages that fail: nothing wrong is recorded, and one command recovers."""
 
-import functools
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -14,7 +12,7 @@ import pytest
 import yaml
 
 from support.stages import STAGES, TINY, program_of, write_texts
-from support.train_cases import saved_checkpoints, wait_for
+from support.train_cases import wait_for
 from support.workspace import Workspace
 
 
@@ -129,57 +127,3 @@ def test_after_kill_9_in_any_stage_one_command_recovers(finished, tmp_path, grou
             workspace.repro(stage)
     assert workspace.repro() == {"plot"}, "what was recovered does not run again"
     assert recorded(workspace) == undisturbed
-
-
-KILLS, MAX_STEPS = 20, 2000
-RESULTS = ["best_model_params.pt", "last_model_params.pt", "training.csv", "validation.csv", "train.json"]
-
-
-def make_long(folder: Path, finished: Path) -> Workspace:
-    """The small pipeline, then a training of 2,000 steps that saves a checkpoint ten times a second."""
-    workspace = Workspace(folder, finished)
-    counts = {"max": MAX_STEPS, "log_every": 50, "eval_every": 250}
-    workspace.change(**{f"train.{name}_tokens": 512 * steps for name, steps in counts.items()})
-    runtime = folder / "runtime.yaml"
-    runtime.write_text(runtime.read_text().replace("checkpoint_every_s: 30", "checkpoint_every_s: 0.1"))
-    return workspace
-
-
-def kill_somewhere(workspace: Workspace, rng: random.Random) -> int:
-    """Start `dvc repro` and kill its process group: mostly within training, else on the way there.
-
-    Returns how many checkpoints it has saved.
-    """
-    seen = saved_checkpoints(workspace.folder)
-    before = len(seen)
-    repro = start_repro(workspace, "train")
-
-    def saves(number: int) -> bool:
-        seen.update(saved_checkpoints(workspace.folder))
-        return len(seen) - before >= number or repro.poll() is not None
-
-    if rng.random() < 0.8:
-        wait_for(functools.partial(saves, rng.randint(1, 3)), 120)
-        time.sleep(rng.uniform(0, 0.05))
-    else:
-        time.sleep(rng.uniform(0, 5))
-    assert repro.poll() is None, "the training has ended before it was killed often enough"
-    os.killpg(repro.pid, signal.SIGKILL)
-    repro.wait()
-    saves(0)
-    return len(seen) - before
-
-
-@pytest.mark.slow
-def test_twenty_kills_change_no_bit(tmp_path, finished):
-    undisturbed, workspace = (make_long(tmp_path / name, finished) for name in ("undisturbed", "killed"))
-    undisturbed.repro("train")
-    rng = random.Random(0)
-    saved = [kill_somewhere(workspace, rng) for _ in range(KILLS)]
-    assert sum(map(bool, saved)) >= KILLS // 2, saved
-    assert "resumed at step" in workspace.run("dvc", "repro", "train").stdout
-    for folder in ("data/models", "plots", "metrics"):
-        for path in (undisturbed.folder / folder).iterdir():
-            if path.name in RESULTS:
-                assert (workspace.folder / folder / path.name).read_bytes() == path.read_bytes(), path
-    assert workspace.repro("train") == set()

@@ -5,8 +5,6 @@ read off the text.
 """
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +31,6 @@ AUDIT = [
 ALL = {"split": "text", "start_char": 0, "num_chars": None}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"}
 STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
-MANY = [f"document {i}: {i * 7919} and {i * 104729}.\n" * 10 for i in range(1000)]  # 800 kB of tokens
 
 
 def make_project() -> None:
@@ -88,13 +85,6 @@ def run_audit() -> dict:
     """Return the data card of both splits; the flags of duplicates are in audit/duplicates.parquet."""
     assert audit.main(AUDIT) == 0
     return read_json("audit/details.json")
-
-
-def start(program: str, *options: str, folder="tokenizer") -> subprocess.Popen:
-    """Run a Python program with the stage's arguments in a process group of its own."""
-    command = [sys.executable, "-c", program, *options, *arguments(folder=folder)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **pipes)
 
 
 def outputs() -> list[str]:

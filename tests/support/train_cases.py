@@ -47,11 +47,9 @@ PRELOADED += ["tiktoken", "tokenizers", "fetch", "make_tokenizer", "tokenize_spl
 SERVER = multiprocessing.get_context("forkserver")
 
 
-def write_ids(name, count, tokenizer=TOKENIZER, top=None):
-    """Write a token file of a fixed cycle; `top` replaces its last id."""
+def write_ids(name, count, tokenizer=TOKENIZER):
+    """Write a token file of a fixed cycle."""
     ids = (np.arange(count) * 7919 % 61 % 49).astype(np.uint16)
-    if top is not None:
-        ids[-1] = top
     meta = {"documents": 1, "utf8_bytes": count, "tokenizer": tokenizer}
     write_tokens(Path(name), [ids], "uint16", lambda: meta)
 
