@@ -87,9 +87,10 @@ def is_refused(capsys, stage: str, path: Path, damage, code: int, *parts: str) -
 
 
 def check_outputs(stage: str, expected: dict[str, bytes]) -> None:
-    """Check that the stage, run again, ends with the outputs that it had."""
-    for name in outputs_of(stage):
-        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
+    """Check that the stage, run again over other outputs, ends with those that it had."""
+    for name in files():
+        if any(name == output or name.startswith(f"{output}/") for output in outputs_of(stage)):
+            Path(name).write_text("old")
     assert run_here(stage) == 0
     assert files() == expected
 
