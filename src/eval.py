@@ -23,7 +23,16 @@ import pyarrow.parquet as pq
 import torch
 
 from lm.core.errors import DataError, IntegrityError, exit_with_status
-from lm.core.files import PARQUET, atomic_folder, output_lock, read_json, write_csv, write_json, write_text
+from lm.core.files import (
+    PARQUET,
+    atomic_folder,
+    output_lock,
+    read_json,
+    read_parquet,
+    write_csv,
+    write_json,
+    write_text,
+)
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, SOURCES
 from lm.evaluate.config import EvalParams
@@ -65,7 +74,7 @@ def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str,
     `contaminated_fraction` is the fraction of its tokens that is in the training text too; for `source` see
     `source_of_documents`.
     """
-    table = pq.read_table(path)
+    table = read_parquet(path)
     if (table.schema.metadata or {}).get(b"validation_sha256", b"").decode() != validation.meta["sha256"]:
         raise IntegrityError(f"{path}: made from another validation file than {validation.path}; run `dvc repro`")
     known = {"contaminated_fraction": table["contaminated_fraction"].to_numpy()}

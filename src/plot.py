@@ -12,10 +12,9 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-import pyarrow.parquet as pq
-
 from lm import plots
 from lm.core.errors import exit_with_status
+from lm.core.files import read_parquet
 from lm.tokens.ngrams import CLEAN_BELOW
 
 
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> None:
     plots.save_png(figure, folder / "loss_by_position.png")
 
     # Evaluation: how much of the loss is explained by contamination.
-    table = pq.read_table(args.evaluation / "document_losses.parquet")
+    table = read_parquet(args.evaluation / "document_losses.parquet")
     documents = {name: table[name].to_numpy() for name in ("contaminated_fraction", "nats", "utf8_bytes")}
     draw = functools.partial(plots.draw_documents, documents=documents, clean_below=CLEAN_BELOW)
     title = "Loss and contamination of each validation document (area: its bytes)"

@@ -17,6 +17,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter, PercentFormatter
 
+from lm.core.errors import IntegrityError
 from lm.core.files import atomic_write
 
 # The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
@@ -45,11 +46,22 @@ NOT_NUMBERS = ("checkpoint_digest",)
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
-    """Read a CSV file of numbers; return its columns by name, or {} if it has no rows."""
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = [name for name in (rows[0] if rows else []) if name not in NOT_NUMBERS]
-    return {name: [float(row[name]) for row in rows] for name in names}
+    """Read a CSV file of numbers; return its columns by name, or {} if it has no rows.
+
+    Raise IntegrityError if the file is missing or damaged.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+        if reader.fieldnames is None:
+            raise ValueError("it is empty")
+        names = [name for name in (rows[0] if rows else []) if name not in NOT_NUMBERS]
+        return {name: [float(row[name]) for row in rows] for name in names}
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
+    except (TypeError, ValueError, csv.Error) as error:
+        raise IntegrityError(f"{path}: not a table of numbers ({error}); run `dvc repro -f` to make it again") from None
 
 
 @styled

@@ -1,53 +1,67 @@
-"""Fixtures of the faults: a small project to tokenize, and a small copy of the repository to train in."""
+"""Fixtures of the faults: the whole pipeline, small, and a small training run with token files of its own."""
 
+import contextlib
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from lm.tokenizer.build import write_byte_level, write_huggingface
-from support.tokenize_cases import BYTES, make_project
+from support.damage import with_ids
+from support.stages import STAGES, TINY, change_params, run_here, stage_folder, write_texts
 from support.train_cases import clear, make_training, restored, undisturbed_results
 
 
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory):
+    """A folder in which all stages have run, on own text; a run saves a checkpoint at every step."""
+    folder = stage_folder(tmp_path_factory.mktemp("pipeline") / "made")
+    write_texts(folder / "data/local")
+    change_params(folder, TINY)
+    change_params(folder, {"train.checkpoint_every_s": 0}, "runtime.yaml")
+    with contextlib.chdir(folder):
+        for stage in STAGES:
+            assert run_here(stage) == 0, stage
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The working directory: parameters and the vocabulary of bytes in tokenizer/; each test writes its texts."""
-    monkeypatch.chdir(tmp_path)
-    make_project()
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def byte_vocabularies(tmp_path_factory):
-    """Folders of the vocabulary of bytes: "bytes" runs in threads, "imported" (Hugging Face's) in processes."""
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("bytes", "imported")}
-    write_byte_level(folders["bytes"], BYTES, "bpe")
-    write_huggingface(folders["imported"], folders["bytes"])
-    return folders
+def project(pipeline, tmp_path, monkeypatch):
+    """The working directory: a copy of `pipeline`."""
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    shutil.copytree(pipeline, tmp_path / "project", symlinks=True)
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A small copy of the repository with token files to train on."""
-    return make_training(tmp_path_factory.mktemp("training") / "ws")
+    """A small copy of the repository with token files to train on; the validation loss is least before the end."""
+    workspace = make_training(tmp_path_factory.mktemp("training") / "ws")
+    workspace.change(**{"train.micro_batch_tokens": 256})  # which two ranks can share
+    with_ids(np.random.default_rng(0).permutation)(workspace.folder / "validation.bin")
+    return workspace
 
 
 @pytest.fixture(scope="module")
 def undisturbed(template):
     """The results of an undisturbed run in `template`."""
-    return undisturbed_results(template)
+    found = undisturbed_results(template)
+    record = json.loads(found["data/models/model.json"])
+    assert 0 < record["best"]["step"] < record["last"]["step"]
+    return found
 
 
 @pytest.fixture
-def workspace(request, template, undisturbed, monkeypatch):
-    """The current directory: the small copy as it was for `undisturbed`, before any run.
-
-    The files that the tests of a module change, its CHANGED, are restored after each test.
-    """
+def workspace(template, undisturbed, monkeypatch):
+    """The working directory: the small copy as it was for `undisturbed`, before any run."""
     monkeypatch.chdir(template.folder)
     clear()
-    with restored(*request.module.CHANGED):
+    with restored("params.yaml", "runtime.yaml", "train.bin", "train.json", CODE):
         yield template
-    for name in ("held", "go", "ran"):
-        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+    for name in ("held", "go"):
+        Path(name).unlink(missing_ok=True)
+
+
+CODE = "src/lm/train/optimizers.py"  # which a test changes

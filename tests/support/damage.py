@@ -1,4 +1,4 @@
-"""Damage files and records of a finished pipeline, and read what `python src verify` says about it."""
+"""Damage files, and read what `python src verify` says about it. A damage is a function of a path."""
 
 import contextlib
 import hashlib
@@ -6,10 +6,12 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
+from lm.tokens.tokenfile import write_tokens
 from lm.train import checkpoints
 from lm.train.state import digest_of, named_tensors
 
@@ -40,13 +42,48 @@ def truncate(path):
     os.truncate(path, os.path.getsize(path) // 2)
 
 
-DAMAGES = {
-    "a flipped bit": flip,
-    "truncated": truncate,
-    "extended": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "empty": lambda path: path.write_bytes(b""),
-    "missing": lambda path: path.unlink(),
-}
+def extend(path):
+    """Add a byte at the end of a file."""
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def empty(path):
+    """Leave a file without bytes."""
+    path.write_bytes(b"")
+
+
+def remove(path):
+    """Remove a file."""
+    path.unlink()
+
+
+DAMAGES = (flip, truncate, extend, empty, remove)
+
+
+def replaced_by(content):
+    """Return the damage that writes these bytes instead."""
+    return lambda path: path.write_bytes(content)
+
+
+def with_values(**values):
+    """Return the damage that sets keys of a JSON file; None removes a key."""
+
+    def damage(path):
+        changed = read_json(path) | values
+        write_json(path, {key: value for key, value in changed.items() if value is not None})
+
+    return damage
+
+
+def with_ids(change):
+    """Return the damage that writes a token file and its sidecar again, with changed ids and the right hash."""
+
+    def damage(path):
+        meta, ids = read_json(path.with_suffix(".json")), np.fromfile(path, np.uint16)
+        kept = {key: meta[key] for key in ("documents", "utf8_bytes", "tokenizer")}
+        write_tokens(path, [np.array(change(ids), np.uint16)], "uint16", lambda: kept)
+
+    return damage
 
 
 def edit(path, change):

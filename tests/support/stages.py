@@ -4,12 +4,29 @@ folder = stage_folder(Path(name))
 change_params(folder, {"train.seq_len": 64})
 """
 
+import importlib
+import shlex
 from pathlib import Path
 
 import yaml
 
 from support import ROOT
 
+MICRO_MODEL = {
+    "n_layer": 2,
+    "n_head": 2,
+    "n_kv_head": 1,
+    "head_dim": 8,
+    "d_model": 16,
+    "d_ff": 32,
+    "sliding_window": 8,
+    "full_attention_every": 2,
+    "rope_base_local": 10000.0,
+    "rope_base_global": 10000.0,
+    "query_pre_attn_scalar": 8,
+    "norm_eps": 1e-6,
+    "max_seq_len": 1024,
+}
 LINKED = ("src", "dvc.yaml", "requirements", "requirements.txt")
 COPIED = ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml")
 FILES = {"sources": "sources.yaml"} | dict.fromkeys(("selections", "tokenizers", "models"), "presets.yaml")
@@ -51,3 +68,53 @@ def change_params(folder: Path, values: dict, name: str | None = None) -> None:
 def params_file(folder: Path, key: str) -> Path:
     """Return the file that holds a dotted name."""
     return folder / FILES.get(key.split(".")[0], "params.yaml")
+
+
+# The whole pipeline, small, in this process and without DVC.
+
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+TINY = {
+    "data.source": "local",
+    "sources.local.fetch.split.validation_fraction": 0.2,
+    "tokenizers.bpe.vocab_size": 300,
+    "models.micro": MICRO_MODEL,
+    "model.name": "micro",
+    "train.seq_len": 32,
+    "train.batch_tokens": 256,
+    "train.micro_batch_tokens": 256,
+    "train.max_tokens": 768,
+    "train.warmup_steps": 1,
+    "train.spelling_buckets": None,
+    "train.log_every_tokens": 256,
+    "train.eval_every_tokens": 512,
+    "train.eval_tokens": 256,
+    "eval.stride_fraction": 1.0,
+    "eval.sample_tokens": 4,
+    "eval.num_samples": 1,
+}
+
+
+def module_and_arguments(stage: str) -> tuple[str, list[str]]:
+    """Return the module of a stage and its arguments, as in dvc.yaml."""
+    _, script, *arguments = shlex.split(command_of(STAGES[stage]))
+    return Path(script).stem, arguments
+
+
+def run_here(stage: str) -> int:
+    """Run a stage in this process, in the working directory; return its exit status."""
+    module, arguments = module_and_arguments(stage)
+    return importlib.import_module(module).main(arguments)
+
+
+def outputs_of(stage: str) -> list[str]:
+    """Return the paths that dvc.yaml declares as outputs of a stage."""
+    entry = STAGES[stage]
+    declared = [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]
+    return [path if isinstance(path, str) else next(iter(path)) for path in declared]
+
+
+def write_texts(folder: Path, num_documents: int = 80) -> None:
+    """Write documents, one a file, that are no near-duplicates of each other."""
+    for i in range(num_documents):
+        text = f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more words of it.\n"
+        (folder / f"{i:02d}.txt").write_text(text * 2)

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import importlib
 import io
 import itertools
@@ -17,10 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 import train as train_stage
 from lm.tokens.tokenfile import write_tokens
@@ -32,15 +35,15 @@ FLAGS = {
     "--models": "data/models", "--metrics": "metrics", "--plots": "plots",
 }  # fmt: skip
 ARGUMENTS = [word for flag in FLAGS.items() for word in flag]
+TRAIN = ("train", ARGUMENTS)
 TOKENIZER = {"kind": "bpe", "vocab_size": 50, "eot_id": 49, "sha256": "ab" * 32}
 MAX_STEPS = 8
 RESULTS = [
     "data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json",
     "plots/training.csv", "plots/validation.csv", "metrics/train.json",
 ]  # fmt: skip
-PRELOADED = [
-    "torch", "torch._dynamo", "matplotlib.pyplot", "pytest", "pandas", "pyarrow.parquet", "tiktoken", "tokenizers",
-]  # fmt: skip
+PRELOADED = ["support.train_cases", "torch._dynamo", "matplotlib.pyplot", "pytest", "pandas", "pyarrow.parquet"]
+PRELOADED += ["tiktoken", "tokenizers", "fetch", "make_tokenizer", "tokenize_split", "audit", "eval", "plot"]
 SERVER = multiprocessing.get_context("forkserver")
 
 
@@ -118,6 +121,17 @@ def only_run() -> Path:
     return run
 
 
+def newest_step() -> int:
+    """Return the step of the newest intact checkpoint of the only run, 0 if there is none."""
+    loaded = checkpoints.load_newest_checkpoint(only_run())
+    return loaded["step"] if loaded else 0
+
+
+def saved_checkpoints(folder: Path) -> set[str]:
+    """Return the names of the checkpoints that runs in a folder have saved."""
+    return {path.name for path in folder.glob(".runs/*/checkpoint-*.json")}
+
+
 class Ended(NamedTuple):
     """The end of a stage: exit code, -9 for SIGKILL, and what it printed."""
 
@@ -134,16 +148,26 @@ class Ended(NamedTuple):
         return last
 
 
+@functools.cache
+def start_server() -> None:
+    """Start the process from which stages are forked. It has imported what they need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        SERVER.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
+
+
 class Stage:
     """A stage, by default train, in a process of its own, in the current directory, after `sabotage(*arguments)`.
 
-    `sabotage` is a function of a module. What the stage prints goes to files.
+    `sabotage` is a function of a module; `command` is the stage's module and its arguments. What the stage prints goes
+    to files.
     """
 
-    def __init__(self, sabotage: Callable | None = None, *arguments, module="train", argv=tuple(ARGUMENTS)):
-        SERVER.set_forkserver_preload(PRELOADED)
+    def __init__(self, sabotage: Callable | None = None, *arguments, command: tuple[str, list[str]] = TRAIN):
+        start_server()
         self._out, self._err = (Path(tempfile.mkstemp(suffix=suffix)[1]) for suffix in (".out", ".err"))
-        begin = (Path.cwd(), self._out, self._err, sabotage, arguments, module, list(argv))
+        begin = (Path.cwd(), self._out, self._err, sabotage, arguments, *command)
         self.process = SERVER.Process(target=_run_stage, args=begin)
         self.process.start()
 

@@ -12,15 +12,8 @@ from pathlib import Path
 import yaml
 
 from support import ROOT
-from support.stages import change_params, command_of, params_file
+from support.stages import MICRO_MODEL, change_params, command_of, params_file
 from support.texts import write_sentences
-
-MICRO_MODEL = {
-    "n_layer": 2, "n_head": 2, "n_kv_head": 1, "head_dim": 8, "d_model": 16, "d_ff": 32, "sliding_window": 8,
-    "full_attention_every": 2, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_pre_attn_scalar": 8,
-    "norm_eps": 1e-6, "max_seq_len": 1024,
-}  # fmt: skip
-
 
 # Text of data/local/small.jsonl; the source `local` reads the other files there.
 SMALL_TEXT = "data/local/small.jsonl"

@@ -151,6 +151,20 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
+def read_parquet(path: Path | str):
+    """Return the table of a parquet file that a stage wrote. Raise IntegrityError if it is missing or damaged."""
+    import pyarrow as pa  # slow to import, and not always needed
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise IntegrityError(f"{path}: not a whole parquet file ({reason}); {REPAIR}") from None
+
+
 def check_types(path: Path, value, wanted, advice: str, name: str = "") -> None:
     """Raise IntegrityError unless a value of a JSON file has the form `wanted`.
 

@@ -1,0 +1,137 @@
+"""Text that breaks tokenizers: it is encoded whole, and its special strings are ordinary text."""
+
+import contextlib
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.core.files import read_json, write_json
+from lm.tokenizer.build import write_byte_level, write_huggingface
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import document_spans, open_tokens
+from support.memory import MEASURE
+from support.refusal import refused
+from support.stages import run_here
+from support.tokenize_cases import (
+    BYTES,
+    ENVIRONMENT,
+    MANY,
+    STAGE,
+    arguments,
+    expected_ids,
+    make_project,
+    outputs,
+    tokenize,
+    write_raw,
+)
+from support.tokenizer_cases import SPECIAL, write_bpe, write_gemma_like
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory: parameters and the vocabulary of bytes in tokenizer/; each test writes its texts."""
+    monkeypatch.chdir(tmp_path)
+    make_project()
+
+
+@pytest.fixture(params=["bpe", "huggingface"])
+def tokenizer(request, tmp_path_factory):
+    """The folder of a tokenizer that is trained here, and of one like Gemma's."""
+    made = tmp_path_factory.mktemp(request.param)
+    if request.param == "bpe":
+        return write_bpe(made)
+    write_huggingface(made, write_gemma_like(tmp_path_factory.mktemp("source")))
+    return made
+
+
+def decoded(trained: Path) -> list[str]:
+    """Return the documents of out/train.bin as text; one separator follows each."""
+    tokenizer, tokens = load_tokenizer(trained), open_tokens(Path("out/train.bin"))
+    return [tokenizer.decode(tokens.ids[begin : end - 1].tolist()) for begin, end in document_spans(tokens)]
+
+
+LONG = ["é" * 1_000_000, " " * 1_000_000 + "x"]  # on which tiktoken's own loop panics
+NAMES = [name for name in SPECIAL if name != "▁"]  # a character of its own, which Gemma decodes to a space
+NAMED = [*NAMES, *(f"x{name}{name} y" for name in NAMES), "".join(NAMES), "\n".join(NAMES)]
+
+
+def test_documents_are_encoded_whole_and_their_special_strings_are_ordinary_text(folder, tokenizer):
+    texts = [*LONG, "a\0b", *NAMED]
+    write_raw(texts)
+    assert tokenize(folder=tokenizer) == 0
+    tokens = open_tokens(Path("out/train.bin"))
+    assert decoded(tokenizer) == texts
+    assert np.count_nonzero(tokens.ids == tokens.eot_id) == tokens.meta["documents"] == len(texts)
+    special_ids = load_tokenizer(tokenizer).meta["special_tokens"].values()
+    assert set(special_ids) & set(tokens.ids.tolist()) == {tokens.eot_id}
+
+
+@pytest.mark.slow
+def test_a_document_of_50_mb_takes_at_most_a_gibibyte_per_process(folder):
+    """A Hugging Face tokenizer takes 0.1 to 0.2 GB for each MB of one document."""
+    texts = ["int main(void) { return 0; } // the quick brown fox, é\n" * 910_000, "short"]
+    write_raw(texts)
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-c", STAGE, *arguments()]
+    measured = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert int(measured) / (1 << 20 if sys.platform != "darwin" else 1 << 30) < 1.0
+    assert decoded(Path("tokenizer")) == texts
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
+def test_the_dtype_follows_the_vocabulary(folder, vocab_size, dtype):
+    pairs = [bytes(pair) for pair in itertools.product(range(256), repeat=2)]
+    tokens = [*BYTES, *pairs][: vocab_size - 1]
+    Path("wide").mkdir()
+    write_byte_level(Path("wide"), {token: rank for rank, token in enumerate(tokens)}, "bpe")
+    write_raw(["ab", "\x01\x02"])
+    assert tokenize(folder="wide") == 0
+    opened = open_tokens(Path("out/train.bin"))
+    assert opened.ids.dtype.name == opened.meta["dtype"] == dtype
+    assert opened.ids.tolist() == [256 + 256 * 97 + 98, vocab_size - 1, 256 + 256 + 2, vocab_size - 1]
+
+
+def test_an_id_outside_the_vocabulary_is_not_written(folder, capsys):
+    """meta.json records fewer entries than the vocabulary has."""
+    Path("imported").mkdir()
+    write_huggingface(Path("imported"), Path("tokenizer"))
+    meta = load_tokenizer("imported").meta
+    write_json("imported/meta.json", {**meta, "vocab_size": ord("w"), "eot_id": 0})
+    write_raw(["hello world"])
+    refused(tokenize(folder="imported"), capsys.readouterr().err, 4, f"gave the id {ord('w')}, but meta.json says")
+    assert outputs() == []
+
+
+def test_bytes_that_are_not_utf_8_are_replaced_and_counted(project):
+    Path("data/local/more.txt").write_bytes(b"long enough to be a text, one bad \xff byte, a true \xef\xbf\xbd")
+    for stage in ("fetch", "tokenize_train", "tokenize_val", "audit"):
+        assert run_here(stage) == 0
+    assert read_json("data/audit/details.json")["replaced_characters"] == 1
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str):
+    """A file system of `size` at `folder`, and the function that gives it another size."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if sys.platform != "linux" or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs Linux and root")
+    try:
+        yield lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_on_a_full_disk_nothing_is_left_and_freeing_space_is_enough(folder, capsys):
+    """A file that is mapped on a full disk would end the process with SIGBUS."""
+    write_raw(MANY)
+    with small_disk(Path("out"), "300k") as resize:
+        refused(tokenize(), capsys.readouterr().err, 5, "out/train.bin: No space left on device", "free some space")
+        assert outputs() == []
+        resize("20m")
+        assert tokenize() == 0
+        assert Path("out/train.bin").read_bytes() == expected_ids(MANY).tobytes()

@@ -1,0 +1,224 @@
+"""Stages that are killed, asked to stop, or find no space; the same command then ends with the same bytes.
+
+The training run of `workspace` has eight steps and a checkpoint at each; it is best at step 4 and not at the last.
+"""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lm.core.files import output_lock
+from support.refusal import files_below, refused
+from support.stages import change_params, module_and_arguments, outputs_of, run_here
+from support.train_cases import (
+    Stage,
+    check_rerun,
+    die_at,
+    die_at_any,
+    hold_at,
+    in_a_child,
+    in_call,
+    in_state,
+    limit_files,
+    newest_step,
+    only_run,
+    results,
+    run_stage,
+    set_runtime,
+    set_variable,
+    wait_for,
+)
+
+
+def outputs(stage: str) -> dict[str, bytes]:
+    """Return path → content of what is there of a stage's outputs."""
+    names = tuple(outputs_of(stage))
+    return {path: content for path, content in files_below(Path()).items() if path.startswith(names)}
+
+
+def remove_outputs(stage: str) -> None:
+    """Remove what is there of a stage's outputs, as DVC does before it runs the stage."""
+    for path in map(Path, outputs_of(stage)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+# kill -9
+
+
+@pytest.mark.parametrize(
+    "stage",
+    ["fetch", "make_tokenizer", "tokenize_train", "audit", "eval", pytest.param("plot", marks=pytest.mark.slow)],
+)
+def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(project, stage):
+    whole, before = outputs(stage), files_below(Path()).keys()
+    for call in range(1, 60):
+        remove_outputs(stage)
+        ended = run_stage(die_at_any, call, command=module_and_arguments(stage))
+        if ended.code == 0:
+            break
+        assert ended.code == -signal.SIGKILL, ended.err
+        assert outputs(stage).items() <= whole.items()
+    assert call > 4 and outputs(stage) == whole
+    assert files_below(Path()).keys() == before, "temporary files of the killed processes are removed"
+
+
+SAVE, SYNC, RENAME = "torch.save", "os.fsync", "os.replace"
+# The moment of the kill, and the step from which the run goes on; of a checkpoint the file is written first, and then
+# its record, with which it counts.
+MOMENTS = {
+    "while the initial weights are scored": (die_at, "lm.train.step.validation_loss", 1, "before", 0),
+    "while the first checkpoint is written": (in_state, 1, die_at, SAVE, 1, "during", 0),
+    "while a checkpoint is written": (in_state, 3, die_at, SAVE, 1, "during", 2),
+    "before a checkpoint is synced": (in_state, 3, die_at, SYNC, 1, "before", 2),
+    "between the sync and the rename of a checkpoint": (in_state, 3, die_at, RENAME, 1, "before", 2),
+    "between the rename of a checkpoint and its record": (in_state, 3, die_at, RENAME, 1, "after", 2),
+    "after the record of a checkpoint": (in_state, 3, die_at, RENAME, 2, "after", 3),
+    "while the weights are scored": (die_at, "lm.train.step.validation_loss", 2, "before", 3),
+    "after the best weights were found": (in_state, 6, die_at, SAVE, 1, "during", 5),
+    "after the last step": (die_at, "lm.train.outputs.save_models", 1, "before", 8),
+    "between the results and their publication": (die_at, "train.publish", 1, "before", None),
+}
+
+
+STAYING = [f"checkpoint-00000000{step}.{suffix}" for step in (3, 4) for suffix in ("json", "pt")]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_one(workspace, undisturbed, moment):
+    *sabotage, step = MOMENTS[moment]
+    assert run_stage(*sabotage).code == -signal.SIGKILL
+    assert step is None or newest_step() == step
+    said = "this run is already finished" if step is None else f"resumed at step {step} " if step else "step 0 of 8"
+    check_rerun(undisturbed, said)
+    # The checkpoint between the validations stays, and the one from which on the learning rate falls.
+    left = {path.name for path in only_run().iterdir()}
+    assert left == {*STAYING, "done", "run.json", "timing.json"}
+
+
+def test_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undisturbed):
+    assert run_stage().code == 0
+    set_runtime(keep_fingerprints=1)
+    peak_lr = workspace.get("train.peak_lr")
+    workspace.change(**{"train.peak_lr": 0.001})
+    assert run_stage(in_call, "prune_runs", die_at, "os.unlink", 3, "after").code == -signal.SIGKILL
+    workspace.change(**{"train.peak_lr": peak_lr})
+    for name in ("data/models", "metrics", "plots"):  # as DVC does before a stage
+        shutil.rmtree(name)
+    check_rerun(undisturbed)
+
+
+def test_workers_end_with_a_killed_stage(project):
+    """A tokenizer of Hugging Face's encodes in processes; any number of them gives the same bytes."""
+    change_params(Path(), {"tokenizer.name": "folder", "tokenizer.path": "imported"})
+    shutil.copytree("data/tokenizer", "imported")
+    Path("imported/meta.json").unlink()
+    assert run_here("make_tokenizer") == 0
+    texts = [f"document {i}: {i * 7919} and {i * 104729}.\n" * 20 for i in range(3000)]
+    Path("data/local/many.jsonl").write_text("".join(f"{text!r}\n".replace("'", '"') for text in texts))
+    change_params(Path(), {"sources.local.fetch.split": None, "sources.local.train.split": "text"})
+    change_params(Path(), {"tokenize.num_processes": 2, "tokenize.chunk_chars": 2000}, "runtime.yaml")
+    assert run_here("fetch") == run_here("tokenize_train") == 0
+    expected = outputs("tokenize_train")
+    remove_outputs("tokenize_train")
+    stage = Stage(command=module_and_arguments("tokenize_train"))
+    wait_for(lambda: [path for path in Path("data/processed_datasets").glob(".*.tmp") if path.stat().st_size])
+    workers = psutil.Process(stage.process.pid).children(recursive=True)
+    stage.process.kill()
+    assert stage.end().code == -signal.SIGKILL and workers
+    assert psutil.wait_procs(workers, 20)[1] == [], "they outlive their parent"
+    assert outputs("tokenize_train") == {}
+    change_params(Path(), {"tokenize.num_processes": 1, "tokenize.chunk_chars": 50_000}, "runtime.yaml")
+    assert run_here("tokenize_train") == 0 and outputs("tokenize_train") == expected
+
+
+# No space
+
+
+def test_a_write_that_fails_keeps_the_old_output(project):
+    for path in Path("data/local").iterdir():
+        path.write_text(path.read_text() * 100)
+    for stage, num_bytes in (("fetch", 500), ("tokenize_train", 500), ("eval", 1000)):
+        before = files_below(Path())
+        ended = run_stage(limit_files, num_bytes, command=module_and_arguments(stage))
+        refused(ended.code, ended.err, 5, outputs_of(stage)[0], "File too large; free some space on")
+        assert files_below(Path()) == before
+        assert run_here(stage) == 0
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(workspace, undisturbed):
+    ended = run_stage(in_state, 3, limit_files, 4096)
+    refused(ended.code, ended.err, 5, "checkpoint-000000003.pt: ", "free some space")
+    assert newest_step() == 2 and not list(only_run().glob(".*"))
+    check_rerun(undisturbed, "resumed at step 2 ")
+
+
+def test_results_that_cannot_be_published_are_kept(workspace, undisturbed):
+    assert run_stage().code == 0
+    ended = run_stage(limit_files, 4096)
+    refused(ended.code, ended.err, 5, "data/models: File too large; free some space on")
+    check_rerun(undisturbed, "this run is already finished")
+
+
+# Signals, and two at once
+
+
+@pytest.fixture
+def only_stopping_saves(workspace):
+    """No checkpoint is saved but by a stage that is asked to stop."""
+    set_runtime(checkpoint_every_s=3600)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_checkpoint_and_the_next_run_goes_on(only_stopping_saves, undisturbed, number, code):
+    stage = Stage(hold_at, 5)
+    wait_for(Path("held").exists)
+    os.kill(stage.process.pid, number)
+    Path("go").touch()
+    ended = stage.end()
+    refused(ended.code, ended.err, code, f"training stopped at step 5 ({number.name}); a checkpoint is saved")
+    assert not Path("data/models").exists()
+    check_rerun(undisturbed, "resumed at step 5 ")
+
+
+def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed):
+    stage = Stage(hold_at, 3)
+    wait_for(Path("held").exists)
+    os.kill(stage.process.pid, signal.SIGTERM)
+    wait_for(lambda: "send the signal again" in stage.err)
+    os.kill(stage.process.pid, signal.SIGINT)
+    ended = stage.end()
+    refused(ended.code, ended.err, 130, "stopped at once (SIGINT)", "`dvc repro`")
+    assert newest_step() == 0
+    check_rerun(undisturbed)
+
+
+def test_a_stage_goes_on_when_its_parent_ends_and_never_are_there_two_writers(workspace, undisturbed):
+    stage = Stage(in_a_child, hold_at, 3)
+    wait_for(Path("held").exists)
+    stage.process.kill()
+    ended = run_stage()
+    refused(ended.code, ended.err, 75, f"data/models: process {Path('held').read_text()} is writing it")
+    assert not Path("data/models").exists()
+    Path("go").touch()
+    with output_lock("data/models", wait=True):  # until the stage ends
+        assert results() == undisturbed and "error: " not in stage.err
+    check_rerun(undisturbed, "this run is already finished")
+
+
+def test_the_same_run_in_another_copy_waits_and_is_served(workspace, undisturbed, tmp_path, monkeypatch):
+    """Queued experiments share .runs and may differ in what is not a part of the run."""
+    stage = Stage(hold_at, 3)
+    wait_for(Path("held").exists)
+    copy = shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".runs"))
+    monkeypatch.chdir(copy)
+    other = Stage(set_variable, "DVC_ROOT", str(workspace.folder))
+    wait_for(lambda: f": waiting for process {stage.process.pid}" in other.err)
+    (workspace.folder / "go").touch()
+    ended = other.end()
+    assert ended.code == 0 and "parameters" not in ended.out  # not a step was computed here
+    assert results() == undisturbed and not Path(".runs").exists()
+    assert stage.end().code == 0

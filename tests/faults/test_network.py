@@ -1,0 +1,186 @@
+"""The hub and the network fail while text or a vocabulary is fetched. Each stage runs in a process of its own.
+
+A refusal leaves nothing, and the same command succeeds afterwards. See support.loopback_hub for the faults.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import tiktoken
+
+from lm.core.files import read_json
+from lm.tokenizer import build as vocabulary
+from support import ROOT
+from support.loopback_hub import LoopbackHub, parquet_bytes
+from support.refusal import files_below, refused
+from support.stages import change_params, module_and_arguments, run_here, stage_folder
+from support.tokenizer_cases import TIKTOKEN_CACHE, digests, write_bpe
+
+A = "a" * 40
+TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"
+# No waits between attempts; argv[1] is the stage's module.
+HURRIED = """
+import importlib, sys, time
+time.sleep = lambda seconds: None
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
+"""
+TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
+STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
+DIGEST = hashlib.sha256(STORIES).hexdigest()
+FILE, FIRST = "data/x.parquet", "data/first.parquet"
+SOURCE = {"kind": "hub", "repo": "o/n", "revision": A, "files": {"train": [FIRST, FILE]}, "column": "text"}
+
+
+class Client:
+    """The stages in the working directory, whose source and tokenizer come from the hub, with a cache of their own."""
+
+    def __init__(self, hub: LoopbackHub):
+        self.hub, self.cache = hub, Path("../hf").resolve()
+        self.change()
+        change_params(Path(), {"tokenizers.bpe": {"kind": "huggingface", "repo": "google/gemma", "revision": A}})
+
+    def change(self, **changes) -> None:
+        """Write the source, with these keys replaced."""
+        change_params(Path(), {"data.source": "local", "sources.local.fetch": SOURCE | changes})
+
+    def run(self, stage: str = "fetch", *options: str, **variables: str) -> subprocess.CompletedProcess:
+        """Run a stage with these environment variables."""
+        module, arguments = module_and_arguments(stage)
+        environment = self.hub.environment(self.cache, PYTHONPATH=f"{ROOT}/src", **variables)
+        command = [sys.executable, "-c", HURRIED, module, *arguments, *options]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+    def refused(self, code: int, *parts: str, **variables: str) -> str:
+        """Run fetch, which must refuse and leave nothing; return everything it printed."""
+        done = self.run(**variables)
+        refused(done.returncode, done.stderr, code, *parts)
+        assert files_below(Path("data")) == {} and not Path("data/raw").exists()
+        return done.stdout + done.stderr
+
+    def recovers(self, **variables: str) -> None:
+        """Check that the same command now succeeds with the right bytes."""
+        done = self.run(**variables)
+        assert done.returncode == 0, done.stderr
+        assert pq.read_table("data/raw/train.parquet")["text"].to_pylist() == ["first", *TEXTS]
+
+
+@pytest.fixture
+def hub():
+    with LoopbackHub() as served:
+        served.add("datasets", "o/n", A, {FIRST: parquet_bytes(text=["first"]), FILE: STORIES})
+        yield served
+
+
+@pytest.fixture
+def client(hub, tmp_path, monkeypatch):
+    stage_folder(tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return Client(hub)
+
+
+def test_after_a_network_lost_in_mid_file_a_rerun_keeps_whole_files(client, hub):
+    hub.cut(FILE, 5000)
+    client.refused(5, f"o/n {FILE} at commit {A}", "out of reach", "run again")
+    hub.cut(FILE, len(STORIES))
+    hub.bytes_sent = 0
+    client.recovers()
+    assert hub.bytes_sent == len(STORIES)
+
+
+def test_a_temporary_failure_and_a_silence_are_waited_for(client, hub):
+    hub.fail(FILE, 503, times=2)  # its HEAD
+    hub.fail(f"/lfs/datasets/o/n/resolve/{A}/{FILE}", 503, times=2)
+    hub.cut(FILE, 5000, times=3)  # the first such request gets 5000 bytes, the next two none
+    client.recovers()
+    shutil.rmtree("data/raw")
+    shutil.rmtree(client.cache)
+    hub.cut(FILE, 5000, times=1, hang=True)
+    client.recovers(HF_HUB_DOWNLOAD_TIMEOUT="2")
+
+
+def test_a_gated_repository_is_named_with_its_licence_and_the_token_stays_secret(client, hub):
+    hub.repos["datasets", "o/n"]["gated"] = TOKEN
+    licence = "accept its licence at https://huggingface.co/datasets/o/n and set HF_TOKEN"
+    said = client.refused(5, f"o/n is gated; {licence}")  # 401
+    with_traceback = client.run("fetch", "--debug", HF_TOKEN=WRONG_TOKEN)  # 403
+    assert with_traceback.returncode == 5 and licence in with_traceback.stderr.splitlines()[-1]
+    opened = client.run(HF_TOKEN=TOKEN)
+    assert opened.returncode == 0, opened.stderr
+    written = b"".join(files_below(Path()).values()).decode("utf-8", errors="replace")
+    everything = said + with_traceback.stdout + with_traceback.stderr + opened.stdout + opened.stderr + written
+    assert TOKEN not in everything and WRONG_TOKEN not in everything
+
+
+def test_a_missing_revision_is_named_and_a_branch_is_recorded_with_its_commit(client):
+    client.change(revision="v9")
+    client.refused(5, "o/n has no revision 'v9'")
+    client.change(revision="main")
+    client.recovers()
+    (source,) = read_json("data/raw/manifest.json")["sources"].values()
+    assert (source["revision"], source["commit"]) == ("main", A)
+
+
+def test_a_wrong_checksum_is_refused_with_both_digests(client, hub):
+    hub.corrupt(FILE, times=1)
+    said = client.refused(4, f"o/n: {FILE} as received from", "sha256 is ", f"needed: {DIGEST}")
+    assert said.splitlines()[-1].split("sha256 is ")[1][:64] != DIGEST
+    client.recovers()
+
+    blob = client.cache / "hub/datasets--o--n/blobs" / DIGEST
+    blob.write_bytes(STORIES[:-1] + b"\0")  # the cache rots
+    shutil.rmtree("data/raw")
+    client.refused(4, f"o/n: {FILE} in the cache (delete {blob} and run again)", f"needed: {DIGEST}")
+    blob.unlink()
+    client.recovers()
+
+
+def test_cached_files_need_no_network(client, hub, tmp_path):
+    """A source and a tokenizer at a commit cause no request, although the hub is running."""
+    (tmp_path / "bpe").mkdir()
+    tokenizer = {path.name: path.read_bytes() for path in write_bpe(tmp_path / "bpe").iterdir()}
+    hub.add("models", "google/gemma", A, tokenizer)
+    for is_cached in (False, True):
+        hub.requests.clear()
+        client.recovers()
+        assert client.run("make_tokenizer").returncode == 0
+        assert (hub.requests == []) == is_cached
+        shutil.rmtree("data/raw")
+    hub.__exit__()
+    client.change(revision="main")
+    done = client.run()
+    refused(done.returncode, done.stderr, 5, "o/n revision 'main': not in the cache", f"{hub.url} is out of reach")
+
+
+@pytest.mark.skipif(not TIKTOKEN_CACHE.exists(), reason=f"{TIKTOKEN_CACHE} is absent")
+def test_a_vocabulary_that_is_missing_or_corrupt_is_named_with_its_hash(project, monkeypatch, capsys):
+    """tiktoken's GPT-2 from its cache, without a network: the machine itself refuses every request."""
+    change_params(Path(), {"tokenizers.bpe": {"kind": "tiktoken", "encoding": "gpt2"}})
+    before = files_below(Path("data/tokenizer"))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(project / "empty"))
+    named = [text for pair in vocabulary.DOWNLOADS["gpt2"].items() for text in pair]
+    refused(run_here("make_tokenizer"), capsys.readouterr().err, 5, *named, "or set TIKTOKEN_CACHE_DIR")
+
+    cache = shutil.copytree(TIKTOKEN_CACHE, project / "cache", copy_function=shutil.copyfile)
+    cache.chmod(0o755)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(cache))
+    for url, expected in vocabulary.DOWNLOADS["gpt2"].items():
+        path = cache / hashlib.sha1(url.encode()).hexdigest()
+        good = path.read_bytes()
+        path.write_bytes(good + b"\n")
+        refused(run_here("make_tokenizer"), capsys.readouterr().err, 4, f"{path}: sha256 is ", expected)
+        assert path.read_bytes() == good + b"\n"
+        path.write_bytes(good)
+    assert files_below(Path("data/tokenizer")) == before
+    assert run_here("make_tokenizer") == 0
+    assert digests(Path("data/tokenizer"))["ranks.tiktoken"] == vocabulary.RANKS_SHA256["gpt2"]

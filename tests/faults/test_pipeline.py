@@ -1,0 +1,191 @@
+"""`dvc repro` killed or interrupted, and stages that fail: nothing wrong is recorded, and one command recovers."""
+
+import functools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from support.stages import STAGES, TINY, module_and_arguments
+from support.train_cases import saved_checkpoints, wait_for
+from support.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A small pipeline on own text, of which nothing has run; its first stage takes a second or two."""
+    workspace = Workspace(tmp_path)
+    workspace.change(**TINY)
+    write_text(workspace, 20_000)
+    workspace.commit()
+    return workspace
+
+
+def write_text(workspace: Workspace, num_documents: int) -> None:
+    """Write documents into data/local."""
+    lines = (f'"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more."\n' for i in range(num_documents))
+    (workspace.folder / "data/local/text.jsonl").write_text("".join(lines))
+
+
+def start_repro(workspace: Workspace, stage: str) -> subprocess.Popen:
+    """`dvc repro` in a process group of its own; what it prints goes to a file.
+
+    It takes an interrupt even if the tests ignore it, as commands do that a shell starts in the background.
+    """
+    with open(workspace.folder / "repro.txt", "w") as file:
+        return subprocess.Popen(
+            ["dvc", "repro", stage],
+            cwd=workspace.folder,
+            env=workspace.environment,
+            start_new_session=True,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+
+def stage_of(repro: subprocess.Popen, stage: str) -> psutil.Process | None:
+    """The process of a stage below `dvc repro`, None if there is none."""
+    script = f"src/{module_and_arguments(stage)[0]}.py"
+    try:
+        children = psutil.Process(repro.pid).children(recursive=True)
+        return next((child for child in children if script in child.cmdline()), None)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def kill_in(workspace: Workspace, stage: str, after_s: float, group: bool) -> psutil.Process | None:
+    """kill -9 so many seconds after a stage has begun: the whole process group, or DVC alone; return the stage."""
+    repro = start_repro(workspace, stage)
+    wait_for(lambda: stage_of(repro, stage) or repro.poll() is not None)
+    process = stage_of(repro, stage)
+    time.sleep(after_s)
+    assert repro.poll() is None, (workspace.folder / "repro.txt").read_text()
+    os.killpg(repro.pid, signal.SIGKILL) if group else repro.kill()
+    repro.wait()
+    return process
+
+
+def lock_of(workspace: Workspace) -> str:
+    path = workspace.folder / "dvc.lock"
+    return path.read_text() if path.exists() else ""
+
+
+def runs_of_fetch(workspace: Workspace) -> list[Path]:
+    """Return the records of the stage in DVC's run cache."""
+    records = (workspace.folder / ".dvc" / "cache" / "runs").rglob("*")
+    return [path for path in records if path.is_file() and "src/fetch.py" in path.read_text()]
+
+
+def test_a_failed_or_interrupted_or_killed_stage_is_not_recorded_and_one_command_recovers(workspace):
+    data = workspace.folder / "data"
+    # It fails.
+    workspace.change(**{"sources.local.fetch.split.validation_fraction": -1})
+    done = workspace.run("dvc", "repro", "fetch", check=False)
+    assert done.returncode == 255 and "exited with 2" in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "validation_fraction is -1" in errors[0]
+    workspace.change(**{"sources.local.fetch.split.validation_fraction": 0.2})
+
+    # It is interrupted past its imports, in which Python may lose an interrupt.
+    repro = start_repro(workspace, "fetch")
+    wait_for(lambda: list(data.glob(".raw.*.tmp")))
+    os.killpg(repro.pid, signal.SIGINT)
+    assert repro.wait(60) != 0
+
+    # It is killed together with DVC.
+    kill_in(workspace, "fetch", 0.3, group=True)
+    assert "\n  fetch:" not in lock_of(workspace) and not runs_of_fetch(workspace) and not (data / "raw").exists()
+
+    assert workspace.repro("fetch") == {"fetch"}
+    assert [path.name for path in data.glob(".raw*")] == [".raw.lock"]
+    assert "\n  fetch:" in lock_of(workspace) and runs_of_fetch(workspace)
+    assert workspace.repro("fetch") == set()
+
+
+def recorded(workspace: Workspace) -> dict[tuple[str, str], str]:
+    """What dvc.lock records of the stages' outputs."""
+    stages = yaml.safe_load(lock_of(workspace))["stages"]
+    return {(stage, out["path"]): out["md5"] for stage, entry in stages.items() for out in entry["outs"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [True, False])
+def test_after_kill_9_in_any_stage_one_command_recovers(finished, tmp_path, group):
+    """Where DVC alone is killed its stage lives on: until it has ended, the next one may refuse with 75."""
+    workspace = Workspace(tmp_path / "copy", finished)
+    undisturbed = recorded(workspace)
+    (workspace.folder / "dvc.lock").unlink()
+    for name in (".dvc/cache/runs", ".runs"):
+        shutil.rmtree(workspace.folder / name)
+    for stage in [stage for stage in STAGES if stage != "plot"]:
+        process = kill_in(workspace, stage, 0.2, group)
+        assert f"  {stage}:" not in lock_of(workspace)
+        done = workspace.run("dvc", "repro", stage, check=False)
+        if done.returncode:
+            assert not group and "is writing it" in done.stderr, done.stderr
+            wait_for(lambda process=process: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+            workspace.repro(stage)
+    assert workspace.repro() == {"plot"}, "what was recovered does not run again"
+    assert recorded(workspace) == undisturbed
+
+
+KILLS, MAX_STEPS = 20, 2000
+RESULTS = ["best_model_params.pt", "last_model_params.pt", "training.csv", "validation.csv", "train.json"]
+
+
+def make_long(folder: Path, finished: Path) -> Workspace:
+    """The small pipeline, then a training of 2,000 steps that saves a checkpoint ten times a second."""
+    workspace = Workspace(folder, finished)
+    counts = {"max": MAX_STEPS, "log_every": 50, "eval_every": 250}
+    workspace.change(**{f"train.{name}_tokens": 512 * steps for name, steps in counts.items()})
+    runtime = folder / "runtime.yaml"
+    runtime.write_text(runtime.read_text().replace("checkpoint_every_s: 30", "checkpoint_every_s: 0.1"))
+    return workspace
+
+
+def kill_somewhere(workspace: Workspace, rng: random.Random) -> int:
+    """Start `dvc repro` and kill its process group: mostly within training, else on the way there.
+
+    Returns how many checkpoints it has saved.
+    """
+    seen = saved_checkpoints(workspace.folder)
+    before = len(seen)
+    repro = start_repro(workspace, "train")
+
+    def saves(number: int) -> bool:
+        seen.update(saved_checkpoints(workspace.folder))
+        return len(seen) - before >= number or repro.poll() is not None
+
+    if rng.random() < 0.8:
+        wait_for(functools.partial(saves, rng.randint(1, 3)), 120)
+        time.sleep(rng.uniform(0, 0.05))
+    else:
+        time.sleep(rng.uniform(0, 5))
+    assert repro.poll() is None, "the training has ended before it was killed often enough"
+    os.killpg(repro.pid, signal.SIGKILL)
+    repro.wait()
+    saves(0)
+    return len(seen) - before
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_no_bit(tmp_path, finished):
+    undisturbed, workspace = (make_long(tmp_path / name, finished) for name in ("undisturbed", "killed"))
+    undisturbed.repro("train")
+    rng = random.Random(0)
+    saved = [kill_somewhere(workspace, rng) for _ in range(KILLS)]
+    assert sum(map(bool, saved)) >= KILLS // 2, saved
+    assert "resumed at step" in workspace.run("dvc", "repro", "train").stdout
+    for folder in ("data/models", "plots", "metrics"):
+        for path in (undisturbed.folder / folder).iterdir():
+            if path.name in RESULTS:
+                assert (workspace.folder / folder / path.name).read_bytes() == path.read_bytes(), path
+    assert workspace.repro("train") == set()

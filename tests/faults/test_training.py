@@ -1,0 +1,103 @@
+"""Training whose inputs or code have changed, whose loss is not finite, and that does not fit into memory."""
+
+import hashlib
+import json
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lm.core.files import sha256_file
+from lm.train.checkpoints import load_newest_checkpoint
+from support.refusal import refused
+from support.train_cases import (
+    check_rerun,
+    die_at,
+    in_state,
+    only_run,
+    restored,
+    run_stage,
+    set_runtime,
+    stop_after,
+)
+
+CODE = "src/lm/train/optimizers.py"
+
+
+def change_data():
+    """Move the first token to the end, and correct the sidecar."""
+    content = Path("train.bin").read_bytes()
+    Path("train.bin").write_bytes(content[2:] + content[:2])
+    replace_in("train.json", hashlib.sha256(content).hexdigest(), sha256_file("train.bin"))
+
+
+def replace_in(name: str, old: str, new: str) -> None:
+    text = Path(name).read_text()
+    assert text.count(old) == 1, (name, old)
+    Path(name).write_text(text.replace(old, new))
+
+
+def test_a_change_starts_a_run_of_its_own_and_changing_back_resumes(workspace, undisturbed):
+    """What else counts, and that explanations do not, is tested in tests/lm/train/test_fingerprint.py."""
+    stop_after(3)
+    for name, change in {
+        "a parameter": lambda: workspace.change(**{"train.peak_lr": 0.001}),
+        "data": change_data,
+        "code": lambda: replace_in(CODE, "* 0.2 * max(p.shape)", "* 0.21 * max(p.shape)"),
+    }.items():
+        with restored("params.yaml", "train.bin", "train.json", CODE):
+            change()
+            ended = run_stage(in_state, 1, die_at, "torch.save", 1, "before")
+        assert ended.code == -signal.SIGKILL and "resumed" not in ended.out, name
+    check_rerun(undisturbed, "resumed at step 3 ")
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best_weights(workspace):
+    workspace.change(**{"train.peak_lr": 1e30, "train.divergence_nats": None})
+    set_runtime(checkpoint_every_s=3600)
+    for _ in range(2):
+        ended = run_stage()
+        words = ("training diverged at step 1: loss ", "gradient norm nan, windows [", "lower train.peak_lr")
+        refused(ended.code, ended.err, 6, *words)
+    state = load_newest_checkpoint(only_run())
+    assert (state["step"], state["best_step"]) == (1, 0)
+    assert all(weight.isfinite().all() for weight in state["best_weights"].values())
+    json.loads(Path("metrics/train.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_run_that_diverged_does_not_go_on_past_it(workspace):
+    workspace.change(**{"train.peak_lr": 3.0, "train.divergence_nats": 0.1})
+    first, second = run_stage(), run_stage()
+    refused(first.code, first.err, 6, "training diverged at step 4: loss ")
+    assert first.sentence == second.sentence
+
+
+LENGTHS = ("batch_tokens", "micro_batch_tokens", "max_tokens")
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_computed(workspace):
+    workspace.change(**{f"train.{name}": 1 << 40 for name in LENGTHS}, **{"train.warmup_steps": 0})
+    ended = run_stage()
+    assert ended.out == ""
+    refused(ended.code, ended.err, 5, "GiB, ", "GiB are free; lower train.micro_batch_tokens")
+
+
+def limit_memory(more_bytes: int) -> None:
+    """A sabotage: this process can have so many bytes more than it has now."""
+    limit = psutil.Process().memory_info().vms + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="the limit on memory is Linux's")
+def test_a_failed_allocation_proposes_a_smaller_micro_batch_which_fits(workspace):
+    tokens = dict.fromkeys([f"train.{name}" for name in (*LENGTHS, "eval_every_tokens")], 65536)
+    workspace.change(**tokens, **{"train.warmup_steps": 0})
+    ended = run_stage(limit_memory, 60 << 20)
+    refused(ended.code, ended.err, 5, "out of memory", "lower train.micro_batch_tokens")
+    shutil.rmtree(".runs")
+    workspace.change(**{"train.micro_batch_tokens": 512, "train.batch_tokens": 4096, "train.max_tokens": 4096})
+    ended = run_stage(limit_memory, 60 << 20)
+    assert ended.code == 0, ended.err
