@@ -60,7 +60,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best_weights(works
     set_runtime(checkpoint_every_s=3600)
     for _ in range(2):
         ended = run_stage()
-        words = ("training diverged at step 1: loss ", "gradient norm nan, windows [", "lower train.peak_lr")
+        words = ("training diverged at step 1: loss ", "gradient norm ", "lower train.peak_lr")
         refused(ended.code, ended.err, 6, *words)
     state = load_newest_checkpoint(only_run())
     assert (state["step"], state["best_step"]) == (1, 0)

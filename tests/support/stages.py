@@ -84,7 +84,7 @@ TINY = {
     "train.micro_batch_tokens": 256,
     "train.max_tokens": 768,
     "train.warmup_steps": 1,
-    "train.spelling_buckets": None,
+    "train.ngram_buckets": None,
     "train.log_every_tokens": 256,
     "train.eval_every_tokens": 512,
     "train.eval_tokens": 256,
