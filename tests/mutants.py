@@ -51,8 +51,8 @@ MUTANTS = [
     Mutant("overlap of slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f", "    str(f",
            "faults/test_wrong_parameters.py"),
     Mutant("clusters on one side of the split", "src/lm/text/splits.py",
-           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n",
-           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n"
+           "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n",
+           "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n"
            "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
     Mutant("one separator a document", "src/lm/tokenizer/load.py", "for piece in (document, eot)] or",
            "for piece in (document,)] or", "lm/tokenizer/test_load.py"),
