@@ -245,10 +245,10 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, 
         both = f"{paths.train} and {paths.validation}"
         raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
     if not is_verified:
-        check_id_range(train)
-        check_id_range(validation)
-    check_window_fits(train, params.seq_len)
-    check_window_fits(validation, params.seq_len)
+        for tokens in (train, validation):
+            check_id_range(tokens)
+    for tokens in (train, validation):
+        check_window_fits(tokens, params.seq_len)
 
     # What the run starts from.
     config = model_params.config(train.vocab_size)

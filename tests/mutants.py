@@ -46,13 +46,13 @@ MUTANTS = [
     Mutant("unknown parameters", "src/lm/core/params.py", "        if key not in fields:\n", "        if False:\n",
            "lm/core/test_params.py"),
     # Text, tokens.
-    Mutant("hash of the text", "src/tokenize_split.py", "            check.result()  # before anything is kept\n", "",
+    Mutant("hash of the text", "src/tokenize_split.py", "                check.result()\n", "",
            "stages/test_tokenize_split.py -k manifest"),
     Mutant("overlap of slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f", "    str(f",
            "faults/test_wrong_parameters.py -k slice"),
     Mutant("clusters on one side of the split", "src/lm/text/splits.py",
-           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n",
-           "    clusters = find_clusters(survey.watch(batches), params.near_duplicates)\n"
+           "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n",
+           "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n"
            "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
     Mutant("one separator a document", "src/lm/tokenizer/load.py", "for piece in (document, eot)] or",
            "for piece in (document,)] or", "lm/tokenizer/test_load.py"),
@@ -94,7 +94,7 @@ MUTANTS = [
     Mutant("finite losses", STEP, "    if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n",
            "    if False:\n", "lm/train/test_step.py -k not_finite"),
     Mutant("mean over ranks", "src/lm/train/ranks.py", "            dist.all_reduce(flat)\n", "",
-           "lm/train/test_distributed.py"),
+           "lm/train/test_ranks.py"),
     # Evaluation, tools.
     Mutant("bits per byte", "src/lm/evaluate/documents.py", "_ratio(nats / math.log(2), utf8_bytes)",
            "_ratio(nats, utf8_bytes)", "lm/evaluate/test_document_losses.py"),

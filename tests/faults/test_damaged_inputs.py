@@ -21,7 +21,7 @@ from lm.model.weights import save_tensors
 from lm.train.checkpoints import load_newest_checkpoint, save_checkpoint
 from support.damage import DAMAGES, empty, extend, flip, remove, replaced_by, truncate, with_ids, with_values
 from support.refusal import files_below, refused
-from support.stages import STAGES, outputs_of, program_of, run_here
+from support.stages import STAGES, module_and_arguments, outputs_of, run_here
 from support.train_cases import die_at, in_state, only_run, run_stage
 
 RAW, TOKENIZER = "data/raw", "data/tokenizer"
@@ -221,7 +221,7 @@ def stopped(pipeline, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         shutil.rmtree(".runs")
-        killed = run_stage(in_state, 3, die_at, "torch.save", 1, "before", command=program_of("train"))
+        killed = run_stage(in_state, 3, die_at, "torch.save", 1, "before", command=module_and_arguments("train"))
         assert killed.code == -signal.SIGKILL, killed.err
     return folder
 

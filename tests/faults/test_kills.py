@@ -13,7 +13,7 @@ import pytest
 
 from lm.core.files import output_lock
 from support.refusal import files_below, refused
-from support.stages import change_params, outputs_of, program_of, run_here, write_texts
+from support.stages import change_params, module_and_arguments, outputs_of, run_here, write_texts
 from support.train_cases import (
     Stage,
     check_rerun,
@@ -58,7 +58,7 @@ def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(pr
     whole, before = outputs(stage), files_below(Path()).keys()
     for call in range(1, 60):
         remove_outputs(stage)
-        ended = run_stage(die_at_any, call, command=program_of(stage))
+        ended = run_stage(die_at_any, call, command=module_and_arguments(stage))
         if ended.code == 0:
             break
         assert ended.code == -signal.SIGKILL, ended.err
@@ -123,7 +123,7 @@ def test_workers_end_with_a_killed_stage(project):
     assert run_here("fetch") == run_here("tokenize_train") == 0
     expected = outputs("tokenize_train")
     remove_outputs("tokenize_train")
-    stage = Stage(command=program_of("tokenize_train"))
+    stage = Stage(command=module_and_arguments("tokenize_train"))
     wait_for(lambda: [path for path in Path("data/processed_datasets").glob(".*.tmp") if path.stat().st_size])
     workers = psutil.Process(stage.process.pid).children(recursive=True)
     stage.process.kill()
@@ -141,7 +141,7 @@ def test_a_write_that_fails_keeps_the_old_output(project):
     write_texts(Path("data/local/texts.jsonl"), 2000)
     for stage, num_bytes in (("fetch", 500), ("tokenize_train", 500), ("eval", 1000)):
         before = files_below(Path())
-        ended = run_stage(limit_files, num_bytes, command=program_of(stage))
+        ended = run_stage(limit_files, num_bytes, command=module_and_arguments(stage))
         refused(ended.code, ended.err, 5, outputs_of(stage)[0], "File too large; free some space on")
         assert files_below(Path()) == before
         assert run_here(stage) == 0

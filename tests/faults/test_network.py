@@ -17,7 +17,7 @@ from lm.core.files import read_json
 from lm.tokenizer import build as vocabulary
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below, refused
-from support.stages import change_params, program_of, run_here, stage_folder
+from support.stages import change_params, module_and_arguments, run_here, stage_folder
 from support.tokenizer_cases import TIKTOKEN_CACHE, digests, write_bpe
 from support.train_cases import Ended, run_stage
 
@@ -51,7 +51,7 @@ class Client:
 
     def run(self, stage: str = "fetch", *options: str, **variables: str) -> Ended:
         """Run a stage with these environment variables."""
-        module, arguments = program_of(stage)
+        module, arguments = module_and_arguments(stage)
         environment = self.hub.environment(self.cache, **variables)
         return run_stage(in_environment, environment, command=(module, [*arguments, *options]))
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from support.stages import STAGES, TINY, program_of, write_texts
+from support.stages import STAGES, TINY, module_and_arguments, write_texts
 from support.train_cases import wait_for
 from support.workspace import Workspace
 
@@ -45,7 +45,7 @@ def start_repro(workspace: Workspace, stage: str) -> subprocess.Popen:
 
 def stage_of(repro: subprocess.Popen, stage: str) -> psutil.Process | None:
     """The process of a stage below `dvc repro`, None if there is none."""
-    script = f"src/{program_of(stage)[0]}.py"
+    script = f"src/{module_and_arguments(stage)[0]}.py"
     try:
         children = psutil.Process(repro.pid).children(recursive=True)
         return next((child for child in children if script in child.cmdline()), None)

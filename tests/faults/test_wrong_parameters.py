@@ -86,6 +86,8 @@ ROWS = [
     ("train", {"train.batch_tokens": 700}, "batch_tokens is 700, needed: a multiple of micro_batch_tokens 256"),
     ("train", {"models.micro.n_kv_head": 3}, "models.micro.n_head is 2, needed: a multiple of n_kv_head (3)"),
     ("train", {"models.micro.max_seq_len": 16}, "seq_len is 32, needed: at most models.micro.max_seq_len 16"),
+    ("eval", {"eval.temperature": -0.1}, "eval.temperature is -0.1, needed: 0 or more"),
+    ("train", {"eval.sample_tokens": 1024}, "eval.sample_tokens is 1024, needed: "),
     ("eval", {"eval.stride_fraction": 0.0}, "eval.stride_fraction is 0.0, needed: above 0"),
     # Names that would lead out of the folder of an output, or to a shell.
     ("fetch", {SOURCE: HUB | {"files": {"../out": ["x.parquet"]}}}, f"{SOURCE}.files"),

@@ -98,7 +98,7 @@ TINY = {
 }
 
 
-def program_of(stage: str) -> tuple[str, list[str]]:
+def module_and_arguments(stage: str) -> tuple[str, list[str]]:
     """Return the module of a stage and its arguments, as in dvc.yaml."""
     _, script, *arguments = shlex.split(command_of(STAGES[stage]))
     return Path(script).stem, arguments
@@ -106,7 +106,7 @@ def program_of(stage: str) -> tuple[str, list[str]]:
 
 def run_here(stage: str) -> int:
     """Run a stage in this process, in the working directory; return its exit status."""
-    module, arguments = program_of(stage)
+    module, arguments = module_and_arguments(stage)
     return importlib.import_module(module).main(arguments)
 
 

@@ -13,8 +13,8 @@ from support import ROOT
 program = runpy.run_path(str(ROOT / "src" / "__main__.py"))
 main, TOOLS = program["main"], program["TOOLS"]
 WRONG = [
-    ("", "no tool named; there are: compare, "),
-    ("nonsense", "unknown tool 'nonsense'; there are: compare, "),
+    ("", "no tool named; there are: check_parameters, "),
+    ("nonsense", "unknown tool 'nonsense'; there are: check_parameters, "),
     ("compare a workspace", "this folder is not in a DVC repository"),
     ("compare a a", "needed: at least two different runs"),
     ("compare a b --documents -1", "--documents: is -1, needed: a whole number from 0 to below 2^62"),

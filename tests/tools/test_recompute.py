@@ -130,9 +130,9 @@ def test_a_workspace_of_another_run_is_refused(workspace, changes):
 
 
 def test_what_the_stage_refuses_is_refused(workspace):
-    workspace.change(**{"eval.stride_fraction": 1.5})
+    workspace.change(**{"eval.sample_tokens": 100000})
     with pytest.raises(
-        UserError, match=r"^src/train\.py failed: params\.yaml: eval\.stride_fraction is 1\.5"
+        UserError, match=r"^src/train\.py failed: params\.yaml: eval\.sample_tokens is 100000"
     ) as caught:
         recompute(0, 1)
     assert caught.value.exit_code == 2

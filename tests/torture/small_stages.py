@@ -21,7 +21,16 @@ import shim
 
 from lm.core.files import write_json
 from support import ROOT
-from support.stages import STAGES, TINY, change_params, outputs_of, program_of, run_here, stage_folder, write_texts
+from support.stages import (
+    STAGES,
+    TINY,
+    change_params,
+    module_and_arguments,
+    outputs_of,
+    run_here,
+    stage_folder,
+    write_texts,
+)
 
 Tree = dict[str, bytes | None]  # the files of a folder; None: a folder
 
@@ -129,7 +138,7 @@ class Case(NamedTuple):
 def make_cases(stages: list[str]) -> list[Case]:
     """Run stages of the small pipeline twice, with other data and then with its own; return a case for each."""
     # What stages import late is loaded once, for all their forks.
-    for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *(program_of(stage)[0] for stage in stages)):
+    for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *(module_and_arguments(stage)[0] for stage in stages)):
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = stage_folder(Path(temporary).resolve() / "pipeline")

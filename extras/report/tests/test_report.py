@@ -64,9 +64,7 @@ def test_a_finished_run_is_on_one_page(folder):
     low, high = scored["bits_per_byte_interval"]
     assert verdict in page.words
     assert f"bits_per_byte_interval {low:.4f} to {high:.4f}" in page.words and "not evaluated" not in page.words
-    assert (
-        page.words.count("1. (no prompt), cut after 8 tokens") == 1 and "2. One day, cut after 8 tokens" in page.words
-    )
+    assert page.words.count("1. (no prompt), cut after 8 tokens") == 1
     for sha256 in (trained["best"]["sha256"], read_json("data/processed_datasets/train.json")["sha256"]):
         assert sha256 in page.words
     assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)

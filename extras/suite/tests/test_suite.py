@@ -94,7 +94,7 @@ def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsy
     assert verify.main(["--recompute", "--from", "10"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"
     record = read_json(MODEL)
-    write_json(MODEL, {**record, "checkpoints": record["checkpoints"] | {NAMES[2]: "ab" * 32}})
+    write_json(MODEL, {**record, "kept_weights": record["kept_weights"] | {NAMES[2]: "ab" * 32}})
     assert verify.main(["--recompute", "--from", "10"]) == 4
     write_json(MODEL, record)
 
@@ -116,14 +116,14 @@ def test_equal_neighbours_are_found(workspace, capsys):
     before = {path: path.read_bytes() for path in [MODEL, *KEPT_WEIGHTS.rglob("*.*")]}
     shutil.copyfile(KEPT_WEIGHTS / NAMES[1] / "best_model_params.pt", KEPT_WEIGHTS / NAMES[2] / "best_model_params.pt")
     assert verify.main([]) == 4
-    assert f"data/models: checkpoints/{NAMES[2]}/best_model_params.pt is changed" in capsys.readouterr().out
+    assert f"data/models: kept_weights/{NAMES[2]}/best_model_params.pt is changed" in capsys.readouterr().out
     # A run that recorded the same weights twice, and committed them.
     record = read_json(MODEL)
-    sha256 = record["checkpoints"][NAMES[1]]
-    write_json(MODEL, {**record, "checkpoints": record["checkpoints"] | {NAMES[2]: sha256}})
+    sha256 = record["kept_weights"][NAMES[1]]
+    write_json(MODEL, {**record, "kept_weights": record["kept_weights"] | {NAMES[2]: sha256}})
     workspace.run("dvc", "commit", "-f", "train")
     assert verify.main([]) == 4
-    assert f"checkpoints differ: {NAMES[1]} and {NAMES[2]} are the same weights" in capsys.readouterr().out
+    assert f"kept_weights differ: {NAMES[1]} and {NAMES[2]} are the same weights" in capsys.readouterr().out
     for path, content in before.items():
         path.write_bytes(content)
     workspace.run("dvc", "commit", "-f", "train")

@@ -101,7 +101,7 @@ def test_a_run_does_not_start_from_a_model_of_another_tokenizer_or_shape(trained
 
 def test_a_kept_checkpoint_lies_in_the_folder_of_its_step(tmp_path, trained):
     _, best, _ = trained
-    folder = tmp_path / "checkpoints" / "step-000000003"
+    folder = tmp_path / "kept_weights" / "step-000000003"
     record = {"config": dataclasses.asdict(best.config), "best": {"step": 3}}
     save_weights(folder, weights_of(best), record)
     assert same(load_trained(folder, CPU)[0], best)
