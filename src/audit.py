@@ -113,8 +113,9 @@ def describe_tokens(tokens: TokenFile) -> dict:
 def describe_rows(manifest: dict) -> dict:
     """Return the rows that fetch dropped in each split, of each source if it is a mixture, and replaced characters."""
     sources = manifest["sources"]
-    rows_of = lambda source: {split: entry["dropped_rows"] for split, entry in source["splits"].items()}  # noqa: E731
-    dropped = {name: rows_of(source) for name, source in sources.items()}
+    dropped = {}
+    for name, source in sources.items():
+        dropped[name] = {split: entry["dropped_rows"] for split, entry in source["splits"].items()}
     return {
         "dropped_rows": dropped if is_mixture(manifest) else dropped[manifest["source"]],
         "replaced_characters": sum(source.get("replaced_characters", 0) for source in sources.values()),

@@ -71,11 +71,13 @@ class Inputs:
     def provenance(self) -> dict:
         """Return the entries of model.json that say what the model was made from."""
         return {
-            "fingerprint": self.folder.name, "config": dataclasses.asdict(self.config),
-            "eot_id": self.train.eot_id, "tokenizer_sha256": self.train.meta["tokenizer"]["sha256"],
+            "fingerprint": self.folder.name,
+            "config": dataclasses.asdict(self.config),
+            "eot_id": self.train.eot_id,
+            "tokenizer_sha256": self.train.meta["tokenizer"]["sha256"],
             "data_sha256": {"train": self.train.meta["sha256"], "validation": self.validation.meta["sha256"]},
             "init_sha256": self.initial_sha256,
-        }  # fmt: skip
+        }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

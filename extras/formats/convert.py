@@ -137,10 +137,13 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
         continuing = {rank: sum(byte & 0xC0 == 0x80 for byte in token) for token, rank in tokenizer.ranks.items()}
         characters = utf8_bytes - sum(int(counts[rank]) * num_bytes for rank, num_bytes in continuing.items())
     described = {
-        "documents": int(counts[eot_id]) + (last_id != eot_id), "characters": characters, "utf8_bytes": utf8_bytes,
-        "tokenizer": tokenizer.sidecar_entry(), "slice": None,
+        "documents": int(counts[eot_id]) + (last_id != eot_id),
+        "characters": characters,
+        "utf8_bytes": utf8_bytes,
+        "tokenizer": tokenizer.sidecar_entry(),
+        "slice": None,
         "source": {"name": stream.path.name, "sha256": sha256},
-    }  # fmt: skip
+    }
     return make_sidecar(dtype, int(counts.sum()), described, digest.hexdigest())
 
 

@@ -34,9 +34,14 @@ class NpyTokensDataset(Dataset):
     """
 
     def __init__(
-        self, path: Path | str, seq_len: int, *, stride: int | None = None, seed: int | None = None,
+        self,
+        path: Path | str,
+        seq_len: int,
+        *,
+        stride: int | None = None,
+        seed: int | None = None,
         length: int | None = None,
-    ):  # fmt: skip
+    ):
         for name, value in (("seq_len", seq_len), ("stride", stride), ("length", length)):
             if value is not None and value < 1:
                 raise ParamsError(f"{name} is {value}, needed: at least 1")

@@ -132,9 +132,16 @@ def cut_samples(chunks: Iterable[np.ndarray], seq_len: int) -> Iterator[np.ndarr
 
 
 def write_dumps(
-    folder: Path, chunks: Iterable[np.ndarray], dtype: str, describe: Callable[[], dict], *, seq_len: int,
-    max_dump_size: int, pad_token: int, min_sample_length: int = 1,
-) -> dict:  # fmt: skip
+    folder: Path,
+    chunks: Iterable[np.ndarray],
+    dtype: str,
+    describe: Callable[[], dict],
+    *,
+    seq_len: int,
+    max_dump_size: int,
+    pad_token: int,
+    min_sample_length: int = 1,
+) -> dict:
     """Write a stream as samples of seq_len into an empty folder, at most max_dump_size per dump; return the provenance.
 
     A shorter last sample is filled up with `pad_token` if it has at least min_sample_length tokens, else it
@@ -169,11 +176,14 @@ def write_dumps(
         raise DataError(f"{left_out_tokens} tokens, needed: a sample of at least {shortest}; take more text")
     num_samples, num_tokens = (sum(e[key] for e in entries.values()) for key in ("num_samples", "num_tokens"))
     provenance = {
-        "seq_len": seq_len, "samples": num_samples, "pad_token": pad_token,
-        "padding_tokens": num_samples * seq_len - num_tokens, "left_out_tokens": left_out_tokens,
+        "seq_len": seq_len,
+        "samples": num_samples,
+        "pad_token": pad_token,
+        "padding_tokens": num_samples * seq_len - num_tokens,
+        "left_out_tokens": left_out_tokens,
         "stream": make_sidecar(dtype, num_tokens, describe(), digest.hexdigest()),
         "files": {name: sha256_file(folder / name) for name in entries},
-    }  # fmt: skip
+    }
     write_json(folder / META, entries)
     write_json(folder / PROVENANCE, provenance)
     return provenance

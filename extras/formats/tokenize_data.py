@@ -40,21 +40,38 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--data_file", type=Path, required=True, help="parquet file")
     add("--tokenization_folder", type=Path, required=True, help="folder for the dumps; older dumps are replaced")
-    add("--tokenizer_base", default="deepseek-ai/deepseek-coder-33b-base",
-        help="Hugging Face repository, gpt2, or a folder such as data/tokenizer (default: %(default)s)")  # fmt: skip
+    add(
+        "--tokenizer_base",
+        default="deepseek-ai/deepseek-coder-33b-base",
+        help="Hugging Face repository, gpt2, or a folder such as data/tokenizer (default: %(default)s)",
+    )
     add("--tokenizer_revision", default="main", help="of a Hugging Face repository (default: %(default)s)")
     add("--column", default="content", help="text column (default: %(default)s)")
     add("--seq_length", type=int, default=3 * 512, help="tokens per sample (default: %(default)s)")
     add("--starting_character", type=int, default=0, help="start of the range (default: %(default)s)")
     add("--chars_to_tokenize", type=int, default=100_000_000, help="its maximal length (default: %(default)s)")
-    add("--chunk_size", type=int, default=10_000_000,
-        help="characters encoded at a time; changes memory, not the result (default: %(default)s)")  # fmt: skip
+    add(
+        "--chunk_size",
+        type=int,
+        default=10_000_000,
+        help="characters encoded at a time; changes memory, not the result (default: %(default)s)",
+    )
     add("--max_dump_size", type=int, default=10_000, help="samples per dump (default: %(default)s)")
-    add("--min_sample_length", type=int, default=1,
-        help="a last sample with fewer tokens is left out instead of padded (default: %(default)s)")  # fmt: skip
+    add(
+        "--min_sample_length",
+        type=int,
+        default=1,
+        help="a last sample with fewer tokens is left out instead of padded (default: %(default)s)",
+    )
     add("--pad_token", type=int, help="id that fills up the last sample (default: the end-of-text id)")
-    add("--disjoint_from", type=Path, nargs="+", default=[], metavar="DIR",
-        help="refuse a range that overlaps with what these folders tokenized")  # fmt: skip
+    add(
+        "--disjoint_from",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="refuse a range that overlaps with what these folders tokenized",
+    )
     return parser.parse_args(argv)
 
 
@@ -136,10 +153,15 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     total = int(min(text_slice.end_char, num_chars)) - text_slice.start_char
     source = {"name": args.data_file.name, "sha256": file_sha256}
     return write_dumps(
-        folder, counts.ids_of(show_progress(encode_here(chunks, tokenizer), total)), tokenizer.meta["dtype"],
-        lambda: counts.sidecar_entries(tokenizer, text_slice, source), seq_len=args.seq_length, pad_token=pad_token,
-        max_dump_size=args.max_dump_size, min_sample_length=args.min_sample_length,
-    )  # fmt: skip
+        folder,
+        counts.ids_of(show_progress(encode_here(chunks, tokenizer), total)),
+        tokenizer.meta["dtype"],
+        lambda: counts.sidecar_entries(tokenizer, text_slice, source),
+        seq_len=args.seq_length,
+        pad_token=pad_token,
+        max_dump_size=args.max_dump_size,
+        min_sample_length=args.min_sample_length,
+    )
 
 
 def report(provenance: dict, folder: Path) -> None:

@@ -52,12 +52,14 @@ def describe_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     token_of = {token_id: token for token, token_id in ids.items()}
     tokens = [token_of.get(token_id, f"[PAD{token_id}]") for token_id in range(vocab_size)]
     return Vocabulary(
-        model=kind, pre="gpt-2" if kind == "gpt2" else "default", tokens=tokens,
+        model=kind,
+        pre="gpt-2" if kind == "gpt2" else "default",
+        tokens=tokens,
         types=[types.get(token, UNUSED) for token in tokens],
         merges=[" ".join(pair) for pair in merges] if kind == "gpt2" else [],
         scores=[score.get(token, 0.0) for token in tokens] if kind == "llama" else [],
         eot_id=tokenizer.eot_id,
-    )  # fmt: skip
+    )
 
 
 def kind_of(rules: dict) -> str:

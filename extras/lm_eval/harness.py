@@ -13,7 +13,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from lm.core.errors import DataError, ParamsError
 
 BATCH_TOKENS = 4096
-BOOTSTRAP_RESAMPLES = 1000  # to estimate the standard error of a metric that has no formula for it
+BOOTSTRAP_RESAMPLES = 1000  # for the standard error of a metric without a formula for it
 
 
 class ExportedModel(HFLM):

@@ -104,8 +104,9 @@ def summarize(results: dict) -> dict[str, dict]:
 def rows_of(tasks: dict[str, dict]) -> list[list[str]]:
     return [
         [name, metric, f"{found['value']:.4f}", "" if found["stderr"] is None else f"{found['stderr']:.4f}"]
-        for name, task in tasks.items() for metric, found in task["metrics"].items()
-    ]  # fmt: skip
+        for name, task in tasks.items()
+        for metric, found in task["metrics"].items()
+    ]
 
 
 def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[str]]:

@@ -105,14 +105,17 @@ def make_choices(items: list[Item], rng: np.random.Generator) -> list[dict]:
 def describe_task(name: str, data: str, fields: dict[str, str], metrics: dict[str, str]) -> str:
     """Return a task's YAML; `fields` name what lm-eval takes from a row of the data, `metrics` their aggregations."""
     task = {
-        "task": name, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": data}}, "test_split": "test",
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": data}},
+        "test_split": "test",
         **fields,
         "metric_list": [
             {"metric": metric, "aggregation": aggregation, "higher_is_better": metrics is ACCURACY}
             for metric, aggregation in metrics.items()
         ],
         "metadata": {"version": 1},
-    }  # fmt: skip
+    }
     return yaml.safe_dump(task, sort_keys=False)
 
 

@@ -136,9 +136,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("out", type=Path, nargs="?", default="report.html", help="the page (report.html)")
     out = parser.parse_args(argv).out
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
-    )  # fmt: skip
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
     environment.filters["readable"] = readable
     write_text(out, environment.get_template("page.html.j2").render(gather()))
     print(f"{out}: {out.stat().st_size:,} bytes; open it in a browser")

@@ -43,8 +43,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     add("--workers", type=int, help="ranks at a time (local: one per core; slurm: no limit)")
     add("--executor", choices=("local", "slurm"), default="local", help="datatrove's executor (local)")
-    add("--option", action="append", default=[], metavar="NAME=VALUE",
-        help="for datatrove's executor: time=1:00:00, mem_per_cpu_gb=4, sbatch_args.account=mine, …")  # fmt: skip
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for datatrove's executor: time=1:00:00, mem_per_cpu_gb=4, sbatch_args.account=mine, …",
+    )
     args = parser.parse_args(argv)
     for name in ("ranks", "workers"):
         if (value := getattr(args, name)) is not None and value < 1:

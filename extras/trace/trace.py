@@ -26,9 +26,13 @@ from tools.common.paths import EVALUATION_DETAILS, MODEL, SAMPLES, TOKENIZER, TR
 
 MOST_PLACES = 100_000  # of a span: the others are only counted
 RECORD = {
-    "seed": int, "seq_len": int, "data_sha256": {"train": str}, "init_sha256": (str, type(None)),
-    "best": {"step": int, "sha256": str}, "last": {"step": int, "tokens_seen": int},
-}  # fmt: skip
+    "seed": int,
+    "seq_len": int,
+    "data_sha256": {"train": str},
+    "init_sha256": (str, type(None)),
+    "best": {"step": int, "sha256": str},
+    "last": {"step": int, "tokens_seen": int},
+}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -140,8 +144,9 @@ def main(argv: list[str]) -> None:
         raise ParamsError(f"{MODEL}: {found}; give --steps, from 1 to {last['step']}")
     args.steps = best_step if args.steps is None else args.steps
     for option, value, least, most in (
-        ("min_tokens", args.min_tokens, 2, record["seq_len"]), ("steps", args.steps, 1, last["step"]),
-    ):  # fmt: skip
+        ("min_tokens", args.min_tokens, 2, record["seq_len"]),
+        ("steps", args.steps, 1, last["step"]),
+    ):
         if not least <= value <= most:
             raise ParamsError(f"--{option} is {value}, needed: from {least} to {most}")
     text = sys.stdin.read().removesuffix("\n") if args.text == "-" else args.text

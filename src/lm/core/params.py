@@ -119,7 +119,7 @@ def _typed(value, wanted, name: str, problems: list[str]) -> typing.Any:
 
 
 def _plain(value, wanted, name: str, problems: list[str]) -> typing.Any:
-    """Read an int, float, str, bool or dict; an int serves for a float, and a bool is no int."""
+    """Read an int, float, str, bool or dict; an int is accepted for a float, and a bool is not an int."""
     if wanted is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     if wanted is not float and type(value) is wanted:

@@ -5,6 +5,7 @@ rules of a selection; those of a mixture are mixed in order. Each row has the te
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def compose(
     Raise DataError if the rules, called `name`, leave nothing of a part.
     """
     # Apply the rules; if all are off, the text is not read for them.
-    read = lambda task: read_parts(parts, task)  # noqa: E731
+    read = functools.partial(read_parts, parts)
     marks = None if rules.keeps_everything else select(read, rules)
     dropped = count_dropped(parts, marks, name)
     places = [{"source": part.source, "split": part.split} for part in parts]
@@ -146,8 +147,10 @@ def describe_source(fetched: dict) -> dict:
     entry = {key: value for key, value in fetched.items() if key not in ("format_version", "source", "column")}
     if entry["kind"] == "hub":
         return entry
-    without_files = lambda split: {key: value for key, value in split.items() if key != "files"}  # noqa: E731
-    return {**entry, "splits": {name: without_files(split) for name, split in entry["splits"].items()}}
+    splits = {}
+    for name, split in entry["splits"].items():
+        splits[name] = {key: value for key, value in split.items() if key != "files"}
+    return {**entry, "splits": splits}
 
 
 def write_split(folder: Path, split: str, rows: Iterable[Rows], names: list[str]) -> dict:

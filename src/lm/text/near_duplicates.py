@@ -124,8 +124,13 @@ def _ngrams(content: bytes, n: int) -> list[bytes]:
 
 def _rows_of_band(threshold: float, num_permutations: int) -> int:
     """Return the largest band, in hashes, with which a pair at the threshold is compared with probability RECALL."""
-    recall = lambda rows: 1 - (1 - threshold**rows) ** (num_permutations // rows)  # noqa: E731
-    return max((rows for rows in range(1, num_permutations + 1) if recall(rows) >= RECALL), default=1)
+    for rows in range(num_permutations, 1, -1):
+        num_bands = num_permutations // rows
+        probability_of_a_band = threshold**rows
+        recall = 1 - (1 - probability_of_a_band) ** num_bands
+        if recall >= RECALL:
+            return rows
+    return 1
 
 
 def _buckets(band: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -101,8 +101,9 @@ class Survey:
             return np.zeros(len(clusters))
         is_shared = np.minimum.reduceat(owners, starts) != np.maximum.reduceat(owners, starts)
         is_shared = np.repeat(is_shared, np.diff(np.append(starts, len(hashes))))
-        count = lambda owners: np.bincount(owners, minlength=len(clusters))  # noqa: E731
-        return count(owners[is_shared]) / np.maximum(1, count(owners))
+        num_shared = np.bincount(owners[is_shared], minlength=len(clusters))
+        num_ngrams = np.bincount(owners, minlength=len(clusters))
+        return num_shared / np.maximum(1, num_ngrams)
 
 
 def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:

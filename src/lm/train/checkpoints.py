@@ -8,6 +8,7 @@ that stayed. lm.train.fingerprint names the folders.
 
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 import sys
@@ -53,12 +54,12 @@ def save_checkpoint(run: Path, step: int, state: dict, staying: Collection[int] 
     checkpoint = Checkpoint(run, step)
     sha256 = save_tensors(checkpoint.path, state)
     write_json(checkpoint.record, {"run": run.name, "step": step, "sha256": sha256})
-    newest = list_checkpoints(run)[-NEWEST:]
-    delete_checkpoints(run, {*staying, *(checkpoint.step for checkpoint in newest)})
+    newest = [checkpoint.step for checkpoint in list_checkpoints(run)[-NEWEST:]]
+    delete_checkpoints(run, {*staying, *newest})
 
 
 def delete_checkpoints(run: Path, keep: Collection[int]) -> None:
-    """Delete the checkpoints of a run but those of the steps `keep`, and what killed processes left."""
+    """Delete all checkpoints of a run except those of the steps `keep`, and what killed processes left behind."""
     names = {Checkpoint(run, step).path.stem for step in keep}
     for path in sorted(run.glob("*checkpoint-*")):  # in this order a record goes before its checkpoint
         if path.stem not in names:
@@ -102,9 +103,10 @@ def staying_steps(params: TrainParams, number: int) -> set[int]:
     """
     if number == 0:
         return set()
-    intervals = -(-params.max_steps // params.eval_every_steps)
-    chosen = {i * intervals // (number + 1) for i in range(1, number + 1)}
-    steps = {i * params.eval_every_steps for i in chosen} | {params.decay_begins}
+    num_validations = math.ceil(params.max_steps / params.eval_every_steps)
+    chosen = {i * num_validations // (number + 1) for i in range(1, number + 1)}
+    steps = {validation * params.eval_every_steps for validation in chosen}
+    steps.add(params.decay_begins)
     return steps - {0}
 
 
@@ -116,20 +118,25 @@ def describe_run(run: Path, length_free: str, params: TrainParams) -> None:
 def extend(run: Path, length_free: str, params: TrainParams) -> None:
     """Give a run without checkpoints the last one of a run of another length that has the same steps up to there.
 
-    That is so until the learning rate of one of the two falls. The weights that this run keeps of earlier steps come
-    from the other run too. Say so, or why there is no such checkpoint.
+    Two runs have the same steps until the learning rate of one of them falls. The weights that this run keeps of
+    earlier steps are copied from the other run too. Print which run it extends, or why it extends none.
     """
     if list_checkpoints(run):
         return
-    others = [path.parent for path in run.parent.glob("[!.]*/run.json") if path.parent != run]
-    same_until = {other: _same_until(other, length_free) for other in others}
-    others = [other for other in others if same_until[other] is not None]
-    shared = [
-        checkpoint
-        for other in others
-        for checkpoint in list_checkpoints(other)
-        if checkpoint.step <= min(params.decay_begins, same_until[other] or 0)
-    ]
+
+    # Find the runs that differ in their length alone, and the checkpoints that they share with this run.
+    others: list[Path] = []
+    shared: list[Checkpoint] = []
+    for path in sorted(run.parent.glob("[!.]*/run.json")):
+        other = path.parent
+        other_decay_begins = None if other == run else _read_decay_begins(other, length_free)
+        if other_decay_begins is None:
+            continue
+        others.append(other)
+        last_shared = min(params.decay_begins, other_decay_begins)
+        shared += [checkpoint for checkpoint in list_checkpoints(other) if checkpoint.step <= last_shared]
+
+    # Take the last one that is intact.
     for checkpoint in sorted(shared, key=lambda checkpoint: checkpoint.step, reverse=True):
         try:
             earlier = {step for step in params.kept_weights_steps if step < checkpoint.step}
@@ -147,10 +154,10 @@ def extend(run: Path, length_free: str, params: TrainParams) -> None:
         print(f"run {others[0].name} differs in train.max_tokens only, but is not extended: {reason}", flush=True)
 
 
-def _same_until(other: Path, length_free: str) -> int | None:
-    """Return the step at which another run's rate begins to fall, or None if it differs in more than its length.
+def _read_decay_begins(other: Path, length_free: str) -> int | None:
+    """Return the step from which on another run's rate falls, or None if that run differs in more than its length.
 
-    Its record may be damaged, or gone meanwhile: then warn and return None.
+    Another run may have been deleted meanwhile, or its record may be damaged: warn, and return None.
     """
     try:
         record = read_json(other / "run.json", f"delete {other}")

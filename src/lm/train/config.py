@@ -49,18 +49,27 @@ class TrainParams:
         # What must fit together: one wrong value can break several of these rules, so the first one is named.
         whole_run = f"fewer than the run's {self.max_tokens // self.batch_tokens} steps"
         for name, ok, requirement in (
-            ("micro_batch_tokens", self.micro_batch_tokens % self.seq_len == 0,
-             f"a multiple of seq_len {self.seq_len}"),
-            ("batch_tokens", self.batch_tokens % self.micro_batch_tokens == 0,
-             f"a multiple of micro_batch_tokens {self.micro_batch_tokens}"),
+            (
+                "micro_batch_tokens",
+                self.micro_batch_tokens % self.seq_len == 0,
+                f"a multiple of seq_len {self.seq_len}",
+            ),
+            (
+                "batch_tokens",
+                self.batch_tokens % self.micro_batch_tokens == 0,
+                f"a multiple of micro_batch_tokens {self.micro_batch_tokens}",
+            ),
             ("max_tokens", self.max_tokens >= self.batch_tokens, f"at least batch_tokens {self.batch_tokens}"),
-            ("keep_weights_at", max(self.keep_weights_at, default=0) <= self.max_tokens,
-             f"at most max_tokens {self.max_tokens} each"),
+            (
+                "keep_weights_at",
+                max(self.keep_weights_at, default=0) <= self.max_tokens,
+                f"at most max_tokens {self.max_tokens} each",
+            ),
             ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
             ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
             ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),
             ("compile", self.numerics == "fast" or not self.compile, "false, or numerics fast"),
-        ):  # fmt: skip
+        ):
             require(ok, name, getattr(self, name), requirement)
 
     @property

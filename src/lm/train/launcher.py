@@ -35,9 +35,16 @@ def start(world_size: int, arguments: list[str]) -> None:
     debug = [argument for argument in sys.argv if argument == "--debug"]  # exit_with_status has removed it
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // world_size)))
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=world_size, run_id=RUN_ID, max_restarts=0, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", local_addr="localhost", signals_to_handle="SIGHUP,SIGQUIT",
-    )  # fmt: skip
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=world_size,
+        run_id=RUN_ID,
+        max_restarts=0,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        signals_to_handle="SIGHUP,SIGQUIT",
+    )
     logging.disable(logging.ERROR)  # the elastic launcher would log exit codes after a rank's error sentence
     with _relayed_signals() as received:
         try:

@@ -59,9 +59,13 @@ class NgramAdamW(AdamW):
     """Update P by AdamW and add the change to the embedding E (V, C); it needs E's gradient, so it steps first."""
 
     def __init__(
-        self, embedding: nn.Parameter, ngrams: NgramEmbeddings, betas: tuple, world: World = SINGLE_PROCESS,
+        self,
+        embedding: nn.Parameter,
+        ngrams: NgramEmbeddings,
+        betas: tuple,
+        world: World = SINGLE_PROCESS,
         numerics: Numerics = "fast",
-    ):  # fmt: skip
+    ):
         num_buckets, width = len(ngrams.token_starts), embedding.shape[1]
         self.embedding, self.ngrams, self.world = embedding, ngrams.to(embedding.device), world
         self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
@@ -111,9 +115,14 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params, lr: float, weight_decay: float, dtype: torch.dtype, momentum: float = 0.95,
+        self,
+        params,
+        lr: float,
+        weight_decay: float,
+        dtype: torch.dtype,
+        momentum: float = 0.95,
         numerics: Numerics = "fast",
-    ):  # fmt: skip
+    ):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self.dtype = dtype
         self.numerics: Numerics = numerics
@@ -153,9 +162,12 @@ def _apply(p: Tensor, update: Tensor, group: dict) -> None:
 
 
 def build_optimizers(
-    model: nn.Module, params: TrainParams, dtype: torch.dtype, world: World = SINGLE_PROCESS,
+    model: nn.Module,
+    params: TrainParams,
+    dtype: torch.dtype,
+    world: World = SINGLE_PROCESS,
     ngrams: NgramEmbeddings | None = None,
-) -> list[torch.optim.Optimizer]:  # fmt: skip
+) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
     They compute in `params.numerics`, Muon its products in `dtype`. Weight decay applies to matrices only. Each group's

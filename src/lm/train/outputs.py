@@ -45,9 +45,10 @@ def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
 
 def write_timing(folder: Path, state: TrainingState, computed_on: dict) -> None:
     """Write timing.json into the run's folder: the one file with wall-clock times, which no stage has as an output."""
-    curve = dict(zip(TIMING, zip(*state.history.timing, strict=True), strict=True))
-    seconds = {"train_seconds": state.seconds["training"], **curve}
-    write_json(folder / "timing.json", {**seconds, "computed_on": computed_on})
+    columns = zip(*state.history.timing, strict=True)
+    curve = dict(zip(TIMING, columns, strict=True))
+    record = {"train_seconds": state.seconds["training"], **curve, "computed_on": computed_on}
+    write_json(folder / "timing.json", record)
 
 
 def keep_weights(
@@ -71,20 +72,28 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainP
         **{name: getattr(params, name) for name in RECORDED},
         "segments": state.segments,
         "training": {
-            "steps": state.step, "epochs": last_tokens / plan.train_tokens,
-            "training_flops": plan.flops_per_token * last_tokens, "parameters": plan.num_parameters,
+            "steps": state.step,
+            "epochs": last_tokens / plan.train_tokens,
+            "training_flops": plan.flops_per_token * last_tokens,
+            "parameters": plan.num_parameters,
             "last_train_loss": state.history.train[-1][3] if state.history.train else None,
         },
         "best": {"step": state.best_step, "tokens_seen": tokens_at[state.best_step], "val_loss": state.best_loss},
         "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
-    }  # fmt: skip
+    }
     # The weights of train.keep_weights_at that this run has passed lie beside its folder `done`.
-    run, kept, sums = folder.parent, {}, {}
-    for name in (step_name(step) for step in sorted(params.kept_weights_steps) if step <= state.step):
+    run = folder.parent
+    kept: dict[str, str] = {}
+    sums: dict[str, dict[str, str]] = {}
+    for step in sorted(params.kept_weights_steps):
+        if step > state.step:
+            continue
+        name = step_name(step)
         place = f"{KEPT_WEIGHTS}/{name}"
         kept[name] = read_json(run / place / RECORD, _train_from_scratch(run))["best"]["sha256"]
         sums[place] = _sha256_of_files(run / place)
-    record |= {KEPT_WEIGHTS: kept} if kept else {}
+    if kept:
+        record[KEPT_WEIGHTS] = kept
     with atomic_folder(folder) as done:
         save_models(done / "models", state.best_weights, state.weights(), record)
         write_metrics(done / "metrics", state, plan)
@@ -99,7 +108,8 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
 
     Raises IntegrityError, before anything is copied, if a file of the run is not as it was written.
     """
-    run, advice = done.parent, _train_from_scratch(done.parent)
+    run = done.parent
+    advice = _train_from_scratch(run)
     sums = read_json(done / SUMS, advice)
     form = {"done/models": {str: str}, "done/metrics": {str: str}, "done/plots": {str: str}, str: {str: str}}
     check_types(done / SUMS, sums, form, advice)
@@ -130,7 +140,7 @@ def _sha256_of_files(folder: Path) -> dict[str, str]:
 
 
 def _copy_files(source: Path, names: Iterable[str], target: Path) -> None:
-    """Copy these files of a folder; the error that shutil.copytree raises on a full disk has no errno."""
+    """Copy these files of a folder, without shutil.copytree: on a full disk it raises an error without an errno."""
     target.mkdir(parents=True, exist_ok=True)
     for name in names:
         shutil.copyfile(source / name, target / name)

@@ -14,9 +14,13 @@ class Progress(tqdm):
 
     def __init__(self, plan: Plan, state: TrainingState, params: TrainParams, peak_flops: float):
         super().__init__(
-            total=plan.max_tokens, initial=state.step * params.batch_tokens, unit="tok", unit_scale=True, desc="train",
+            total=plan.max_tokens,
+            initial=state.step * params.batch_tokens,
+            unit="tok",
+            unit_scale=True,
+            desc="train",
             disable=not state.world.is_main or None,
-        )  # fmt: skip
+        )
         self.plan, self.state, self.peak_flops = plan, state, peak_flops
         self.started, self.first_step = time.monotonic(), state.step
         self.rows_shown = len(state.history.train)

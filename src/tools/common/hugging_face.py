@@ -19,16 +19,30 @@ GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 # Our names of the sizes and those of Gemma3TextConfig.
 NAMES = {
-    "vocab_size": "vocab_size", "d_model": "hidden_size", "d_ff": "intermediate_size",
-    "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_kv_head": "num_key_value_heads",
-    "head_dim": "head_dim", "sliding_window": "sliding_window", "query_pre_attn_scalar": "query_pre_attn_scalar",
-    "norm_eps": "rms_norm_eps", "max_seq_len": "max_position_embeddings",
-}  # fmt: skip
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "d_ff": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_kv_head": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "sliding_window": "sliding_window",
+    "query_pre_attn_scalar": "query_pre_attn_scalar",
+    "norm_eps": "rms_norm_eps",
+    "max_seq_len": "max_position_embeddings",
+}
 # Fields of a published configuration of which lm.model computes one value, or one form, only.
 FIXED = (
-    "hidden_activation", "attention_bias", "final_logit_softcapping", "attn_logit_softcapping",
-    "use_bidirectional_attention", "tie_word_embeddings", "layer_types", "rope_parameters", "query_pre_attn_scalar",
-)  # fmt: skip
+    "hidden_activation",
+    "attention_bias",
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
+    "use_bidirectional_attention",
+    "tie_word_embeddings",
+    "layer_types",
+    "rope_parameters",
+    "query_pre_attn_scalar",
+)
 # What a config.json says of the shape, also under the names before transformers 5.
 READ = {*NAMES.values(), *FIXED, "rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern"}
 MAX_LAYERS = 10_000
@@ -67,12 +81,15 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
         file.write(content)
     special_ids = {"bos_token_id": eot_id, "eos_token_id": eot_id}
     config = {
-        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "dtype": "float32",
-        "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "dtype": "float32",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
         **hugging_face_config(model.config),
         "rope_theta": model.config.rope_base_global,  # the names before transformers 5
         "rope_local_base_freq": model.config.rope_base_local,
-    }  # fmt: skip
+    }
     write_json(folder / CONFIG, config | special_ids)
     # pad_token_id is for generation alone: in config.json it would stop the gradient of that embedding.
     sampling = {"do_sample": True, "temperature": 0.8, "top_k": 50}  # the defaults of `python src generate`

@@ -1,8 +1,11 @@
 """Parameters by dotted name, and the presets that the selectors choose."""
 
 SELECTORS = {
-    "data.source": "sources", "selection.name": "selections", "tokenizer.name": "tokenizers", "model.name": "models",
-}  # fmt: skip
+    "data.source": "sources",
+    "selection.name": "selections",
+    "tokenizer.name": "tokenizers",
+    "model.name": "models",
+}
 
 
 def flatten(section: dict, prefix: str = "") -> dict[str, object]:

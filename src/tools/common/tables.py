@@ -20,7 +20,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 def render(template: Path, **values) -> list[str]:
     """Return the lines of a Jinja2 template filled in; a list is shown as its lines. An unknown name is an error."""
     environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
         finalize=lambda value: "\n".join(value) if isinstance(value, list) else value,
-    )  # fmt: skip
+    )
     return environment.from_string(template.read_text(encoding="utf-8")).render(values).splitlines()

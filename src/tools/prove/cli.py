@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
         return print(f"{args.golden} has the digests of this machine")
     if args.run not in golden:
         raise IntegrityError(
-            f"{args.golden} has no digests of the run {args.run}; `python src prove --write` adds them"
+            f"{args.golden} has no digests for the run {args.run}; to add them, run `python src prove --write`"
         )
     last = list(found["weights"].values())[-1]
     if problem := first_difference(found, golden[args.run]):
@@ -78,8 +78,12 @@ def add_processor(seen: list[dict], run: str, digest: str, how: str) -> list[dic
     """Return the list of processors with this one, once for each run and way to run it."""
     sets = [name for name, there in sorted(torch.cpu.get_capabilities().items()) if there is True]
     entry = {
-        "processor": processor(), "how": how or "natively", "instruction_sets": sets, "run": run, "weights": digest,
+        "processor": processor(),
+        "how": how or "natively",
+        "instruction_sets": sets,
+        "run": run,
+        "weights": digest,
         "threads": torch.get_num_threads(),
-    }  # fmt: skip
+    }
     same = ("processor", "how", "run", "threads")
     return [other for other in seen if any(other[key] != entry[key] for key in same)] + [entry]

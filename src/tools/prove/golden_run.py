@@ -20,10 +20,21 @@ from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, learning_rate, sampling_weights, update_weights
 
 SMALL = ModelConfig(
-    n_layer=2, n_head=4, n_kv_head=2, head_dim=16, d_model=64, d_ff=192, sliding_window=64, full_attention_every=2,
-    rope_base_local=10000.0, rope_base_global=10000.0, query_pre_attn_scalar=16, norm_eps=1e-6, max_seq_len=512,
+    n_layer=2,
+    n_head=4,
+    n_kv_head=2,
+    head_dim=16,
+    d_model=64,
+    d_ff=192,
+    sliding_window=64,
+    full_attention_every=2,
+    rope_base_local=10000.0,
+    rope_base_global=10000.0,
+    query_pre_attn_scalar=16,
+    norm_eps=1e-6,
+    max_seq_len=512,
     vocab_size=1000,
-)  # fmt: skip
+)
 LARGE = dataclasses.replace(
     SMALL, n_layer=4, head_dim=48, d_model=192, d_ff=512, query_pre_attn_scalar=48, vocab_size=8192
 )
@@ -98,13 +109,36 @@ def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:
 def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> TrainParams:
     """Return the parameters of a run of that many steps."""
     return TrainParams(
-        seq_len=SEQ_LEN, attend_across_documents=False, batch_tokens=BATCH_TOKENS, micro_batch_tokens=UNIT_TOKENS,
-        max_tokens=num_steps * BATCH_TOKENS, optimizer="muon", peak_lr=0.01, min_lr=0.0, embedding_lr_factor=1.0,
-        warmup_steps=5, schedule="wsd", decay_fraction=0.6, weight_decay=0.1, beta1=0.9, beta2=0.99,
-        grad_clip=1.0, sampled_vocab_size=sampled_vocab_size, ngram_buckets=NUM_BUCKETS,
-        numerics="exact", dtype="auto", compile=False, seed=1, init_from="", patience_evals=None,
-        divergence_nats=None, log_every_tokens=1024, eval_every_tokens=1024, eval_tokens=1024, keep_weights_at=(),
-    )  # fmt: skip
+        seq_len=SEQ_LEN,
+        attend_across_documents=False,
+        batch_tokens=BATCH_TOKENS,
+        micro_batch_tokens=UNIT_TOKENS,
+        max_tokens=num_steps * BATCH_TOKENS,
+        optimizer="muon",
+        peak_lr=0.01,
+        min_lr=0.0,
+        embedding_lr_factor=1.0,
+        warmup_steps=5,
+        schedule="wsd",
+        decay_fraction=0.6,
+        weight_decay=0.1,
+        beta1=0.9,
+        beta2=0.99,
+        grad_clip=1.0,
+        sampled_vocab_size=sampled_vocab_size,
+        ngram_buckets=NUM_BUCKETS,
+        numerics="exact",
+        dtype="auto",
+        compile=False,
+        seed=1,
+        init_from="",
+        patience_evals=None,
+        divergence_nats=None,
+        log_every_tokens=1024,
+        eval_every_tokens=1024,
+        eval_tokens=1024,
+        keep_weights_at=(),
+    )
 
 
 def make_ids(vocab_size: int, num_tokens: int = 100_000) -> np.ndarray:

@@ -46,7 +46,7 @@ class TextFile:
 
     @property
     def has_rows(self) -> bool:
-        """Return whether the documents are rows of the file, which has no separator then."""
+        """Return True if each row of the file is a document, so that no separator divides it."""
         return self.kind in (".parquet", ".json", *JSON_LINES, *DELIMITERS)
 
     def documents(self) -> Iterator[str | None]:

@@ -25,9 +25,15 @@ from lm.text.splits import SplitParams, choose_validation, in_batches, text_sha2
 SPLITS = ("train", "validation")
 SUFFIXES = (".h", ".hpp", ".cuh")
 FOLDERS = (
-    "c10/core/", "c10/util/", "ATen/core/", "ATen/cpu/", "ATen/functorch/", "ATen/native/",
-    "torch/csrc/", "torch/headeronly/",
-)  # fmt: skip
+    "c10/core/",
+    "c10/util/",
+    "ATen/core/",
+    "ATen/cpu/",
+    "ATen/functorch/",
+    "ATen/native/",
+    "torch/csrc/",
+    "torch/headeronly/",
+)
 GENERATED_NAME = re.compile(r"/generated/|^ATen/native/metal/|/TensorBody\.h$|_generated\.h$")  # differ between wheels
 GENERATED_HEAD_CHARS = 3000
 IN_WHEEL = re.compile(r"^(?:[^/]+\.data/(?:pure|plat)lib/)?torch/include/(.+)$")
