@@ -18,7 +18,7 @@ from lm.train.checkpoints import (
     save_checkpoint,
 )
 from support.damage import flip
-from support.train_cases import clear, make_training, only_run, restored, results, run_stage, set_runtime
+from support.train_cases import clear, fresh_training, make_training, only_run, results, run_stage, set_runtime
 
 SHORT, LONG = 512 * 8, 512 * 14
 
@@ -38,10 +38,9 @@ def template(tmp_path_factory):
 
 
 @pytest.fixture
-def workspace(template, monkeypatch):
-    monkeypatch.chdir(template.folder)
-    clear()
-    return template
+def workspace(template):
+    with fresh_training(template):
+        yield template
 
 
 def run(workspace, max_tokens, *sabotage, **changes):
@@ -183,7 +182,6 @@ def test_a_state_whose_record_is_damaged_is_not_extended(tmp_path, capsys, recor
 
 
 def test_without_checkpoints_that_stay_none_is_left(workspace):
-    with restored("runtime.yaml"):
-        set_runtime(keep_checkpoints=0)
-        run(workspace, SHORT, **{"train.seed": 2})
+    set_runtime(keep_checkpoints=0)
+    run(workspace, SHORT, **{"train.seed": 2})
     assert list_checkpoints(only_run()) == []
