@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(other, capsys):
 
 
 def test_kept_weights_of_the_steps_before_come_along(other, capsys):
-    """Those of the step itself and of later ones are the run's own to keep."""
+    """The run itself keeps the weights of the step from which it goes on, and of later steps."""
     run = other.with_name("run")
     extend(run, "same", params(7, {3, 6, 10}))
     assert load_newest_checkpoint(run)["step"] == 6
