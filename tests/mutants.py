@@ -23,13 +23,13 @@ class Mutant(NamedTuple):
     tests: str
 
 
-FILES, STEP, STATE = "src/lm/core/files.py", "src/lm/train/step.py", "src/lm/train/state.py"
-WINDOWS, SCORE, GENERATION = "src/lm/tokens/windows.py", "src/lm/model/score.py", "src/lm/evaluate/generation.py"
-MASKS, WEIGHTS, KEPT_WEIGHTS = (
-    "src/lm/model/attention_masks.py",
-    "src/lm/model/weights.py",
-    "src/lm/train/checkpoints.py",
-)
+FILES = "src/lm/core/files.py"
+WINDOWS = "src/lm/tokens/windows.py"
+MASKS = "src/lm/model/attention_masks.py"
+SCORE = "src/lm/model/score.py"
+WEIGHTS = "src/lm/model/weights.py"
+STEP = "src/lm/train/step.py"
+STATE = "src/lm/train/state.py"
 
 MUTANTS = [
     # Files.
@@ -121,12 +121,11 @@ MUTANTS = [
 def tests_pass(folder: Path, tests: str) -> bool:
     """Return True if at least one of the tests is selected and all pass in the copy."""
     file, _, chosen = tests.partition(" -k ")
-    options = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *(["-k", chosen] if chosen else [])]
     path = file if file.startswith("extras/") else f"tests/{file}"
-    return (
-        subprocess.run([sys.executable, "-m", "pytest", *options, path], cwd=folder, capture_output=True).returncode
-        == 0
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", path]
+    if chosen:
+        command += ["-k", chosen]
+    return subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
 
 
 def outcome(mutant: Mutant, folder: Path, passing: set[str]) -> str:
@@ -147,8 +146,10 @@ def outcome(mutant: Mutant, folder: Path, passing: set[str]) -> str:
 
 def main(chosen: list[str]) -> int:
     """Try the mutants whose safeguard contains a word of `chosen`, or all; return 1 unless all are caught."""
+    passing: set[str] = set()
+    caught = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder, passing, caught = Path(temporary), set(), []
+        folder = Path(temporary)
         copy_repository(folder)
         subprocess.run(["git", "init", "-q"], cwd=folder, check=True)  # the tests ask git for its files
         for mutant in MUTANTS:

@@ -2,15 +2,13 @@
 
 import contextlib
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.damage import with_ids
-from support.stages import STAGES, TINY, change_params, run_here, stage_folder, write_texts
-from support.train_cases import clear, make_training, restored, undisturbed_results
+from support.stages import STAGES, TINY, change_params, run_here, stage_folder, work_in_copy, write_texts
+from support.train_cases import fresh_training, make_training, undisturbed_results
 
 
 @pytest.fixture(scope="session")
@@ -29,10 +27,9 @@ def pipeline(tmp_path_factory):
 @pytest.fixture
 def project(pipeline, tmp_path, monkeypatch):
     """The working directory: a copy of `pipeline`."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    shutil.copytree(pipeline, tmp_path / "project", symlinks=True)
-    monkeypatch.chdir(tmp_path / "project")
-    return tmp_path / "project"
+    copy = tmp_path / "project"
+    work_in_copy(monkeypatch, pipeline, copy)
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +51,9 @@ def undisturbed(template):
 
 
 @pytest.fixture
-def workspace(template, undisturbed, monkeypatch):
+def workspace(template, undisturbed):
     """The working directory: the small copy as it was for `undisturbed`, before any run."""
-    monkeypatch.chdir(template.folder)
-    clear()
-    with restored("params.yaml", "runtime.yaml", "train.bin", "train.json", CODE):
+    with fresh_training(template):
         yield template
     for name in ("held", "go"):
-        Path(name).unlink(missing_ok=True)
-
-
-CODE = "src/lm/train/optimizers.py"  # which a test changes
+        (template.folder / name).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from lm.model.weights import save_tensors
 from lm.train.checkpoints import load_newest_checkpoint, save_checkpoint
 from support.damage import DAMAGES, empty, extend, flip, remove, replaced_by, truncate, with_ids, with_values
 from support.refusal import files_below, refused
-from support.stages import STAGES, module_and_arguments, outputs_of, run_here
+from support.stages import STAGES, module_and_arguments, outputs_of, run_here, work_in_copy
 from support.train_cases import die_at, in_state, only_run, run_stage
 
 RAW, TOKENIZER = "data/raw", "data/tokenizer"
@@ -229,9 +229,7 @@ def stopped(pipeline, tmp_path_factory):
 @pytest.fixture
 def resumable(stopped, tmp_path, monkeypatch):
     """The working directory: a copy of `stopped`; and the folder of the run."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    shutil.copytree(stopped, tmp_path / "project", symlinks=True)
-    monkeypatch.chdir(tmp_path / "project")
+    work_in_copy(monkeypatch, stopped, tmp_path / "project")
     return only_run()
 
 

@@ -12,7 +12,6 @@ from lm.core.files import read_json, write_json
 from lm.tokenizer.build import write_byte_level, write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import document_spans, open_tokens
-from support.memory import MEASURE
 from support.refusal import refused
 from support.stages import run_here
 from support.tokenize_cases import (
@@ -47,7 +46,8 @@ def tokenizer(request, tmp_path_factory):
 
 def decoded(trained: Path) -> list[str]:
     """Return the documents of out/train.bin as text; one separator follows each."""
-    tokenizer, tokens = load_tokenizer(trained), open_tokens(Path("out/train.bin"))
+    tokenizer = load_tokenizer(trained)
+    tokens = open_tokens(Path("out/train.bin"))
     return [tokenizer.decode(tokens.ids[begin : end - 1].tolist()) for begin, end in document_spans(tokens)]
 
 
@@ -65,6 +65,14 @@ def test_documents_are_encoded_whole_and_their_special_strings_are_ordinary_text
     assert np.count_nonzero(tokens.ids == tokens.eot_id) == tokens.meta["documents"] == len(texts)
     special_ids = load_tokenizer(tokenizer).meta["special_tokens"].values()
     assert set(special_ids) & set(tokens.ids.tolist()) == {tokens.eot_id}
+
+
+# A program that runs a command in a new process and prints its peak memory.
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
 
 
 @pytest.mark.slow

@@ -21,13 +21,13 @@ from support.stages import change_params, module_and_arguments, run_here, stage_
 from support.tokenizer_cases import TIKTOKEN_CACHE, digests, write_bpe
 from support.train_cases import Ended, run_stage
 
-A = "a" * 40
+COMMIT = "a" * 40
 TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"
 TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
-STORIES = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
-DIGEST = hashlib.sha256(STORIES).hexdigest()
+CONTENT = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
 FILE, FIRST = "data/x.parquet", "data/first.parquet"
-SOURCE = {"kind": "hub", "repo": "o/n", "revision": A, "files": {"train": [FIRST, FILE]}, "column": "text"}
+SOURCE = {"kind": "hub", "repo": "o/n", "revision": COMMIT, "files": {"train": [FIRST, FILE]}, "column": "text"}
 
 
 def in_environment(variables: dict[str, str]) -> None:
@@ -43,7 +43,7 @@ class Client:
     def __init__(self, hub: LoopbackHub):
         self.hub, self.cache = hub, Path("../hf").resolve()
         self.change()
-        change_params(Path(), {"tokenizers.bpe": {"kind": "huggingface", "repo": "google/gemma", "revision": A}})
+        change_params(Path(), {"tokenizers.bpe": {"kind": "huggingface", "repo": "google/gemma", "revision": COMMIT}})
 
     def change(self, **changes) -> None:
         """Write the source, with these keys replaced."""
@@ -72,7 +72,7 @@ class Client:
 @pytest.fixture
 def hub():
     with LoopbackHub() as served:
-        served.add("datasets", "o/n", A, {FIRST: parquet_bytes(text=["first"]), FILE: STORIES})
+        served.add("datasets", "o/n", COMMIT, {FIRST: parquet_bytes(text=["first"]), FILE: CONTENT})
         yield served
 
 
@@ -85,16 +85,16 @@ def client(hub, tmp_path, monkeypatch):
 
 def test_after_a_network_lost_in_mid_file_a_rerun_keeps_whole_files(client, hub):
     hub.cut(FILE, 5000)
-    client.refused(5, f"o/n {FILE} at commit {A}", "out of reach", "run again")
-    hub.cut(FILE, len(STORIES))
+    client.refused(5, f"o/n {FILE} at commit {COMMIT}", "out of reach", "run again")
+    hub.cut(FILE, len(CONTENT))
     hub.bytes_sent = 0
     client.recovers()
-    assert hub.bytes_sent == len(STORIES)
+    assert hub.bytes_sent == len(CONTENT)
 
 
 def test_a_temporary_failure_and_a_silence_are_waited_for(client, hub):
     hub.fail(FILE, 503, times=2)  # its HEAD
-    hub.fail(f"/lfs/datasets/o/n/resolve/{A}/{FILE}", 503, times=2)
+    hub.fail(f"/lfs/datasets/o/n/resolve/{COMMIT}/{FILE}", 503, times=2)
     hub.cut(FILE, 5000, times=3)  # the first such request gets 5000 bytes, the next two none
     client.recovers()
     shutil.rmtree("data/raw")
@@ -122,7 +122,7 @@ def test_a_missing_revision_is_named_and_a_branch_is_recorded_with_its_commit(cl
     client.change(revision="main")
     client.recovers()
     (source,) = read_json("data/raw/manifest.json")["sources"].values()
-    assert (source["revision"], source["commit"]) == ("main", A)
+    assert (source["revision"], source["commit"]) == ("main", COMMIT)
 
 
 def test_a_wrong_checksum_is_refused_with_both_digests(client, hub):
@@ -132,7 +132,7 @@ def test_a_wrong_checksum_is_refused_with_both_digests(client, hub):
     client.recovers()
 
     blob = client.cache / "hub/datasets--o--n/blobs" / DIGEST
-    blob.write_bytes(STORIES[:-1] + b"\0")  # the cache rots
+    blob.write_bytes(CONTENT[:-1] + b"\0")  # the cache rots
     shutil.rmtree("data/raw")
     client.refused(4, f"o/n: {FILE} in the cache (delete {blob} and run again)", f"needed: {DIGEST}")
     blob.unlink()
@@ -143,7 +143,7 @@ def test_cached_files_need_no_network(client, hub, tmp_path):
     """A source and a tokenizer at a commit cause no request, although the hub is running."""
     (tmp_path / "bpe").mkdir()
     tokenizer = {path.name: path.read_bytes() for path in write_bpe(tmp_path / "bpe").iterdir()}
-    hub.add("models", "google/gemma", A, tokenizer)
+    hub.add("models", "google/gemma", COMMIT, tokenizer)
     for is_cached in (False, True):
         hub.requests.clear()
         client.recovers()

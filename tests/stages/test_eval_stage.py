@@ -1,7 +1,6 @@
 """Stage eval on a small untrained model: it scores what the model was trained with, and refuses everything else."""
 
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.model_cases import TEXTS, build, write_bpe, write_trained
 from support.refusal import refused
-from support.stages import change_params, stage_folder
+from support.stages import change_params, stage_folder, work_in_copy
 
 MODELS, MODEL = Path("data/models"), Path("data/models/model.json")
 TRAIN, VALIDATION = Path("data/processed_datasets/train.bin"), Path("data/processed_datasets/validation.bin")
@@ -76,8 +75,7 @@ def made(tmp_path_factory):
 def tokenizer(made, tmp_path, monkeypatch):
     """The tokenizer; the working directory is a copy of `made`."""
     folder, tokenizer = made
-    shutil.copytree(folder, tmp_path / "project", symlinks=True)
-    monkeypatch.chdir(tmp_path / "project")
+    work_in_copy(monkeypatch, folder, tmp_path / "project")
     return tokenizer
 
 

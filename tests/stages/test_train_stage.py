@@ -38,15 +38,12 @@ def template(tmp_path_factory):
 @pytest.fixture
 def workspace(template, monkeypatch):
     """The small copy as the current directory, with token files of a fixed cycle and its own parameters."""
-    paths = [template.folder / name for name in ("params.yaml", "presets.yaml")]
-    before = [path.read_text() for path in paths]
-    monkeypatch.chdir(template.folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.chdir(template.folder)
     write_ids("train.bin", 3000)
     write_ids("validation.bin", 700)
-    yield template
-    for path, text in zip(paths, before, strict=True):
-        path.write_text(text)
+    with restored("params.yaml", "presets.yaml", "runtime.yaml"):
+        yield template
 
 
 def test_files_of_different_tokenizers_are_refused(workspace, capsys):
@@ -142,9 +139,8 @@ def test_a_record_names_what_made_the_model(workspace):
     batch = workspace.get("train.batch_tokens")
     lengths = {"max_tokens": 4 * batch, "log_every_tokens": batch, "eval_every_tokens": 2 * batch}
     workspace.change(**{f"train.{name}": value for name, value in (lengths | {"seed": 8, "eval_tokens": 96}).items()})
-    with restored("runtime.yaml"):
-        set_runtime(checkpoint_every_s=0)
-        assert train_stage.main(ARGUMENTS) == 0
+    set_runtime(checkpoint_every_s=0)
+    assert train_stage.main(ARGUMENTS) == 0
 
     record, metrics = (json.loads(Path(name).read_text()) for name in ("data/models/model.json", "metrics/train.json"))
     sidecars = {name: json.loads(Path(f"{name}.json").read_text()) for name in ("train", "validation")}
@@ -284,9 +280,8 @@ def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monke
     monkeypatch.setattr(train_stage.checkpoints, "save_checkpoint", lambda *a: time.sleep(0.05) or save_checkpoint(*a))
     workspace.change(**{"train.seed": 3})
     begin = time.monotonic()
-    with restored("runtime.yaml"):
-        set_runtime(checkpoint_every_s=0)
-        assert train_stage.main(ARGUMENTS) == 0
+    set_runtime(checkpoint_every_s=0)
+    assert train_stage.main(ARGUMENTS) == 0
     wall_s = time.monotonic() - begin
     run = json.loads(Path("data/models/model.json").read_text())["fingerprint"]
     timing = json.loads(Path(".runs", run, "timing.json").read_text())

@@ -28,11 +28,12 @@ PIECES = [
 ]
 ANY_NEW = SCHEMES[PATTERNS["o200k"]][1]
 NEW = re.findall(r"[0-9A-F]+", f"{NEW_CHARACTERS} {NEW_MARKS}")
-NEIGHBOURS = [c for code in NEW for c in map(chr, (int(code, 16) - 1, int(code, 16) + 1)) if not re.match(ANY_NEW, c)]
+BESIDE_NEW = [chr(int(code, 16) + step) for code in NEW for step in (-1, 1)]
+NEIGHBOURS = [character for character in BESIDE_NEW if not re.match(ANY_NEW, character)]
 
 
 def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
-    """Strings of 0 to 40 pieces; one in 1,000 holds a run of up to 2,000 times the same piece."""
+    """Yield strings of 0 to 40 pieces; one in 1,000 holds a run of up to 2,000 times the same piece."""
     draw = random.Random(seed)
 
     def piece() -> str:
@@ -43,27 +44,33 @@ def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
             return draw.choice(string.printable) * draw.choice([1, 1, 2, 3, 9])
         if kind < 0.85:
             return draw.choice(NEIGHBOURS)
-        return chr(draw.randrange(0x3000 if kind < 0.9 else 0x10000 if kind < 0.95 else 0x110000))
+        if kind < 0.9:
+            return chr(draw.randrange(0x3000))
+        if kind < 0.95:
+            return chr(draw.randrange(0x10000))
+        return chr(draw.randrange(0x110000))
 
     for index in range(num_strings):
         text = "".join(piece() for _ in range(draw.randrange(41)))
-        yield text + piece() * draw.randrange(2000) + piece() if index % 1000 == 999 else text
+        if index % 1000 == 999:
+            text += piece() * draw.randrange(2000) + piece()
+        yield text
 
 
 def scalars() -> list[str]:
-    """Every character that UTF-8 can hold, but END."""
+    """Return every character that UTF-8 can hold, but END."""
     return [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chr(code) != END]
 
 
 def chunk_of(texts: list[str], first_document: int = 0) -> Chunk:
-    """A chunk of these texts alone, well formed."""
+    """Return a chunk of these texts alone, well formed."""
     texts = [well_formed(text) for text in texts]
     num_bytes = sum(len(text.encode()) for text in texts)
     return Chunk(pa.array(texts, pa.large_string()), first_document, sum(map(len, texts)), num_bytes, {})
 
 
 def texts_that_differ(gigatoken: Gigatoken, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
-    """The texts to which gigatoken gives other ids than tiktoken."""
+    """Return the texts to which gigatoken gives other ids than tiktoken."""
     expected, lengths = tokenizer.encode_documents(texts)
     found = gigatoken.encode_texts(texts)
     documents = np.split(found, np.flatnonzero(found == tokenizer.eot_id) + 1)[:-1]

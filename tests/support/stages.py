@@ -7,8 +7,10 @@ change_params(folder, {"train.seq_len": 64})
 import importlib
 import json
 import shlex
+import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
 from support import ROOT
@@ -43,6 +45,13 @@ def stage_folder(folder: Path) -> Path:
     for name in COPIED:
         (folder / name).write_text((ROOT / name).read_text())
     return folder
+
+
+def work_in_copy(monkeypatch: pytest.MonkeyPatch, made: Path, copy: Path) -> None:
+    """Copy the folder `made` and work in the copy, until the end of the test."""
+    shutil.copytree(made, copy, symlinks=True)
+    monkeypatch.chdir(copy)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
 
 
 def command_of(stage: dict) -> str:

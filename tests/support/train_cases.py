@@ -71,6 +71,19 @@ def make_training(folder: Path) -> Workspace:
     return workspace
 
 
+@contextlib.contextmanager
+def fresh_training(workspace: Workspace, **runtime) -> Iterator[None]:
+    """Work in the folder of `workspace`, without what earlier runs have made.
+
+    `runtime` has settings of the section `train` of runtime.yaml. The end restores params.yaml and runtime.yaml.
+    """
+    with contextlib.chdir(workspace.folder):
+        clear()
+        with restored("params.yaml", "runtime.yaml"):
+            set_runtime(**runtime)
+            yield
+
+
 # The functions below work in the current directory.
 
 
@@ -103,14 +116,15 @@ def undisturbed_results(workspace: Workspace) -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def restored(*names: str) -> Iterator[None]:
+def restored(*names: str | Path) -> Iterator[None]:
     """Restore these files at the end."""
-    before = {name: Path(name).read_bytes() for name in names}
+    paths = [Path(name).absolute() for name in names]
+    before = {path: path.read_bytes() for path in paths}
     try:
         yield
     finally:
-        for name, content in before.items():
-            Path(name).write_bytes(content)
+        for path, content in before.items():
+            path.write_bytes(content)
 
 
 def only_run() -> Path:

@@ -97,7 +97,8 @@ def test_the_confidence_is_that_of_both_intervals():
 
 def test_each_source_is_compared_by_its_own_documents_if_all_runs_have_the_same():
     a, b = (dataclasses.replace(run(name, seed, params={"p": name}), sources=PARTS) for seed, name in enumerate("ab"))
-    found, own = compared(a, b).sources, PARTS == "headers"
+    found = compared(a, b).sources
+    own = PARTS == "headers"
     expected = ratio_interval((b.nats - a.nats)[own] / LN2, a.utf8_bytes[own], np.random.default_rng(1), 0.95, 99)
     assert list(found) == ["stories", "headers"] and found["headers"] == expected
     assert f"| documents, the 25 of headers | {expected.value:+.4f} |" in text_of(a, b)
@@ -153,7 +154,8 @@ def test_the_tables_show_the_figures_of_runs_and_documents():
     text = text_of(a, b)
     rate = a.nats.sum() / LN2 / a.utf8_bytes.sum()
     assert f"| a | 1 | {rate:.4f} | 1,000 | 900 | 70 | – |" in text and "| 1,000 | 900 | 70 | 61 |" in text
-    change, sizes = (b.nats - a.nats) / LN2, a.utf8_bytes
+    change = (b.nats - a.nats) / LN2
+    sizes = a.utf8_bytes
     most = np.abs(change).argmax()
     before, after = (each.nats[most] / LN2 / sizes[most] for each in (a, b))
     row = f"{before:.4f} | {after:.4f} | {after - before:+.4f} | {change[most]:+,.0f} |"

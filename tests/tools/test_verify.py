@@ -78,7 +78,8 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
 @pytest.mark.parametrize("path", ["data/raw/train.parquet", MODEL, "metrics/eval.json"])
 def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path):
     out, stage, is_cached = recording(path)
-    linked, damaged_object = os.stat(path).st_nlink > 1, object_of(path)
+    linked = os.stat(path).st_nlink > 1
+    damaged_object = object_of(path)
     flip(path)
     status, lines = check()
     assert status == 4

@@ -24,7 +24,8 @@ class Payload:
 
 
 def test_objects_in_a_npy_never_run(tmp_path):
-    path, marker = tmp_path / "a.npy", tmp_path / "ran"
+    path = tmp_path / "a.npy"
+    marker = tmp_path / "ran"
     np.save(path, np.array([Payload(marker)], object), allow_pickle=True)
     with pytest.raises(IntegrityError, match=str(path)):
         NpyTokensDataset(path, T)
@@ -51,7 +52,8 @@ def test_a_damaged_npy_is_refused(tmp_path):
 
 
 def test_a_hostile_dump_never_runs(tmp_path):
-    marker, folder = tmp_path / "ran", write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
+    folder = write_foreign(tmp_path / "a", [[1, 2, 3, 4]])
+    marker = tmp_path / "ran"
     written = [pickle.dumps([[1, 2, 3, Payload(marker)]], protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
     instructions = [b"(S'%s'\nios\nmkdir\n.", b"(cos\nmkdir\nS'%s'\no."]
     by_hand = [instruction % str(marker).encode() for instruction in instructions]
@@ -78,25 +80,36 @@ def test_a_dump_that_is_damaged_or_holds_anything_other_than_samples_is_refused(
             PickledTrainerDataset(folder)
 
 
-def change_meta(folder, change):
-    entries = json.loads((folder / META).read_text())
-    change(entries["dump-0.pkl"])
-    (folder / META).write_text(json.dumps(entries))
+@pytest.fixture
+def two_dumps(tmp_path):
+    """A folder of two dumps, each of two samples of T tokens."""
+    return write_foreign(tmp_path / "a", [[1] * T] * 2, [[2] * T] * 2)
 
 
 @pytest.mark.parametrize(
-    ("damage", "sentence"),
+    ("entry", "sentence"),
     [
-        (lambda folder: change_meta(folder, lambda entry: entry.update(num_samples=3)), "holds 2 samples of 4"),
-        (lambda folder: change_meta(folder, lambda entry: entry.update(num_tokens=9)), "2 samples with 9 tokens"),
-        (lambda folder: change_meta(folder, lambda entry: entry.pop("num_tokens")), "no num_samples and num_tokens"),
-        (lambda folder: (folder / "dump-1.pkl").unlink(), "differ in dump-1.pkl"),
-        (lambda folder: (folder / META).unlink(), "has no dump-meta_data.json"),
-        (lambda folder: (folder / META).write_text("{"), "not valid JSON"),
+        ({"num_samples": 3, "num_tokens": 2 * T}, "holds 2 samples of 4"),
+        ({"num_samples": 2, "num_tokens": 9}, "2 samples with 9 tokens"),
+        ({"num_samples": 2}, "no num_samples and num_tokens"),
     ],
 )
-def test_metadata_that_disagrees_with_the_dumps_is_refused(tmp_path, damage, sentence):
-    folder = write_foreign(tmp_path / "a", [[1] * T] * 2, [[2] * T] * 2)
-    damage(folder)
+def test_metadata_that_disagrees_with_a_dump_is_refused(two_dumps, entry, sentence):
+    entries = json.loads((two_dumps / META).read_text())
+    entries["dump-0.pkl"] = entry
+    (two_dumps / META).write_text(json.dumps(entries))
     with pytest.raises(IntegrityError, match=sentence):
-        PickledTrainerDataset(folder)
+        PickledTrainerDataset(two_dumps)
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("dump-1.pkl", "differ in dump-1.pkl"), (META, f"has no {META}")])
+def test_a_missing_file_is_refused(two_dumps, name, sentence):
+    (two_dumps / name).unlink()
+    with pytest.raises(IntegrityError, match=sentence):
+        PickledTrainerDataset(two_dumps)
+
+
+def test_metadata_that_is_not_json_is_refused(two_dumps):
+    (two_dumps / META).write_text("{")
+    with pytest.raises(IntegrityError, match="not valid JSON"):
+        PickledTrainerDataset(two_dumps)

@@ -241,9 +241,9 @@ def cut_at(text: str, searched: list[str]) -> Iterator[str]:
 
 
 def merge_by_score(text: str, ids: dict[str, int], scores: list[float]) -> list[int]:
-    """Return the ids of a text of which the neighbours with the highest score are merged, the leftmost of equal ones.
+    """Encode a text: merge the two neighbours with the highest score, the leftmost if several have it, and repeat.
 
-    Characters that have no token become the tokens of their bytes.
+    A character that is not in the vocabulary is encoded as one token for each of its UTF-8 bytes.
     """
     pieces = list(text)
     while True:
@@ -257,12 +257,17 @@ def merge_by_score(text: str, ids: dict[str, int], scores: list[float]) -> list[
     return [ids[token] for part in parts for token in part]
 
 
+def has_only_old_characters(text: str) -> bool:
+    """Return True if Unicode 3.2 assigns all characters of a text.
+
+    tiktoken knows the characters of Unicode 16; llama.cpp and `tokenizers` do not know the newest of them.
+    """
+    return all(unicodedata.ucd_3_2_0.category(character) != "Cn" for character in text)
+
+
 def test_the_vocabulary_of_the_file_gives_our_ids(run):
     encode = read_encoder(run.path)
-    # Of old characters only: tiktoken knows those of Unicode 16, which llama.cpp and `tokenizers` do not.
-    category = unicodedata.ucd_3_2_0.category
-    is_known = lambda text: all(category(character) != "Cn" for character in text)  # noqa: E731
-    fuzzed = list(filter(is_known, tokenizer_cases.fuzzed_texts(2_000, seed=11)))
+    fuzzed = [text for text in tokenizer_cases.fuzzed_texts(2_000, seed=11) if has_only_old_characters(text)]
     added = ["see the theory\n\n\n\nand the theorythe theory", "<|endoftext|> is text"]
     for text in [*fuzzed, *tokenizer_cases.TRAINING, *added]:
         assert encode(text) == [run.tokenizer.eot_id, *run.tokenizer.encode(text)], text

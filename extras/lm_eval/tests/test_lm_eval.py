@@ -192,16 +192,18 @@ def tiny(tmp_path) -> SimpleNamespace:
 
 def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
     model = agreement.read_checked(tiny.export)
-    check = lambda: agreement.check_agreement(tiny.export, model, SEQ_LEN, {"stories": tiny.samples})  # noqa: E731
-    assert check()["stories"] < 1e-6
+
+    def difference() -> float:
+        return agreement.check_agreement(tiny.export, model, SEQ_LEN, {"stories": tiny.samples})["stories"]
+
+    assert difference() < 1e-6
     tiny.samples[0]["resps"][0][0] += 0.9e-4 * tiny.num_tokens
-    assert 0.8e-4 < check()["stories"] < 1e-4
+    assert 0.8e-4 < difference() < 1e-4
     tiny.samples[0]["resps"][0][0] += 0.2e-4 * tiny.num_tokens
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm.model differ by 0\.00011 nats"):
-        check()
+        difference()
     tiny.samples[0]["resps"][0][0] = math.nan
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm\.model differ by nan nats"):
-        check()
-    assert agreement.check_agreement(tiny.export, model, SEQ_LEN, {"generated": tiny.samples[2:]}) == {
-        "generated": None
-    }
+        difference()
+    generated = {"generated": tiny.samples[2:]}
+    assert agreement.check_agreement(tiny.export, model, SEQ_LEN, generated) == {"generated": None}

@@ -21,6 +21,7 @@ from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
 from support import ROOT
+from support.stages import work_in_copy
 from support.texts import make_texts
 
 OUT = Path("data/processed_datasets/train.bin")
@@ -64,8 +65,7 @@ def template(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def project(template, tmp_path, monkeypatch):
     """A copy of the template as the working directory."""
-    shutil.copytree(template, tmp_path / "project")
-    monkeypatch.chdir(tmp_path / "project")
+    work_in_copy(monkeypatch, template, tmp_path / "project")
 
 
 def plan(text_slice=WHOLE, num_ranks=3, chunk_chars=1000):

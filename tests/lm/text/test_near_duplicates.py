@@ -108,7 +108,8 @@ def test_a_pair_is_compared_if_any_band_agrees(clusters_of_signatures):
 def test_the_members_of_a_bucket_are_compared_with_each_other(clusters_of_signatures):
     """Of documents that share one band, the copies b and those like them, c, are a cluster; a and d are alone."""
     a = np.arange(64)
-    b, d = (np.where(a < 4, a, a + more) for more in (100, 900))
+    b = np.where(a < 4, a, a + 100)
+    d = np.where(a < 4, a, a + 900)
     c = b.copy()
     c[4::4] += 100  # one hash of each other band, so that b and c share no other one
     assert clusters_of_signatures([a, b, c]) == [0, 1, 1]
@@ -142,7 +143,7 @@ def test_ngrams_are_runs_of_words_and_a_shorter_text_is_one_hash():
 
 
 def test_hashes_and_signatures_are_the_committed_ones():
-    """Those of the pinned rensa."""
+    """The digests are those of the pinned version of rensa."""
     texts = [make_text(1), "Zoë said: 你好, world", "few"]
     hashes, offsets = ngram_hashes(texts, 5)
     assert offsets.tolist() == [0, 296, 297, 298]

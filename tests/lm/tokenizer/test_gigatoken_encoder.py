@@ -17,9 +17,13 @@ from support import ROOT
 from support.fuzz import chunk_of, scalars, seeded_strings, texts_that_differ
 from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
 
-ONLY_TIKTOKEN, ANY_NEW = (SCHEMES[PATTERNS[name]][1] for name in ("gpt2", "o200k"))
+# Characters that gigatoken reads otherwise than tiktoken, as regular expressions.
+ONLY_TIKTOKEN = SCHEMES[PATTERNS["gpt2"]][1]
+ANY_NEW = SCHEMES[PATTERNS["o200k"]][1]
+# The same characters one by one, without END.
+NEW = re.findall(ONLY_TIKTOKEN, "".join(scalars()))
+NEW_TO_O200K = re.findall(ANY_NEW, "".join(scalars()))
 NAMES = {"bpe": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}  # of pre-tokenizers
-NEW, NEW_TO_O200K = (re.findall(rule, "".join(scalars())) for rule in (ONLY_TIKTOKEN, ANY_NEW))  # without END
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +69,10 @@ def test_only_characters_of_the_rule_differ(tokenizers, name):
 
 
 def test_every_new_character_differs_in_some_context(tokenizers):
-    """Those of the rule are no more than needed. o200k tells 42 new marks apart."""
+    """The rule names no character without need. That of o200k names 42 marks more."""
     o200k = tokenizers("o200k")
-    encoder, differ = open_gigatoken(o200k), set()
+    encoder = open_gigatoken(o200k)
+    differ = set()
     for context in ("{0}'s", "A{0}a{0}B", "b{0}{0} {0}!"):
         texts = [context.replace("{0}", character) for character in NEW_TO_O200K]
         found = set(texts_that_differ(encoder, o200k, texts))
@@ -94,7 +99,8 @@ def test_tiktoken_encodes_documents_with_new_characters(tokenizer):
 
 
 def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
-    encoder, wanted = open_gigatoken(bpe), []
+    encoder = open_gigatoken(bpe)
+    wanted = []
     encode = bpe.encode_documents
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe, "encode_documents", lambda texts: wanted.extend(texts) or encode(texts))
@@ -142,7 +148,8 @@ def test_an_unusable_gigatoken_gives_a_one_line_warning(bpe, monkeypatch, capsys
 
 def test_a_grown_gigatoken_is_replaced(bpe, monkeypatch):
     monkeypatch.setattr(gigatoken_encoder, "RENEW_AFTER_TEXT_BYTES", 20)
-    encoder, texts = open_gigatoken(bpe), ["a text of some bytes", "another text"]
+    encoder = open_gigatoken(bpe)
+    texts = ["a text of some bytes", "another text"]
     expected = bpe.encode_documents(texts)[0].tolist()
     made = []
     for limit in (1 << 40, 0):

@@ -122,7 +122,8 @@ def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
 
 
 def test_a_gemma_like_tokenizer_gives_the_same_ids(gemma_source, gemma_folder, gemma_tokenizer):
-    tokenizer, texts = gemma_tokenizer, TEXTS[:1000] + SPECIAL
+    tokenizer = gemma_tokenizer
+    texts = TEXTS[:1000] + SPECIAL
     expected = auto_ids(gemma_source, texts, split_special_tokens=True)
     assert [tokenizer.encode(text) for text in texts] == expected
     assert auto_ids(gemma_folder, texts) == expected

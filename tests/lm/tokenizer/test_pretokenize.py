@@ -74,7 +74,8 @@ def test_training_merges_within_pieces_only():
 
 def test_a_million_spaces_are_encoded(folder):
     """tiktoken's pattern fails on them in one piece."""
-    tokenizer, run = load_tokenizer(folder), " " * 1_000_000
+    tokenizer = load_tokenizer(folder)
+    run = " " * 1_000_000
     for text in (f"a\n{run}/", f"a{run}\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 

@@ -46,7 +46,8 @@ def test_every_position_is_a_target_in_some_epoch(length):
 
 def test_over_the_epochs_a_window_begins_at_every_position():
     windows = TokenWindows(np.arange(1000), 16, 1, seed=5)
-    begins, number = [], 0
+    begins = []
+    number = 0
     for epoch in range(200):
         begins.append(windows.starts(number)[0] % 16)
         number += windows.windows_per_epoch(epoch)

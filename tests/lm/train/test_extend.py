@@ -18,7 +18,7 @@ from lm.train.checkpoints import (
     save_checkpoint,
 )
 from support.damage import flip
-from support.train_cases import clear, make_training, only_run, restored, results, run_stage, set_runtime
+from support.train_cases import clear, fresh_training, make_training, only_run, results, run_stage, set_runtime
 
 SHORT, LONG = 512 * 8, 512 * 14
 
@@ -38,10 +38,9 @@ def template(tmp_path_factory):
 
 
 @pytest.fixture
-def workspace(template, monkeypatch):
-    monkeypatch.chdir(template.folder)
-    clear()
-    return template
+def workspace(template):
+    with fresh_training(template):
+        yield template
 
 
 def run(workspace, max_tokens, *sabotage, **changes):
@@ -152,7 +151,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(other, capsys):
 
 
 def test_kept_weights_of_the_steps_before_come_along(other, capsys):
-    """Those of the step itself and of later ones are the run's own to keep."""
+    """The run itself keeps the weights of the step from which it goes on, and of later steps."""
     run = other.with_name("run")
     extend(run, "same", params(7, {3, 6, 10}))
     assert load_newest_checkpoint(run)["step"] == 6
@@ -183,7 +182,6 @@ def test_a_state_whose_record_is_damaged_is_not_extended(tmp_path, capsys, recor
 
 
 def test_without_checkpoints_that_stay_none_is_left(workspace):
-    with restored("runtime.yaml"):
-        set_runtime(keep_checkpoints=0)
-        run(workspace, SHORT, **{"train.seed": 2})
+    set_runtime(keep_checkpoints=0)
+    run(workspace, SHORT, **{"train.seed": 2})
     assert list_checkpoints(only_run()) == []

@@ -10,7 +10,7 @@ import torch
 
 from lm.core.errors import IntegrityError
 from lm.model.weights import load_trained
-from support.train_cases import clear, die_at, make_training, only_run, results, run_stage, stop_after
+from support.train_cases import clear, die_at, fresh_training, make_training, only_run, results, run_stage, stop_after
 
 KEPT = [Path(f"data/models/kept_weights/step-{step:09d}") for step in (0, 3, 5)]
 CPU = torch.device("cpu")
@@ -20,15 +20,14 @@ CPU = torch.device("cpu")
 def template(tmp_path_factory):
     workspace = make_training(tmp_path_factory.mktemp("template") / "ws")
     workspace.change(**{"train.schedule": "wsd", "train.decay_fraction": 0.5})
+    workspace.change(**{"train.keep_weights_at": [0, 512 * 3 + 100, 512 * 5], "train.max_tokens": 512 * 8})
     return workspace
 
 
 @pytest.fixture
-def workspace(template, monkeypatch):
-    monkeypatch.chdir(template.folder)
-    clear()
-    template.change(**{"train.keep_weights_at": [0, 512 * 3 + 100, 512 * 5], "train.max_tokens": 512 * 8})
-    return template
+def workspace(template):
+    with fresh_training(template):
+        yield template
 
 
 def run(*sabotage, code=0):

@@ -56,8 +56,10 @@ def test_a_change_of_ngrams_shares_most_ngrams():
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
     embedding = torch.nn.Parameter(torch.randn(VOCAB_SIZE, WIDTH))
-    start, ngrams = embedding.detach().clone(), NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
-    p, matrix = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH)), dense(ngrams)
+    start = embedding.detach().clone()
+    ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
+    p = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH))
+    matrix = dense(ngrams)
     plain = torch.optim.AdamW([p], lr=0.01 / 2, betas=(0.8, 0.999), weight_decay=0.0)
     optimizer = NgramAdamW(embedding, ngrams, (0.8, 0.999), numerics=numerics)
     for step in range(4):

@@ -1,7 +1,6 @@
 """Several ranks: the same windows and losses for any number, one state for all, one that writes; gloo on the CPU."""
 
 import argparse
-import contextlib
 import itertools
 import json
 import shutil
@@ -26,7 +25,7 @@ from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
 from support import ROOT
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
-from support.train_cases import ARGUMENTS, clear, make_training, only_run, restored, run_stage, set_runtime
+from support.train_cases import ARGUMENTS, clear, fresh_training, make_training, only_run, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
 
 STEPS, STOP = 50, 20
@@ -46,11 +45,8 @@ def template(tmp_path_factory):
 
 
 @pytest.fixture
-def workspace(template, monkeypatch):
-    monkeypatch.chdir(template.folder)
-    clear()
-    with restored("params.yaml", "runtime.yaml"):
-        set_runtime(checkpoint_every_s=3600, timeout_s=60)
+def workspace(template):
+    with fresh_training(template, checkpoint_every_s=3600, timeout_s=60):
         yield template
 
 
@@ -75,18 +71,16 @@ def assert_close(found, expected):
 
 @pytest.fixture(scope="module")
 def alone(template):
-    """Curves, batches and the first validation's row of one process, by optimizer."""
+    """The curves and the batches of one process, by optimizer."""
     found = {}
     for optimizer in ("muon", "adamw"):
-        template.change(**{"train.optimizer": optimizer})
-        with contextlib.chdir(template.folder):
-            clear()
-            set_runtime(checkpoint_every_s=3600)
-            Path("seen").mkdir(exist_ok=True)
+        with fresh_training(template, checkpoint_every_s=3600):
+            template.change(**{"train.optimizer": optimizer})
+            Path("seen").mkdir()
             assert run_stage(record_batches, "seen").code == 0
-            found[optimizer] = curves(), json.loads(Path("seen/0.json").read_text())
+            batches = json.loads(Path("seen/0.json").read_text())
             shutil.rmtree("seen")
-    template.change(**{"train.optimizer": "muon"})
+            found[optimizer] = curves(), batches
     return found
 
 

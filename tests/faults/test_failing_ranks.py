@@ -15,9 +15,8 @@ from support.rank_cases import sabotage_ranks
 from support.refusal import refused
 from support.train_cases import (
     Stage,
-    clear,
+    fresh_training,
     newest_step,
-    restored,
     results,
     run_stage,
     set_runtime,
@@ -28,20 +27,18 @@ ALL_DOWN_S = 30
 
 
 @pytest.fixture
-def workspace(template, monkeypatch):
-    """The current directory, where the stage starts two ranks and saves a checkpoint at every step."""
-    monkeypatch.chdir(template.folder)
-    clear()
-    with restored("params.yaml", "runtime.yaml"):
-        set_runtime(num_processes=2, timeout_s=60)
+def workspace(template):
+    """The working directory, where the stage starts two ranks and saves a checkpoint at every step."""
+    with fresh_training(template, num_processes=2, timeout_s=60):
         yield template
-    for path in Path().glob("held-*"):
-        with contextlib.suppress(psutil.NoSuchProcess):  # but where a test has failed
+    # A test that failed may have left ranks behind.
+    for path in template.folder.glob("held-*"):
+        with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(path.read_text()))
             if rank_cases.__file__ in process.cmdline():
                 process.kill()
         path.unlink()
-    Path("go").unlink(missing_ok=True)
+    (template.folder / "go").unlink(missing_ok=True)
 
 
 def held():
