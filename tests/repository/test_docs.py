@@ -112,6 +112,7 @@ def test_run_blocks_run(workspace, language, tag, code):
 @pytest.mark.parametrize("page", sorted({page_of(block) for block in blocks("run") if is_long(block)}))
 def test_the_run_blocks_of_a_page_with_experiments_run_in_order(finished, tmp_path, page):
     workspace = Workspace(tmp_path, finished)
+    workspace.change(**{"sources.local.fetch.include": "**/*"})  # as in the repository
     if page == "docs/tutorial.md":  # it trains on a hundred times the tokens of the small pipeline
         names = ("batch_tokens", "micro_batch_tokens", "log_every_tokens")
         workspace.change(
