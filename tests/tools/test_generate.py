@@ -140,5 +140,10 @@ def test_another_tokenizer_is_refused(trained, run, tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["--no_cache"]])
 def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
     settings = {}
-    monkeypatch.setattr("tools.generate.generate", lambda *_, **given: settings.update(given) or iter([]))
+
+    def generate_nothing(*_, **given):
+        settings.update(given)
+        return iter([])
+
+    monkeypatch.setattr("tools.generate.generate", generate_nothing)
     assert run("x", *arguments)[0] == 0 and settings["use_cache"] is not bool(arguments)

@@ -28,7 +28,8 @@ from support.rank_cases import free_port, measure, measure_and_stop, record_batc
 from support.train_cases import ARGUMENTS, clear, fresh_training, make_training, only_run, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
 
-STEPS, STOP = 50, 20
+STEPS = 50
+STOP = 20  # the step in which ranks are asked to stop
 CURVES = {"plots/training.csv": range(5), "plots/validation.csv": range(3)}  # columns of numbers
 SETTINGS = {
     "train.seq_len": 16, "train.batch_tokens": 128, "train.micro_batch_tokens": 64, "train.max_tokens": 128 * STEPS,
