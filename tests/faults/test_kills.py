@@ -55,7 +55,8 @@ def remove_outputs(stage: str) -> None:
     ["fetch", "make_tokenizer", "tokenize_train", "audit", "eval", pytest.param("plot", marks=pytest.mark.slow)],
 )
 def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(project, stage):
-    whole, before = outputs(stage), files_below(Path()).keys()
+    whole = outputs(stage)
+    before = files_below(Path()).keys()
     for call in range(1, 60):
         remove_outputs(stage)
         ended = run_stage(die_at_any, call, command=module_and_arguments(stage))

@@ -67,7 +67,8 @@ JUNK = {
 
 
 def test_each_rule_drops_junk_and_keeps_prose():
-    near, exact = edited(DOCUMENTS[1]), DOCUMENTS[2]
+    near = edited(DOCUMENTS[1])
+    exact = DOCUMENTS[2]
     train = [*JUNK.values(), *DOCUMENTS[2:], exact, near, "too short"]
     manifest = select({"mine": {"train": train, "validation": DOCUMENTS[:2]}}, rules())
     assert texts_of("train") == DOCUMENTS[2:] and texts_of("validation") == DOCUMENTS[:2]

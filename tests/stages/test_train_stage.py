@@ -100,7 +100,8 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
 
 def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkeypatch):
     """Of five steps, 0, 2, 4 and the last are validated. The first of equal losses is the best."""
-    losses, weights = {0: 4.0, 2: 3.0, 4: 3.5, 5: 3.0}, {}
+    losses = {0: 4.0, 2: 3.0, 4: 3.5, 5: 3.0}
+    weights = {}
     update_weights = train_stage.step.update_weights
 
     def update(state, lr):

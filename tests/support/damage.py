@@ -72,7 +72,8 @@ def with_ids(change):
     """Return the damage that writes a token file and its sidecar again, with changed ids and the right hash."""
 
     def damage(path):
-        meta, ids = read_json(path.with_suffix(".json")), np.fromfile(path, np.uint16)
+        meta = read_json(path.with_suffix(".json"))
+        ids = np.fromfile(path, np.uint16)
         kept = {key: meta[key] for key in ("documents", "utf8_bytes", "tokenizer")}
         write_tokens(path, [np.array(change(ids), np.uint16)], "uint16", lambda: kept)
 

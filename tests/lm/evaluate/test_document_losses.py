@@ -74,7 +74,8 @@ class Params:
 @pytest.mark.parametrize(("num_tokens", "eval_tokens", "seq_len"), [(2000, 400, 10), (950, 10000, 10), (330, 5, 32)])
 def test_the_marked_tokens_are_those_that_training_validates_on(num_tokens, eval_tokens, seq_len):
     ids = np.arange(num_tokens, dtype=np.uint16)
-    tokens, model = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}}), RecordingModel()
+    tokens = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}})
+    model = RecordingModel()
     selected = mark_model_selection(tokens, eval_tokens, seq_len)
     validation_loss(TrainingState(model, []), tokens, Params(eval_tokens, seq_len, 4 * seq_len), torch.float32)
     assert np.array_equal(ids[selected], np.concatenate(model.scored))

@@ -75,7 +75,8 @@ def test_a_model_is_left_as_in_training():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_computes_in_the_asked_dtype(dtype):
-    model, seen = build(100), []
+    model = build(100)
+    seen = []
     model.layers[0].mlp.gate_proj.register_forward_hook(lambda layer, inputs, output: seen.append(output.dtype))
     losses = score_windows(model, stream(41), np.array([0, 8]), 4, dtype)
     assert seen == [dtype] and losses.dtype == np.float32

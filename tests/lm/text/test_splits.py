@@ -92,7 +92,8 @@ def test_a_split_says_what_it_holds():
     texts += [texts[0] + " and more"]  # of the cluster of the first
     split = choose_validation(in_batches(texts), split_params(validation_fraction=0.1))
     lengths = {text_sha256(text): len(text) for text in texts}
-    total, chosen = sum(lengths.values()), [lengths[each] for each in split.digests]
+    total = sum(lengths.values())
+    chosen = [lengths[each] for each in split.digests]
     assert split.num_clusters == len(texts) - 1
     assert split.actual_fraction == pytest.approx(sum(chosen) / total)
     assert split.longest_fraction == pytest.approx(len(texts[35]) / total) and split.longest_fraction > 0.4

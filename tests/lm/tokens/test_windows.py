@@ -111,7 +111,8 @@ def test_windows_are_read_from_any_array_of_integers(ids):
 
 
 def test_prefetch_reads_one_step_ahead(monkeypatch):
-    windows, read = TokenWindows(np.arange(500), 8, 4, seed=1), []
+    windows = TokenWindows(np.arange(500), 8, 4, seed=1)
+    read = []
     buffer = windows.buffer
     monkeypatch.setattr(windows, "buffer", lambda step: read.append(step) or buffer(step))
     for step, (x, y) in zip(range(3, 7), prefetch(windows, range(3, 7), "cpu"), strict=True):

@@ -113,7 +113,8 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
 
 
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
-    params, taken = Params(sampled_vocab_size=20), []
+    params = Params(sampled_vocab_size=20)
+    taken = []
     monkeypatch.setattr(
         step, "average_gradients_exactly", lambda *given: taken.append(given[-1]) or average_gradients_exactly(*given)
     )
@@ -138,7 +139,8 @@ def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimiz
 
 def test_a_resumed_run_draws_the_same_numbers():
     state = new_state()
-    saved, expected = state.as_dict(), torch.rand(3)
+    saved = state.as_dict()
+    expected = torch.rand(3)
     torch.manual_seed(99)
     new_state().restore(saved)
     assert torch.equal(torch.rand(3), expected)
@@ -166,7 +168,8 @@ def test_exact_gradients_are_the_mean_in_any_order(num_units):
         found.append([loss, *(p.grad for p in model.parameters())])
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
     model = new_state().model
-    losses, totals = [], [torch.zeros_like(p, dtype=torch.float64) for p in model.parameters()]
+    losses = []
+    totals = [torch.zeros_like(p, dtype=torch.float64) for p in model.parameters()]
     for unit in range(num_units):
         loss = model.loss(x[unit : unit + 1], y[unit : unit + 1])
         loss.backward()
@@ -271,7 +274,8 @@ def test_a_rise_of_the_loss_ends_the_run():
 
 
 def test_patience_ends_the_run(tmp_path):
-    state, params = new_state(), Params(patience_evals=2)
+    state = new_state()
+    params = Params(patience_evals=2)
     validate(state, 2.0)
     for loss in (1.5, 1.6, 1.5):  # equal is not better
         run(state, params, until=state.step + 1)
@@ -311,7 +315,9 @@ class EchoModel:
 
 
 def test_ranks_share_the_validation_windows(monkeypatch):
-    tokens, states, gathered = Tokens(np.arange(1600).astype(np.uint16)), [], []
+    tokens = Tokens(np.arange(1600).astype(np.uint16))
+    states = []
+    gathered = []
     monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
     for rank in range(3):
         states.append(TrainingState(EchoModel(), [], World(rank, 3)))

@@ -51,7 +51,8 @@ def hub():
 def run(hub, home, *steps) -> list[dict]:
     """Return the answers to the steps, without waiting between attempts. Check that torch is not imported."""
     environment = hub.environment(home, PYTHONPATH=f"{ROOT}/src")
-    command, text = [sys.executable, "-c", CLIENT], json.dumps(steps)
+    command = [sys.executable, "-c", CLIENT]
+    text = json.dumps(steps)
     done = subprocess.run(command, env=environment, input=text, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     *answers, heavy_imports = map(json.loads, done.stdout.splitlines())
