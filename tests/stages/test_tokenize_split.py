@@ -44,7 +44,7 @@ def tokenize(text_slice, raw, folder, out, runtime):
     "damage", [lambda path: write_documents(path, ["another"]), lambda path: path.write_bytes(b"")]
 )
 def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path, damage):
-    """Also one that cannot be read: the hash is reported, not what follows from the damage."""
+    """A file that cannot be read is reported by its hash too, not by the error of its reader."""
     raw = shutil.copytree(folders[0], tmp_path / "raw")
     tokenizer = folders[1]
     path = raw / "text.parquet"

@@ -99,7 +99,7 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
 
 
 def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkeypatch):
-    """Of five steps, 0, 2, 4 and the last are validated. The first of equal losses is the best."""
+    """A run of five steps is validated at steps 0, 2, 4 and 5. Of equal losses, the first is the best."""
     losses = {0: 4.0, 2: 3.0, 4: 3.5, 5: 3.0}
     weights = {}
     update_weights = train_stage.step.update_weights

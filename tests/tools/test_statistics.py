@@ -129,7 +129,7 @@ def test_a_detectable_difference_is_shown_in_four_of_five_comparisons():
 
 
 def test_the_detectable_difference_has_the_degrees_of_freedom_of_few_documents():
-    """Of documents of equal length, those of the t-test; with the normal quantile it would be smaller."""
+    """For documents of equal length they are those of the t-test. The normal quantile would give less."""
     rng = np.random.default_rng(5)
     sizes = np.full(9, 100)
     found = ratio_interval(rng.normal(0, 1, 9), sizes, rng, resamples=499)

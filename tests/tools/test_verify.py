@@ -143,7 +143,7 @@ def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path):
 
 
 def test_a_model_of_other_parameters_is_named(workspace, check):
-    """As a poisoned run cache would bring one."""
+    """A poisoned run cache would restore such a model."""
     workspace.change(**{"train.seed": 3})  # the next run's: nothing is wrong with the model
     assert check()[0] == 0
     for change, clause in (
@@ -158,7 +158,7 @@ def test_a_model_of_other_parameters_is_named(workspace, check):
 
 
 def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypatch):
-    """But for those of a tokenizer's files in its meta.json: who reads the folder compares them."""
+    """The hashes of a tokenizer's files in its meta.json are left out: `load_tokenizer` compares them."""
     monkeypatch.chdir(finished)
     hashes = {sha256_file(path) for path in (finished / "data").rglob("*") if path.is_file()}
     hashes |= {sha256[:12] for sha256 in hashes}

@@ -156,7 +156,7 @@ def test_figures_of_two_documents():
 
 
 def test_sums_by_span_are_those_of_each_document():
-    """Within float64's rounding, of any dtype and however unequal; what follows the last document does not count."""
+    """The sums are right within float64's rounding for any dtype. Values after the last document do not count."""
     values = np.random.default_rng(1).random(1000).astype(np.float32)
     spans = np.lib.stride_tricks.sliding_window_view(np.array([0, 1, 2, 7, 14, 500, 999]), 2)
     for each in (values, values > 0.5, (200 * values).astype(np.uint8)):

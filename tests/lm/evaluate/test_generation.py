@@ -156,7 +156,7 @@ def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, kept):
 
 
 def test_filters_apply_after_the_temperature():
-    """With min_p 0.5 the second entry stays at a temperature of 2 and goes at 1."""
+    """With min_p 0.5, the second entry is kept at temperature 2 and dropped at temperature 1."""
     logits = torch.tensor([0.0, -1.0])
     generator = torch.Generator().manual_seed(0)
     for temperature, expected in ((1.0, {0}), (2.0, {0, 1})):

@@ -62,7 +62,7 @@ def test_each_token_is_predicted_from_the_one_before(stride):
     ],
 )
 def test_the_first_token_after_an_end_of_text_is_at_position_0(ids, expected):
-    """As a target it has nothing before it but the end of text."""
+    """When it is the target, only the end of text stands before it."""
     assert positions_in_window(np.array(ids), 9).tolist() == expected
     assert positions_in_window(np.array(ids), None).tolist() == list(range(len(ids)))
 

@@ -105,7 +105,7 @@ def test_a_split_says_what_it_holds():
 
 
 def test_a_sample_of_the_ngrams_finds_the_same_shared_text(monkeypatch):
-    """Of n-grams above the limit the lower half of the hashes is kept, and again, until they fit."""
+    """If there are more n-grams than the limit, the lower half of the hashes is kept, repeatedly, until they fit."""
     licence = make_text(0, num_words=200)
     texts = [f"{licence} {make_text(seed, num_words=200)}" for seed in range(1, 21)]
     texts += [make_text(seed, num_words=400) for seed in range(21, 41)]

@@ -114,7 +114,7 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
 
 
 def test_ids_that_do_not_stand_for_the_text_are_an_error(bpe, monkeypatch):
-    """Also of documents that are not in the sample."""
+    """This is noticed in documents outside of the sample too."""
     encoder = open_gigatoken(bpe)
     encode = encoder.encode_texts
     monkeypatch.setattr(encoder, "encode_texts", lambda texts: np.delete(encode(texts), 1))

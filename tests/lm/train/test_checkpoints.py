@@ -56,7 +56,7 @@ def test_the_folder_of_a_run_is_synced(tmp_path, monkeypatch):
     assert synced == [str(tmp_path), str(tmp_path / ".runs")]
 
 
-def test_a_state_of_another_run_is_not_loaded(tmp_path, capsys):
+def test_a_checkpoint_of_another_run_is_not_loaded(tmp_path, capsys):
     save_checkpoint(tmp_path / "one", 1, {"step": 1})
     (tmp_path / "one").rename(tmp_path / "another")
     with pytest.raises(IntegrityError, match="none of 1 checkpoints is intact"):
