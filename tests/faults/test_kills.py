@@ -94,7 +94,12 @@ def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_
     *sabotage, step = MOMENTS[moment]
     assert run_stage(*sabotage).code == -signal.SIGKILL
     assert step is None or newest_step() == step
-    said = "this run is already finished" if step is None else f"resumed at step {step} " if step else "step 0 of 8"
+    if step is None:
+        said = "this run is already finished"
+    elif step == 0:
+        said = "step 0 of 8"
+    else:
+        said = f"resumed at step {step} "
     check_rerun(undisturbed, said)
     left = {path.suffix if path.is_file() else path.name for path in only_run().iterdir()}
     assert left == {"done", ".pt", ".json"} and saved_checkpoints(Path()) == STAYING

@@ -126,9 +126,12 @@ def test_the_figures_are_those_of_their_tokens(tokenizer, numerics):
 def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
     """Each prompt has texts of its own seeds, which are compared with the training text."""
     compared = []
-    monkeypatch.setattr(
-        eval_stage, "measure", lambda samples, train_ids: compared.append(train_ids) or measure(samples, train_ids)
-    )
+
+    def recording_measure(samples, train_ids):
+        compared.append(train_ids)
+        return measure(samples, train_ids)
+
+    monkeypatch.setattr(eval_stage, "measure", recording_measure)
     record = read_json(MODEL)
     write_json(MODEL, {**record, "last": {**record["last"], "sha256": "ab" * 32}})
     params = {"num_samples": 2, "sample_tokens": 12, "temperature": 1.5, "top_k": 7, "seed": 5}

@@ -80,7 +80,12 @@ def test_resamples_are_drawn_from_the_smoothed_documents(monkeypatch):
     logs = rng.normal(7, 1.3, 12)
     rates = 0.5 - 0.05 * logs + rng.normal(0, 0.1, 12)
     sizes = np.exp(logs)
-    monkeypatch.setattr(intervals, "studentized", lambda *given: drawn.append(given) or studentized(*given))
+
+    def recording_studentized(*given):
+        drawn.append(given)
+        return studentized(*given)
+
+    monkeypatch.setattr(intervals, "studentized", recording_studentized)
     z = intervals._resampled(rates * sizes, sizes, rng, 20_000)
     values, drawn_sizes = (np.concatenate([given[i] for given in drawn]) for i in range(2))
     assert z.shape == (20_000,) and values.shape == drawn_sizes.shape == (20_000, 12)

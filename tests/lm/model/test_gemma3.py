@@ -144,7 +144,14 @@ def test_parameters_are_counted(config):
     counts = count_parameters(config)
     found = dict.fromkeys(("embedding", "attention", "mlp", "norms"), 0)
     for name, weight in Gemma3Model(config).named_parameters():
-        part = "norms" if "norm" in name else "mlp" if "mlp" in name else "attention" if "attn" in name else "embedding"
+        if "norm" in name:
+            part = "norms"
+        elif "mlp" in name:
+            part = "mlp"
+        elif "attn" in name:
+            part = "attention"
+        else:
+            part = "embedding"
         found[part] += weight.numel()
     assert counts == found | {"total": sum(found.values())}
 
@@ -266,7 +273,12 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
     wanted = gradients(model, wanted_loss)
     names = list(model.state_dict())
     graphs = []
-    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
+
+    def recording_backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model.compile(backend=recording_backend, fullgraph=True)
     loss = model.loss(ids, targets)
     assert_close(loss, wanted_loss)
     assert list(model.state_dict()) == names and len(graphs) == 2

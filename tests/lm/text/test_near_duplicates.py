@@ -108,7 +108,7 @@ def test_a_pair_is_compared_if_any_band_agrees(clusters_of_signatures):
 
 
 def test_the_members_of_a_bucket_are_compared_with_each_other(clusters_of_signatures):
-    """All share one band. The copies of b and of the similar c are one cluster; those of a are another, and d is alone."""
+    """All share one band. Copies of b and of the similar c are one cluster, copies of a are another, d is alone."""
     a = np.arange(64)
     b = np.where(a < 4, a, a + 100)
     d = np.where(a < 4, a, a + 900)

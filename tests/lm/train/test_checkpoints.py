@@ -90,7 +90,12 @@ def test_a_folder_that_another_run_deletes_meanwhile_ends_no_run(tmp_path, monke
     for name in "abc":
         prune_runs(tmp_path, tmp_path / name, keep=3)
     lock = checkpoints.output_lock
-    monkeypatch.setattr(checkpoints, "output_lock", lambda folder: folder.rmdir() or lock(folder))
+
+    def lock_after_a_deletion(folder):
+        folder.rmdir()
+        return lock(folder)
+
+    monkeypatch.setattr(checkpoints, "output_lock", lock_after_a_deletion)
     prune_runs(tmp_path, tmp_path / "c", keep=1)
     assert names(tmp_path) == ["c"]
 

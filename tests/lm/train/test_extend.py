@@ -106,7 +106,12 @@ def test_a_run_that_is_deleted_meanwhile_stops_no_other_run(tmp_path, capsys, mo
     for each in (old, run):
         describe_run(each, "same", params(9))
     read = checkpoints.read_json
-    monkeypatch.setattr(checkpoints, "read_json", lambda *given: shutil.rmtree(old) or read(*given))
+
+    def read_after_a_deletion(*given):
+        shutil.rmtree(old)
+        return read(*given)
+
+    monkeypatch.setattr(checkpoints, "read_json", read_after_a_deletion)
     extend(run, "same", params(7))
     printed = capsys.readouterr()
     assert printed.err.startswith(f"warning: {old / 'run.json'}: missing; ") and printed.err.count("\n") == 1

@@ -115,9 +115,12 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
     params = Params(sampled_vocab_size=20)
     taken = []
-    monkeypatch.setattr(
-        step, "average_gradients_exactly", lambda *given: taken.append(given[-1]) or average_gradients_exactly(*given)
-    )
+
+    def recording_average(*given):
+        taken.append(given[-1])
+        return average_gradients_exactly(*given)
+
+    monkeypatch.setattr(step, "average_gradients_exactly", recording_average)
     run(new_state(), params, until=3)
     for number, draws in enumerate(taken):
         drawn = np.random.default_rng([params.seed, number]).random(20)
@@ -318,7 +321,12 @@ def test_ranks_share_the_validation_windows(monkeypatch):
     tokens = Tokens(np.arange(1600).astype(np.uint16))
     states = []
     gathered = []
-    monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
+
+    def keep_own_losses(world, losses):
+        gathered.append(losses)
+        return losses
+
+    monkeypatch.setattr(World, "all_gather_losses", keep_own_losses)
     for rank in range(3):
         states.append(TrainingState(EchoModel(), [], World(rank, 3)))
         validation_loss(states[-1], tokens, Params(eval_tokens=20 * 16), torch.float32)  # 20 windows, 8 at a time
