@@ -73,7 +73,7 @@ MUTANTS = [
            "lm/model/test_exact.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),
-    Mutant("hash of a state", FILES, "    if sha256 != recorded:\n", "    if False:\n",
+    Mutant("hash of a checkpoint", FILES, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_damaged_inputs.py -k newest"),
     Mutant("kept weights of another step", WEIGHTS, "models.parent.name == KEPT_WEIGHTS and", "False and",
            "lm/train/test_kept_weights.py -k another_step"),

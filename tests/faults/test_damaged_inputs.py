@@ -261,7 +261,8 @@ def test_a_hostile_checkpoint_never_runs(resumable, capsys, monkeypatch):
     state = load_newest_checkpoint(resumable)
     for step in (1, 2):
         save_checkpoint(resumable, step, hostile(state))
-    status, said = run_here("train"), capsys.readouterr().err
+    status = run_here("train")
+    said = capsys.readouterr().err
     refused(status, said, 4, "none of 2 checkpoints is intact")
     assert "refused by torch.load(weights_only=True)" in said and not Path("ran").exists()
     torch.load(next(resumable.glob("checkpoint-*.pt")), weights_only=False)
@@ -275,7 +276,8 @@ def test_a_checkpoint_of_another_shape_is_refused_by_the_names_that_differ(resum
 
 
 def test_each_file_of_a_finished_run_is_checked_before_it_is_published(project, capsys):
-    run, before = only_run(), files()
+    run = only_run()
+    before = files()
     finished = [path for path in (run / "done").rglob("*") if path.is_file()]
     assert len(finished) == 7  # three of the model, the metrics, two curves, and the hashes
     for path in finished:
@@ -292,7 +294,8 @@ def test_each_file_of_a_finished_run_is_checked_before_it_is_published(project, 
 def test_a_damaged_model_to_begin_with_is_refused(project, capsys, monkeypatch, damage):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     shutil.copytree("data/models", "data/init", dirs_exist_ok=True)
-    path, record = Path("data/init/best_model_params.pt"), read_json("data/init/model.json")
+    path = Path("data/init/best_model_params.pt")
+    record = read_json("data/init/model.json")
     if damage is flip:
         flip(path)
     else:  # with the right hash

@@ -63,7 +63,7 @@ def go_on_alone(step, undisturbed):
         assert found[name] == undisturbed[name], name
 
 
-def test_a_killed_rank_ends_all_within_30_s_and_the_last_state_is_valid(workspace, undisturbed):
+def test_a_killed_rank_ends_all_within_30_s_and_the_last_checkpoint_is_valid(workspace, undisturbed):
     stage = Stage(sabotage_ranks, "hold_at", 4)
     pids = held()
     started = time.monotonic()
@@ -108,7 +108,7 @@ def test_a_killed_launcher_stops_its_ranks_with_a_checkpoint(workspace, undistur
 @pytest.mark.parametrize(
     ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
 )
-def test_a_signal_to_the_launcher_saves_a_state_and_all_leave(workspace, undisturbed, number, code):
+def test_a_signal_to_the_launcher_saves_a_checkpoint_and_all_leave(workspace, undisturbed, number, code):
     set_runtime(checkpoint_every_s=3600)
     stage = Stage(sabotage_ranks, "hold_at_and_slow_down_the_main_rank", 5)
     pids = held()

@@ -111,7 +111,7 @@ def recorded(workspace: Workspace) -> dict[tuple[str, str], str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [True, False])
 def test_after_kill_9_in_any_stage_one_command_recovers(finished, tmp_path, group):
-    """Where DVC alone is killed its stage lives on: until it has ended, the next one may refuse with 75."""
+    """If DVC alone is killed, its stage goes on. Until it has ended, the next one may refuse with exit code 75."""
     workspace = Workspace(tmp_path / "copy", finished)
     undisturbed = recorded(workspace)
     (workspace.folder / "dvc.lock").unlink()

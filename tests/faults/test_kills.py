@@ -55,7 +55,8 @@ def remove_outputs(stage: str) -> None:
     ["fetch", "make_tokenizer", "tokenize_train", "audit", "eval", pytest.param("plot", marks=pytest.mark.slow)],
 )
 def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(project, stage):
-    whole, before = outputs(stage), files_below(Path()).keys()
+    whole = outputs(stage)
+    before = files_below(Path()).keys()
     for call in range(1, 60):
         remove_outputs(stage)
         ended = run_stage(die_at_any, call, command=module_and_arguments(stage))
@@ -93,7 +94,12 @@ def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_
     *sabotage, step = MOMENTS[moment]
     assert run_stage(*sabotage).code == -signal.SIGKILL
     assert step is None or newest_step() == step
-    said = "this run is already finished" if step is None else f"resumed at step {step} " if step else "step 0 of 8"
+    if step is None:
+        said = "this run is already finished"
+    elif step == 0:
+        said = "step 0 of 8"
+    else:
+        said = f"resumed at step {step} "
     check_rerun(undisturbed, said)
     left = {path.suffix if path.is_file() else path.name for path in only_run().iterdir()}
     assert left == {"done", ".pt", ".json"} and saved_checkpoints(Path()) == STAYING

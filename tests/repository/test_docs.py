@@ -154,10 +154,8 @@ def test_links_lead_somewhere():
 
 
 def test_paths_targets_and_parameters_exist():
-    makefile, sections = (
-        text_of("Makefile"),
-        read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml") | read_yaml(ROOT / "sources.yaml"),
-    )
+    makefile = text_of("Makefile")
+    sections = read_yaml(ROOT / "params.yaml") | read_yaml(ROOT / "presets.yaml") | read_yaml(ROOT / "sources.yaml")
     sections["train"] |= read_yaml(ROOT / "runtime.yaml")["train"]
     text = "".join(BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES)
     for target in re.findall(r"`make ([\w-]+)", text):

@@ -92,8 +92,9 @@ def test_back_undoes_two_refused_runs_and_keeps_other_files(committed):
 
 
 def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
-    """As DVC leaves it after a refused run: another value in as many bytes, and the time that git's index has."""
-    params, an_hour = committed.folder / "params.yaml", 3600
+    """DVC leaves such a file after a refused run: with a value of the same length and the time that git's index has."""
+    params = committed.folder / "params.yaml"
+    an_hour = 3600
     before = params.read_bytes()
     long_ago = params.stat().st_mtime - an_hour
     committed.run("git", "config", "core.trustctime", "false")

@@ -8,20 +8,14 @@ from pathlib import Path
 import pytest
 from dvc.utils.hydra import apply_overrides
 
-from lm.core.params import read_yaml
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
-from support.stages import command_of
+from support.stages import STAGES, command_of, outputs_of
 
 SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
-PIPELINE = read_yaml(ROOT / "dvc.yaml")
-STAGES = PIPELINE["stages"]
-PARAMS_FILES = {
-    "PARAMS": "params.yaml",
-    "PRESETS": "presets.yaml",
-    "SOURCES": "sources.yaml",
-}  # as the stages name them
+# The names that the stages give to the files.
+PARAMS_FILES = {"PARAMS": "params.yaml", "PRESETS": "presets.yaml", "SOURCES": "sources.yaml"}
 # tokenize_split.py serves two stages. The training slice alone decides train.bin.
 NOT_READ = {"tokenize_train": {("sources.yaml", "sources.*.validation")}}
 
@@ -59,11 +53,6 @@ def sections_listed(stage: str) -> set[tuple[str, str]]:
 
 def is_within(section: tuple[str, str], other: tuple[str, str]) -> bool:
     return section[0] == other[0] and (section[1] == other[1] or section[1].startswith(other[1] + "."))
-
-
-def outputs(stage: str) -> list[str]:
-    entries = [entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])]
-    return [name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -105,7 +94,7 @@ def test_every_stage_up_to_train_first_checks_the_parameters_of_all():
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
-    known = STAGES[stage]["deps"] + outputs(stage)
+    known = STAGES[stage]["deps"] + outputs_of(stage)
     words = command_of(STAGES[stage]).split()
     paths = [word for word in words if "/" in word or word in ("metrics", "plots")]
     assert [path for path in paths if not any(name == path or name.startswith(path + "/") for name in known)] == []

@@ -102,7 +102,8 @@ def test_the_card_describes_the_vocabulary(project):
 def test_the_card_counts_each_split(project):
     train, validation = ["naïve text", "more of it"], ["é" * 5]
     project(train, validation)
-    card, metrics = run_audit(), read_json("metrics/data.json")
+    card = run_audit()
+    metrics = read_json("metrics/data.json")
     for texts, name in ((train, "train"), (validation, "validation")):
         num_bytes = sum(len(text.encode()) for text in texts)
         num_tokens = num_bytes + len(texts)

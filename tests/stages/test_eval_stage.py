@@ -82,7 +82,8 @@ def tokenizer(made, tmp_path, monkeypatch):
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_the_figures_are_those_of_their_tokens(tokenizer, numerics):
     """Windows of 32 tokens move by 8 for the losses by document, and by 32 for those by position."""
-    texts, validation = TEXTS[50:70], open_tokens(VALIDATION)
+    texts = TEXTS[50:70]
+    validation = open_tokens(VALIDATION)
     rounding = 1e-9 if numerics == "exact" else 1e-5  # fast products depend on the size of the batch
     write_audit(texts, validation.meta["sha256"], contaminated=0.5)
     record = read_json(MODEL)
@@ -125,9 +126,12 @@ def test_the_figures_are_those_of_their_tokens(tokenizer, numerics):
 def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
     """Each prompt has texts of its own seeds, which are compared with the training text."""
     compared = []
-    monkeypatch.setattr(
-        eval_stage, "measure", lambda samples, train_ids: compared.append(train_ids) or measure(samples, train_ids)
-    )
+
+    def recording_measure(samples, train_ids):
+        compared.append(train_ids)
+        return measure(samples, train_ids)
+
+    monkeypatch.setattr(eval_stage, "measure", recording_measure)
     record = read_json(MODEL)
     write_json(MODEL, {**record, "last": {**record["last"], "sha256": "ab" * 32}})
     params = {"num_samples": 2, "sample_tokens": 12, "temperature": 1.5, "top_k": 7, "seed": 5}
@@ -173,7 +177,8 @@ def write_large_id(tokenizer) -> None:
 
 
 def write_infinite_weights(tokenizer) -> None:
-    model, data_sha256 = build(tokenizer.vocab_size), read_json(MODEL)["data_sha256"]
+    model = build(tokenizer.vocab_size)
+    data_sha256 = read_json(MODEL)["data_sha256"]
     with torch.no_grad():
         model.norm.weight[0] = torch.inf
     write_trained(MODELS, model, tokenizer)

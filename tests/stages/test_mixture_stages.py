@@ -41,7 +41,8 @@ def make_raw(weights: dict[str, float]) -> None:
 
 def test_the_sidecars_record_the_sources(project):
     assert tokenize("train") == tokenize("validation") == 0
-    sidecar, total = read_json("out/train.json"), sum(map(len, LONG + SHORT))
+    sidecar = read_json("out/train.json")
+    total = sum(map(len, LONG + SHORT))
     assert sidecar["slice"]["weights"] == WEIGHTS
     for name, texts in (("long", LONG), ("short", SHORT)):
         source = sidecar["sources"][name]
@@ -57,7 +58,8 @@ def test_the_sidecars_record_the_sources(project):
 
 def test_the_source_of_each_document_stands_in_data_raw(project, monkeypatch):
     assert tokenize("train") == tokenize("validation") == 0
-    train, tokenizer = open_tokens("out/train.bin"), load_tokenizer("tokenizer")
+    train = open_tokens("out/train.bin")
+    tokenizer = load_tokenizer("tokenizer")
     texts = [tokenizer.decode(train.ids[begin : end - 1]) for begin, end in train.spans]
     monkeypatch.setattr(paths, "RAW", Path("raw"))
     monkeypatch.setattr(paths, "MANIFEST", Path("raw/manifest.json"))

@@ -17,7 +17,7 @@ from support.mixture_cases import NO_RULES, WHOLE, write_fetched
 from support.refusal import files_below
 
 PROSE = "The ship left the harbour at dawn, and number {} of the crew watched the town grow small behind them. "
-STORIES = [
+DOCUMENTS = [
     "".join(PROSE.format(i * 31 + j) + f"Word{i} word{i * j} was said {i + j} times. " for j in range(20))
     for i in range(12)
 ]
@@ -67,10 +67,11 @@ JUNK = {
 
 
 def test_each_rule_drops_junk_and_keeps_prose():
-    near, exact = edited(STORIES[1]), STORIES[2]
-    train = [*JUNK.values(), *STORIES[2:], exact, near, "too short"]
-    manifest = select({"mine": {"train": train, "validation": STORIES[:2]}}, rules())
-    assert texts_of("train") == STORIES[2:] and texts_of("validation") == STORIES[:2]
+    near = edited(DOCUMENTS[1])
+    exact = DOCUMENTS[2]
+    train = [*JUNK.values(), *DOCUMENTS[2:], exact, near, "too short"]
+    manifest = select({"mine": {"train": train, "validation": DOCUMENTS[:2]}}, rules())
+    assert texts_of("train") == DOCUMENTS[2:] and texts_of("validation") == DOCUMENTS[:2]
     selection = manifest["selection"]
     assert (selection["name"], selection["rules"]) == ("chosen", FILTERED)
     dropped = selection["dropped"]["mine"]
@@ -86,10 +87,10 @@ def test_each_rule_drops_junk_and_keeps_prose():
         "value"
     ] == 9
     (copy,) = examples["exact_duplicates"]
-    assert copy["repeats"]["text"] == STORIES[2][:200], "numbered among all documents, with those dropped before"
+    assert copy["repeats"]["text"] == DOCUMENTS[2][:200], "numbered among all documents, with those dropped before"
     (repeated,) = examples["near_duplicates"]
     assert (repeated["split"], repeated["repeats"]["split"]) == ("train", "validation")
-    assert repeated["repeats"]["text"] == STORIES[1][:200]
+    assert repeated["repeats"]["text"] == DOCUMENTS[1][:200]
 
 
 def test_without_rules_every_document_stays():
@@ -101,12 +102,12 @@ def test_without_rules_every_document_stays():
 
 def test_copies_in_another_source_are_dropped():
     texts = {
-        "a": {"train": [STORIES[0], STORIES[1], STORIES[2]], "validation": [STORIES[3]]},
-        "b": {"train": [STORIES[1], STORIES[4], edited(STORIES[3])], "validation": [STORIES[2]]},
+        "a": {"train": [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[2]], "validation": [DOCUMENTS[3]]},
+        "b": {"train": [DOCUMENTS[1], DOCUMENTS[4], edited(DOCUMENTS[3])], "validation": [DOCUMENTS[2]]},
     }
     manifest = select(texts, rules())
-    assert texts_of("validation") == [STORIES[3], STORIES[2]]
-    assert sorted(set(texts_of("train"))) == sorted([STORIES[0], STORIES[1], STORIES[4]])
+    assert texts_of("validation") == [DOCUMENTS[3], DOCUMENTS[2]]
+    assert sorted(set(texts_of("train"))) == sorted([DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[4]])
     counts = {
         source: {rule: found["documents"] for rule, found in splits["train"].items()}
         for source, splits in manifest["selection"]["dropped"].items()
@@ -115,18 +116,18 @@ def test_copies_in_another_source_are_dropped():
 
 
 def test_of_one_text_the_first_copy_stays():
-    select({"mine": {"text": [STORIES[0], STORIES[1], STORIES[0]]}}, rules())
-    assert texts_of("text") == STORIES[:2]
+    select({"mine": {"text": [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[0]]}}, rules())
+    assert texts_of("text") == DOCUMENTS[:2]
 
 
 def test_the_bytes_do_not_depend_on_the_files_and_batches(monkeypatch):
-    texts = [*STORIES, *map(edited, STORIES), "short", *STORIES[:3]]
+    texts = [*DOCUMENTS, *map(edited, DOCUMENTS), "short", *DOCUMENTS[:3]]
     written = []
     for batch_rows, per_file in ((8192, 100), (1, 3), (5, 7)):
         monkeypatch.setattr("lm.text.parquet.MAX_BATCH_ROWS", batch_rows)
-        select({"mine": {"train": texts, "validation": STORIES[:1]}}, rules(), per_file)
+        select({"mine": {"train": texts, "validation": DOCUMENTS[:1]}}, rules(), per_file)
         written.append(files_below(Path("raw")))
-    assert written[0] == written[1] == written[2] and texts_of("train") == STORIES[1:]
+    assert written[0] == written[1] == written[2] and texts_of("train") == DOCUMENTS[1:]
 
 
 def test_rules_that_leave_nothing_are_refused():
@@ -134,4 +135,4 @@ def test_rules_that_leave_nothing_are_refused():
         r"presets.yaml: selections.chosen: no document of split 'train' of mine is left; min_chars drops most .* 2 of 2"
     )
     with pytest.raises(DataError, match=sentence):
-        select({"mine": {"train": ["short", "brief"], "validation": STORIES[:1]}}, rules())
+        select({"mine": {"train": ["short", "brief"], "validation": DOCUMENTS[:1]}}, rules())

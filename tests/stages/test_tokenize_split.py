@@ -27,7 +27,9 @@ from tokenize_split import tokenize_slice
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenize")
-    raw, tokenizer, texts = folder / "raw", folder / "tokenizer", make_texts()
+    raw = folder / "raw"
+    tokenizer = folder / "tokenizer"
+    texts = make_texts()
     write_source(raw, per_file=120, text=texts)
     tokenizer.mkdir()
     write_trained_bpe(tokenizer, [texts], 300)
@@ -42,8 +44,9 @@ def tokenize(text_slice, raw, folder, out, runtime):
     "damage", [lambda path: write_documents(path, ["another"]), lambda path: path.write_bytes(b"")]
 )
 def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path, damage):
-    """Also one that cannot be read: the hash is reported, not what follows from the damage."""
-    raw, tokenizer = shutil.copytree(folders[0], tmp_path / "raw"), folders[1]
+    """A file that cannot be read is reported by its hash too, not by the error of its reader."""
+    raw = shutil.copytree(folders[0], tmp_path / "raw")
+    tokenizer = folders[1]
     path = raw / "text.parquet"
     damage(path)
     with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}, the manifest says"):
@@ -81,9 +84,11 @@ class Panic(BaseException):
 @pytest.mark.parametrize(("num_right", "panics"), [(0, False), (1, True)])
 def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, num_right, panics):
     raw, tokenizer, _ = folders
-    text_slice, runtime = Slice("text", 0, None), TokenizeRuntime(2, 1000)
+    text_slice = Slice("text", 0, None)
+    runtime = TokenizeRuntime(2, 1000)
     expected = tokenize(text_slice, raw, tokenizer, tmp_path / "expected.bin", runtime)
-    encode, calls = Gigatoken.encode_texts, []
+    encode = Gigatoken.encode_texts
+    calls = []
 
     def reversed_at_the_end(self, texts):
         calls.append(texts)
@@ -106,7 +111,8 @@ def test_ids_of_other_text_are_refused(folders):
     chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
     ids, _ = encode_chunk(chunk, tokenizer)
     longer = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
-    one_more_end, open_end = np.append(ids, tokenizer.eot_id), np.roll(ids, 1)
+    one_more_end = np.append(ids, tokenizer.eot_id)
+    open_end = np.roll(ids, 1)
     for bad, wanted in ((one_more_end, chunk), (open_end, chunk), (ids[1:], chunk), (ids, longer)):
         with pytest.raises(IntegrityError, match=f"{len(chunk.texts)} documents of .* from document 0 on"):
             check_ids(bad, wanted, tokenizer)

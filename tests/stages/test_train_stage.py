@@ -99,8 +99,9 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
 
 
 def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkeypatch):
-    """Of five steps, 0, 2, 4 and the last are validated. The first of equal losses is the best."""
-    losses, weights = {0: 4.0, 2: 3.0, 4: 3.5, 5: 3.0}, {}
+    """A run of five steps is validated at steps 0, 2, 4 and 5. Of equal losses, the first is the best."""
+    losses = {0: 4.0, 2: 3.0, 4: 3.5, 5: 3.0}
+    weights = {}
     update_weights = train_stage.step.update_weights
 
     def update(state, lr):
@@ -272,12 +273,26 @@ def test_a_finished_run_is_published_without_training(workspace, capsys):
     assert "parameters" in capsys.readouterr().out
 
 
-def test_validations_and_saves_do_not_count_as_training(workspace, capsys, monkeypatch):
-    validation_loss, save_checkpoint = train_stage.step.validation_loss, train_stage.checkpoints.save_checkpoint
-    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *a: time.sleep(0.2) or validation_loss(*a))
-    digest = train_stage.TrainingState.digest
-    monkeypatch.setattr(train_stage.TrainingState, "digest", lambda state: time.sleep(0.2) or digest(state))
-    monkeypatch.setattr(train_stage.checkpoints, "save_checkpoint", lambda *a: time.sleep(0.05) or save_checkpoint(*a))
+@pytest.fixture
+def slow_down(monkeypatch):
+    """Return a function that makes every call of a function or method take longer."""
+
+    def slow(owner, name: str, seconds: float) -> None:
+        function = getattr(owner, name)
+
+        def slower(*arguments):
+            time.sleep(seconds)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, slower)
+
+    return slow
+
+
+def test_validations_and_saves_do_not_count_as_training(workspace, capsys, slow_down):
+    slow_down(train_stage.step, "validation_loss", 0.2)
+    slow_down(train_stage.TrainingState, "digest", 0.2)
+    slow_down(train_stage.checkpoints, "save_checkpoint", 0.05)
     workspace.change(**{"train.seed": 3})
     begin = time.monotonic()
     set_runtime(checkpoint_every_s=0)

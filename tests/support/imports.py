@@ -33,7 +33,8 @@ def import_graph(folder: Path) -> dict[Path, set[Path]]:
 
 def closure(graph: dict[Path, set[Path]], paths: Iterable[Path]) -> set[Path]:
     """Return the files and all that they import, directly or not."""
-    reached, pending = set(paths), list(paths)
+    reached = set(paths)
+    pending = list(paths)
     while pending:
         new = graph[pending.pop()] - reached
         reached |= new

@@ -178,7 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(path, files[path], {"X-Repo-Commit": commit, "ETag": f'"{_git_sha1(files[path])}"'})
         else:
             headers = {"X-Repo-Commit": commit, "Location": f"{self.hub.lfs_url}/lfs{self.path}"}
-            digest, size = hashlib.sha256(files[path]).hexdigest(), str(len(files[path]))
+            digest = hashlib.sha256(files[path]).hexdigest()
+            size = str(len(files[path]))
             xet = {"X-Xet-Hash": digest, "X-Xet-Refresh-Route": "http://127.0.0.1:9/"} if self.hub.xet else {}
             self._send(302, b"", headers | xet | {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": size})
 
@@ -189,7 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
         entry, commit, files = found
         answer = {"id": repo, "sha": commit, "gated": bool(entry["gated"])}
         if what == "tree":
-            prefix, deep = f"{folder}/" if folder else "", "recursive=true" in self.path.lower()
+            prefix = f"{folder}/" if folder else ""
+            deep = "recursive=true" in self.path.lower()
             below = [item for item in _tree(files) if item["path"].startswith(prefix)]
             answer = [item for item in below if deep or "/" not in item["path"].removeprefix(prefix)]
             if not answer:
@@ -204,7 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
         if not asked:
             return self._send(200, content, headers, stop)
-        first, last = int(asked[1]), min(int(asked[2] or len(content)), len(content) - 1)
+        first = int(asked[1])
+        last = min(int(asked[2] or len(content)), len(content) - 1)
         span = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
         self._send(206, content[first : last + 1], headers | span, stop - first)
 

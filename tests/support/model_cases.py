@@ -56,7 +56,8 @@ def write_gemma_like(folder: Path, source: Path) -> Tokenizer:
 
 def random_model(config: ModelConfig, seed: int = 0, numerics: Numerics = "fast") -> Gemma3Model:
     """Return a model whose norms are random too, so that a test fails if one of them is left out."""
-    model, generator = Gemma3Model(config, numerics), torch.Generator().manual_seed(seed)
+    model = Gemma3Model(config, numerics)
+    generator = torch.Generator().manual_seed(seed)
     model.init_weights(generator)
     for weight in model.parameters():
         if weight.ndim == 1:

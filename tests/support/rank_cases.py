@@ -100,7 +100,8 @@ def sabotage_ranks(*words) -> None:
 
 def record_batches(folder: str) -> None:
     """A sabotage: every batch of ids that this process computes on, in order, goes to <folder>/<rank>.json."""
-    seen, accumulate = [], lm.train.step.accumulate_gradients
+    seen = []
+    accumulate = lm.train.step.accumulate_gradients
     path = Path(folder) / f"{os.environ.get('RANK', 0)}.json"
 
     def recorded(model, x, *arguments):
@@ -127,11 +128,16 @@ def hold_at(step: int) -> None:
 def hold_at_and_slow_down_the_main_rank(step: int) -> None:
     """A sabotage: as `hold_at`; the main rank, which prints for all, leaves late, and the others at once."""
     hold_at(step)
-    if os.environ["RANK"] != "0":
-        sys.exit = os._exit
+    leave = StopRequest.__exit__
+
+    def leave_late(*arguments):
+        time.sleep(1.2)
+        return leave(*arguments)
+
+    if os.environ["RANK"] == "0":
+        StopRequest.__exit__ = leave_late
     else:
-        leave = StopRequest.__exit__
-        StopRequest.__exit__ = lambda *arguments: time.sleep(1.2) or leave(*arguments)
+        sys.exit = os._exit
 
 
 def hang_at(rank: int, step: int) -> None:
@@ -145,7 +151,8 @@ def hang_at(rank: int, step: int) -> None:
 def measure(speedup: float) -> None:
     """A sabotage: the processor has bfloat16, measured this many times faster; only the main rank may measure."""
     machine.has_bfloat16 = lambda device: True
-    machine.bfloat16_speedup = (lambda device: speedup) if os.environ.get("RANK", "0") == "0" else forbidden
+    is_main = os.environ.get("RANK", "0") == "0"
+    machine.bfloat16_speedup = (lambda device: speedup) if is_main else forbidden
 
 
 def measure_and_stop(speedup: float, step: int) -> None:

@@ -32,7 +32,13 @@ MICRO_MODEL = {
 }
 LINKED = ("src", "dvc.yaml", "requirements", "requirements.txt")
 COPIED = ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml")
-FILES = {"sources": "sources.yaml"} | dict.fromkeys(("selections", "tokenizers", "models"), "presets.yaml")
+# The file that holds a section, if it is not params.yaml.
+FILES = {
+    "sources": "sources.yaml",
+    "selections": "presets.yaml",
+    "tokenizers": "presets.yaml",
+    "models": "presets.yaml",
+}
 EMPTY = ("data/init", "data/local", "data/processed_datasets")
 
 

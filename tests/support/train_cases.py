@@ -57,8 +57,7 @@ def write_ids(name, count, tokenizer=TOKENIZER):
 def make_training(folder: Path) -> Workspace:
     """Make a small copy with token files.
 
-    It has 8 steps, a sampled vocabulary, a log row every 2 steps, a validation every 4, a
-    state every step.
+    It has 8 steps, a sampled vocabulary, a log row every 2 steps, a validation every 4, a checkpoint every step.
     """
     workspace = Workspace(folder)
     workspace.make_small()
@@ -262,12 +261,12 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 def stop_after(step):
-    """Run until the checkpoint of a step is saved, then kill -9; the last two states are left."""
+    """Run until the checkpoint of a step is saved, then kill -9; the last two checkpoints are left."""
     assert run_stage(in_state, step + 1, die_at, "torch.save", 1, "before").code == -signal.SIGKILL
 
 
 def in_state(step: int, sabotage: Callable, *arguments) -> None:
-    """A sabotage: another one when the checkpoint of this step is saved."""
+    """A sabotage: run another one when the checkpoint of this step is saved."""
     save = checkpoints.save_checkpoint
 
     def armed(run, at, state, staying):
@@ -279,13 +278,18 @@ def in_state(step: int, sabotage: Callable, *arguments) -> None:
 
 
 def in_call(name: str, sabotage: Callable, *arguments) -> None:
-    """A sabotage: another one whenever this function of lm.train.checkpoints is called."""
+    """A sabotage: run another one before each call of this function of lm.train.checkpoints."""
     function = getattr(checkpoints, name)
-    setattr(checkpoints, name, lambda *given: sabotage(*arguments) or function(*given))
+
+    def armed(*given):
+        sabotage(*arguments)
+        return function(*given)
+
+    setattr(checkpoints, name, armed)
 
 
 def in_a_child(sabotage: Callable, *arguments) -> None:
-    """A sabotage: another one, and the stage, in a child of this process, which does nothing but wait."""
+    """A sabotage: run another one and the stage in a child process; this process only waits for it."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -305,7 +309,8 @@ def die_at_any(call):
 
         return counted
 
-    os.fsync, os.replace = dying(os.fsync), dying(os.replace)
+    os.fsync = dying(os.fsync)
+    os.replace = dying(os.replace)
 
 
 def limit_files(num_bytes):
@@ -315,8 +320,10 @@ def limit_files(num_bytes):
 
 def die_at(name, call, when):
     """A sabotage: kill -9 before, during (half of the file is written) or after the nth call of a function."""
-    owner, attribute = pkgutil.resolve_name(name.rpartition(".")[0]), name.rpartition(".")[2]
-    function, calls = getattr(owner, attribute), itertools.count(1)
+    owner_name, _, attribute = name.rpartition(".")
+    owner = pkgutil.resolve_name(owner_name)
+    function = getattr(owner, attribute)
+    calls = itertools.count(1)
 
     def dying(*arguments, **options):
         if next(calls) != call:

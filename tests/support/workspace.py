@@ -1,9 +1,7 @@
 """A copy of the repository in a temporary folder, made small, on which real stages and real DVC run."""
 
 import contextlib
-import importlib
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from support import ROOT
-from support.stages import MICRO_MODEL, change_params, command_of, params_file
+from support.stages import MICRO_MODEL, STAGES, change_params, params_file, run_here
 from support.texts import write_sentences
 
 # Text of data/local/small.jsonl; the source `local` reads the other files there.
@@ -48,9 +46,7 @@ def copy_repository(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-ALL = {
-    "fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit", "train", "eval", "plot",
-}  # fmt: skip
+ALL = set(STAGES)
 
 
 class Workspace:
@@ -66,12 +62,7 @@ class Workspace:
             (folder / "dvc.lock").unlink(missing_ok=True)
         # The commands' `python` is the one that runs the tests; the run is the same on any machine.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {
-            **os.environ,
-            "PATH": path,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        self.environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         self.environment.pop("DVC_ROOT", None)
 
     def change(self, **values) -> None:
@@ -79,14 +70,14 @@ class Workspace:
         change_params(self.folder, values)
 
     def get(self, name: str):
-        """A parameter by its dotted name."""
+        """Return a parameter by its dotted name."""
         value = yaml.safe_load(params_file(self.folder, name).read_text())
         for part in name.split("."):
             value = value[part]
         return value
 
     def make_small(self) -> None:
-        """A few hundred documents, a vocabulary of 400, a model of a few thousand parameters, 20 steps."""
+        """Set parameters of a small run: 330 documents, 400 tokens, a model of a few thousand parameters, 20 steps."""
         self.change(**SMALL)
         self.write_small_text(330)
 
@@ -112,9 +103,8 @@ class Workspace:
     def run_stages(self) -> None:
         """Run all stages in this process, in the order of dvc.yaml and without DVC."""
         with contextlib.chdir(self.folder):
-            for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].values():
-                _, script, *arguments = shlex.split(command_of(stage))
-                assert importlib.import_module(Path(script).stem).main(arguments) == 0, script
+            for stage in STAGES:
+                assert run_here(stage) == 0, stage
 
     def commit(self, message: str = "state") -> None:
         """Put everything into git, which `dvc exp run` needs."""
@@ -128,7 +118,8 @@ class Workspace:
         self.run("git", "commit", "-q", "-m", message)
 
     def repro(self, *arguments: str) -> set[str]:
-        """`dvc repro`; return the stages that did not stand unchanged."""
-        output = self.run("dvc", "repro", *arguments).stdout
-        ran = {line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage '")}
-        return ran | {line.split("'")[1] for line in output.splitlines() if "is cached - skipping run" in line}
+        """Run `dvc repro`; return the stages that ran or came from the run cache."""
+        lines = self.run("dvc", "repro", *arguments).stdout.splitlines()
+        ran = {line.split("'")[1] for line in lines if line.startswith("Running stage '")}
+        cached = {line.split("'")[1] for line in lines if "is cached - skipping run" in line}
+        return ran | cached

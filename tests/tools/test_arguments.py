@@ -44,7 +44,7 @@ def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, line, senten
 
 def test_help_names_every_tool_and_a_tool_gets_its_arguments(tmp_path, monkeypatch, capsys):
     assert main(["--help"]) == 0
-    summaries = [line for line in capsys.readouterr().out.splitlines()[2:]]
+    summaries = capsys.readouterr().out.splitlines()[2:]
     assert [line.split()[0] for line in summaries] == list(TOOLS) and all(len(line.split()) > 3 for line in summaries)
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.arange(9))

@@ -49,7 +49,8 @@ def test_every_wrong_value_of_every_stage_is_one_line(folder, capsys):
     assert main([]) == 0
     for file, name, value, _ in CASES:
         change_params(folder, {name: value}, file)
-    status, said = main([]), capsys.readouterr().err
+    status = main([])
+    said = capsys.readouterr().err
     assert status == 2
     for file, _, _, sentence in CASES:
         assert f"{file}: {sentence}" in said

@@ -150,7 +150,8 @@ def test_the_verdict_of_several_comparisons_follows_from_the_corrected_p():
 
 
 def test_the_tables_show_the_figures_of_runs_and_documents():
-    a, b = run("a"), dataclasses.replace(run("b", 1, 0.5, {"p": 1}), train_seconds=61.0)
+    a = run("a")
+    b = dataclasses.replace(run("b", 1, 0.5, {"p": 1}), train_seconds=61.0)
     text = text_of(a, b)
     rate = a.nats.sum() / LN2 / a.utf8_bytes.sum()
     assert f"| a | 1 | {rate:.4f} | 1,000 | 900 | 70 | – |" in text and "| 1,000 | 900 | 70 | 61 |" in text
@@ -164,7 +165,8 @@ def test_the_tables_show_the_figures_of_runs_and_documents():
 
 def test_what_could_have_been_shown_is_said_of_documents_and_of_the_side_with_fewer_seeds():
     runs = [*seeds_of("a", range(1, 6)), *seeds_of("b", (10, 11, 12), 1e-4, p=1)]
-    found, text = compared(*runs), text_of(*runs)
+    found = compared(*runs)
+    text = text_of(*runs)
     for estimate, units in ((found.documents, "40 documents"), (found.seeds, "3 seeds of each side")):
         assert f"With {units}, a true difference of {detectable_difference(estimate):.4f} would be shown" in text
     assert "only one run of" not in text and "only one run of `a`" in text_of(run("a"), *runs[5:])

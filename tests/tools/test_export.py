@@ -46,7 +46,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_transformers_computes_the_same_logits(exported, theirs):
     ids = draw_ids(exported.model.config.vocab_size, 3, 60)  # several windows of 8
     with torch.no_grad():
-        wanted, found = exported.model(ids), theirs(ids).logits
+        wanted = exported.model(ids)
+        found = theirs(ids).logits
     assert type(theirs).__name__ == "Gemma3ForCausalLM" and found.dtype == torch.float32
     assert (found - wanted).abs().max() < 1e-5 * wanted.abs().max()
 
@@ -72,7 +73,9 @@ def test_the_code_of_the_card_generates(exported, monkeypatch, capsys):
 
 
 def test_generation_has_our_defaults(exported, theirs):
-    eot_id, ours, settings = exported.tokenizer.eot_id, parse_generate([]), theirs.generation_config
+    eot_id = exported.tokenizer.eot_id
+    ours = parse_generate([])
+    settings = theirs.generation_config
     assert settings.do_sample and (settings.temperature, settings.top_k) == (ours.temperature, ours.top_k)
     assert theirs.model.embed_tokens.padding_idx is None, "its embedding would get no gradient"
     assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (eot_id,) * 3

@@ -63,7 +63,8 @@ def test_streamed_text_tears_no_character(trained, gemma_like, kind):
     tokenizer = trained.tokenizer if kind == "byte_level" else gemma_like
     for prompt, text in itertools.pairwise(TEXTS):
         prompt, text = prompt.replace("\ufffd", ""), text.replace("\ufffd", "")
-        ids, prompt_ids = tokenizer.encode(text), [tokenizer.eot_id, *tokenizer.encode(prompt)]
+        ids = tokenizer.encode(text)
+        prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
         pieces = list(stream_text(tokenizer, prompt_ids, ids))
         assert "".join(pieces) == tokenizer.decode(ids) and "\ufffd" not in "".join(pieces)
 
@@ -122,7 +123,8 @@ def test_each_sample_has_its_own_seed(trained, run):
 
 def test_stops_at_the_end_of_the_text(trained, run, tmp_path):
     """Without its blocks the model says again what was said last: after an end of text, that."""
-    model, tokenizer = Gemma3Model(trained.model.config), trained.tokenizer
+    model = Gemma3Model(trained.model.config)
+    tokenizer = trained.tokenizer
     model.embed_tokens.weight.data = trained.model.embed_tokens.weight.data
     write_trained(tmp_path / "models", model, tokenizer)
     status, out, err = run("", "--temperature", 0, "--max_new_tokens", 9, models=tmp_path / "models")
@@ -140,5 +142,10 @@ def test_another_tokenizer_is_refused(trained, run, tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["--no_cache"]])
 def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
     settings = {}
-    monkeypatch.setattr("tools.generate.generate", lambda *_, **given: settings.update(given) or iter([]))
+
+    def generate_nothing(*_, **given):
+        settings.update(given)
+        return iter([])
+
+    monkeypatch.setattr("tools.generate.generate", generate_nothing)
     assert run("x", *arguments)[0] == 0 and settings["use_cache"] is not bool(arguments)

@@ -62,10 +62,8 @@ def test_an_unsupported_configuration_is_refused(tmp_path, name, value, sentence
 
 @pytest.mark.parametrize("every", [1, 3, 9])
 def test_every_layer_pattern_survives_a_round_trip(tmp_path, every):
-    model, ids = (
-        build(300, full_attention_every=every),
-        torch.randint(300, (2, 40), generator=torch.Generator().manual_seed(0)),
-    )
+    model = build(300, full_attention_every=every)
+    ids = torch.randint(300, (2, 40), generator=torch.Generator().manual_seed(0))
     write_pretrained(tmp_path, model, eot_id=299)
     assert torch.equal(read_pretrained(tmp_path)(ids), model(ids))
 

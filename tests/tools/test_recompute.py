@@ -88,7 +88,8 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
 
 
 def test_the_seed_chooses_the_interval():
-    steps, states = [0, 5, 10, 15, 20], {step: checkpoints.Checkpoint(Path("run"), step) for step in (5, 7, 15, 20)}
+    steps = [0, 5, 10, 15, 20]
+    states = {step: checkpoints.Checkpoint(Path("run"), step) for step in (5, 7, 15, 20)}
     chosen = [choose(steps, states, None, seed) for seed in range(30)]
     assert chosen == [choose(steps, states, None, seed) for seed in range(30)]
     assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, states[5]), Interval(15, 20, states[15])}
@@ -100,7 +101,8 @@ def test_the_seed_chooses_the_interval():
 
 
 def test_a_weight_changed_by_one_bit_is_found(workspace, monkeypatch):
-    honest, update = read_curve(CURVE), train_stage.step.update_weights
+    honest = read_curve(CURVE)
+    update = train_stage.step.update_weights
 
     def altered(state, lr):
         update(state, lr)

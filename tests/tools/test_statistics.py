@@ -61,7 +61,8 @@ def items(rng, documents: int, effect: float = 0.0) -> tuple[np.ndarray, np.ndar
 
 def rejected(documents: int, by_item: bool, effect: float = 0.0) -> float:
     """Return the fraction of 600 simulations with p ≤ 0.05."""
-    rng, found = np.random.default_rng(documents), []
+    rng = np.random.default_rng(documents)
+    found = []
     for _ in range(600):
         differences, sizes, document = items(rng, documents, effect)
         clusters = np.arange(len(document)) if by_item else document
@@ -128,8 +129,9 @@ def test_a_detectable_difference_is_shown_in_four_of_five_comparisons():
 
 
 def test_the_detectable_difference_has_the_degrees_of_freedom_of_few_documents():
-    """Of documents of equal length, those of the t-test; with the normal quantile it would be smaller."""
-    rng, sizes = np.random.default_rng(5), np.full(9, 100)
+    """For documents of equal length they are those of the t-test. The normal quantile would give less."""
+    rng = np.random.default_rng(5)
+    sizes = np.full(9, 100)
     found = ratio_interval(rng.normal(0, 1, 9), sizes, rng, resamples=499)
     spare = (detectable_difference(found) - (found.high - found.low) / 2) / found.se
     assert spare == pytest.approx(student_t_quantile(0.6, 8))
@@ -157,7 +159,8 @@ def test_without_an_interval_nothing_is_said_about_power():
 
 
 def test_a_limit_of_p_is_not_shown_as_its_value():
-    rng, sizes = np.random.default_rng(1), np.full(50, 100)
+    rng = np.random.default_rng(1)
+    sizes = np.full(50, 100)
     far = ratio_interval(rng.normal(9, 0.1, 50) * sizes, sizes, rng)
     assert far.p_value == 2 / 2000 and p_text(far) == "≤ 0.001"
     assert [p_text(each) for each in holm([far, far])] == ["≤ 0.002", "≤ 0.002"]

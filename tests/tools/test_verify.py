@@ -1,6 +1,7 @@
 """`python src verify` on a real small pipeline: it names what is damaged, and its commands repair it."""
 
 import copy
+import hashlib
 import os
 import re
 import shutil
@@ -8,11 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from lm.core.files import read_json, sha256_file, write_json
 from lm.core.params import read_yaml
-from lm.train.checkpoints import Checkpoint
-from support.damage import command, edit, flip, flip_in_checkpoint, object_of, recording, writable, wrong
+from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from lm.train.state import digest_of, named_tensors
+from support.damage import flip, writable
 from support.workspace import Workspace
 from tools.common.parameters import flatten
 from tools.export_hf import cli as export_hf
@@ -61,6 +64,49 @@ def repaired_by(workspace, check, line):
     return check("--cache")[0] == 0
 
 
+def edit(path, change):
+    """Replace a JSON file by a changed one; the cache keeps the old one."""
+    value = read_json(path)
+    change(value)
+    write_json(path, value)
+
+
+def wrong(lines):
+    """Return the lines of faults."""
+    return [line for line in lines if line.startswith("WRONG")]
+
+
+def command(line):
+    """Return the command that a line says to run."""
+    return re.search(r"run `([^`]*)`", line)[1]
+
+
+def object_of(path):
+    """Return the object of DVC's cache that holds a file's bytes."""
+    md5 = hashlib.md5(Path(path).read_bytes()).hexdigest()
+    return f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
+
+
+def recording(path):
+    """Return the output that a file is or lies in, its stage, and whether it is cached, from dvc.yaml."""
+    for stage, entry in read_yaml("dvc.yaml")["stages"].items():
+        for out in [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]:
+            name = out if isinstance(out, str) else next(iter(out))
+            if path == name or path.startswith(name + "/"):
+                return name, stage, isinstance(out, str)
+    raise AssertionError(path)
+
+
+def flip_in_checkpoint(checkpoint, name, position):
+    """Change the last bit of a number of a checkpoint, and record the new file's hash; return its digest."""
+    state = load_checkpoint(checkpoint)
+    tensors = dict(named_tensors(state))
+    tensors[name].view(-1).view(torch.int32)[position] ^= 1
+    others = [other.step for other in list_checkpoints(checkpoint.run)]
+    save_checkpoint(checkpoint.run, checkpoint.step, state, others)
+    return digest_of(tensors.items())
+
+
 def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path("data").rglob("*")}
     status, lines = check("--cache", "exported")
@@ -97,7 +143,7 @@ def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path):
 
 
 def test_a_model_of_other_parameters_is_named(workspace, check):
-    """As a poisoned run cache would bring one."""
+    """A poisoned run cache would restore such a model."""
     workspace.change(**{"train.seed": 3})  # the next run's: nothing is wrong with the model
     assert check()[0] == 0
     for change, clause in (
@@ -112,7 +158,7 @@ def test_a_model_of_other_parameters_is_named(workspace, check):
 
 
 def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypatch):
-    """But for those of a tokenizer's files in its meta.json: who reads the folder compares them."""
+    """The hashes of a tokenizer's files in its meta.json are left out: `load_tokenizer` compares them."""
     monkeypatch.chdir(finished)
     hashes = {sha256_file(path) for path in (finished / "data").rglob("*") if path.is_file()}
     hashes |= {sha256[:12] for sha256 in hashes}

@@ -10,10 +10,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from extras.formats.datasets import IGNORED, NpyTokensDataset, PickledTrainerDataset
-from extras.formats.dumps import META
+from extras.formats.dumps import META, replace_dumps, write_dumps
 from extras.formats.npy import open_npy, write_npy
 from lm.core.errors import IntegrityError
-from support.dump_cases import T, write_foreign, write_own
+from support.dump_cases import T, write_foreign
 
 INTEGERS = ["uint8", "int16", ">u2", "int32", "uint64"]
 
@@ -21,6 +21,13 @@ INTEGERS = ["uint8", "int16", ">u2", "int32", "uint64"]
 def save(path, ids):
     np.save(path, ids)
     return path
+
+
+def write_own(folder, ids, max_dump_size=2):
+    """Write ids as dumps; return what the writer says of their origin."""
+    chunks = np.array_split(np.array(ids, np.uint16), 3)
+    with replace_dumps(folder) as temporary:
+        return write_dumps(temporary, chunks, "uint16", dict, seq_len=T, max_dump_size=max_dump_size, pad_token=9)
 
 
 def items(dataset):

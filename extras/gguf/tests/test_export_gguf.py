@@ -127,7 +127,10 @@ def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(tmp_path, n_layer, div
 
 def test_the_vocabulary_is_complete_and_texts_begin_with_end_of_text(run):
     entries, _ = read(run.path)
-    get = lambda name: entries[f"tokenizer.ggml.{name}"]  # noqa: E731
+
+    def get(name: str):
+        return entries[f"tokenizer.ggml.{name}"]
+
     kind = "llama" if "gemma" in run.folder.name else "gpt2"
     assert (get("model"), get("pre")) == (kind, "default" if kind == "llama" else "gpt-2")
     assert len(get("tokens")) == len(get("token_type")) == len(set(get("tokens"))) == run.tokenizer.vocab_size + 5
@@ -213,10 +216,15 @@ def read_encoder(path: Path) -> Callable[[str], list[int]]:
         merges = [tuple(merge.split(" ")) for merge in entries["tokenizer.ggml.merges"]]
         backend = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        encode_part = lambda part: backend.encode(part).ids  # noqa: E731
+
+        def encode_part(part: str) -> list[int]:
+            return backend.encode(part).ids
+
     else:
         scores = entries["tokenizer.ggml.scores"]
-        encode_part = lambda part: merge_by_score(part.replace(" ", "▁"), ids, scores)  # noqa: E731
+
+        def encode_part(part: str) -> list[int]:
+            return merge_by_score(part.replace(" ", "▁"), ids, scores)
 
     def encode(text: str) -> list[int]:
         found = [entries["tokenizer.ggml.bos_token_id"]]

@@ -100,20 +100,28 @@ def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
 def test_the_right_ending_is_chosen_by_our_own_losses(run):
     rows = [json.loads(line) for line in (run.folder / "tasks/endings.jsonl").read_text().split("\n")[:-1]]
     found = evaluate(run)["tasks"]["tasks_endings"]["metrics"]["acc"]["value"]
-    score = lambda row, ending: agreement.score_continuation(  # noqa: E731
-        run.model, run.tokenizer, SEQ_LEN, row["beginning"], ending
-    ).sum()
-    right = [int(np.argmin([score(row, ending) for ending in row["endings"]])) == row["label"] for row in rows]
+    right = []
+    for row in rows:
+        losses = [
+            agreement.score_continuation(run.model, run.tokenizer, SEQ_LEN, row["beginning"], ending).sum()
+            for ending in row["endings"]
+        ]
+        right.append(np.argmin(losses) == row["label"])
     assert found == pytest.approx(np.mean(right)) and len(right) > 30
 
 
 def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_training(run):
     from extras.lm_eval.harness import ExportedModel
 
-    model, eot_id, inputs = ExportedModel(run.folder / "export", SEQ_LEN), run.tokenizer.eot_id, []
-    model._loglikelihood_tokens = lambda requests, *_, **__: [
-        (inputs.append([*context, *continuation]) or 0.0, True) for _, context, continuation in requests
-    ]
+    model = ExportedModel(run.folder / "export", SEQ_LEN)
+    eot_id = run.tokenizer.eot_id
+    inputs = []
+
+    def record_inputs(requests, *_, **__):
+        inputs.extend([*context, *continuation] for _, context, continuation in requests)
+        return [(0.0, True)] * len(requests)
+
+    model._loglikelihood_tokens = record_inputs
     requests = [SimpleNamespace(args=(text,)) for text in [*STORIES, *ODD]]
     model.loglikelihood_rolling(requests)
     model.loglikelihood([SimpleNamespace(args=(text[:-3], text[-3:])) for text in [*STORIES, *ODD]])

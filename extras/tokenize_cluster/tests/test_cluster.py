@@ -25,7 +25,8 @@ from support.stages import work_in_copy
 from support.texts import make_texts
 
 OUT = Path("data/processed_datasets/train.bin")
-TEXTS, WHOLE = make_texts(), Slice("text", 0, None)
+TEXTS = make_texts()
+WHOLE = Slice("text", 0, None)
 FILES = (TEXTS[:40], TEXTS[40:45], ["", ""], TEXTS[45:200], TEXTS[200:])
 
 

@@ -26,7 +26,9 @@ from support import ROOT
 @pytest.fixture
 def calls(monkeypatch):
     """Record the order of syncs and renames: ("fsync", open file) and ("replace", target)."""
-    found, fsync, replace = [], os.fsync, os.replace
+    found = []
+    fsync = os.fsync
+    replace = os.replace
 
     def note_fsync(descriptor):
         found.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))

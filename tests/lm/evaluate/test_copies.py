@@ -10,9 +10,21 @@ from lm.evaluate import copies
 
 def plain_copies(text: list[int], stream: list[int], n: int) -> list[tuple[int, int, list[int]]]:
     """Compute the definition, one run of ids at a time: (begin, end, positions)."""
-    at = lambda run: [i for i in range(len(stream) - len(run) + 1) if stream[i : i + len(run)] == run]  # noqa: E731
-    runs = [(i, j, at(text[i:j])) for i in range(len(text)) for j in range(i + n, len(text) + 1) if at(text[i:j])]
-    return [run for run in runs if not any(i <= run[0] and run[1] <= j and (i, j) != run[:2] for i, j, _ in runs)]
+
+    def positions_of(run: list[int]) -> list[int]:
+        return [i for i in range(len(stream) - len(run) + 1) if stream[i : i + len(run)] == run]
+
+    runs = []
+    for begin in range(len(text)):
+        for end in range(begin + n, len(text) + 1):
+            positions = positions_of(text[begin:end])
+            if positions:
+                runs.append((begin, end, positions))
+
+    def is_in_a_longer_one(begin: int, end: int) -> bool:
+        return any(i <= begin and end <= j and (i, j) != (begin, end) for i, j, _ in runs)
+
+    return [run for run in runs if not is_in_a_longer_one(run[0], run[1])]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])

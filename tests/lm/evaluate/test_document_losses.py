@@ -74,7 +74,8 @@ class Params:
 @pytest.mark.parametrize(("num_tokens", "eval_tokens", "seq_len"), [(2000, 400, 10), (950, 10000, 10), (330, 5, 32)])
 def test_the_marked_tokens_are_those_that_training_validates_on(num_tokens, eval_tokens, seq_len):
     ids = np.arange(num_tokens, dtype=np.uint16)
-    tokens, model = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}}), RecordingModel()
+    tokens = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}})
+    model = RecordingModel()
     selected = mark_model_selection(tokens, eval_tokens, seq_len)
     validation_loss(TrainingState(model, []), tokens, Params(eval_tokens, seq_len, 4 * seq_len), torch.float32)
     assert np.array_equal(ids[selected], np.concatenate(model.scored))
@@ -155,7 +156,7 @@ def test_figures_of_two_documents():
 
 
 def test_sums_by_span_are_those_of_each_document():
-    """Within float64's rounding, of any dtype and however unequal; what follows the last document does not count."""
+    """The sums are right within float64's rounding for any dtype. Values after the last document do not count."""
     values = np.random.default_rng(1).random(1000).astype(np.float32)
     spans = np.lib.stride_tricks.sliding_window_view(np.array([0, 1, 2, 7, 14, 500, 999]), 2)
     for each in (values, values > 0.5, (200 * values).astype(np.uint8)):

@@ -29,7 +29,8 @@ def sample(model, new_tokens: int, seed: int = 0, prompt=PROMPT, **settings) -> 
 def test_the_cache_changes_no_bit_of_exact_logits(window, pieces):
     """A sliding layer keeps its window, less one for the next token."""
     model = build(53, numerics="exact", sliding_window=window, max_seq_len=128)
-    ids, cache = torch.randint(53, (2, 70), generator=torch.Generator().manual_seed(0)), KVCache()
+    ids = torch.randint(53, (2, 70), generator=torch.Generator().manual_seed(0))
+    cache = KVCache()
     with torch.inference_mode():
         logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
         assert torch.equal(logits, model(ids))
@@ -129,7 +130,8 @@ def test_filters_follow_their_definitions():
 @pytest.mark.parametrize("numerics", ["fast", "exact"])
 @pytest.mark.parametrize(("temperature", "top_k"), [(0.5, None), (1.0, 2)])
 def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, numerics):
-    logits, generator = torch.tensor([1.0, 0.0, -1.0, 0.5]), torch.Generator().manual_seed(0)
+    logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
+    generator = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature, top_k=top_k)
     counts = torch.bincount(
         torch.tensor([sampling.draw(logits, generator, numerics) for _ in range(4000)]), minlength=4
@@ -154,8 +156,9 @@ def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, kept):
 
 
 def test_filters_apply_after_the_temperature():
-    """With min_p 0.5 the second entry stays at a temperature of 2 and goes at 1."""
-    logits, generator = torch.tensor([0.0, -1.0]), torch.Generator().manual_seed(0)
+    """With min_p 0.5, the second entry is kept at temperature 2 and dropped at temperature 1."""
+    logits = torch.tensor([0.0, -1.0])
+    generator = torch.Generator().manual_seed(0)
     for temperature, expected in ((1.0, {0}), (2.0, {0, 1})):
         sampling = Sampling(temperature, min_p=0.5)
         assert {sampling.draw(logits, generator) for _ in range(100)} == expected

@@ -34,15 +34,19 @@ def test_coverage_where_length_matters(documents, population):
     sizes, a, b = committed_pairs()
     logs = np.log(sizes)
     slope, start = np.polyfit(logs, b - a, 1)
-    rng, p_values = np.random.default_rng(documents), []
+    rng = np.random.default_rng(documents)
+    p_values = []
     for _ in range(400):
         if population == "committed pairs":
-            chosen, truth = rng.integers(96, size=documents), (b - a) @ sizes / sizes.sum()
+            chosen = rng.integers(96, size=documents)
+            truth = (b - a) @ sizes / sizes.sum()
             size, rate = sizes[chosen], (b - a)[chosen]
         else:
-            log_size, truth = rng.normal(logs.mean(), logs.std(), documents), slope * logs.var()
+            log_size = rng.normal(logs.mean(), logs.std(), documents)
+            truth = slope * logs.var()
             scatter = rng.choice(b - a - start - slope * logs, documents)
-            size, rate = np.exp(log_size), slope * (log_size - logs.mean()) + scatter
+            size = np.exp(log_size)
+            rate = slope * (log_size - logs.mean()) + scatter
         p_values.append(ratio_interval((rate - truth) * size, size, rng, resamples=299).p_value)
     p_values = np.array(p_values)
     assert 0.92 <= np.mean(p_values > 0.05) <= 0.985
@@ -71,15 +75,23 @@ def test_p_and_interval_agree(shift, confidence):
 
 def test_resamples_are_drawn_from_the_smoothed_documents(monkeypatch):
     """Log sizes keep mean and variance, also beyond the longest; rates are linear in them, with unbiased scatter."""
-    rng, drawn = np.random.default_rng(3), []
+    rng = np.random.default_rng(3)
+    drawn = []
     logs = rng.normal(7, 1.3, 12)
-    rates, sizes = 0.5 - 0.05 * logs + rng.normal(0, 0.1, 12), np.exp(logs)
-    monkeypatch.setattr(intervals, "studentized", lambda *given: drawn.append(given) or studentized(*given))
+    rates = 0.5 - 0.05 * logs + rng.normal(0, 0.1, 12)
+    sizes = np.exp(logs)
+
+    def recording_studentized(*given):
+        drawn.append(given)
+        return studentized(*given)
+
+    monkeypatch.setattr(intervals, "studentized", recording_studentized)
     z = intervals._resampled(rates * sizes, sizes, rng, 20_000)
     values, drawn_sizes = (np.concatenate([given[i] for given in drawn]) for i in range(2))
     assert z.shape == (20_000,) and values.shape == drawn_sizes.shape == (20_000, 12)
 
-    offsets, drawn_offsets = logs - logs.mean(), np.log(drawn_sizes)
+    offsets = logs - logs.mean()
+    drawn_offsets = np.log(drawn_sizes)
     assert drawn_offsets.mean() == pytest.approx(0, abs=0.02)
     assert drawn_offsets.var() == pytest.approx(logs.var(ddof=1), rel=0.1)
     assert drawn_offsets.max() > offsets.max() + logs.std() and drawn_offsets.min() < offsets.min() - logs.std()

@@ -132,7 +132,9 @@ def stream() -> types.SimpleNamespace:
 
 @pytest.mark.parametrize("stride", [5, 32])
 def test_a_token_is_scored_from_its_own_document(stride):
-    model, alone, tokens = build(), build(within=False), stream()
+    model = build()
+    alone = build(within=False)
+    tokens = stream()
     ids = tokens.ids
     losses, positions = score_tokens(model, tokens, 32, stride, 3, torch.float32)
     given = torch.from_numpy(np.concatenate([[EOT], ids[:-1]]).astype(np.int64))  # what each token is predicted from

@@ -48,9 +48,11 @@ def integers(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_product_has_the_bits_of_its_definition(shape, threads):
     M, K, N = shape
-    a, b = draw(M, K) * 10 ** draw(M, 1), draw(K, N, seed=1)
+    a = draw(M, K) * 10 ** draw(M, 1)
+    b = draw(K, N, seed=1)
     a[0], b[:, 0] = 0, -b[:, 0].abs()  # of which some library makes -0
-    wanted, before = defined_product(a.numpy(), b.numpy()), torch.get_num_threads()
+    wanted = defined_product(a.numpy(), b.numpy())
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         for x, y in itertools.product(layouts(a), layouts(b)):
@@ -66,7 +68,9 @@ def test_float32_holds_every_partial_sum(levels):
 
 
 def test_the_order_of_the_terms_of_a_block_does_not_matter():
-    a, b, order = draw(50, BLOCK), draw(BLOCK, 60, seed=1), torch.randperm(BLOCK)
+    a = draw(50, BLOCK)
+    b = draw(BLOCK, 60, seed=1)
+    order = torch.randperm(BLOCK)
     assert torch.equal(product(a, b), product(a[:, order], b[order]))
     assert not torch.equal(a @ b, a[:, order] @ b[order])  # as it does for other numbers
     a, b = grid(a, -1, LEVELS[0]), grid(b, -2, LEVELS[1])
@@ -136,7 +140,8 @@ def rounding_errors(x: Tensor, dim: int, levels: int) -> Tensor:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_is_within_the_rounding_of_its_operands(shape, levels):
     M, K, N = shape
-    a, b = draw(M, K).abs() * 10 ** draw(M, 1), draw(K, N, seed=1)
+    a = draw(M, K).abs() * 10 ** draw(M, 1)
+    b = draw(K, N, seed=1)
     wide_a, wide_b = a.double(), b.double()
     error_a, error_b = rounding_errors(a, 1, levels[0]), rounding_errors(b, 0, levels[1])
     bound = error_a @ wide_b.abs() + wide_a @ error_b + error_a @ error_b
@@ -146,8 +151,10 @@ def test_a_product_is_within_the_rounding_of_its_operands(shape, levels):
 
 
 def test_weighted_sums_are_within_the_rounding_of_their_operands():
-    p, v = draw(3, 20, 300).softmax(-1), draw(3, 300, 8, seed=1)
-    found, wanted = exact.weighted_sums(p, v).double(), p.double() @ v.double()
+    p = draw(3, 20, 300).softmax(-1)
+    v = draw(3, 300, 8, seed=1)
+    found = exact.weighted_sums(p, v).double()
+    wanted = p.double() @ v.double()
     # Half a step of the largest weighted vector of a block for each weight, and of its own largest for each vector.
     largest = v.double().abs().amax(-1, keepdim=True)
     blocks = zip((p.double() * largest.mT).split(BLOCK, -1), p.split(BLOCK, -1), strict=True)
@@ -219,7 +226,8 @@ def test_results_and_gradients_are_those_in_float64(ours, plain, shapes, of_resu
     make = lattice if on_grid else draw
     inputs = [make(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
     wide = [x.detach().double().requires_grad_() for x in inputs]
-    out, wanted = ours(*inputs), plain(*wide)
+    out = ours(*inputs)
+    wanted = plain(*wide)
     grad = make(*out.shape, 1, seed=9)[..., 0] if out.ndim else torch.ones(())
     pairs = zip(torch.autograd.grad(out, inputs, grad), torch.autograd.grad(wanted, wide, grad.double()), strict=True)
     assert (out - wanted).norm() / wanted.norm() < (of_result if on_grid else ROUNDED)
@@ -228,7 +236,9 @@ def test_results_and_gradients_are_those_in_float64(ours, plain, shapes, of_resu
 
 
 def test_many_rows_of_a_loss_have_the_bits_of_512_at_a_time():
-    h, head, targets = draw(1100, 8), draw(30, 8, seed=1), torch.arange(1100) % 30
+    h = draw(1100, 8)
+    head = draw(30, 8, seed=1)
+    targets = torch.arange(1100) % 30
     found = []
     for rows in (512, 1100, 10**6):
         inputs = [x.clone().requires_grad_() for x in (h, head)]
@@ -242,7 +252,8 @@ def test_a_window_is_short_whatever_is_computed():
 
 
 def test_token_nats_are_those_in_float64():
-    logits, targets = draw(300, 50) * 4, torch.arange(300) % 50
+    logits = draw(300, 50) * 4
+    targets = torch.arange(300) % 50
     wanted = torch.nn.functional.cross_entropy(logits.double(), targets, reduction="none")
     assert torch.allclose(exact.token_nats(logits.clone(), targets).double(), wanted, rtol=1e-6, atol=1e-6)
 
@@ -306,7 +317,9 @@ def test_a_window_has_the_same_bits_whatever_its_neighbours(window, within_docum
     """Its losses, and the gradients of its embeddings; half of the windows have a document start inside."""
     model = build(100, numerics="exact", sliding_window=window)
     model.document_start_id = 0 if within_documents else None
-    ids, targets, grad = draw_ids(8, 40), draw_ids(8, 40, seed=2), draw(8, 40, 32)
+    ids = draw_ids(8, 40)
+    targets = draw_ids(8, 40, seed=2)
+    grad = draw(8, 40, 32)
     ids[::2, 17], ids[4, 30], ids[1, 0] = 0, 0, 0
 
     def results(size: int) -> list[Tensor]:

@@ -53,7 +53,9 @@ def published(config: ModelConfig, model: Gemma3Model):
 
 @CONFIGS
 def test_logits_and_gradients_are_those_of_transformers(config):
-    model, ids, targets = build(config), draw_ids(config, 2, 40), draw_ids(config, 2, 40, seed=1)
+    model = build(config)
+    ids = draw_ids(config, 2, 40)
+    targets = draw_ids(config, 2, 40, seed=1)
     theirs = published(config, model)
     logits = theirs(ids).logits
     assert_close(model(ids), logits)
@@ -66,7 +68,8 @@ def test_logits_and_gradients_are_those_of_transformers(config):
 
 
 def test_embedding_scale_is_rounded_as_published():
-    model, ids = build(SMALL_270M).bfloat16(), draw_ids(SMALL_270M, 1, 30)
+    model = build(SMALL_270M).bfloat16()
+    ids = draw_ids(SMALL_270M, 1, 30)
     seen = []
     model.layers[0].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
     model.hidden(ids)
@@ -103,7 +106,8 @@ def test_weights_convert_both_ways():
 def test_causality_and_reach_by_gradient(every, reach, autocast):
     """Each position depends on itself and exactly `reach` positions before it."""
     config = dataclasses.replace(TINY, n_layer=2, full_attention_every=every)
-    model, ids = build(config), torch.arange(40)[None]  # each position has its own embedding
+    model = build(config)
+    ids = torch.arange(40)[None]  # each position has its own embedding
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         hidden = model.hidden(ids).float()
     for t in (0, 7, 8, 14, 15, 39):
@@ -117,7 +121,8 @@ def test_causality_and_reach_by_gradient(every, reach, autocast):
 @pytest.mark.parametrize("window", [5, 20, 64])
 def test_attention_is_its_definition(window, autocast):
     """Compare values and gradients to softmax(scale q k^T + mask) v in float64, with four query heads per key head."""
-    generator, dtype = torch.Generator().manual_seed(0), torch.bfloat16 if autocast else torch.float32
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.bfloat16 if autocast else torch.float32
     q, k, v, grad = (torch.randn(2, h, 24, 16, generator=generator).to(dtype) for h in (4, 1, 1, 4))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     attend(*inputs, 0.3, window).backward(grad)
@@ -136,16 +141,25 @@ def test_attention_is_its_definition(window, autocast):
 @CONFIGS
 def test_parameters_are_counted(config):
     assert count_parameters(GEMMA3_270M.config(vocab_size=262_144))["total"] == 268_098_176, "as published"
-    counts, found = count_parameters(config), dict.fromkeys(("embedding", "attention", "mlp", "norms"), 0)
+    counts = count_parameters(config)
+    found = dict.fromkeys(("embedding", "attention", "mlp", "norms"), 0)
     for name, weight in Gemma3Model(config).named_parameters():
-        part = "norms" if "norm" in name else "mlp" if "mlp" in name else "attention" if "attn" in name else "embedding"
+        if "norm" in name:
+            part = "norms"
+        elif "mlp" in name:
+            part = "mlp"
+        elif "attn" in name:
+            part = "attention"
+        else:
+            part = "embedding"
         found[part] += weight.numel()
     assert counts == found | {"total": sum(found.values())}
 
 
 @CONFIGS
 def test_flops_are_those_of_the_matrix_products(config):
-    model, seq_len = build(config), 30
+    model = build(config)
+    seq_len = 30
     with FlopCounterMode(display=False) as counter:
         model.loss(draw_ids(config, 2, seq_len), draw_ids(config, 2, seq_len)).backward()
     flops = flops_per_token(config, seq_len)
@@ -185,7 +199,9 @@ def test_initial_weights_depend_only_on_the_generator():
 
 @pytest.mark.parametrize("rows", [1, 7])
 def test_chunked_loss_is_the_cross_entropy(rows):
-    model, ids, targets = build(TINY), draw_ids(TINY, 3, 20), draw_ids(TINY, 3, 20, seed=1)
+    model = build(TINY)
+    ids = draw_ids(TINY, 3, 20)
+    targets = draw_ids(TINY, 3, 20, seed=1)
     loss = model.loss(ids, targets, max_logits=rows * TINY.vocab_size)
     wanted = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
     each = model.token_losses(ids, targets, logits_chunk=rows)
@@ -231,7 +247,9 @@ def test_cross_entropy_in_bfloat16_is_within_its_rounding(rows):
 
 
 def test_gradients_under_autocast_are_float32():
-    model, ids, targets = build(SMALL_270M), draw_ids(SMALL_270M, 4, 40), draw_ids(SMALL_270M, 4, 40, seed=1)
+    model = build(SMALL_270M)
+    ids = draw_ids(SMALL_270M, 4, 40)
+    targets = draw_ids(SMALL_270M, 4, 40, seed=1)
     wanted = gradients(model, model.loss(ids, targets))
     with torch.autocast("cpu", torch.bfloat16):
         loss = model.loss(ids, targets)
@@ -248,11 +266,19 @@ def test_gradients_under_autocast_are_float32():
 
 def test_compiled_blocks_give_the_same_loss_and_gradients():
     config = dataclasses.replace(TINY, n_layer=2, full_attention_every=2)
-    model, ids, targets = build(config), draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
+    model = build(config)
+    ids = draw_ids(config, 2, 20)
+    targets = draw_ids(config, 2, 20, seed=1)
     wanted_loss = model.loss(ids, targets)
     wanted = gradients(model, wanted_loss)
-    names, graphs = list(model.state_dict()), []
-    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, fullgraph=True)
+    names = list(model.state_dict())
+    graphs = []
+
+    def recording_backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model.compile(backend=recording_backend, fullgraph=True)
     loss = model.loss(ids, targets)
     assert_close(loss, wanted_loss)
     assert list(model.state_dict()) == names and len(graphs) == 2

@@ -16,7 +16,8 @@ from support.workspace import MICRO_MODEL
 
 V, N, C = 300, 64, 16
 TARGETS = torch.arange(N) * 7 % 40  # 40 entries of 300
-EQUAL, ZIPF = torch.ones(V, dtype=torch.int64), 10_000 // (torch.arange(V) + 1)
+EQUAL = torch.ones(V, dtype=torch.int64)
+ZIPF = 10_000 // (torch.arange(V) + 1)
 
 
 def draws(size: int, seed: int) -> torch.Tensor:

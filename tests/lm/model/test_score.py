@@ -62,7 +62,7 @@ def test_each_token_is_predicted_from_the_one_before(stride):
     ],
 )
 def test_the_first_token_after_an_end_of_text_is_at_position_0(ids, expected):
-    """As a target it has nothing before it but the end of text."""
+    """When it is the target, only the end of text stands before it."""
     assert positions_in_window(np.array(ids), 9).tolist() == expected
     assert positions_in_window(np.array(ids), None).tolist() == list(range(len(ids)))
 
@@ -75,7 +75,8 @@ def test_a_model_is_left_as_in_training():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_computes_in_the_asked_dtype(dtype):
-    model, seen = build(100), []
+    model = build(100)
+    seen = []
     model.layers[0].mlp.gate_proj.register_forward_hook(lambda layer, inputs, output: seen.append(output.dtype))
     losses = score_windows(model, stream(41), np.array([0, 8]), 4, dtype)
     assert seen == [dtype] and losses.dtype == np.float32

@@ -1,4 +1,4 @@
-"""As many threads as there are cores that other processes leave free."""
+"""The number of threads is the number of cores that other processes leave free."""
 
 import os
 import subprocess

@@ -20,7 +20,8 @@ def plain(own, others):
     """Compute the definition, document by document."""
     found = {}
     for name, change in (("exact", str), ("folded", lambda text: " ".join(text.split()))):
-        texts, other_texts = [change(text) for text in own], {change(text) for text in others}
+        texts = [change(text) for text in own]
+        other_texts = {change(text) for text in others}
         for i, text in enumerate(texts):
             kinds = {f"{name}_within"} if text in texts[:i] else set()
             kinds |= {f"{name}_across"} if text in other_texts else set()

@@ -92,7 +92,8 @@ def expected_stream(sources: list[tuple[list[str], float]]) -> list[tuple[int, s
     total = sum(len(text.encode()) for texts, weight in sources if weight for text in texts)
     keyed = []
     for number, (texts, weight) in enumerate(sources):
-        position, count = 0, itertools.count()
+        position = 0
+        count = itertools.count()
         for text in itertools.cycle(texts) if weight else ():
             key = position / (weight / sum_of_weights)
             if key >= total:

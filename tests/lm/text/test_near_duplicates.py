@@ -23,7 +23,8 @@ def make_text(seed: int, num_words: int = 300) -> str:
 
 def edit(text: str, num_edits: int, seed: int) -> str:
     """Replace words at random places, each of which changes up to five n-grams of five words."""
-    words, draw = text.split(), random.Random(seed)
+    words = text.split()
+    draw = random.Random(seed)
     for place in draw.sample(range(len(words)), num_edits):
         words[place] = f"edited{place}"
     return " ".join(words)
@@ -56,7 +57,8 @@ def test_planted_near_duplicates_are_found():
 
 def test_clusters_are_those_of_all_pairs():
     texts = [edit(make_text(seed % 10), 4 + seed % 23, seed) for seed in range(400)]
-    signatures, rows = _signatures([texts], PARAMS), _rows_of_band(PARAMS.threshold, PARAMS.num_permutations)
+    signatures = _signatures([texts], PARAMS)
+    rows = _rows_of_band(PARAMS.threshold, PARAMS.num_permutations)
     expected = np.arange(len(texts))
     for left, right in itertools.combinations(range(len(texts)), 2):
         agree = signatures[left] == signatures[right]
@@ -106,7 +108,7 @@ def test_a_pair_is_compared_if_any_band_agrees(clusters_of_signatures):
 
 
 def test_the_members_of_a_bucket_are_compared_with_each_other(clusters_of_signatures):
-    """Of documents that share one band, the copies b and those like them, c, are a cluster; a and d are alone."""
+    """All share one band. Copies of b and of the similar c are one cluster, copies of a are another, d is alone."""
     a = np.arange(64)
     b = np.where(a < 4, a, a + 100)
     d = np.where(a < 4, a, a + 900)

@@ -92,7 +92,8 @@ def test_a_split_says_what_it_holds():
     texts += [texts[0] + " and more"]  # of the cluster of the first
     split = choose_validation(in_batches(texts), split_params(validation_fraction=0.1))
     lengths = {text_sha256(text): len(text) for text in texts}
-    total, chosen = sum(lengths.values()), [lengths[each] for each in split.digests]
+    total = sum(lengths.values())
+    chosen = [lengths[each] for each in split.digests]
     assert split.num_clusters == len(texts) - 1
     assert split.actual_fraction == pytest.approx(sum(chosen) / total)
     assert split.longest_fraction == pytest.approx(len(texts[35]) / total) and split.longest_fraction > 0.4
@@ -104,7 +105,7 @@ def test_a_split_says_what_it_holds():
 
 
 def test_a_sample_of_the_ngrams_finds_the_same_shared_text(monkeypatch):
-    """Of n-grams above the limit the lower half of the hashes is kept, and again, until they fit."""
+    """If there are more n-grams than the limit, the lower half of the hashes is kept, repeatedly, until they fit."""
     licence = make_text(0, num_words=200)
     texts = [f"{licence} {make_text(seed, num_words=200)}" for seed in range(1, 21)]
     texts += [make_text(seed, num_words=400) for seed in range(21, 41)]

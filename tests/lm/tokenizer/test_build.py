@@ -135,7 +135,8 @@ def test_an_import_does_not_depend_on_the_path(bpe_folder, tmp_path):
 
 
 def test_end_of_text_comes_before_eos(bpe_folder, tmp_path):
-    source, folder = shutil.copytree(bpe_folder, tmp_path / "source"), tmp_path / "out"
+    source = shutil.copytree(bpe_folder, tmp_path / "source")
+    folder = tmp_path / "out"
     folder.mkdir()
     write_json(source / "tokenizer_config.json", {"eos_token": "<end of turn>"})
     write_huggingface(folder, source)

@@ -102,8 +102,13 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
     encoder = open_gigatoken(bpe)
     wanted = []
     encode = bpe.encode_documents
+
+    def recording_encode(texts):
+        wanted.extend(texts)
+        return encode(texts)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe, "encode_documents", lambda texts: wanted.extend(texts) or encode(texts))
+        patch.setattr(bpe, "encode_documents", recording_encode)
         for first in range(0, 1000, 90):
             documents = chunk_of([f"document {first + i}" for i in range(90)], first)
             encoder.compare_sample(documents, encoder.encode(documents))
@@ -114,7 +119,7 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe):
 
 
 def test_ids_that_do_not_stand_for_the_text_are_an_error(bpe, monkeypatch):
-    """Also of documents that are not in the sample."""
+    """This is noticed in documents outside of the sample too."""
     encoder = open_gigatoken(bpe)
     encode = encoder.encode_texts
     monkeypatch.setattr(encoder, "encode_texts", lambda texts: np.delete(encode(texts), 1))

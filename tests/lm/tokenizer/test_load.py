@@ -60,13 +60,15 @@ def gemma_tokenizer(gemma_folder):
 
 def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
-    reference, tokenizer = tiktoken.get_encoding("gpt2"), load_tokenizer(gpt2_folder)
+    reference = tiktoken.get_encoding("gpt2")
+    tokenizer = load_tokenizer(gpt2_folder)
     assert [tokenizer.encode(text) for text in TEXTS[:8000]] == reference.encode_ordinary_batch(TEXTS[:8000])
     assert (tokenizer.vocab_size, tokenizer.eot_id) == (reference.n_vocab, reference.eot_token)
 
 
 def test_auto_tokenizer_gives_the_same_ids(byte_level_folder):
-    tokenizer, texts = load_tokenizer(byte_level_folder), TEXTS[:2000] + SPECIAL
+    tokenizer = load_tokenizer(byte_level_folder)
+    texts = TEXTS[:2000] + SPECIAL
     assert auto_ids(byte_level_folder, texts) == [tokenizer.encode(text) for text in texts]
 
 

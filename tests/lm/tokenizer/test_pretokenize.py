@@ -83,6 +83,7 @@ def test_a_million_spaces_are_encoded(folder):
 def test_a_text_is_cut_only_at_long_runs(monkeypatch, folder):
     monkeypatch.setattr(pretokenize, "LONG_RUN_CHARS", 2)
     monkeypatch.setattr(pretokenize, "LONG_RUNS", pretokenize.long_runs(2))
-    cut, whole = load_tokenizer(folder), open_backend(folder / "tokenizer.json")
+    cut = load_tokenizer(folder)
+    whole = open_backend(folder / "tokenizer.json")
     expected = [encoding.ids for encoding in whole.encode_batch_fast(TEXTS[:4000])]
     assert [cut.encode(text) for text in TEXTS[:4000]] == expected

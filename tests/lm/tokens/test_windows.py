@@ -111,9 +111,15 @@ def test_windows_are_read_from_any_array_of_integers(ids):
 
 
 def test_prefetch_reads_one_step_ahead(monkeypatch):
-    windows, read = TokenWindows(np.arange(500), 8, 4, seed=1), []
+    windows = TokenWindows(np.arange(500), 8, 4, seed=1)
+    read = []
     buffer = windows.buffer
-    monkeypatch.setattr(windows, "buffer", lambda step: read.append(step) or buffer(step))
+
+    def recording_buffer(step):
+        read.append(step)
+        return buffer(step)
+
+    monkeypatch.setattr(windows, "buffer", recording_buffer)
     for step, (x, y) in zip(range(3, 7), prefetch(windows, range(3, 7), "cpu"), strict=True):
         assert read == list(range(3, min(step + 2, 7)))
         assert x.dtype == y.dtype == torch.int64

@@ -56,7 +56,7 @@ def test_the_folder_of_a_run_is_synced(tmp_path, monkeypatch):
     assert synced == [str(tmp_path), str(tmp_path / ".runs")]
 
 
-def test_a_state_of_another_run_is_not_loaded(tmp_path, capsys):
+def test_a_checkpoint_of_another_run_is_not_loaded(tmp_path, capsys):
     save_checkpoint(tmp_path / "one", 1, {"step": 1})
     (tmp_path / "one").rename(tmp_path / "another")
     with pytest.raises(IntegrityError, match="none of 1 checkpoints is intact"):
@@ -90,7 +90,12 @@ def test_a_folder_that_another_run_deletes_meanwhile_ends_no_run(tmp_path, monke
     for name in "abc":
         prune_runs(tmp_path, tmp_path / name, keep=3)
     lock = checkpoints.output_lock
-    monkeypatch.setattr(checkpoints, "output_lock", lambda folder: folder.rmdir() or lock(folder))
+
+    def lock_after_a_deletion(folder):
+        folder.rmdir()
+        return lock(folder)
+
+    monkeypatch.setattr(checkpoints, "output_lock", lock_after_a_deletion)
     prune_runs(tmp_path, tmp_path / "c", keep=1)
     assert names(tmp_path) == ["c"]
 

@@ -62,7 +62,7 @@ def test_an_extended_run_has_the_bits_of_a_long_one(workspace):
     assert results() == expected
 
 
-def test_a_damaged_state_is_not_extended(workspace):
+def test_a_damaged_checkpoint_is_not_extended(workspace):
     run(workspace, LONG)
     expected = results()
     clear()
@@ -106,7 +106,12 @@ def test_a_run_that_is_deleted_meanwhile_stops_no_other_run(tmp_path, capsys, mo
     for each in (old, run):
         describe_run(each, "same", params(9))
     read = checkpoints.read_json
-    monkeypatch.setattr(checkpoints, "read_json", lambda *given: shutil.rmtree(old) or read(*given))
+
+    def read_after_a_deletion(*given):
+        shutil.rmtree(old)
+        return read(*given)
+
+    monkeypatch.setattr(checkpoints, "read_json", read_after_a_deletion)
     extend(run, "same", params(7))
     printed = capsys.readouterr()
     assert printed.err.startswith(f"warning: {old / 'run.json'}: missing; ") and printed.err.count("\n") == 1
@@ -171,7 +176,7 @@ def test_a_run_whose_kept_weights_are_damaged_or_missing_is_not_extended(other, 
 
 
 @pytest.mark.parametrize("record", ["{}", "[]", '{"sha256": 3}'])
-def test_a_state_whose_record_is_damaged_is_not_extended(tmp_path, capsys, record):
+def test_a_checkpoint_whose_record_is_damaged_is_not_extended(tmp_path, capsys, record):
     old, run = tmp_path / "old", tmp_path / "run"
     for each in (old, run):
         describe_run(each, "same", params(9))

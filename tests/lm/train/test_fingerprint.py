@@ -156,7 +156,7 @@ def numbers_of(tree):
 
 @pytest.mark.parametrize("name", FILES)
 def test_each_module_counts(whole_code, name):
-    """With another number in it, or in some packages with a number, there is another run."""
+    """A file in which a number has changed, or to which a number was added, begins another run."""
     code, base = whole_code
     text = (code / name).read_text()
     tree = ast.parse(text)

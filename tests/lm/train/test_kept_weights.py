@@ -42,7 +42,8 @@ def kept():
 
 def test_the_weights_of_chosen_steps_are_kept_beside_the_model(workspace):
     run()
-    with_kept, record = results(), json.loads(Path("data/models/model.json").read_text())
+    with_kept = results()
+    record = json.loads(Path("data/models/model.json").read_text())
     assert list(record["kept_weights"]) == [path.name for path in KEPT]
     for path, tokens in zip(KEPT, (0, 512 * 3, 512 * 5), strict=True):
         own = load_trained(path, CPU)[1]

@@ -94,11 +94,15 @@ def orthogonalized(update: torch.Tensor) -> torch.Tensor:
     return x.T if update.shape[0] > update.shape[1] else x
 
 
+def draw(shape: tuple[int, int], seed: int) -> torch.Tensor:
+    """Return normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def test_muon_is_its_definition():
     """Compare three updates in bfloat16, and those of torch's own Muon, to the formula in float64."""
     lr, decay, momentum = 0.01, 0.1, 0.95
     shapes = [(64, 64), (64, 64), (32, 64), (96, 64)]
-    draw = lambda shape, seed: torch.randn(shape, generator=torch.Generator().manual_seed(seed))  # noqa: E731
     ours, theirs = ([nn.Parameter(draw(shape, 1)) for shape in shapes] for _ in range(2))
     optimizers = [
         Muon(ours, lr=lr, weight_decay=decay, dtype=torch.bfloat16),
@@ -127,13 +131,14 @@ def test_muon_is_its_definition():
 
 @pytest.mark.parametrize("scale", [1.0, 1e-8], ids=["large gradients", "gradients like eps"])
 def test_exact_adamw_agrees_with_torchs_own_in_float64(scale):
-    draw = lambda seed: torch.randn(40, 30, generator=torch.Generator().manual_seed(seed))  # noqa: E731
-    ours, theirs = nn.Parameter(draw(0)), nn.Parameter(draw(0).double())
+    shape = (40, 30)
+    ours = nn.Parameter(draw(shape, 0))
+    theirs = nn.Parameter(draw(shape, 0).double())
     betas = (0.9, 0.99)
     own = AdamW([{"params": [ours], "weight_decay": 0.3}], betas, "exact")
     true = torch.optim.AdamW([theirs], betas=betas, weight_decay=0.3)
     for step in range(1, 8):
-        ours.grad = draw(step) * scale
+        ours.grad = draw(shape, step) * scale
         theirs.grad = ours.grad.double()
         for optimizer in (own, true):
             optimizer.param_groups[0]["lr"] = 0.1 / step

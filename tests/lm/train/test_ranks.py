@@ -1,4 +1,4 @@
-"""Several ranks: the same windows and losses for any number, one state for all, one that writes; gloo on the CPU."""
+"""Several ranks on the CPU: any number has the same windows and losses, shares one checkpoint, and one rank writes."""
 
 import argparse
 import itertools
@@ -28,7 +28,8 @@ from support.rank_cases import free_port, measure, measure_and_stop, record_batc
 from support.train_cases import ARGUMENTS, clear, fresh_training, make_training, only_run, run_stage, set_runtime
 from support.workspace import MICRO_MODEL
 
-STEPS, STOP = 50, 20
+STEPS = 50
+STOP = 20  # the step in which ranks are asked to stop
 CURVES = {"plots/training.csv": range(5), "plots/validation.csv": range(3)}  # columns of numbers
 SETTINGS = {
     "train.seq_len": 16, "train.batch_tokens": 128, "train.micro_batch_tokens": 64, "train.max_tokens": 128 * STEPS,
@@ -113,7 +114,7 @@ OTHER_RANKS = [
 
 
 @pytest.mark.parametrize(("before", "after", "shard", "optimizer"), OTHER_RANKS)
-def test_a_state_of_some_ranks_serves_another_number(workspace, alone, before, after, shard, optimizer):
+def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, before, after, shard, optimizer):
     workspace.change(**{"train.optimizer": optimizer})
     set_runtime(shard=str(shard).lower())
     ended = run_ranks(before, stop_at, before - 1, STOP)  # the last rank alone is asked
@@ -212,7 +213,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--npro
 
 @pytest.mark.slow
 def test_two_hosts_of_an_outside_torchrun(workspace, alone):
-    """As in README, both hosts on this machine; then the stage takes the finished run over."""
+    """Run the documented command for both hosts on this machine; then the stage publishes the finished run."""
     endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
     command = [*TORCHRUN, *endpoint, "src/train.py", *ARGUMENTS]
     hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]

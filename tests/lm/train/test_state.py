@@ -38,7 +38,8 @@ def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
     kept = (values for each in saved["optimizers"] for values in each["state"].values())
     every = [*saved["model"].values(), *(tensor for values in kept for tensor in values.values())]
     assert {id(tensor) for tensor in tensors.values()} == {id(tensor) for tensor in every}
-    before, rng = digest_of(tensors.items()), np.random.default_rng(5)
+    before = digest_of(tensors.items())
+    rng = np.random.default_rng(5)
     assert len(before) == DIGEST_DIGITS
     found = set()
     for name, tensor in tensors.items():  # the first number, the last, and some between
@@ -51,7 +52,8 @@ def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
 
 
 def test_names_shapes_dtypes_and_the_order_count():
-    a, b = torch.arange(6.0), torch.ones(2, 3)
+    a = torch.arange(6.0)
+    b = torch.ones(2, 3)
     variants = [
         [("a", a), ("b", b)], [("b", b), ("a", a)], [("b", a), ("a", b)], [("a", a.view(3, 2)), ("b", b)],
         [("a", a.view(torch.int32)), ("b", b)], [("a", a)], [],

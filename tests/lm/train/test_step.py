@@ -113,10 +113,14 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
 
 
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
-    params, taken = Params(sampled_vocab_size=20), []
-    monkeypatch.setattr(
-        step, "average_gradients_exactly", lambda *given: taken.append(given[-1]) or average_gradients_exactly(*given)
-    )
+    params = Params(sampled_vocab_size=20)
+    taken = []
+
+    def recording_average(*given):
+        taken.append(given[-1])
+        return average_gradients_exactly(*given)
+
+    monkeypatch.setattr(step, "average_gradients_exactly", recording_average)
     run(new_state(), params, until=3)
     for number, draws in enumerate(taken):
         drawn = np.random.default_rng([params.seed, number]).random(20)
@@ -138,7 +142,8 @@ def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimiz
 
 def test_a_resumed_run_draws_the_same_numbers():
     state = new_state()
-    saved, expected = state.as_dict(), torch.rand(3)
+    saved = state.as_dict()
+    expected = torch.rand(3)
     torch.manual_seed(99)
     new_state().restore(saved)
     assert torch.equal(torch.rand(3), expected)
@@ -166,7 +171,8 @@ def test_exact_gradients_are_the_mean_in_any_order(num_units):
         found.append([loss, *(p.grad for p in model.parameters())])
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
     model = new_state().model
-    losses, totals = [], [torch.zeros_like(p, dtype=torch.float64) for p in model.parameters()]
+    losses = []
+    totals = [torch.zeros_like(p, dtype=torch.float64) for p in model.parameters()]
     for unit in range(num_units):
         loss = model.loss(x[unit : unit + 1], y[unit : unit + 1])
         loss.backward()
@@ -271,7 +277,8 @@ def test_a_rise_of_the_loss_ends_the_run():
 
 
 def test_patience_ends_the_run(tmp_path):
-    state, params = new_state(), Params(patience_evals=2)
+    state = new_state()
+    params = Params(patience_evals=2)
     validate(state, 2.0)
     for loss in (1.5, 1.6, 1.5):  # equal is not better
         run(state, params, until=state.step + 1)
@@ -311,8 +318,15 @@ class EchoModel:
 
 
 def test_ranks_share_the_validation_windows(monkeypatch):
-    tokens, states, gathered = Tokens(np.arange(1600).astype(np.uint16)), [], []
-    monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
+    tokens = Tokens(np.arange(1600).astype(np.uint16))
+    states = []
+    gathered = []
+
+    def keep_own_losses(world, losses):
+        gathered.append(losses)
+        return losses
+
+    monkeypatch.setattr(World, "all_gather_losses", keep_own_losses)
     for rank in range(3):
         states.append(TrainingState(EchoModel(), [], World(rank, 3)))
         validation_loss(states[-1], tokens, Params(eval_tokens=20 * 16), torch.float32)  # 20 windows, 8 at a time

@@ -51,7 +51,8 @@ def hub():
 def run(hub, home, *steps) -> list[dict]:
     """Return the answers to the steps, without waiting between attempts. Check that torch is not imported."""
     environment = hub.environment(home, PYTHONPATH=f"{ROOT}/src")
-    command, text = [sys.executable, "-c", CLIENT], json.dumps(steps)
+    command = [sys.executable, "-c", CLIENT]
+    text = json.dumps(steps)
     done = subprocess.run(command, env=environment, input=text, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     *answers, heavy_imports = map(json.loads, done.stdout.splitlines())
@@ -59,7 +60,7 @@ def run(hub, home, *steps) -> list[dict]:
     return answers
 
 
-STORIES = parquet_bytes(text=[hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)])  # 140 kB, not compressible
+CONTENT = parquet_bytes(text=[hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)])  # 140 kB, not compressible
 
 
 def hub_fetch(**changes) -> dict:
@@ -102,16 +103,16 @@ def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
 
 @pytest.mark.parametrize("path", ["data/x.parquet", "tokenizer.json"])  # known by SHA-256, by git's SHA-1
 def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
-    hub.add("datasets", "o/n", A, {path: STORIES})
+    hub.add("datasets", "o/n", A, {path: CONTENT})
     hub.corrupt(path, times=2)
     step = ["download", "o/n", A, path, "dataset"]
-    sha1 = hashlib.sha1(b"blob %d\0" % len(STORIES) + STORIES).hexdigest()
-    digest = sha1 if path.endswith(".json") else hashlib.sha256(STORIES).hexdigest()
+    sha1 = hashlib.sha1(b"blob %d\0" % len(CONTENT) + CONTENT).hexdigest()
+    digest = sha1 if path.endswith(".json") else hashlib.sha256(CONTENT).hexdigest()
     *wrong, right = run(hub, tmp_path / "hf", step, step, step)
     for answer in wrong:
         assert answer["exit"] == 4
         assert f"o/n: {path}" in answer["error"] and f"needed: {digest}" in answer["error"]
-    assert right["exit"] == 0 and Path(right["value"]).read_bytes() == STORIES
+    assert right["exit"] == 0 and Path(right["value"]).read_bytes() == CONTENT
 
 
 def set_fetch(**changes) -> dict:

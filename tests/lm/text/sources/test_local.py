@@ -285,7 +285,10 @@ def test_include_selects_files_without_hidden_ones(tmp_path, capsys):
     for name in ("a.txt", "b.md", "deep/c.txt", *hidden):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    names = lambda pattern: [p.relative_to(tmp_path).as_posix() for p in find_files(tmp_path, pattern)]  # noqa: E731
+
+    def names(pattern: str) -> list[str]:
+        return [path.relative_to(tmp_path).as_posix() for path in find_files(tmp_path, pattern)]
+
     assert names("**/*") == ["a.txt", "b.md", "deep/c.txt"]
     said = "warning: 3 files are left out, as their names or folders begin with _, first "
     assert f"{said}{tmp_path}/_SUCCESS; to read them, rename them" in capsys.readouterr().err

@@ -45,7 +45,8 @@ OTHER = dataclasses.replace(FETCH, torch_version="0.0.1", sha256=hashlib.sha256(
 
 def write_wheel(folder: Path) -> Path:
     """Write a wheel of torch 0.0.1 that has TEXTS and other files."""
-    path, info = folder / "torch-0.0.1-py3-none-any.whl", "torch-0.0.1.dist-info"
+    path = folder / "torch-0.0.1-py3-none-any.whl"
+    info = "torch-0.0.1.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
         for name, text in TEXTS.items():
             wheel.writestr(f"torch/include/{name}", text)
