@@ -45,10 +45,7 @@ def computed(run: dict) -> str:
     threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
     code = last.get("instruction_set") or last["device"]
     words = f"{last['dtype']} on {threads}, {code}"
-    if numerics == "exact":
-        return f"exact {words}"
-    # Older results record the mode that came before exact numerics.
-    return f"{words} (before exact numerics)" if numerics == "portable" else words
+    return f"exact {words}" if numerics == "exact" else words
 
 
 # Recorded runs of the pipeline.
@@ -127,9 +124,8 @@ def default_evaluation() -> str:
 
 
 def rounding() -> str:
-    """docs/reproducibility.md: a default run in exact and in fast numerics, both of the commit of the latter."""
-    fast = read("fast")
-    runs = [fast.get("portable") or read("default"), fast]
+    """docs/reproducibility.md: the default run in exact and in fast numerics."""
+    runs = [read("default"), read("fast")]
     rows = [(computed(run), f"{run['metrics']['bits_per_byte']:.4f}") for run in runs]
     return table("default run computed in | bits per byte", rows)
 
