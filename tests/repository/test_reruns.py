@@ -22,7 +22,7 @@ TABLE = [
     ("validation.start_char", {"sources.small.validation.start_char": 2000}, NEW_VALIDATION),
     ("tokenizer vocab_size", {"tokenizers.bpe.vocab_size": 450}, ALL - {"fetch"}),
     ("rules that drop nothing", {"selection.name": "filtered"}, SAME_DOCUMENTS),
-    ("a rule that drops documents", {"selections.filtered.min_chars": 500}, ALL),
+    ("a rule that drops documents", {"selections.filtered.min_chars": 200}, ALL),
     ("data.source", {"data.source": "local", "selection.name": "none"}, ALL),
 ]
 
