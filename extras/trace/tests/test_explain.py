@@ -10,6 +10,7 @@ import pytest
 from extras.trace import explain as explain_tool
 from extras.trace import trace as trace_tool
 from lm.core.files import read_json, write_json
+from lm.evaluate.copies import Copy
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens, write_tokens
@@ -152,6 +153,15 @@ def test_a_copy_is_found_with_its_document_place_and_the_steps_that_read_it(proj
             assert f"document {document}, " in explain("--step", step, "--row", row)[1]
         whole, cut = whole + first.count("read whole"), cut + first.count("read cut") + first.count("read in part")
     assert cut and bool(whole) == (num_tokens < SEQ_LEN)
+
+
+def test_a_place_is_read_by_a_window_that_has_two_of_its_tokens():
+    length, starts = 3, np.array([10, 17, 60])  # the first two windows overlap
+    windows = [set(range(start, start + SEQ_LEN + 1)) for start in starts]  # the inputs and the last target
+    expected = [at for at in range(90) if any(len(window & {at, at + 1, at + 2}) >= 2 for window in windows)]
+    others = [at for at in range(90) if at not in expected]
+    places, num_read = trace_tool.places_read(Copy(4, 4 + length, 90, list(range(90))), starts, SEQ_LEN)
+    assert (places, num_read) == ([*expected, *others], len(expected))
 
 
 def test_new_text_is_marked_and_frequent_text_is_counted(project, trace):
