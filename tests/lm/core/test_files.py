@@ -174,6 +174,18 @@ def test_a_waiting_process_gets_the_free_lock(tmp_path, holder, capsys):
     assert f"waiting for process {holder.pid}" in capsys.readouterr().err
 
 
+def test_temporary_files_of_ended_processes_are_removed(tmp_path, holder):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    of_ended = tmp_path / f".x.json.{ended.pid}.tmp"
+    of_living = tmp_path / f".x.json.{holder.pid}.tmp"
+    of_another_file = tmp_path / f".y.json.{ended.pid}.tmp"
+    for path in (of_ended, of_living, of_another_file):
+        path.touch()
+    write_json(tmp_path / "x.json", {})
+    assert not of_ended.exists() and of_living.exists() and of_another_file.exists()
+
+
 def test_a_pipe_is_refused_without_waiting_for_bytes(tmp_path):
     os.mkfifo(tmp_path / "x")
     end = os.open(tmp_path / "x", os.O_RDWR | os.O_NONBLOCK)

@@ -3,6 +3,7 @@
 import itertools
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError, NoDocument, ParamsError
+from lm.text import parquet
 from lm.text.documents import iter_chunks, iter_texts
 from lm.text.parquet import describe_split
 from lm.text.slices import Slice, refuse_overlap
@@ -75,13 +77,13 @@ def texts_between(raw: Path, start: int, num_chars: int | None) -> list[str]:
 
 
 @check_examples
-@given(texts=DRAWN_TEXTS, per_file=st.integers(1, 5), data=st.data())
-def test_adjacent_slices_hold_each_document_once(texts, per_file, data):
+@given(texts=DRAWN_TEXTS, batch_rows=st.integers(1, 5), data=st.data())
+def test_adjacent_slices_hold_each_document_once(texts, batch_rows, data):
     characters = sum(map(len, texts))
     cuts = sorted(data.draw(st.sets(st.integers(1, characters), max_size=3)) - {characters})
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(parquet, "MAX_BATCH_ROWS", batch_rows):
         raw = Path(folder)
-        manifest = write_source(raw, per_file=per_file, text=texts)
+        manifest = write_source(raw, text=texts)
         assert manifest["splits"]["text"]["characters"] == characters
         borders = [0, *cuts]
         lengths = [after - before for before, after in itertools.pairwise(borders)]

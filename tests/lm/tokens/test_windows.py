@@ -45,13 +45,17 @@ def test_every_position_is_a_target_in_some_epoch(length):
 
 
 def test_over_the_epochs_a_window_begins_at_every_position():
-    windows = TokenWindows(np.arange(1000), 16, 1, seed=5)
-    begins = []
-    number = 0
-    for epoch in range(200):
-        begins.append(windows.starts(number)[0] % 16)
-        number += windows.windows_per_epoch(epoch)
-    assert set(begins) == set(range(16)), "one offset in 16 would be missed with a probability of 4e-5"
+    """Each seed has offsets of its own."""
+    begins = {}
+    for seed in (5, 6):
+        windows = TokenWindows(np.arange(1000), 16, 1, seed)
+        begins[seed] = []
+        number = 0
+        for epoch in range(200):
+            begins[seed].append(windows.starts(number)[0] % 16)
+            number += windows.windows_per_epoch(epoch)
+        assert set(begins[seed]) == set(range(16)), "one offset in 16 would be missed with a probability of 4e-5"
+    assert np.mean(np.equal(*begins.values())) < 0.2, "1 in 16 are equal by chance"
 
 
 def test_the_order_is_random_and_differs_by_epoch_and_seed():
