@@ -40,7 +40,7 @@ def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
         with Largest() as found:
             model.loss(ids, ids).backward()
     rows = min(MAX_LOGITS // vocab_size, exact.CROSS_ENTROPY_ROWS)
-    padded = -(-vocab_size // exact.BLOCK) * exact.BLOCK
+    padded = -(-vocab_size // exact.TRAINING.block) * exact.TRAINING.block
     assert found.elements == rows * padded <= MAX_LOGITS < 16 * 64 * 262_144
 
 

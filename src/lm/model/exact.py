@@ -5,8 +5,12 @@ no order matters: the operands of a product are rounded to multiples of a power 
 largest of BLOCK numbers. So each partial sum of a block is an integer below 2²⁴ times a power of two, which float32
 holds exactly (the idea is Ozaki's: Ozaki et al. 2012, doi 10.1007/s11075-011-9478-1). Blocks are added one after the
 other. All else is additions, multiplications, divisions and roots in a fixed order, which IEEE 754 rounds everywhere
-alike, one torch call for each, so that no compiler joins two of them. The rounding changes a product two to three times
-as much as bfloat16 does, and the gradients of a trained model up to five times as much.
+alike, one torch call for each, so that no compiler joins two of them.
+
+Products have two precisions. TRAINING makes them in float32, fast: the rounding changes a product two to three times as
+much as bfloat16 does, and the gradients of a trained model up to five times as much. REPORTING makes them in float64,
+with partial sums below 2⁵³ and 2²¹ levels: as accurate as float32, in about twice the time. Results that are reported,
+such as the losses of a validation and the text of a sample, come from it; a model in eval mode computes with it.
 
 A row of a batch, a position of a text, and a token after a cached past get the same bits whatever stands beside them.
 
@@ -18,6 +22,7 @@ operations of a step to this. Legend as in lm.model.gemma3.
 import functools
 import math
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,11 +31,22 @@ from torch.autograd import Function
 
 from lm.model.attention_masks import band_mask, dense_mask, visible
 
-BLOCK = 128  # terms of a partial sum
-LEVELS = (361, 361)  # of the grids of both operands; BLOCK times their product is below 2²⁴
-WEIGHT_LEVELS = (1024, 127)  # for a softmax, whose small numbers count together: none is negative
-SMALLEST_STEP = 2.0**-58  # of a grid, so that no product is a subnormal number
-MAGIC = 1.5 * 2**23  # float32 numbers near it are integers
+
+class Precision(NamedTuple):
+    """The rounding of operands, and the sums of their products."""
+
+    dtype: torch.dtype
+    block: int  # terms of a partial sum
+    levels: tuple[int, int]  # of the grids of both operands; their product times `block` is below 2²⁴, or at most 2⁵³
+    weight_levels: tuple[int, int]  # for a softmax, whose small numbers count together: none is negative
+    smallest_step: float  # of a grid; no product of two steps is a subnormal number
+    magic: float  # numbers of the dtype near it are integers
+
+
+TRAINING = Precision(torch.float32, 128, (361, 361), (1024, 127), 2.0**-58, 1.5 * 2**23)
+REPORTING = Precision(torch.float64, 2048, (2**21, 2**21), (2**21, 2**21), 2.0**-120, 1.5 * 2**52)
+
+MAGIC = TRAINING.magic
 EXP2 = (0.001326473, 0.009671513, 0.055507337, 0.240222421, 0.693146978, 1.0)  # 2^f for |f| ≤ 1/2, relative error 1e-7
 SMALLEST_LOG2 = -60.0  # exponents in `exp_`
 CACHED_NUMBERS = 2**18  # numbers that stay in the cache during a chain of operations
@@ -49,52 +65,56 @@ def check_weights(weight: Tensor) -> None:
 # Products.
 
 
-def grid(x: Tensor, dim: int, levels: int) -> Tensor:
-    """Return x (…, R, C) rounded to a grid of `levels` for each block of BLOCK numbers along `dim` (-1 or -2)."""
+def grid(x: Tensor, dim: int, levels: int, precision: Precision = TRAINING) -> Tensor:
+    """Return x (…, R, C) rounded to a grid of `levels` for each block of numbers along `dim` (-1 or -2)."""
     if x.stride(-1) != 1 and x.stride(-2) == 1:  # reductions of a transposed view take 20 times as long
-        return grid(x.mT, -3 - dim, levels).mT
-    length = x.shape[dim]
-    if length > BLOCK:
-        if missing := -length % BLOCK:
+        return grid(x.mT, -3 - dim, levels, precision).mT
+    length, block = x.shape[dim], precision.block
+    if length > block:
+        if missing := -length % block:
             x = F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing))
-        x = x.unflatten(dim, (-1, BLOCK))
-    x = round_to(x, grid_step(x, dim, levels))
-    return x.flatten(dim - 1, dim).narrow(dim, 0, length) if length > BLOCK else x
+        x = x.unflatten(dim, (-1, block))
+    x = round_to(x, grid_step(x, dim, levels, precision), precision)
+    return x.flatten(dim - 1, dim).narrow(dim, 0, length) if length > block else x
 
 
-def grid_step(x: Tensor, dim: int, levels: int) -> Tensor:
+def grid_step(x: Tensor, dim: int, levels: int, precision: Precision = TRAINING) -> Tensor:
     """Return the power of two of which the largest number along `dim` is at most `levels`, and more than half of it."""
     largest = torch.maximum(x.amax(dim, keepdim=True), -x.amin(dim, keepdim=True))
-    step = (largest * (2 / levels)).clamp_(min=SMALLEST_STEP)
+    step = (largest * (2 / levels)).clamp_(min=precision.smallest_step)
     return step.view(torch.int32).bitwise_and_(0x7F800000).view(torch.float32)  # without its fraction
 
 
-def round_to(x: Tensor, step: Tensor) -> Tensor:
-    """Return x rounded to multiples of `step`, a power of two."""
-    magic = step * MAGIC
+def round_to(x: Tensor, step: Tensor, precision: Precision = TRAINING) -> Tensor:
+    """Return x, in the dtype of the precision, rounded to multiples of `step`, a power of two."""
+    magic = step.to(precision.dtype) * precision.magic
     return (x + magic).sub_(magic)
 
 
-def product(a: Tensor, b: Tensor, levels: tuple[int, int] = LEVELS) -> Tensor:
-    """Return a @ b (…, M, N) of a (…, M, K) and b (…, K, N)."""
-    return add_blocks(grid(a, -1, levels[0]), grid(b, -2, levels[1]))
+def product(a: Tensor, b: Tensor, precision: Precision = TRAINING, levels: tuple[int, int] | None = None) -> Tensor:
+    """Return a @ b (…, M, N) of a (…, M, K) and b (…, K, N); `levels` replace those of the precision."""
+    of_a, of_b = levels or precision.levels
+    return add_blocks(grid(a, -1, of_a, precision), grid(b, -2, of_b, precision), precision)
 
 
-def weighted_sums(p: Tensor, v: Tensor) -> Tensor:
+def weighted_sums(p: Tensor, v: Tensor, precision: Precision = TRAINING) -> Tensor:
     """Return p @ v (N, M, D) of weights p (N, M, S) and vectors v (N, S, D).
 
     Each vector has a grid of its own. So a vector of weight 0, such as one of the future, does not change the result.
     """
-    step = grid_step(v, -1, WEIGHT_LEVELS[1])  # (N, S, 1)
-    return add_blocks(grid(p * step.mT, -1, WEIGHT_LEVELS[0]), round_to(v, step) / step)
+    of_weights, of_vectors = precision.weight_levels
+    step = grid_step(v, -1, of_vectors, precision)  # (N, S, 1)
+    whole = round_to(v, step, precision) / step  # integers
+    return add_blocks(grid(p * step.mT, -1, of_weights, precision), whole, precision)
 
 
-def add_blocks(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b (…, M, N) of a (…, M, K) and b (…, K, N) on their grids."""
-    total = a[..., :BLOCK] @ b[..., :BLOCK, :]
-    for k in range(BLOCK, a.shape[-1], BLOCK):
-        total.add_(a[..., k : k + BLOCK] @ b[..., k : k + BLOCK, :])
-    return total.add_(0.0)  # libraries differ in the sign of a zero
+def add_blocks(a: Tensor, b: Tensor, precision: Precision = TRAINING) -> Tensor:
+    """Return a @ b (…, M, N), float32, of a (…, M, K) and b (…, K, N) on their grids."""
+    block = precision.block
+    total = a[..., :block] @ b[..., :block, :]
+    for k in range(block, a.shape[-1], block):
+        total.add_(a[..., k : k + block] @ b[..., k : k + block, :])
+    return total.add_(0.0).float()  # libraries differ in the sign of a zero
 
 
 # Sums, roots, exponentials.
@@ -135,6 +155,27 @@ def norms(x: Tensor) -> Tensor:
 def sqrt(x: Tensor) -> Tensor:
     """Return the root of x; torch's own is MKL's, which differs between vendors, but its rsqrt is 1 / root rounded."""
     return x.rsqrt().reciprocal_()
+
+
+def power(base: float, exponent: int) -> float:
+    """Return base to a power of 0 or more by repeated squaring; the C library's pow differs between systems."""
+    result = 1.0
+    while exponent:
+        if exponent % 2:
+            result *= base
+        base *= base
+        exponent //= 2
+    return result
+
+
+def cos_pi(x: float) -> float:
+    """Return cos(π x) for x from 0 to 1, as the Taylor series of sin(π (1/2 - x)); the C library's cos differs too."""
+    angle = math.pi * (0.5 - x)
+    term = total = angle
+    for n in range(3, 27, 2):
+        term *= -angle * angle / (n * (n - 1))
+        total += term
+    return total
 
 
 def exp_(x: Tensor) -> Tensor:
@@ -191,9 +232,16 @@ def chunks(*tensors: Tensor, row: int = 1) -> Iterator[tuple[Tensor, ...]]:
 # Linear layers, the gate of the MLP, the norm.
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
+def linear(x: Tensor, weight: Tensor, training: bool = True) -> Tensor:
+    """Return x W^T (…, O) for x (…, I) and weight (O, I); without gradients unless in `training`."""
+    if training:
+        return LinearFunction.apply(x, weight)  # pyright: ignore[reportReturnType] - apply returns what forward does
+    return multiply_rows(x.detach(), weight.detach(), REPORTING)
+
+
+def multiply_rows(x: Tensor, weight: Tensor, precision: Precision) -> Tensor:
     """Return x W^T (…, O) for x (…, I) and weight (O, I)."""
-    return LinearFunction.apply(x, weight)  # pyright: ignore[reportReturnType] - apply returns what forward does
+    return product(x.reshape(-1, x.shape[-1]), weight.mT, precision).reshape(*x.shape[:-1], -1)
 
 
 class LinearFunction(Function):
@@ -203,7 +251,7 @@ class LinearFunction(Function):
     def forward(ctx, x, weight):
         """Return (…, O) for x (…, I) and weight (O, I)."""
         ctx.save_for_backward(x, weight)
-        return product(x.reshape(-1, x.shape[-1]), weight.mT).reshape(*x.shape[:-1], -1)
+        return multiply_rows(x, weight, TRAINING)
 
     @staticmethod
     def backward(ctx, grad):
@@ -219,7 +267,7 @@ def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
     return GatedGELUFunction.apply(gate, up)  # pyright: ignore[reportReturnType]
 
 
-GELU_SCALE, GELU_CUBIC = (2 / math.pi) ** 0.5, 0.044715
+GELU_SCALE, GELU_CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
 class GatedGELUFunction(Function):
@@ -282,7 +330,7 @@ class RMSNormFunction(Function):
 
 def is_short(window: int, head_dim: int) -> bool:
     """Return True if `attend` computes a window of this length by `ShortWindowFunction`: always, whatever the batch."""
-    return window <= SHORT_WINDOW and head_dim <= BLOCK
+    return window <= SHORT_WINDOW and head_dim <= TRAINING.block
 
 
 def document_mask(documents: Tensor, window: int, num_heads: int, head_dim: int) -> Tensor:
@@ -292,25 +340,41 @@ def document_mask(documents: Tensor, window: int, num_heads: int, head_dim: int)
     return dense_mask(documents, window, torch.float32, num_heads)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None = None) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None = None, training: bool = True
+) -> Tensor:
     """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
 
     `mask` of `document_mask` replaces the window alone. The bits of a position do not depend on T, nor on positions
     after it. Unless the window is short, they need all S positions from the first one of the text on: sums over
-    positions are made in blocks that begin there.
+    positions are made in blocks that begin there. The result has no gradients unless in `training`.
     """
+    if not training:
+        q, k, v = q.detach(), k.detach(), v.detach()
     (B, H, T, D), (K, S) = q.shape, k.shape[1:3]
     if is_short(window, D):
         reach = T + window - 1
         if reach < S:
             k, v = k[:, :, S - reach :], v[:, :, S - reach :]
-        return ShortWindowFunction.apply(q, k, v, scale, window, mask)  # pyright: ignore[reportReturnType]
+        if training:
+            return ShortWindowFunction.apply(q, k, v, scale, window, mask)  # pyright: ignore[reportReturnType]
+        missing = window - 1 - (k.shape[2] - T)
+        queries, keys, values = pad_window(q, k, v, scale, missing)
+        p = short_window_weights(queries, keys, window, missing, mask, REPORTING)
+        return weigh_short_window(p, values)
     q, k, v = q.reshape(B * K, -1, D), k.reshape(B * K, S, D), v.reshape(B * K, S, D)  # q: (BK, H/K·T, D)
     if mask is None:
         bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf).repeat(H // K, 1)
     else:
         bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)
-    return AttentionFunction.apply(q, k, v, scale, bias).view(B, H, T, D)  # pyright: ignore
+    if training:
+        return AttentionFunction.apply(q, k, v, scale, bias).view(B, H, T, D)  # pyright: ignore
+    return weighted_sums(attention_weights(q * scale, k, bias, REPORTING), v, REPORTING).view(B, H, T, D)
+
+
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor, precision: Precision) -> Tensor:
+    """Return softmax(q k^T + bias) (N, M, S) of q (N, M, D), k (N, S, D) and bias (M, S) or (N, M, S)."""
+    return softmax_(product(q, k.mT, precision).add_(bias))
 
 
 class AttentionFunction(Function):
@@ -320,7 +384,7 @@ class AttentionFunction(Function):
     def forward(ctx, q, k, v, scale, bias):
         """Return (N, M, D) for q (N, M, D), k, v (N, S, D) and bias (M, S) or (N, M, S)."""
         q = q * scale
-        p = softmax_(product(q, k.mT).add_(bias))
+        p = attention_weights(q, k, bias, TRAINING)
         ctx.save_for_backward(q, k, v, p)
         ctx.scale = scale
         return weighted_sums(p, v)
@@ -337,11 +401,45 @@ class AttentionFunction(Function):
         return product(grad_scores, k).mul_(ctx.scale), grad_k, grad_v, None, None
 
 
-class ShortWindowFunction(Function):
-    """Compute `attend` for a window of few tokens and its gradients, without the scores outside of the window.
+def pad_window(q: Tensor, k: Tensor, v: Tensor, scale: float, missing: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the scaled queries (B, K, H/K, T, D), and keys and values (B, K, 1, window - 1 + T, D).
 
-    Products of numbers on a grid are exact as sums of a row too.
+    Zeros stand for the `missing` positions before the first one, which the first windows reach.
     """
+    queries = q.unflatten(1, (k.shape[1], -1)) * scale
+    keys, values = (F.pad(x, (0, 0, missing, 0))[:, :, None] for x in (k, v))
+    return queries, keys, values
+
+
+def short_window_weights(
+    q: Tensor, k: Tensor, window: int, missing: int, band: Tensor | None, precision: Precision
+) -> Tensor:
+    """Return the weight (window, B, K, H/K, T, 1) that each position gives to those of its window.
+
+    q and k are those of `pad_window`; `band` is that of `attend`. Products of numbers on a grid are exact as sums of a
+    row too.
+    """
+    T = q.shape[3]
+    q, k = grid(q, -1, precision.levels[0], precision), grid(k, -1, precision.levels[1], precision)
+    scores = torch.stack([(q * k[..., j : j + T, :]).sum(-1, keepdim=True) for j in range(window)]).float()
+    for j in range(missing):  # nothing comes before the first token
+        scores[j, ..., : missing - j, :] = -torch.inf
+    if band is not None:
+        scores.masked_fill_(~band[:, :, None, None, :, None], -torch.inf)
+    seen = scores > -torch.inf
+    p = exp_(scores.sub_(scores.amax(0)))
+    p.mul_(seen)
+    return p.div_(sum_in_order(p.clone().unbind()))
+
+
+def weigh_short_window(p: Tensor, v: Tensor) -> Tensor:
+    """Return the sum (B, H, T, D) of the values v of `pad_window` with the weights p of `short_window_weights`."""
+    T = p.shape[4]
+    return sum_in_order(p[j] * v[..., j : j + T, :] for j in range(len(p))).flatten(1, 2)
+
+
+class ShortWindowFunction(Function):
+    """Compute `attend` for a window of few tokens and its gradients, without the scores outside of the window."""
 
     @staticmethod
     def forward(ctx, q, k, v, scale, window, band):
@@ -349,30 +447,19 @@ class ShortWindowFunction(Function):
 
         `band` of `band_mask` (window, B, T), T = S, hides other documents; it is None if there are none.
         """
-        q = q.unflatten(1, (k.shape[1], -1)) * scale  # (B, K, H/K, T, D)
-        T = q.shape[3]
-        missing = window - 1 - (k.shape[2] - T)  # positions before the first one, which the first windows reach
-        k, v = (F.pad(x, (0, 0, missing, 0))[:, :, None] for x in (k, v))  # (B, K, 1, window - 1 + T, D)
-        q_grid, k_grid = grid(q, -1, LEVELS[0]), grid(k, -1, LEVELS[1])
-        scores = torch.stack([(q_grid * k_grid[..., j : j + T, :]).sum(-1, keepdim=True) for j in range(window)])
-        for j in range(missing):  # nothing comes before the first token
-            scores[j, ..., : missing - j, :] = -torch.inf
-        if band is not None:
-            scores.masked_fill_(~band[:, :, None, None, :, None], -torch.inf)
-        seen = scores > -torch.inf
-        p = exp_(scores.sub_(scores.amax(0)))  # (window, B, K, H/K, T, 1)
-        p.mul_(seen)
-        p.div_(sum_in_order(p.clone().unbind()))
+        missing = window - 1 - (k.shape[2] - q.shape[2])
+        q, k, v = pad_window(q, k, v, scale, missing)
+        p = short_window_weights(q, k, window, missing, band, TRAINING)
         ctx.save_for_backward(q, k, v, p)
         ctx.scale, ctx.missing = scale, missing
-        return sum_in_order(p[j] * v[..., j : j + T, :] for j in range(window)).flatten(1, 2)
+        return weigh_short_window(p, v)
 
     @staticmethod
     def backward(ctx, grad):
         """Return the gradients of q, k and v."""
         q, k, v, p = ctx.saved_tensors
         grad, T = grad.reshape(q.shape), q.shape[3]
-        grad_grid, v_grid = grid(grad, -1, LEVELS[0]), grid(v, -1, LEVELS[1])
+        grad_grid, v_grid = grid(grad, -1, TRAINING.levels[0]), grid(v, -1, TRAINING.levels[1])
         grad_p = torch.stack([(grad_grid * v_grid[..., j : j + T, :]).sum(-1, keepdim=True) for j in range(len(p))])
         grad_scores = p * (grad_p - sum_in_order((p * grad_p).unbind()))
         grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
@@ -411,9 +498,9 @@ class CrossEntropyFunction(Function):
             loss += nats_and_softmax_(logits, targets[chunk])
             # The gradient of the logits is the softmax, less 1 at the targets: beside the 1, a grid would lose the
             # small numbers, so it is subtracted afterwards.
-            grad_h[chunk] = product(logits, head, WEIGHT_LEVELS)
+            grad_h[chunk] = product(logits, head, levels=TRAINING.weight_levels)
             grad_h[chunk] -= head[targets[chunk]]
-            grad_chunk = product(logits.T, h[chunk], WEIGHT_LEVELS)  # (V, C)
+            grad_chunk = product(logits.T, h[chunk], levels=TRAINING.weight_levels)  # (V, C)
             grad_chunk.index_add_(0, targets[chunk], -h[chunk])
             grad_head = grad_chunk if grad_head is None else grad_head.add_(grad_chunk)
         ctx.save_for_backward(grad_h, grad_head)
@@ -427,9 +514,18 @@ class CrossEntropyFunction(Function):
         return grad_h.mul_(scale), grad_head.mul_(scale), None, None, None
 
 
-def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the nats (N,) of targets (N,) given logits (N, V), which are no longer needed."""
-    return nats(exponentials_(block, target) for block, target in blocks_of_rows(logits, targets))
+def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """Return the nats (N,) of targets (N,) given h (N, C) and the head (V, C), for at most `rows` of N at a time.
+
+    They are reported, and have no gradients.
+    """
+    of_h, of_head = REPORTING.levels
+    columns = grid(head.detach().T, -2, of_head, REPORTING)  # once for all rows
+    terms = []
+    for some, target in zip(h.detach().split(rows), targets.split(rows), strict=True):
+        logits = add_blocks(grid(some, -1, of_h, REPORTING), columns, REPORTING)
+        terms += [exponentials_(block, target) for block, target in blocks_of_rows(logits, target)]
+    return nats(terms)
 
 
 def nats_and_softmax_(logits: Tensor, targets: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ Modules have the names of the published checkpoints, so that a conversion only c
 torch's own arithmetic (lm.model.kernels) unless it is made with numerics="exact" (lm.model.exact).
 """
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -62,7 +64,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.numerics == "exact":
-            return exact.linear(input, self.weight)
+            return exact.linear(input, self.weight, self.training)
         return kernels.linear(input, self.weight)
 
 
@@ -90,7 +92,6 @@ class Attention(nn.Module):
 
         `mask` is one of `Gemma3Model.attention_masks`.
         """
-        attend = exact.attend if self.numerics == "exact" else kernels.attend
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
@@ -98,7 +99,11 @@ class Attention(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), (B, K, T, D) twice
         if cache is not None:
             k, v = cache.extend(self.layer, k, v, self.cached_window)  # (B, K, S, D)
-        return self.o_proj(attend(q, k, v, self.scale, self.window, mask).transpose(1, 2).reshape(B, T, -1))
+        if self.numerics == "exact":
+            attended = exact.attend(q, k, v, self.scale, self.window, mask, self.training)  # (B, H, T, D)
+        else:
+            attended = kernels.attend(q, k, v, self.scale, self.window, mask)
+        return self.o_proj(attended.transpose(1, 2).reshape(B, T, -1))
 
 
 class MLP(nn.Module):
@@ -138,7 +143,8 @@ class Gemma3Model(nn.Module):
     """The decoder; its output head is its embedding (V, C), stored once.
 
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
-    rounding, or "exact": float32 on a CPU, with operands of products rounded (lm.model.exact).
+    rounding, or "exact": float32 on a CPU, with operands of products rounded (lm.model.exact). An exact model trains in
+    train mode, with coarse products, and reports in eval mode, with accurate products and without gradients.
     `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
@@ -170,12 +176,12 @@ class Gemma3Model(nn.Module):
         numbers, because those of torch depend on the processor.
         """
         normal = np.random.default_rng(int(torch.randint(2**62, (), generator=generator))).standard_normal
-        post_gain = (2 * self.config.n_layer) ** -0.5
+        post_gain = 1 / math.sqrt(2 * self.config.n_layer)
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
                 weight.fill_(post_gain - 1 if ".post_" in name else 0)
             else:
-                std = weight.shape[1] ** -0.5 / (4 if "embed" in name else 1)
+                std = 1 / math.sqrt(weight.shape[1]) / (4 if "embed" in name else 1)
                 weight.copy_(torch.from_numpy(normal(weight.shape))).mul_(std)
 
     def hidden(self, ids: Tensor, cache=None) -> Tensor:
@@ -221,8 +227,9 @@ class Gemma3Model(nn.Module):
 
     def head(self, h: Tensor) -> Tensor:
         """Return the logits (…, V) of what `hidden` returns (…, C)."""
-        linear = exact.linear if self.numerics == "exact" else kernels.linear
-        return linear(h, self.embed_tokens.weight)
+        if self.numerics == "exact":
+            return exact.linear(h, self.embed_tokens.weight, self.training)
+        return kernels.linear(h, self.embed_tokens.weight)
 
     def forward(self, ids: Tensor, cache=None) -> Tensor:
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
@@ -245,13 +252,14 @@ class Gemma3Model(nn.Module):
         cross_entropy = exact.cross_entropy if self.numerics == "exact" else kernels.cross_entropy
         return cross_entropy(h, entries, targets, rows, log_factors)
 
-    def token_losses(self, ids: Tensor, targets: Tensor, logits_chunk: int = 512) -> Tensor:
-        """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T)."""
+    def token_losses(self, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
+        """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
+
+        The logits of at most `rows` tokens exist at a time.
+        """
         h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
-        pairs = zip(h.split(logits_chunk), targets.flatten().split(logits_chunk), strict=True)
         token_nats = exact.token_nats if self.numerics == "exact" else kernels.token_nats
-        losses = [token_nats(self.head(chunk).detach().float(), target) for chunk, target in pairs]
-        return torch.cat(losses).view(targets.shape)
+        return token_nats(h, self.embed_tokens.weight, targets.flatten(), rows).view(targets.shape)
 
     def compile(self, **options) -> None:
         """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one.

@@ -138,10 +138,17 @@ class CrossEntropyFunction(Function):
         return grad_h.mul_(scale), grad_head.mul_(scale), None, None, None
 
 
-def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the nats (N,) of targets (N,) given logits (N, V) float32."""
-    blocks = blocks_of_rows(logits, targets)
-    return torch.cat([F.cross_entropy(block, target[:, 0], reduction="none") for block, target in blocks])
+def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """Return the nats (N,) of targets (N,) given h (N, C) and the head (V, C), for at most `rows` of N at a time.
+
+    They are reported, and have no gradients.
+    """
+    terms = []
+    for some, target in zip(h.split(rows), targets.split(rows), strict=True):
+        logits = linear(some, head).detach().float()
+        for block, entries in blocks_of_rows(logits, target):
+            terms.append(F.cross_entropy(block, entries[:, 0], reduction="none"))
+    return torch.cat(terms)
 
 
 def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:

@@ -45,8 +45,8 @@ class AdamW(torch.optim.AdamW):
 
         # The moments begin at 0. These factors correct their bias.
         step = int(state["step"])
-        size = group["lr"] / (1 - beta1**step)
-        root = math.sqrt(1 - beta2**step)
+        size = group["lr"] / (1 - exact.power(beta1, step))
+        root = math.sqrt(1 - exact.power(beta2, step))
 
         p.mul_(1 - group["lr"] * group["weight_decay"])
         for x, g, mean, square in exact.chunks(p, grad, state["exp_avg"], state["exp_avg_sq"]):
@@ -158,7 +158,7 @@ class Muon(torch.optim.Optimizer):
 def _apply(p: Tensor, update: Tensor, group: dict) -> None:
     """Decay `p` and subtract its orthogonalized update."""
     p.mul_(1 - group["lr"] * group["weight_decay"])
-    p.sub_(update.float() * (group["lr"] * 0.2 * max(p.shape) ** 0.5))
+    p.sub_(update.float() * (group["lr"] * 0.2 * math.sqrt(max(p.shape))))
 
 
 def build_optimizers(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
+from lm.model import exact
 from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
@@ -173,7 +174,7 @@ def learning_rate(step: int, params: TrainParams) -> float:
     max_steps, span = params.max_steps, params.peak_lr - params.min_lr
     if params.schedule == "cosine":
         progress = max(0, step - params.warmup_steps) / max(1, max_steps - params.warmup_steps)
-        scheduled = params.min_lr + span * 0.5 * (1 + math.cos(math.pi * progress))
+        scheduled = params.min_lr + span * 0.5 * (1 + exact.cos_pi(progress))
     else:
         decay_steps = max_steps - params.decay_begins
         scheduled = params.min_lr + span * min(1.0, (max_steps - step) / decay_steps)

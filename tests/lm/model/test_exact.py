@@ -1,6 +1,7 @@
-"""Exact float32: products with the bits of their definition in any order and layout, close to plain torch."""
+"""Exact numerics: products with the bits of their definition in any order and layout, close to plain torch."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from torch import Tensor
 
 from lm.model import exact
 from lm.model.attention_masks import visible
-from lm.model.exact import BLOCK, LEVELS, grid, product
+from lm.model.exact import REPORTING, TRAINING, Precision, product
 from support.model_cases import build
 
-SHAPES = [(1, 5, 1), (3, 700, 1), (1, 128, 9), (64, 1100, 33), (33, 1, 2), (5, 257, 7)]
+SHAPES = [(1, 5, 1), (3, 700, 1), (1, 128, 9), (64, 1100, 33), (33, 1, 2), (5, 257, 7), (2, 5000, 3)]
+
+precisions = pytest.mark.parametrize("precision", [TRAINING, REPORTING], ids=["training", "reporting"])
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -26,55 +29,90 @@ def layouts(x: Tensor) -> list[Tensor]:
     return [x, x.mT.contiguous().mT, padded[1:, 2:-1]]
 
 
-def defined_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def defined_product(a: np.ndarray, b: np.ndarray, precision: Precision, levels: tuple[int, int]) -> np.ndarray:
     """Return a @ b (M, N) by the definition: integers, which int64 adds, times two powers of two, block by block."""
-    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    for k in range(0, a.shape[1], BLOCK):
-        (left, left_step), (right, right_step) = integers(a[:, k : k + BLOCK], 1), integers(b[k : k + BLOCK], 0)
-        total += ((left @ right) * left_step * right_step).astype(np.float32)
-    return total
+    dtype = {torch.float32: np.float32, torch.float64: np.float64}[precision.dtype]
+    total = np.zeros((a.shape[0], b.shape[1]), dtype)
+    for k in range(0, a.shape[1], precision.block):
+        left, left_step = integers(a[:, k : k + precision.block], 1, levels[0], precision)
+        right, right_step = integers(b[k : k + precision.block], 0, levels[1], precision)
+        total += ((left @ right) * left_step * right_step).astype(dtype)
+    return total.astype(np.float32)
 
 
-def integers(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return x as integers of at most LEVELS, and the power of two of which they are multiples."""
-    largest = np.abs(x).max(axis, keepdims=True).astype(np.float32) * np.float32(2 / LEVELS[0])
-    step = 2.0 ** (np.frexp(np.maximum(largest, np.float32(exact.SMALLEST_STEP)))[1] - 1)
+def integers(x: np.ndarray, axis: int, levels: int, precision: Precision) -> tuple[np.ndarray, np.ndarray]:
+    """Return x as integers of at most `levels`, and the power of two of which they are multiples."""
+    largest = np.abs(x).max(axis, keepdims=True).astype(np.float32) * np.float32(2 / levels)
+    step = 2.0 ** (np.frexp(np.maximum(largest, np.float32(precision.smallest_step)))[1] - 1)
     rounded = np.rint(x.astype(np.float64) / step).astype(np.int64)  # halves to even, as IEEE 754 does
-    assert np.abs(rounded).max() <= LEVELS[0]
+    assert np.abs(rounded).max() <= levels
     return rounded, step
 
 
+def has_the_bits(found: Tensor, wanted: np.ndarray) -> bool:
+    return np.array_equal(found.numpy().view(np.int32), wanted.view(np.int32))
+
+
+@precisions
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_product_has_the_bits_of_its_definition(shape, threads):
+def test_a_product_has_the_bits_of_its_definition(shape, threads, precision):
     M, K, N = shape
     a = draw(M, K) * 10 ** draw(M, 1)
     b = draw(K, N, seed=1)
     a[0], b[:, 0] = 0, -b[:, 0].abs()  # of which some library makes -0
-    wanted = defined_product(a.numpy(), b.numpy())
+    wanted = defined_product(a.numpy(), b.numpy(), precision, precision.levels)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         for x, y in itertools.product(layouts(a), layouts(b)):
-            found = product(x, y).numpy()
-            assert np.array_equal(found.view(np.int32), wanted.view(np.int32)), (x.stride(), y.stride())
+            assert has_the_bits(product(x, y, precision), wanted), (x.stride(), y.stride())
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("levels", [LEVELS, exact.WEIGHT_LEVELS])
-def test_float32_holds_every_partial_sum(levels):
-    assert BLOCK * levels[0] * levels[1] < 2**24
+def with_an_outlier(x: Tensor) -> Tensor:
+    x[:, 3] = 1000
+    return x
 
 
-def test_the_order_of_the_terms_of_a_block_does_not_matter():
-    a = draw(50, BLOCK)
-    b = draw(BLOCK, 60, seed=1)
-    order = torch.randperm(BLOCK)
-    assert torch.equal(product(a, b), product(a[:, order], b[order]))
+ADVERSARIAL = {
+    "of all sizes": lambda x: x * 10 ** (6 * x.roll(1)),
+    "powers of two": lambda x: x.sign() * 2 ** x.round(),
+    "halves of a step": lambda x: (x * 300).round() + 0.5,
+    "next to the largest level": lambda x: x.sign() * (361 - x.abs() * 1e-4),
+    "tiny": lambda x: x * 2.0**-70,
+    "subnormal": lambda x: x * 2.0**-130,
+    "big": lambda x: x * 2.0**50,
+    "zeros of both signs": lambda x: torch.where(x > 0.5, x, x.sign() * 0.0),
+    "equal": lambda x: torch.full_like(x, 1 / 3),
+    "beside an outlier": with_an_outlier,
+}
+
+
+@precisions
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_a_product_of_difficult_numbers_has_the_bits_of_its_definition(kind, precision):
+    a, b = ADVERSARIAL[kind](draw(7, 300)), ADVERSARIAL[kind](draw(5, 300, seed=1)).mT
+    for levels in (precision.levels, precision.weight_levels):
+        wanted = defined_product(a.numpy(), b.numpy(), precision, levels)
+        assert has_the_bits(product(a, b, precision, levels), wanted), levels
+
+
+@precisions
+def test_the_dtype_holds_every_partial_sum(precision):
+    largest_integer = {torch.float32: 2**24, torch.float64: 2**53}[precision.dtype]
+    for of_a, of_b in (precision.levels, precision.weight_levels):
+        assert precision.block * of_a * of_b <= largest_integer
+
+
+@precisions
+def test_the_order_of_the_terms_of_a_block_does_not_matter(precision):
+    a = draw(50, 128)
+    b = draw(128, 60, seed=1)
+    order = torch.randperm(128)
+    assert torch.equal(product(a, b, precision), product(a[:, order], b[order], precision))
     assert not torch.equal(a @ b, a[:, order] @ b[order])  # as it does for other numbers
-    a, b = grid(a, -1, LEVELS[0]), grid(b, -2, LEVELS[1])
-    assert torch.equal((a @ b).double(), a.double() @ b.double())
 
 
 def test_products_of_batches_are_those_of_their_matrices():
@@ -106,6 +144,14 @@ def test_exponentials_logarithms_and_roots_are_close_to_true_ones():
     assert exact.sqrt(torch.zeros(1)) == 0
 
 
+def test_powers_and_cosines_are_close_to_true_ones():
+    for base in (0.8, 0.999, 1.0, 0.0):
+        for exponent in (0, 1, 2, 3, 7, 900, 10**6):
+            assert exact.power(base, exponent) == pytest.approx(base**exponent, rel=1e-9, abs=1e-300)
+    for x in np.linspace(0, 1, 1001).tolist():
+        assert exact.cos_pi(x) == pytest.approx(math.cos(math.pi * x), abs=1e-15)
+
+
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_sums_have_every_term_once(dim):
     for length in range(1, 40):
@@ -130,37 +176,42 @@ def test_norms_are_close_to_true_ones():
         assert torch.allclose(exact.norms(x).double(), x.double().norm(dim=1), rtol=20 * 2.0**-24, atol=0)
 
 
-def rounding_errors(x: Tensor, dim: int, levels: int) -> Tensor:
+def rounding_errors(x: Tensor, dim: int, levels: int, block: int) -> Tensor:
     """Return how far each number of x may be rounded: half a step of the grid of its block, at most 2 / levels."""
-    blocks = [block.abs().amax(dim, keepdim=True).expand_as(block) for block in x.double().split(BLOCK, dim)]
+    blocks = [part.abs().amax(dim, keepdim=True).expand_as(part) for part in x.double().split(block, dim)]
     return torch.cat(blocks, dim) / levels
 
 
-@pytest.mark.parametrize("levels", [LEVELS, exact.WEIGHT_LEVELS])
+@precisions
+@pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_product_is_within_the_rounding_of_its_operands(shape, levels):
+def test_a_product_is_within_the_rounding_of_its_operands(shape, weights, precision):
     M, K, N = shape
     a = draw(M, K).abs() * 10 ** draw(M, 1)
     b = draw(K, N, seed=1)
     wide_a, wide_b = a.double(), b.double()
-    error_a, error_b = rounding_errors(a, 1, levels[0]), rounding_errors(b, 0, levels[1])
+    levels = precision.weight_levels if weights else precision.levels
+    error_a = rounding_errors(a, 1, levels[0], precision.block)
+    error_b = rounding_errors(b, 0, levels[1], precision.block)
     bound = error_a @ wide_b.abs() + wide_a @ error_b + error_a @ error_b
-    error = (product(a, b, levels).double() - wide_a @ wide_b).abs()
+    error = (product(a, b, precision, levels).double() - wide_a @ wide_b).abs()
     assert (error <= bound + 2.0**-20 * (wide_a @ wide_b.abs())).all()
     assert error.max() > 0 or K == 1
 
 
-def test_weighted_sums_are_within_the_rounding_of_their_operands():
+@precisions
+def test_weighted_sums_are_within_the_rounding_of_their_operands(precision):
     p = draw(3, 20, 300).softmax(-1)
     v = draw(3, 300, 8, seed=1)
-    found = exact.weighted_sums(p, v).double()
+    of_weights, of_vectors = precision.weight_levels
+    found = exact.weighted_sums(p, v, precision).double()
     wanted = p.double() @ v.double()
     # Half a step of the largest weighted vector of a block for each weight, and of its own largest for each vector.
     largest = v.double().abs().amax(-1, keepdim=True)
-    blocks = zip((p.double() * largest.mT).split(BLOCK, -1), p.split(BLOCK, -1), strict=True)
-    of_weights = sum(block.amax(-1, keepdim=True) / exact.WEIGHT_LEVELS[0] * 2 * own.shape[-1] for block, own in blocks)
-    of_vectors = p.double() @ (largest / exact.WEIGHT_LEVELS[1]).expand_as(v)
-    assert ((found - wanted).abs() <= of_weights + of_vectors + 1e-6).all()
+    blocks = zip(*((x.split(precision.block, -1)) for x in (p.double() * largest.mT, p)), strict=True)
+    error = sum(block.amax(-1, keepdim=True) / of_weights * 2 * own.shape[-1] for block, own in blocks)
+    error = error + p.double() @ (largest / of_vectors).expand_as(v)
+    assert ((found - wanted).abs() <= error + 2.0**-20 * wanted.abs().max()).all()
 
 
 def test_a_softmax_gives_nothing_to_what_is_masked():
@@ -197,6 +248,17 @@ def plain_attention(window: int):
 
 def plain_loss(h: Tensor, head: Tensor) -> Tensor:
     return torch.nn.functional.cross_entropy(h @ head.mT, torch.arange(len(h)) % len(head))
+
+
+@pytest.mark.parametrize("window", [9, 40], ids=["short window", "attention"])
+@pytest.mark.parametrize("T", [30, 7], ids=["whole", "cached"])
+def test_what_is_reported_is_as_accurate_as_float32(window, T):
+    x, weight = draw(2, 7, 100), draw(30, 100, seed=1)
+    wanted = x.double() @ weight.double().mT
+    assert (exact.linear(x, weight, training=False) - wanted).norm() / wanted.norm() < FULL
+    q, k, v = (draw(2, heads, tokens, 8, seed=heads) for heads, tokens in ((4, T), (2, 30), (2, 30)))
+    wanted = plain_attention(window)(q.double(), k.double(), v.double())
+    assert (exact.attend(q, k, v, 0.25, window, training=False) - wanted).norm() / wanted.norm() < FULL
 
 
 # A step is at most 2 / 361 of the largest number of a block, about 3 times the typical one; its rounding is 1/√12 of it
@@ -251,11 +313,14 @@ def test_a_window_is_short_whatever_is_computed():
     assert exact.is_short(16, 128) and not exact.is_short(17, 128) and not exact.is_short(16, 129)
 
 
-def test_token_nats_are_those_in_float64():
-    logits = draw(300, 50) * 4
+@pytest.mark.parametrize("rows", [7, 300])
+def test_token_nats_are_those_in_float64(rows):
+    h, head = draw(300, 40) * 2, draw(50, 40, seed=1)
     targets = torch.arange(300) % 50
-    wanted = torch.nn.functional.cross_entropy(logits.double(), targets, reduction="none")
-    assert torch.allclose(exact.token_nats(logits.clone(), targets).double(), wanted, rtol=1e-6, atol=1e-6)
+    wanted = torch.nn.functional.cross_entropy(h.double() @ head.double().mT, targets, reduction="none")
+    of_logits = 40 * 2 * h.abs().max() * head.abs().max() / REPORTING.levels[0]  # both roundings of 40 products
+    found = exact.token_nats(h, head, targets, rows).double()
+    assert torch.allclose(found, wanted, rtol=2e-6, atol=2 * of_logits.item())
 
 
 # Models.
@@ -270,8 +335,10 @@ def test_a_model_computes_in_torchs_arithmetic_unless_told():
     fast, rounded = build(100), build(100, numerics="exact")
     logits = fast(ids)
     assert fast.numerics == "fast" and torch.equal(logits, build(100, numerics="fast")(ids))
-    error = (rounded(ids) - logits).norm() / logits.norm()
-    assert 1e-4 < error < 0.05
+    assert 1e-4 < (rounded(ids) - logits).norm() / logits.norm() < 0.05
+    reported = rounded.eval()(ids)
+    assert (reported - logits).norm() / logits.norm() < 1e-5 and not reported.requires_grad
+    rounded.train()
     loss = fast.loss(ids, ids.roll(-1, 1)).item()
     assert rounded.loss(ids, ids.roll(-1, 1)).item() == pytest.approx(loss, rel=0.02)
     assert float(fast.token_losses(ids, ids.roll(-1, 1)).mean()) == pytest.approx(loss, rel=1e-5)
@@ -288,19 +355,24 @@ def test_exact_numerics_refuse_what_they_cannot_compute():
         build(100, numerics="exact").compile()
 
 
+modes = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+
+
+@modes
 @pytest.mark.parametrize("window", [4, 300])
-def test_the_future_changes_no_bit(window):
-    model = build(1000, numerics="exact", sliding_window=window, max_seq_len=300)
+def test_the_future_changes_no_bit(window, training):
+    model = build(1000, numerics="exact", sliding_window=window, max_seq_len=300).train(training)
     ids = torch.randint(1000, (2, 300), generator=torch.Generator().manual_seed(1))
     changed = torch.cat([ids[:, :170], ids[:, 170:].flip(1)], 1)
     assert torch.equal(model.hidden(ids)[:, :170], model.hidden(changed)[:, :170])
     assert torch.equal(model.hidden(ids)[:, :170], model.hidden(ids[:, :170])), "nor does the length of the text"
 
 
+@modes
 @pytest.mark.parametrize("every", [1, 9], ids=["full", "sliding"])
 @pytest.mark.parametrize("window", [4, 20])
-def test_the_document_before_changes_no_bit(window, every):
-    model = build(100, numerics="exact", sliding_window=window, full_attention_every=every)
+def test_the_document_before_changes_no_bit(window, every, training):
+    model = build(100, numerics="exact", sliding_window=window, full_attention_every=every).train(training)
     model.document_start_id = 0
     ids = draw_ids(2, 40)
     ids[0, 17] = ids[1, 25] = 0
@@ -330,7 +402,9 @@ def test_a_window_has_the_same_bits_whatever_its_neighbours(window, within_docum
             rows = slice(start, start + size)
             gradients += torch.autograd.grad(model.hidden(ids[rows]), inputs[-1:], grad[rows])
         hook.remove()
+        model.eval()
         losses = [model.token_losses(ids[i : i + size], targets[i : i + size]) for i in range(0, 8, size)]
+        model.train()
         return [torch.cat(losses), torch.cat(gradients)]
 
     alone = results(1)

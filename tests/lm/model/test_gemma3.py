@@ -204,7 +204,7 @@ def test_chunked_loss_is_the_cross_entropy(rows):
     targets = draw_ids(TINY, 3, 20, seed=1)
     loss = model.loss(ids, targets, max_logits=rows * TINY.vocab_size)
     wanted = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-    each = model.token_losses(ids, targets, logits_chunk=rows)
+    each = model.token_losses(ids, targets, rows=rows)
     assert each.shape == (3, 20)
     assert_close(loss, wanted, 1e-6)
     assert_close(each.mean(), wanted, 1e-6)
