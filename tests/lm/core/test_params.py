@@ -35,21 +35,15 @@ class Longer(Inner):
     weights: dict[str, float]
 
 
-GOOD = {
-    "rate": 1e-5,
-    "steps": 3,
-    "name": "a",
-    "flag": True,
-    "names": ["x"],
-    "inner": {"start": 1, "end": None},
-    "share": None,
-}
+GOOD = {"rate": 1e-5, "steps": 3, "name": "a", "flag": True, "names": ["x"]}
+GOOD |= {"inner": {"start": 1, "end": None}, "share": None}
 
 
 def test_a_section_becomes_its_dataclass(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text(
-        "s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n  names: [x, y]\n  inner: {start: 0, end: 7}\n  share: 1\n"
+        "s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n"
+        "  names: [x, y]\n  inner: {start: 0, end: 7}\n  share: 1\n"
     )
     section = read_section(path, "s", Section)
     assert section == Section(3.0, 2, "b", False, ("x", "y"), Inner(0, 7), 1.0)
