@@ -4,6 +4,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -28,17 +29,19 @@ from support import ROOT
 TOKENS = [1000.0, 2000.0, 3000.0]
 TRAIN = {"tokens": TOKENS, "lr": [0.1, 0.2, 0.0], "train_loss": [5.0, 4.0, 3.0], "grad_norm": [2.0, 1.0, 0.5]}
 VALIDATION = {"tokens": [0.0, 3000.0], "val_loss": [9.0, 3.01]}
+# Two clean documents, one at the limit, and one without text.
 DOCUMENTS = {
-    "contaminated_fraction": np.array([0.0, 0.5, 1.0]),
-    "nats": np.array([100.0, 50.0, 1.0]),
-    "utf8_bytes": np.array([100, 80, 0]),
+    "contaminated_fraction": np.array([0.0, 0.1, 0.2, 1.0]),
+    "nats": np.array([100.0, 30.0, 50.0, 1.0]),
+    "utf8_bytes": np.array([100, 20, 80, 0]),
 }
+CURVE = {"context_tokens": [1, 2, 4], "nats_per_token": [5.0, 4.0, 3.0]}
 DRAW = functools.partial
 PANELS = {
     "losses": DRAW(draw_losses, train=TRAIN, validation=VALIDATION),
     "learning_rate": DRAW(draw_learning_rate, train=TRAIN),
     "gradient_norm": DRAW(draw_gradient_norm, train=TRAIN),
-    "position": DRAW(draw_loss_by_position, curve={"context_tokens": [1, 2, 4], "nats_per_token": [5.0, 4.0, 3.0]}),
+    "position": DRAW(draw_loss_by_position, curve=CURVE),
     "documents": DRAW(draw_documents, documents=DOCUMENTS, clean_below=0.2),
 }
 
@@ -75,6 +78,29 @@ def test_every_panel_names_its_y_axis_and_the_lowest_one_its_x_axis():
     assert all(axes.get_ylabel() for axes in figure.axes) and figure.axes[0].get_title("left") == "Loss during training"
 
 
+def lines_of(axes) -> list[tuple[list[float], list[float]]]:
+    return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
+
+
+def test_each_curve_is_drawn_against_its_tokens():
+    # A curve of so many points that the smoothed one differs from it.
+    x = [1000.0 * (1 + i) for i in range(60)]
+    noisy = [5.0 - i / 20 + i % 2 for i in range(60)]
+    train = {"tokens": x, "lr": [0.1 - 0.001 * i for i in range(60)], "train_loss": noisy, "grad_norm": noisy[::-1]}
+    losses, learning_rate, gradient_norm = training_figure(train, VALIDATION).axes
+    smoothed = smooth(noisy).tolist()
+    assert lines_of(losses) == [(x, noisy), (x, smoothed), (VALIDATION["tokens"], VALIDATION["val_loss"])]
+    assert {text.get_text() for text in losses.texts} >= {f"training\n{smoothed[-1]:.3f}", "validation\n3.010"}
+    assert lines_of(learning_rate) == [(x, train["lr"])]
+    assert lines_of(gradient_norm) == [(x, noisy[::-1]), (x, smooth(noisy[::-1]).tolist())]
+
+
+def test_the_loss_by_position_is_drawn_with_its_first_and_last_value():
+    (axes,) = figure_of(PANELS["position"], size=(4, 3)).axes
+    assert lines_of(axes) == [(CURVE["context_tokens"], CURVE["nats_per_token"])]
+    assert [text.get_text() for text in axes.texts] == ["5.00", "3.00"]
+
+
 def test_a_run_that_has_only_begun_is_drawn():
     begun = {name: values[:1] for name, values in VALIDATION.items()}
     assert to_png(training_figure({}, begun)).startswith(b"\x89PNG")
@@ -106,10 +132,24 @@ def test_smoothing_keeps_the_beginning_and_shows_no_noise_at_the_end():
     assert smooth([9.0, 5.0, 3.0, 3.0, 3.0, 6.0], fraction=0.7).tolist() == [9.0, 17 / 3, 4.6, 4.0, 3.75, 4.0]
 
 
-def test_the_legend_of_the_documents_has_the_loss_of_both_groups():
+def test_a_document_is_drawn_at_its_bits_per_byte_with_its_bytes_as_area():
+    (axes,) = figure_of(PANELS["documents"], size=(4, 3)).axes
+    clean, not_clean = axes.collections
+    expected = [(0.0, 100 / math.log(2) / 100), (0.1, 30 / math.log(2) / 20), (0.2, 50 / math.log(2) / 80)]
+    np.testing.assert_allclose([*clean.get_offsets(), *not_clean.get_offsets()], expected)
+    smallest, largest, middle = *sorted(clean.get_sizes()), not_clean.get_sizes()[0]
+    assert (middle - smallest) / (largest - smallest) == pytest.approx((80 - 20) / (100 - 20))
+    (limit,) = axes.lines
+    assert list(limit.get_xdata()) == [0.2, 0.2]
+    # All points lie within the axes.
+    assert axes.get_xlim()[0] < 0 and axes.get_xlim()[1] > 0.2 and axes.get_ylim()[1] > expected[1][1]
+
+
+def test_the_legend_of_the_documents_has_the_loss_of_both_groups_over_their_bytes():
     legend = figure_of(PANELS["documents"], size=(4, 3)).axes[0].get_legend()
-    words = ["clean: 1 documents, 1.443 bits per byte", "not clean: 1 documents, 0.902 bits per byte"]
-    assert [text.get_text() for text in legend.get_texts()] == words
+    losses = 130 / math.log(2) / 120, 50 / math.log(2) / 80
+    words = [f"clean: 2 documents, {losses[0]:.3f} bits", f"not clean: 1 documents, {losses[1]:.3f} bits"]
+    assert [text.get_text() for text in legend.get_texts()] == [f"{each} per byte" for each in words]
 
 
 def test_only_columns_of_numbers_are_read_and_a_csv_without_rows_has_none(tmp_path):

@@ -1,7 +1,9 @@
 """dvc.yaml tells the whole truth: its dependencies are the imports, its parameters the sections that a stage reads."""
 
 import ast
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +12,9 @@ from dvc.utils.hydra import apply_overrides
 
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
-from support.stages import STAGES, command_of, outputs_of
+from support.stages import STAGES, command_of, module_and_arguments, outputs_of
+from support.train_cases import run_stage
+from support.workspace import Workspace
 
 SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
@@ -98,6 +102,53 @@ def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
     words = command_of(STAGES[stage]).split()
     paths = [word for word in words if "/" in word or word in ("metrics", "plots")]
     assert [path for path in paths if not any(name == path or name.startswith(path + "/") for name in known)] == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_path_of_a_command_stands_after_the_flag_of_its_name(stage):
+    """`--train …/train.bin`; the tokens of tokenize_split.py are named after its split."""
+    _, arguments = module_and_arguments(stage)
+    flags = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    if split := flags.pop("--split", None):
+        flags[f"--{split}"] = flags.pop("--tokens")
+    assert {flag: Path(path).stem for flag, path in flags.items()} == {flag: flag.strip("-") for flag in flags}
+
+
+def note_reads(folder: Path, notes: Path) -> None:
+    """A sabotage: write the path of each file of a folder that this process opens to read into `notes`."""
+
+    def note(event: str, arguments: tuple) -> None:
+        if event == "open" and isinstance(arguments[0], str | Path) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            path = Path(os.path.abspath(arguments[0]))
+            if path.is_relative_to(folder) and path.is_file():
+                with open(notes, "a") as file:
+                    file.write(f"{path.relative_to(folder)}\n")
+
+    sys.addaudithook(note)
+
+
+NOT_LISTED = {"params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"}
+
+
+def test_every_file_that_a_stage_reads_is_a_dependency(finished, tmp_path, monkeypatch):
+    """Also the model that a run starts from, and the tokenizer of a folder. Files opened by C++ are not seen."""
+    workspace = Workspace(tmp_path / "ws", finished)
+    monkeypatch.chdir(workspace.folder)
+    shutil.copytree("data/models", "start")
+    shutil.copytree("data/tokenizer", "vocabulary")
+    paths = {"train.init_from": "start", "tokenizer.path": "vocabulary", "local.path": "data/local"}
+    workspace.change(**paths, **{"tokenizer.name": "folder"})
+    notes = tmp_path / "notes"
+    for stage in STAGES:
+        notes.write_text("")
+        ended = run_stage(note_reads, workspace.folder, notes, command=module_and_arguments(stage))
+        assert ended.code == 0, ended.err
+        listed = [re.sub(r"\$\{(.*)\}", lambda name: paths[name[1]], dep) for dep in STAGES[stage]["deps"]]
+        known = [*listed, *outputs_of(stage), *NOT_LISTED]
+        visible = {name for name in notes.read_text().splitlines() if not re.search(r"(^|/)[._]", name)}
+        unknown = {name for name in visible if not any(Path(name).is_relative_to(each) for each in known)}
+        assert unknown == set(), stage
+        assert visible - NOT_LISTED, stage
 
 
 def test_no_output_switches_the_run_cache_off():

@@ -18,6 +18,7 @@ from lm.evaluate.documents import mark_model_selection
 from lm.model.config import ModelConfig
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.model.threads import ThreadTuner
+from lm.tokenizer.build import write_trained_bpe
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.checkpoints import list_checkpoints
@@ -66,6 +67,12 @@ def test_spelling_needs_the_tokenizer_of_the_tokens(workspace, capsys):
     assert "params.yaml: train.ngram_buckets is 64, needed: --tokenizer, or null" in capsys.readouterr().err
     assert train_stage.main(ARGUMENTS) == 4
     assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
+    folder = Path("data/tokenizer")
+    folder.mkdir()
+    write_trained_bpe(folder, [["a text"]], 257)
+    assert train_stage.main(ARGUMENTS) == 4
+    assert "train.bin: made with tokenizer abababababab…, data/tokenizer is " in capsys.readouterr().err
+    shutil.rmtree(folder)
 
 
 def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
@@ -100,7 +107,7 @@ def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
 
 def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkeypatch):
     """A run of five steps is validated at steps 0, 2, 4 and 5. Of equal losses, the first is the best."""
-    losses = {0: 4.0, 2: 3.0, 4: 3.5, 5: 3.0}
+    losses = {0: 4.0, 2: 3.0, 4: 3.0, 5: 3.5}
     weights = {}
     update_weights = train_stage.step.update_weights
 
@@ -112,16 +119,19 @@ def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkey
     monkeypatch.setattr(train_stage.step, "validation_loss", lambda state, *others: losses[state.step])
     batch = workspace.get("train.batch_tokens")
     lengths = {"max_tokens": 5 * batch + 1, "eval_every_tokens": 2 * batch, "log_every_tokens": batch}
-    chosen = {"seed": 5, "warmup_steps": 2, "keep_weights_at": [3 * batch]}
+    chosen = {"seed": 5, "warmup_steps": 2, "keep_weights_at": [2 * batch, 3 * batch]}
     workspace.change(**{f"train.{name}": value for name, value in (lengths | chosen).items()})
     assert train_stage.main(ARGUMENTS) == 0
 
     record = json.loads(Path("data/models/model.json").read_text())
     for name, step in (("best", 2), ("last", 5)):
         found = {key: record[name][key] for key in ("step", "tokens_seen", "val_loss")}
-        assert found == {"step": step, "tokens_seen": step * batch, "val_loss": 3.0}
+        assert found == {"step": step, "tokens_seen": step * batch, "val_loss": losses[step]}
         assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
-    assert_same_weights(Path("data/models/kept_weights/step-000000003/best_model_params.pt"), weights[3])
+    for step in (2, 3):
+        kept = Path(f"data/models/kept_weights/step-{step:09d}")
+        assert_same_weights(kept / "best_model_params.pt", weights[step])
+        assert json.loads((kept / "model.json").read_text())["best"]["val_loss"] == losses.get(step)
     assert record["training"]["steps"] == 5
     validation = np.loadtxt("plots/validation.csv", delimiter=",", skiprows=1, usecols=range(3))
     assert validation.tolist() == [[step, step * batch, loss] for step, loss in losses.items()]

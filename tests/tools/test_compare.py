@@ -51,8 +51,8 @@ def text_of(*runs: Run) -> str:
 
 def test_runs_that_differ_only_in_seed_are_one_group():
     runs = [run("a-1"), run("w-1", params={"p": 1}), run("a-2", 2), run("again"), run("w-2", 2, params={"p": 1})]
-    names = [[member.name for member in group.runs] for group in group_by_seed([*runs, run("code", code="f")])]
-    assert names == [["a-1", "a-2"], ["w-1", "w-2"], ["again"], ["code"]], "a repeated run is no second seed"
+    names = [[member.name for member in group.runs] for group in group_by_seed([*runs, run("code", 3, code="f")])]
+    assert names == [["a-1", "a-2"], ["w-1", "w-2"], ["again"], ["code"]], "no second seed: the same run, other code"
 
 
 def test_the_seed_differs_only_between_single_runs():

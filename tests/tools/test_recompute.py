@@ -8,6 +8,7 @@ import torch
 
 import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
+from lm.core.files import read_json, sha256_file, write_json
 from lm.train import checkpoints
 from support.train_cases import write_ids
 from support.workspace import Workspace
@@ -36,10 +37,12 @@ def copy(source, target):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A finished run of 20 steps with validations and kept checkpoints at 5, 10 and 15."""
+    """A finished run of 20 steps with validations and checkpoints at 5, 10 and 15, which kept the weights of step 7."""
     workspace = Workspace(tmp_path_factory.mktemp("recompute"))
     workspace.make_small()
-    workspace.change(**{"train.eval_every_tokens": 2560, "train.ngram_buckets": None})
+    workspace.change(
+        **{"train.eval_every_tokens": 2560, "train.keep_weights_at": [7 * 512], "train.ngram_buckets": None}
+    )
     workspace.change(**{"train.numerics": "fast"})  # whose bits threads change
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
@@ -85,6 +88,28 @@ def test_an_interval_has_the_same_bits_again(workspace, capsys, start):
     validation = f"digest {row['checkpoint_digest']} and validation loss {row['val_loss']}"
     assert second == f"same bits: step {start + 5} has {validation} as recorded"
     assert times() == before
+
+
+def test_kept_weights_of_an_interval_are_compared(workspace, capsys):
+    recompute(5, 1)
+    assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000007"
+    model = read_json(MODEL)
+    model["kept_weights"]["step-000000007"] = "0" * 64
+    write_json(MODEL, model)
+    with pytest.raises(IntegrityError, match=f"step-000000007 has the sha256 {'0' * 64}; trained again from step 5: "):
+        recompute(5, 1)
+
+
+def test_an_interval_does_not_begin_at_another_checkpoint_than_that_of_the_run(workspace):
+    checkpoint = kept()[10]
+    state = torch.load(checkpoint.path, weights_only=True)
+    next(iter(state["model"].values())).view(-1)[0] += 1
+    torch.save(state, checkpoint.path)
+    with pytest.raises(IntegrityError, match=r"checkpoint-000000010\.pt: sha256 is "):
+        recompute(10, 1)
+    write_json(checkpoint.record, read_json(checkpoint.record) | {"sha256": sha256_file(checkpoint.path)})
+    with pytest.raises(IntegrityError, match=r"checkpoint-000000010\.pt: its digest is .* records .* at step 10"):
+        recompute(10, 1)
 
 
 def test_the_seed_chooses_the_interval():

@@ -107,6 +107,11 @@ def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
     assert_same_as_one_process()
 
 
+def test_ranks_have_similar_bytes():
+    write_raw([TEXTS[:200], *(TEXTS[i : i + 20] for i in range(200, 260, 20))])
+    assert [rank.row_groups for rank in plan(num_ranks=2).ranks] == [range(1), range(1, 4)]
+
+
 def test_a_slice_without_documents_and_one_after_the_end_are_refused():
     longest = max(range(len(TEXTS)), key=lambda i: len(TEXTS[i]))
     begin = sum(map(len, TEXTS[:longest]))

@@ -1,12 +1,12 @@
 """The typed loader reads what DVC records and refuses every wrong value."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from lm.core.errors import ParamsError
-from lm.core.params import coerce, read_section
+from lm.core.params import FRACTION, coerce, read_section
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Section:
     flag: bool
     names: tuple[str, ...]
     inner: Inner
+    share: Annotated[float | None, FRACTION]
 
     def __post_init__(self):
         if self.rate <= 0:
@@ -34,16 +35,18 @@ class Longer(Inner):
     weights: dict[str, float]
 
 
-GOOD = {"rate": 1e-5, "steps": 3, "name": "a", "flag": True, "names": ["x"], "inner": {"start": 1, "end": None}}
+GOOD = {"rate": 1e-5, "steps": 3, "name": "a", "flag": True, "names": ["x"]}
+GOOD |= {"inner": {"start": 1, "end": None}, "share": None}
 
 
 def test_a_section_becomes_its_dataclass(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text(
-        "s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n  names: [x, y]\n  inner: {start: 0, end: 7}\n"
+        "s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n"
+        "  names: [x, y]\n  inner: {start: 0, end: 7}\n  share: 1\n"
     )
     section = read_section(path, "s", Section)
-    assert section == Section(3.0, 2, "b", False, ("x", "y"), Inner(0, 7))
+    assert section == Section(3.0, 2, "b", False, ("x", "y"), Inner(0, 7), 1.0)
     assert isinstance(section.rate, float)
 
 
@@ -56,7 +59,11 @@ def test_a_section_becomes_its_dataclass(tmp_path):
         ({"rate": -1}, "p: s.rate is -1.0, needed: above 0"),
         ({"steps": 512.0}, "s.steps is 512.0, not an integer"),
         ({"steps": "5"}, "s.steps is '5'"),
+        ({"steps": True}, "s.steps is True, not an integer"),
         ({"flag": 1}, "s.flag is 1, not true or false"),
+        ({"share": 0.0}, "p: s.share is 0.0, needed: above 0, at most 1"),
+        ({"share": 1.5}, "p: s.share is 1.5, needed: above 0, at most 1"),
+        ({"steps": "5", "flag": 1}, "p: s.steps is '5', not an integer\np: s.flag is 1, not true or false"),
         ({"name": "c"}, "s.name is 'c'; it must be one of a, b"),
         ({"names": "x"}, "s.names is 'x'"),
         ({"names": [1]}, "s.names[0] is 1"),

@@ -11,15 +11,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiktoken
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import make_tokenizer
-from lm.core.errors import DataError
+from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
+from lm.tokenizer import build
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.byte_level import cut_long_words, recover_merges, train_bpe
 from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.pretokenize import PATTERNS
 from support import ROOT
 from support.mixture_cases import write_source
 from support.tokenizer_cases import TEXTS, TRAINING, VOCAB_SIZE, digests, save_tokenizer, write_bpe
@@ -175,6 +178,26 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
     assert files_of("data/tokenizer") != files_of(bpe_folder)
     assert project(BPE | {"vocab_size": 50_000}) == 0
     assert load_tokenizer("data/tokenizer").vocab_size < 50_000 and "fewer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(PATTERNS))
+def test_the_stage_trains_on_the_pieces_of_its_pretokenizer(project, tmp_path, name):
+    assert project(BPE | {"pretokenizer": name}) == 0
+    expected = tmp_path / "expected"
+    expected.mkdir()
+    assert files_of("data/tokenizer") == files_of(write_bpe(expected, name))
+    meta = read_json("data/tokenizer/meta.json")
+    assert (meta["pretokenizer"], meta["pattern"]) == (name, PATTERNS[name])
+
+
+def test_another_vocabulary_of_tiktoken_is_refused(monkeypatch):
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    special = {"<|endoftext|>": 256}
+    other = tiktoken.Encoding("gpt2", pat_str=PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens=special)
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: other)
+    monkeypatch.setattr(build, "_check_cache", lambda name: [])
+    with pytest.raises(IntegrityError, match=r"tiktoken's gpt2: sha256 of its ranks is"):
+        build.download_ranks("gpt2")
 
 
 def test_a_folder_is_copied_or_converted(project, bpe_folder):

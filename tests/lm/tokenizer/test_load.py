@@ -109,6 +109,29 @@ def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path, changes, sen
         load_tokenizer(folder)
 
 
+def test_an_id_outside_the_vocabulary_is_refused(gemma_folder, gemma_tokenizer, tmp_path):
+    folder = shutil.copytree(gemma_folder, tmp_path / "copy")
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    first_id_outside = max(gemma_tokenizer.encode("漢"))
+    write_json(folder / "meta.json", meta | {"vocab_size": first_id_outside, "dtype": "uint16"})
+    with pytest.raises(IntegrityError, match=f"gave the id {first_id_outside}, but meta.json says {first_id_outside}"):
+        load_tokenizer(folder).encode_documents(["漢"])
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_ranks_that_do_not_number_the_tokens_are_refused(bpe_folder, tmp_path, shift):
+    """The last token has the rank of the one before it, or that of end-of-text."""
+    folder = shutil.copytree(bpe_folder, tmp_path / "copy")
+    *lines, last = (folder / "ranks.tiktoken").read_text().splitlines()
+    token, rank = last.split()
+    (folder / "ranks.tiktoken").write_text("\n".join([*lines, f"{token} {int(rank) + shift}"]) + "\n")
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    meta["files"]["ranks.tiktoken"] = hashlib.sha256((folder / "ranks.tiktoken").read_bytes()).hexdigest()
+    write_json(folder / "meta.json", meta)
+    with pytest.raises(IntegrityError, match="its ranks do not number every byte"):
+        load_tokenizer(folder)
+
+
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
 def test_ids_have_the_narrowest_dtype(vocab_size, dtype):
     assert token_dtype(vocab_size) == dtype

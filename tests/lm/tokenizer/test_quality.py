@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.quality import count_scripts, count_sources, script_of
+from lm.tokenizer.quality import count_scripts, count_sources, measure_vocabulary, script_of
 from lm.tokens.tokenfile import TokenFile
 from support.tokenizer_cases import write_bpe
 
@@ -38,6 +38,20 @@ def test_the_bytes_of_the_scripts_are_those_of_the_text(tmp_path):
     num_bytes = sum(each["tokens"] * each["bytes_per_token"] for each in scripts.values())
     assert num_bytes == pytest.approx(len(TEXT.encode()))
     assert {"latin", "digits", "punctuation"} <= set(scripts)
+
+
+def test_the_longest_entries_that_occur_are_listed(tmp_path):
+    tokenizer = load_tokenizer(write_bpe(tmp_path))
+    ids, _ = tokenizer.encode_documents([TEXT, TEXT])
+    tokens = TokenFile(Path("x.bin"), ids, {"tokenizer": tokenizer.sidecar_entry()})
+    card = measure_vocabulary(tokens, tokens, tokenizer)
+    used = {token_id: tokenizer.token_texts[token_id] for token_id in set(ids.tolist()) - {tokenizer.eot_id}}
+    longest = sorted(used, key=lambda token_id: (-len(used[token_id]), token_id))[:10]
+    assert [entry["utf8_bytes"] for entry in card["longest"]] == [len(used[token_id]) for token_id in longest]
+    assert [entry["text"] for entry in card["longest"]] == [used[i].decode("utf-8", "replace") for i in longest]
+    assert [entry["count"] for entry in card["longest"]] == [ids.tolist().count(i) for i in longest]
+    assert len(used[longest[0]]) > len(used[longest[-1]])
+    assert card["unused_entries"] == tokenizer.vocab_size - len(used) - 1
 
 
 def test_sources_are_counted_apart():

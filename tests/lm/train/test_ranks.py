@@ -16,17 +16,15 @@ import train as train_stage
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section, read_yaml
 from lm.model.device import pick_device
-from lm.model.gemma3 import ModelConfig
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.config import TrainParams, TrainRuntime
-from lm.train.preflight import estimate_memory_bytes, refuse_unequal_rows
+from lm.train.preflight import refuse_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
 from support import ROOT
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, clear, fresh_training, make_training, only_run, run_stage, set_runtime
-from support.workspace import MICRO_MODEL
 
 STEPS = 50
 STOP = 20  # the step in which ranks are asked to stop
@@ -200,12 +198,6 @@ def test_sharded_weights_are_refused_with_muon_and_taken_with_adamw(workspace):
         train_stage.read_inputs(paths, runtime, world)
     workspace.change(**{"train.optimizer": "adamw"})
     assert train_stage.read_inputs(paths, runtime, world).params.optimizer == "adamw"
-
-
-def test_the_estimate_of_memory_counts_shards():
-    config = ModelConfig(**MICRO_MODEL, vocab_size=50)
-    whole, part = (estimate_memory_bytes(10**9, config, 128, 64, shards) for shards in (1, 8))
-    assert whole / 8 <= part < whole / 7
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]

@@ -1,5 +1,6 @@
 """Training steps: repeatable, resumable bit for bit, the same for any micro-batch, stopped by non-finite values."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -21,6 +22,7 @@ from lm.train.step import (
     accumulate_gradients,
     as_integers,
     average_gradients_exactly,
+    check_divergence,
     check_finite,
     compute_gradients,
     is_finished,
@@ -274,6 +276,15 @@ def test_a_rise_of_the_loss_ends_the_run():
     first = next(i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5)
     with pytest.raises(DivergedError, match=rf"diverged at step {(first + 1) * 3}: .*divergence_nats 0\.5"):
         run(new_state(), dataclasses.replace(wild, divergence_nats=0.5))
+
+
+@pytest.mark.parametrize(("losses", "diverged"), [([5.0, 3.0, 3.75], True), ([5.0, 3.0, 3.5], False), ([], False)])
+def test_a_loss_is_compared_with_the_lowest_one(losses, diverged):
+    state = new_state()
+    state.history.train = [[3 * i, 384 * i, 0.01, loss, 1.0] for i, loss in enumerate(losses, start=1)]
+    expected = pytest.raises(DivergedError, match=r"at step 9: loss 3\.750, 3\.000 before")
+    with expected if diverged else contextlib.nullcontext():
+        check_divergence(state, Params(divergence_nats=0.5))
 
 
 def test_patience_ends_the_run(tmp_path):

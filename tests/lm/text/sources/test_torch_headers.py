@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lm.core.errors import DataError, EnvironmentFailure
+from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.params import read_section
 from lm.text.near_duplicates import find_clusters
 from lm.text.sources.torch_headers import SPLITS, TorchHeadersFetch, fetch_torch_headers, read_headers
@@ -84,6 +84,13 @@ def test_a_wheel_replaces_another_installed_version(tmp_path):
     wheel = write_wheel(tmp_path)
     expected = sorted(text.replace("\r\n", "\n") for text in TEXTS.values())
     assert fetched_texts(dataclasses.replace(OTHER, wheel=str(wheel)), tmp_path / "out") == expected
+
+
+def test_other_headers_than_the_pinned_ones_are_refused(tmp_path):
+    other = dataclasses.replace(OTHER, wheel=str(write_wheel(tmp_path)), sha256="0" * 64)
+    with pytest.raises(IntegrityError, match=f"sha256 is {OTHER.sha256}, sources"):
+        fetch_torch_headers(other, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_pip_downloads_a_version_that_is_not_installed(tmp_path, monkeypatch, capfd):
