@@ -323,7 +323,6 @@ def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
     model.document_start_id = None if params.attend_across_documents else inputs.train.eot_id
     if params.sampled_vocab_size is not None:
         model.sampling_weights = step.sampling_weights(inputs.train.ids, inputs.config.vocab_size)
-    model.train()  # that of a folder is in eval mode
     if params.compile:
         model.compile()
     world.place_model(model, device)

@@ -73,7 +73,7 @@ class Sampling:
         if self.temperature < 1e-6:  # 0, or so small that the division would overflow
             return int(logits.argmax())
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
-        p = exact.softmax_(kept.detach().clone()) if numerics == "exact" else kept.softmax(0)
+        p = exact.softmax(kept) if numerics == "exact" else kept.softmax(0)
         # torch.multinomial draws by a logarithm, whose bits depend on the processor; sums of float64 in order do not.
         # They are made on the CPU: other devices may have no float64.
         ends = p.cpu().double().cumsum(0)

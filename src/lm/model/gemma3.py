@@ -64,7 +64,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.numerics == "exact":
-            return exact.linear(input, self.weight, self.training)
+            return exact.linear(input, self.weight)
         return kernels.linear(input, self.weight)
 
 
@@ -78,7 +78,7 @@ class Attention(nn.Module):
         self.window = config.window(layer)
         self.numerics = numerics
         # Exact sums over positions begin at the first one, so the cache must keep it, except for short windows.
-        keeps_all = numerics == "exact" and not exact.is_short(self.window, D)
+        keeps_all = numerics == "exact" and not exact.is_short(self.window)
         self.cached_window = config.max_seq_len if keeps_all else self.window
         self.q_proj = Linear(C, H * D, numerics)
         self.k_proj = Linear(C, K * D, numerics)
@@ -92,6 +92,7 @@ class Attention(nn.Module):
 
         `mask` is one of `Gemma3Model.attention_masks`.
         """
+        attend = exact.attend if self.numerics == "exact" else kernels.attend
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
@@ -99,11 +100,7 @@ class Attention(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), (B, K, T, D) twice
         if cache is not None:
             k, v = cache.extend(self.layer, k, v, self.cached_window)  # (B, K, S, D)
-        if self.numerics == "exact":
-            attended = exact.attend(q, k, v, self.scale, self.window, mask, self.training)  # (B, H, T, D)
-        else:
-            attended = kernels.attend(q, k, v, self.scale, self.window, mask)
-        return self.o_proj(attended.transpose(1, 2).reshape(B, T, -1))
+        return self.o_proj(attend(q, k, v, self.scale, self.window, mask).transpose(1, 2).reshape(B, T, -1))
 
 
 class MLP(nn.Module):
@@ -143,8 +140,7 @@ class Gemma3Model(nn.Module):
     """The decoder; its output head is its embedding (V, C), stored once.
 
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
-    rounding, or "exact": float32 on a CPU, with operands of products rounded (lm.model.exact). An exact model trains in
-    train mode, with coarse products, and reports in eval mode, with accurate products and without gradients.
+    rounding, or "exact": float32 on a CPU, with the same bits on every processor (lm.model.exact).
     `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
@@ -220,16 +216,15 @@ class Gemma3Model(nn.Module):
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
             return {}
         windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
-        heads, head_dim = self.config.n_head, self.config.head_dim
+        heads = self.config.n_head
         if self.numerics == "exact":
-            return {window: exact.document_mask(documents, window, heads, head_dim) for window in windows}
+            return {window: exact.first_seen(documents, window) for window in windows}
         return {window: kernels.document_mask(documents, window, heads, self.norm.weight) for window in windows}
 
     def head(self, h: Tensor) -> Tensor:
         """Return the logits (…, V) of what `hidden` returns (…, C)."""
-        if self.numerics == "exact":
-            return exact.linear(h, self.embed_tokens.weight, self.training)
-        return kernels.linear(h, self.embed_tokens.weight)
+        linear = exact.linear if self.numerics == "exact" else kernels.linear
+        return linear(h, self.embed_tokens.weight)
 
     def forward(self, ids: Tensor, cache=None) -> Tensor:
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
@@ -255,11 +250,15 @@ class Gemma3Model(nn.Module):
     def token_losses(self, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
         """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
 
-        The logits of at most `rows` tokens exist at a time.
+        In fast numerics the logits of at most `rows` tokens exist at a time.
         """
         h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
-        token_nats = exact.token_nats if self.numerics == "exact" else kernels.token_nats
-        return token_nats(h, self.embed_tokens.weight, targets.flatten(), rows).view(targets.shape)
+        head, flat_targets = self.embed_tokens.weight, targets.flatten()
+        if self.numerics == "exact":
+            nats = exact.token_nats(h, head, flat_targets)
+        else:
+            nats = kernels.token_nats(h, head, flat_targets, rows)
+        return nats.view(targets.shape)
 
     def compile(self, **options) -> None:
         """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one.

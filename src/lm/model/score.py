@@ -108,9 +108,8 @@ def score_windows(
     The first `skip` tokens of each window are context only.
     """
     x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
-    was_training = model.training
     model.eval()
     with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
         losses = model.token_losses(x, y[:, skip:])
-    model.train(was_training)
+    model.train()
     return losses.float().cpu().numpy()

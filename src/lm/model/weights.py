@@ -84,7 +84,7 @@ def recorded_numerics(record: dict) -> Numerics:
 def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast") -> tuple[Gemma3Model, dict]:
     """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit.
 
-    It is in eval mode, and computes in `numerics`, whatever it was trained in: "fast" is torch's own arithmetic.
+    It computes in `numerics`, whatever it was trained in: "fast" is torch's own arithmetic.
     """
     record = read_json(models / RECORD)
     config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
@@ -99,7 +99,7 @@ def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast"
         reason = " ".join(str(error).split())
         raise IntegrityError(f"{models / WEIGHTS} does not fit {RECORD}: {reason}") from None
     model.document_start_id = None if record.get("attend_across_documents", True) else record["eot_id"]
-    return model.to(device).eval(), record
+    return model.to(device), record
 
 
 def recorded_config(path: Path, record: dict, advice: str) -> ModelConfig:

@@ -36,7 +36,7 @@ class AdamW(torch.optim.AdamW):
                     self._update_exactly(p, p.grad, group)
 
     def _update_exactly(self, p: Tensor, grad: Tensor, group: dict) -> None:
-        """Update a parameter and its moments; each operation is a call of its own, for the same bits everywhere."""
+        """Update a parameter and its moments."""
         state, (beta1, beta2) = self.state[p], group["betas"]
         if not state:
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
@@ -48,11 +48,9 @@ class AdamW(torch.optim.AdamW):
         size = group["lr"] / (1 - exact.power(beta1, step))
         root = math.sqrt(1 - exact.power(beta2, step))
 
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        for x, g, mean, square in exact.chunks(p, grad, state["exp_avg"], state["exp_avg_sq"]):
-            mean.mul_(beta1).add_(g * (1 - beta1))
-            square.mul_(beta2).add_((g * g).mul_(1 - beta2))
-            x.sub_((mean * size).div_(exact.sqrt(square).div_(root).add_(group["eps"])))
+        decay = 1 - group["lr"] * group["weight_decay"]
+        moments = state["exp_avg"], state["exp_avg_sq"]
+        exact.update_adamw(p, grad, moments, (beta1, beta2), decay, size, root, group["eps"])
 
 
 class NgramAdamW(AdamW):
@@ -90,13 +88,14 @@ class NgramAdamW(AdamW):
 
 def orthogonalize(updates: Tensor, dtype: torch.dtype, numerics: Numerics = "fast") -> Tensor:
     """Return matrices (N, R, C), R ≤ C, with singular values brought near 1 by Newton-Schulz iteration in `dtype`."""
+    if numerics == "exact":
+        return exact.orthogonalize(updates, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS)
     a, b, c = NEWTON_SCHULZ
-    product = exact.product if numerics == "exact" else torch.matmul
-    norms = exact.norms(updates) if numerics == "exact" else updates.norm(dim=(-2, -1))
+    norms = updates.norm(dim=(-2, -1))
     x = (updates / (norms + 1e-7)[:, None, None]).to(dtype)
     for _ in range(NEWTON_SCHULZ_STEPS):
-        gram = product(x, x.mT)  # (N, R, R)
-        x = product(product(gram, gram).mul_(c).add_(gram.mul_(b)), x).add_(x.mul_(a))
+        gram = x @ x.mT  # (N, R, R)
+        x = ((gram @ gram).mul_(c).add_(gram.mul_(b)) @ x).add_(x.mul_(a))
     return x
 
 

@@ -52,13 +52,10 @@ class RecordingModel:
     def __init__(self):
         self.scored = []
 
-    training = True
-
     def eval(self):
         pass
 
-    def train(self, mode):
-        pass
+    train = eval
 
     def token_losses(self, ids, targets):
         self.scored += list(targets.numpy())

@@ -318,13 +318,10 @@ class EchoModel:
 
     device, batches = CPU, 0
 
-    training = True
-
     def eval(self):
         pass
 
-    def train(self, mode):
-        pass
+    train = eval
 
     def token_losses(self, ids, targets):
         self.batches += 1
