@@ -14,6 +14,7 @@ from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
 from support.loss_cases import LN2, corpus
 from support.refusal import refused
+from tools.common.preview import previews
 from tools.common.revisions import refuse_other_text
 from tools.common.statistics import detectable_difference, holm
 from tools.compare import cli
@@ -195,6 +196,16 @@ def test_few_and_dominating_documents_and_a_difference_by_length_are_said():
     without = (rates[1:] * sizes[1:]).sum() / sizes[1:].sum()
     assert f"Document 0 holds 31 % of the bytes; without it, Δ is {without:+.4f}." in text
     assert "Δ depends on the length of a document (correlation with log bytes +1.00)" in text
+
+
+def test_a_preview_begins_at_the_line_that_tells_a_document_apart():
+    texts = ["licence\n\nfirst  story\nend", "licence\n\nsecond `story` " + "x" * 40, "licence\n"]
+    ids = [[*text.encode(), 256] for text in texts]
+    ends = np.cumsum([len(each) for each in ids])
+    spans = np.stack([ends - [len(each) for each in ids], ends], axis=1)
+    tokenizer = SimpleNamespace(decode=lambda ids: bytes(ids.tolist()).decode())
+    shown = previews(SimpleNamespace(ids=np.concatenate(ids)), tokenizer, spans)
+    assert shown == ["first story end", "second 'story' " + "x" * 24 + "…", "licence"]
 
 
 # The same documents, whatever the tokenizer.
