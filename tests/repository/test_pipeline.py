@@ -127,6 +127,7 @@ def note_reads(folder: Path, notes: Path) -> None:
     sys.addaudithook(note)
 
 
+# Of these files dvc.yaml lists sections, or nothing: runtime.yaml decides no byte.
 NOT_LISTED = {"params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"}
 
 

@@ -24,7 +24,7 @@ from lm.tokens.windows import TokenWindows
 from lm.train.checkpoints import list_checkpoints
 from lm.train.config import TrainParams
 from lm.train.step import learning_rate, sampling_weights
-from support.train_cases import ARGUMENTS, TOKENIZER, restored, set_runtime, write_ids
+from support.train_cases import ARGUMENTS, TOKENIZER, restored, results, set_runtime, write_ids
 from support.workspace import Workspace
 
 
@@ -261,8 +261,11 @@ def test_a_model_keeps_to_documents_and_is_trained_on(workspace, tmp_path, capsy
 def test_patience_stops_the_run_early(workspace, capsys):
     workspace.change(**{"train.patience_evals": 1, "train.peak_lr": 2.0, "train.warmup_steps": 0,
                         "train.eval_every_tokens": 512, "train.divergence_nats": None})  # fmt: skip
+    workspace.change(**{"train.keep_weights_at": [0, 20 * 512]})
     assert train_stage.main(ARGUMENTS) == 0
-    training = json.loads(Path("data/models/model.json").read_text())["training"]
+    record = json.loads(Path("data/models/model.json").read_text())
+    training = record["training"]
+    assert list(record["kept_weights"]) == ["step-000000000"], "the run did not reach the other step"
     steps, train_tokens = training["steps"], json.loads(Path("train.json").read_text())["tokens"]
     assert steps < 20 and f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
     assert training["epochs"] == steps * 512 / train_tokens, "those of the run, not of the plan"
@@ -270,13 +273,14 @@ def test_patience_stops_the_run_early(workspace, capsys):
 
 def test_a_finished_run_is_published_without_training(workspace, capsys):
     assert train_stage.main(ARGUMENTS) == 0
-    before = Path("data/models/best_model_params.pt").read_bytes()
-    shutil.rmtree("data/models")
+    before = results()
+    for name in ("data/models", "metrics", "plots"):
+        shutil.rmtree(name)
     capsys.readouterr()
     assert train_stage.main(ARGUMENTS) == 0
     out = capsys.readouterr().out
     assert "parameters" not in out and "already finished" in out and "nothing is trained" in out
-    assert Path("data/models/best_model_params.pt").read_bytes() == before
+    assert results() == before
     command = re.search(r"to train it again: (rm -r .*) && dvc repro -f train\n", out)[1]
     workspace.run("bash", "-c", command)
     assert train_stage.main(ARGUMENTS) == 0

@@ -19,7 +19,7 @@ WRONG = [
     ("compare a a", "needed: at least two different runs"),
     ("compare a b --documents -1", "--documents: is -1, needed: a whole number from 0 to below 2^62"),
     ("compare a b --confidence 1", "--confidence is 1.0, needed: from 0.5 to 0.999"),
-    ("compare a b --confidence 0.999 --resamples 99", "--resamples is 99, needed: at least"),
+    ("compare a b --confidence 0.999 --resamples 1998", "--resamples is 1998, needed: at least 1999"),
     ("compare a b --out x.txt", "--out is x.txt, needed: a name that ends in .md"),
     ("verify", "dvc.yaml: missing; run the command at the repository's root"),
     ("verify .", "has no model.json"),

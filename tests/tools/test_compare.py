@@ -14,6 +14,7 @@ from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
 from support.loss_cases import LN2, corpus
 from support.refusal import refused
+from tools.common.preview import previews
 from tools.common.revisions import refuse_other_text
 from tools.common.statistics import detectable_difference, holm
 from tools.compare import cli
@@ -97,8 +98,9 @@ def test_the_confidence_is_that_of_both_intervals():
 
 def test_each_source_is_compared_by_its_own_documents_if_all_runs_have_the_same():
     a, b = (dataclasses.replace(run(name, seed, params={"p": name}), sources=PARTS) for seed, name in enumerate("ab"))
-    found = compared(a, b).sources
     own = PARTS == "headers"
+    b.nats[own] += 1000
+    found = compared(a, b).sources
     expected = ratio_interval((b.nats - a.nats)[own] / LN2, a.utf8_bytes[own], np.random.default_rng(1), 0.95, 99)
     assert list(found) == ["stories", "headers"] and found["headers"] == expected
     assert f"| documents, the 25 of headers | {expected.value:+.4f} |" in text_of(a, b)
@@ -194,6 +196,16 @@ def test_few_and_dominating_documents_and_a_difference_by_length_are_said():
     without = (rates[1:] * sizes[1:]).sum() / sizes[1:].sum()
     assert f"Document 0 holds 31 % of the bytes; without it, Δ is {without:+.4f}." in text
     assert "Δ depends on the length of a document (correlation with log bytes +1.00)" in text
+
+
+def test_a_preview_begins_at_the_line_that_tells_a_document_apart():
+    texts = ["licence\n\nfirst  story\nend", "licence\n\nsecond `story` " + "x" * 40, "licence\n"]
+    ids = [[*text.encode(), 256] for text in texts]
+    ends = np.cumsum([len(each) for each in ids])
+    spans = np.stack([ends - [len(each) for each in ids], ends], axis=1)
+    tokenizer = SimpleNamespace(decode=lambda ids: bytes(ids.tolist()).decode())
+    shown = previews(SimpleNamespace(ids=np.concatenate(ids)), tokenizer, spans)
+    assert shown == ["first story end", "second 'story' " + "x" * 24 + "…", "licence"]
 
 
 # The same documents, whatever the tokenizer.
@@ -295,3 +307,10 @@ def test_the_first_validation_that_differs_is_named(other, said):
     assert same_until(a, b) == said
     assert ("Training of `a` and `b`" in text_of(a, b)) == (said is not None)
     assert same_until(a, dataclasses.replace(b, inputs={"data": "f"})) is None, "of other data"
+
+
+def test_every_two_runs_of_two_groups_are_looked_at():
+    of_a, of_b = ([run(f"{name}-{seed}", seed, curve=curve(), **{"src/lm": name}) for seed in seeds]
+                  for name, seeds in (("a", (1, 2)), ("b", (2, 1))))  # fmt: skip
+    text = text_of(*of_a, *of_b)
+    assert "Training of `a-1` and `b-1`" in text and "Training of `a-2` and `b-2`" in text

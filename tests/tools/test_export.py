@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lm.core.files import read_json, write_json
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
@@ -140,6 +141,17 @@ def test_changed_weights_are_refused(exported, tmp_path, capsys):
     assert load_trained(tmp_path / "models", CPU)[1]["best"]["val_loss"] is None
 
 
+@pytest.mark.parametrize("change", [{"sliding_window": 9}, {"rms_norm_eps": 1e-5}])
+def test_a_changed_configuration_is_refused(exported, tmp_path, capsys, change):
+    """It changes what the model computes, and no weight."""
+    shutil.copytree(exported.path, tmp_path / "hf")
+    config = read_json(tmp_path / "hf" / "config.json")
+    write_json(tmp_path / "hf" / "config.json", config | change)
+    assert config | change != config
+    assert call("--from", tmp_path / "hf", tmp_path / "models") == 4
+    assert "describes another model than the one beside it" in capsys.readouterr().err
+
+
 def test_a_model_saved_by_transformers_is_imported(exported, theirs, tmp_path):
     """Fine-tuning leaves padding and truncation in tokenizer.json."""
     from transformers import AutoTokenizer
@@ -197,9 +209,19 @@ def test_a_foreign_model_is_imported_and_generates(foreign, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("some words")
 
 
+def add_tokens(folder: Path) -> None:
+    """Add more tokens to a tokenizer than its model has unused entries."""
+    from transformers import AutoTokenizer
+
+    auto = AutoTokenizer.from_pretrained(folder)
+    auto.add_tokens(["<one>", "<two>", "<three>", "<four>"])
+    auto.save_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("change", "status", "sentence"),
     [
+        (add_tokens, 3, r"vocab_size is \d+, needed: at least the tokenizer's \d+"),
         (lambda f: (f / "tokenizer.json").unlink(), 2, r"has neither meta.json .*\(missing: tokenizer.json\)"),
         (lambda f: [p.unlink() for p in f.glob("*.safetensors")], 3, "pickled weights are not read"),
         (lambda f: next(f.glob("*.safetensors")).unlink(), 4, "do not fit config.json: .*Missing key"),

@@ -243,7 +243,14 @@ def test_an_extra_file_is_named(workspace, check):
     assert repaired_by(workspace, check, line)
 
 
-@pytest.mark.slow
+def test_a_changed_command_is_noted(workspace, check):
+    pipeline = Path("dvc.yaml").read_text()
+    flags = "python src/plot.py --evaluation data/evaluation --plots plots"
+    assert flags in pipeline
+    Path("dvc.yaml").write_text(pipeline.replace(flags, f"{flags} --plots plots"))
+    assert "note   plot: its command changed since it ran; run `dvc repro`" in check()[1]
+
+
 def test_an_output_that_the_remote_has_is_pulled(workspace, check, tmp_path):
     workspace.run("dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
     workspace.run("dvc", "push", "-q", "data/models")
