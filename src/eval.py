@@ -178,7 +178,7 @@ def main(argv: list[str]) -> None:
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     seq_len = record["seq_len"]
     stride = max(1, round(params.stride_fraction * seq_len))
-    cores = ThreadTuner(adapts=model.numerics == "exact")
+    cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
         # Score every token in overlapping windows, which give it more context, and in non-overlapping ones, which use

@@ -305,7 +305,7 @@ def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
         preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // sharing)
 
     # Results in exact numerics have the same bits for any number of threads.
-    threads = ThreadTuner(params.numerics == "exact" and world.world_size == 1)
+    threads = ThreadTuner(params.numerics, adapts=params.numerics == "exact" and world.world_size == 1)
 
     # The main rank chooses the dtype for all; a run that continues keeps its own.
     dtype = torch.float32

@@ -11,11 +11,13 @@ import sys
 import time
 from pathlib import Path
 
+import numba
 import numpy as np
 import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure
+from lm.model.threads import get_num_threads
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
@@ -130,7 +132,7 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1, sharded: 
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
         "dtype": str(dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
+        "threads": get_num_threads(),
         "ranks": ranks,
         "sharded": sharded,
         **library_versions(),
@@ -138,8 +140,11 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1, sharded: 
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that compute: NumPy draws the initial weights and the sampled vocabulary."""
-    return {"torch": torch.__version__.split("+")[0], "numpy": np.__version__}
+    """Return the versions of the libraries that compute.
+
+    NumPy draws the initial weights and the sampled vocabulary, numba compiles the loops of exact numerics.
+    """
+    return {"torch": torch.__version__.split("+")[0], "numpy": np.__version__, "numba": numba.__version__}
 
 
 def device_name(device: torch.device) -> str:

@@ -23,8 +23,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from lm.model import loops
+from lm.model.threads import get_num_threads
 
 SHORT_WINDOW = 16  # tokens up to which attention does without products
+PART_WORK = 2**18  # operations that are worth a thread
+VECTOR_WORK = 64  # multiplications and additions of a product that take as long as one simple operation
 CROSS_ENTROPY_ROWS = 512  # rows of logits at a time; the bits of the gradients depend on it
 
 
@@ -45,10 +48,13 @@ def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1)
 
 
-def run(loop: Callable, *arguments) -> None:
-    """Call a loop of lm.model.loops in as many parts as torch has threads; arguments are tensors and numbers."""
+def run(loop: Callable, *arguments, work: int) -> None:
+    """Call a loop of lm.model.loops in parts, at most one for each thread; arguments are tensors and numbers.
+
+    `work` is about the number of simple operations. To wake a thread takes as long as PART_WORK of them.
+    """
     arrays = [array(each) if isinstance(each, Tensor) else each for each in arguments]
-    parts = torch.get_num_threads()
+    parts = max(1, min(get_num_threads(), work // PART_WORK))
     others = [pool().submit(loop, *arrays, part, parts) for part in range(1, parts)]
     loop(*arrays, 0, parts)
     for other in others:
@@ -72,13 +78,13 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 def pack(b: Tensor) -> np.ndarray:
     """Return b (K, N) in the order in which the loops read it, which serves many products."""
     packed = loops.empty_panels(*b.shape)
-    run(loops.pack_parts, *stored(b), packed)
+    run(loops.pack_parts, *stored(b), packed, work=b.numel())
     return packed
 
 
 def multiply_packed(a: Tensor, packed: np.ndarray, out: Tensor, adds: bool = False) -> Tensor:
     """Write a @ b to `out` (M, N), contiguous, or add it, and return it; a is (M, K), `packed` is b (K, N) packed."""
-    run(loops.product, *stored(a), packed, out, adds)
+    run(loops.product, *stored(a), packed, out, adds, work=out.numel() * a.shape[1] // VECTOR_WORK)
     return out
 
 
@@ -95,6 +101,13 @@ def stored(x: Tensor) -> tuple[Tensor, bool]:
 def norm(tensors: Iterable[Tensor]) -> float:
     """Return the norm of all numbers together."""
     return math.sqrt(math.fsum(loops.square_sum(array(x.reshape(-1).contiguous())) for x in tensors))
+
+
+def multiples(x: Tensor, unit: float, largest: float) -> Tensor:
+    """Return x as multiples of `unit`, a power of two: int64, at most `largest` in size; NaN becomes 0."""
+    result = torch.empty(x.shape, dtype=torch.int64)
+    run(loops.multiples, x.contiguous().view(-1), unit, largest, result.view(-1), work=x.numel())
+    return result
 
 
 def power(base: float, exponent: int) -> float:
@@ -169,7 +182,7 @@ class GatedGELUFunction(Function):
         """Return the product (…, F) of gelu(gate) and up, both (…, F)."""
         ctx.save_for_backward(gate, up)
         out = torch.empty_like(up, memory_format=torch.contiguous_format)
-        run(loops.gated_gelu, rows_of(gate), rows_of(up), rows_of(out))
+        run(loops.gated_gelu, rows_of(gate), rows_of(up), rows_of(out), work=2 * out.numel())
         return out
 
     @staticmethod
@@ -178,7 +191,7 @@ class GatedGELUFunction(Function):
         gate, up = ctx.saved_tensors
         grad_gate, grad_up = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (gate, up))
         gradients = rows_of(grad_gate), rows_of(grad_up)
-        run(loops.gated_gelu_gradient, rows_of(grad), rows_of(gate), rows_of(up), *gradients)
+        run(loops.gated_gelu_gradient, rows_of(grad), rows_of(gate), rows_of(up), *gradients, work=3 * grad.numel())
         return grad_gate, grad_up
 
 
@@ -195,7 +208,7 @@ class RMSNormFunction(Function):
         """Return (…, D) for x (…, D) and weight (D,)."""
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         r = x.new_empty(x.shape[:-1].numel())
-        run(loops.rms_norm, rows_of(x), weight, np.float32(eps), rows_of(out), r)
+        run(loops.rms_norm, rows_of(x), weight, np.float32(eps), rows_of(out), r, work=x.numel())
         ctx.save_for_backward(x, weight, r)
         return out
 
@@ -205,8 +218,10 @@ class RMSNormFunction(Function):
         x, weight, r = ctx.saved_tensors
         grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
         parts = x.new_empty(math.ceil(len(r) / loops.SUM_ROWS), len(weight))  # of the gradient of weight
-        run(loops.rms_norm_gradient, rows_of(grad), rows_of(x), weight, r, rows_of(grad_x), parts)
-        return grad_x, functools.reduce(Tensor.add_, parts.unbind()), None
+        run(loops.rms_norm_gradient, rows_of(grad), rows_of(x), weight, r, rows_of(grad_x), parts, work=3 * x.numel())
+        grad_weight = torch.empty_like(weight)
+        loops.add_rows(array(parts), array(grad_weight))
+        return grad_x, grad_weight, None
 
 
 # Attention.
@@ -252,7 +267,7 @@ class AttentionFunction(Function):
         ctx.is_short = is_short(window)
         out = torch.empty_like(q)
         p = q.new_empty((B, T, H, min(window, S)) if ctx.is_short else (B, H, T, S))
-        run(loops.short_attention if ctx.is_short else loops.attention, q, k, v, first, p, out)
+        run(loops.short_attention if ctx.is_short else loops.attention, q, k, v, first, p, out, work=8 * p.numel())
         ctx.save_for_backward(q, k, v, first, p)
         return out
 
@@ -262,7 +277,7 @@ class AttentionFunction(Function):
         q, k, v, first, p = ctx.saved_tensors
         gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         loop = loops.short_attention_gradient if ctx.is_short else loops.attention_gradient
-        run(loop, grad.contiguous(), q, k, v, first, p, *gradients)
+        run(loop, grad.contiguous(), q, k, v, first, p, *gradients, work=16 * p.numel())
         return *gradients, None, None
 
 
@@ -288,10 +303,11 @@ class CrossEntropyFunction(Function):
         nats = h.new_empty(len(h))
         grad_h, grad_head = torch.empty_like(h), None
         columns, packed_head = pack(head.mT), pack(head)
+        space = h.new_empty(min(rows, len(h)), len(head))
         for start in range(0, len(h), rows):
             chunk = slice(start, start + rows)
-            logits = multiply_packed(h[chunk], columns, h.new_empty(len(h[chunk]), len(head)))
-            run(loops.softmax_less_targets, logits, log_factors, targets[chunk], nats[chunk])
+            logits = multiply_packed(h[chunk], columns, space[: len(h[chunk])])  # (rows, V)
+            run(loops.softmax_less_targets, logits, log_factors, targets[chunk], nats[chunk], work=2 * logits.numel())
             multiply_packed(logits, packed_head, grad_h[chunk])
             grad_head = product(logits.mT, h[chunk], grad_head)
         ctx.save_for_backward(grad_h, grad_head)
@@ -311,7 +327,7 @@ def token_nats(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     For each thread the logits of loops.LOGIT_ROWS of N exist at a time.
     """
     nats = h.new_empty(len(h))
-    run(loops.token_nats, rows_of(h), pack(head.detach().mT), targets, nats, len(head))
+    run(loops.token_nats, rows_of(h), pack(head.detach().mT), targets, nats, len(head), work=4 * len(h) * len(head))
     return nats
 
 
@@ -321,7 +337,7 @@ def token_nats(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
 def orthogonalize(updates: Tensor, coefficients: Sequence[float], num_steps: int) -> Tensor:
     """Return matrices (N, R, C), R ≤ C, with singular values brought near 1 by Newton-Schulz iteration."""
     result = updates.contiguous().clone()
-    run(loops.orthogonalize, result, num_steps, *map(np.float32, coefficients))
+    run(loops.orthogonalize, result, num_steps, *map(np.float32, coefficients), work=8 * num_steps * result.numel())
     return result
 
 
@@ -337,4 +353,4 @@ def update_adamw(
 ) -> None:
     """Update both moments, and p to p · decay - size · first / (sqrt(second) / root + eps); all are contiguous."""
     arrays = [x.view(-1) for x in (p, grad.contiguous(), *moments)]
-    run(loops.adamw, *arrays, *map(np.float32, (*betas, decay, size, root, eps)))
+    run(loops.adamw, *arrays, *map(np.float32, (*betas, decay, size, root, eps)), work=2 * p.numel())

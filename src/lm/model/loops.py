@@ -434,6 +434,16 @@ def rms_norm_gradient(grad, x, weight, r, grad_x, sums, part, parts):
             norm_gradient_row(grad[n], x[n], weight, r[n], grad_x[n], sums[block], gain)
 
 
+@loop
+def add_rows(x, total):
+    """total (C,) = the sum of the rows of x (N, C), one after the other."""
+    for j in range(len(total)):
+        total[j] = x[0, j]
+    for n in range(1, len(x)):
+        for j in range(len(total)):
+            total[j] += x[n, j]
+
+
 GELU_SCALE, GELU_CUBIC = f32(2 * (2 / math.pi) ** 0.5), f32(0.044715)
 GELU_CUBIC_SLOPE = f32(3 * 0.044715)
 
@@ -665,7 +675,16 @@ def softmax_less_targets(logits, log_factors, targets, nats, part, parts):
         row[targets[n]] -= ONE
 
 
-# Optimizers.
+# Gradients and optimizers.
+
+
+@loop
+def multiples(x, unit, largest, out, part, parts):
+    """out (N,) int64 = x (N,) in multiples of `unit`, at most `largest` in size; NaN becomes 0."""
+    for j in part_of(len(x), part, parts):
+        number = np.rint(np.float64(x[j]) / unit)
+        number = min(max(number, -largest), largest)
+        out[j] = np.int64(number) if number == number else np.int64(0)
 
 
 @loop

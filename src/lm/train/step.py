@@ -150,8 +150,7 @@ def average_gradients_exactly(
 
 def as_integers(gradient: Tensor) -> Tensor:
     """Return a gradient as multiples of GRADIENT_UNIT, int64."""
-    multiples = (gradient.double() / GRADIENT_UNIT).round_().nan_to_num_(0.0)
-    return multiples.clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT).long()
+    return exact.multiples(gradient, GRADIENT_UNIT, LARGEST_GRADIENT)
 
 
 def check_finite(

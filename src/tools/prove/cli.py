@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    cores = ThreadTuner(adapts=args.threads is None and args.record is None)  # a record names the threads
+    cores = ThreadTuner("exact", adapts=args.threads is None and args.record is None)  # a record names the threads
     with tqdm(total=RUNS[args.run][1], unit="step", desc=args.run, disable=None, leave=False) as bar:
 
         def after_a_step(steps: int) -> None:
@@ -56,8 +56,11 @@ def main(argv: list[str]) -> None:
     if problem := first_difference(found, golden[args.run]):
         raise IntegrityError(f"{args.golden}: on this {processor()} {problem}")
     if args.record is not None:
-        write_json(args.golden, golden | {"seen_on": add_processor(golden["seen_on"], args.run, last, args.record)})
-    threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+        write_json(
+            args.golden,
+            golden | {"seen_on": add_processor(golden["seen_on"], args.run, last, args.record, cores.threads)},
+        )
+    threads = "1 thread" if cores.threads == 1 else f"{cores.threads} threads"
     print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {threads}")
 
 
@@ -74,7 +77,7 @@ def first_difference(found: dict, golden: dict) -> str | None:
     return None
 
 
-def add_processor(seen: list[dict], run: str, digest: str, how: str) -> list[dict]:
+def add_processor(seen: list[dict], run: str, digest: str, how: str, num_threads: int) -> list[dict]:
     """Return the list of processors with this one, once for each run and way to run it."""
     sets = [name for name, there in sorted(torch.cpu.get_capabilities().items()) if there is True]
     entry = {
@@ -83,7 +86,7 @@ def add_processor(seen: list[dict], run: str, digest: str, how: str) -> list[dic
         "instruction_sets": sets,
         "run": run,
         "weights": digest,
-        "threads": torch.get_num_threads(),
+        "threads": num_threads,
     }
     same = ("processor", "how", "run", "threads")
     return [other for other in seen if any(other[key] != entry[key] for key in same)] + [entry]

@@ -3,6 +3,7 @@
 import platform
 import sys
 
+import numba
 import numpy as np
 import psutil
 import pytest
@@ -105,7 +106,7 @@ def test_exact_numerics_refuse_a_library_that_rounds_float32(monkeypatch, name):
 
 
 def test_what_results_depend_on_is_recorded():
-    versions = {"torch": torch.__version__.split("+")[0], "numpy": np.__version__}
+    versions = {"torch": torch.__version__.split("+")[0], "numpy": np.__version__, "numba": numba.__version__}
     assert computed_on(CPU, torch.float32, "exact", 4) == {"numerics": "exact", **versions}
     assert computed_on(CPU, torch.bfloat16, "fast", 4, True) == {
         "numerics": "fast", "device": "cpu", "instruction_set": torch.backends.cpu.get_cpu_capability(),

@@ -19,7 +19,7 @@ def own_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(4)
     yield
-    torch.set_num_threads(before)
+    threads.set_num_threads(before, "fast")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_fixed_number_of_threads_stays(machine, monkeypatch, adapts, environme
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     machine.foreign = 2.0
-    cores = ThreadTuner(adapts)
+    cores = ThreadTuner(adapts=adapts)
     machine.pass_time(9.0)
     cores.adapt()
     assert torch.get_num_threads() == 4 and cores.warnings() == []
@@ -109,3 +109,10 @@ def test_the_time_of_a_real_process_counts(monkeypatch):
         counted = threads._foreign_cpu_seconds() - before
         other.kill()
     assert counted > 0.8 * (its.user + its.system) > 0
+
+
+@pytest.mark.parametrize(("numerics", "of_torch"), [("exact", 1), ("fast", 3)])
+def test_in_exact_numerics_torch_has_one_thread_beside_those_of_the_loops(machine, numerics, of_torch):
+    machine.foreign = 1.0
+    ThreadTuner(numerics)
+    assert (threads.get_num_threads(), torch.get_num_threads()) == (3, of_torch)
