@@ -234,9 +234,9 @@ def speed() -> str:
         f"In fast numerics (commit 556ce64), on two cores of a Xeon with AMX, a training step of 30 M parameters is "
         f"{fair:.1f} times as fast as that of {theirs}, both in float32 ({usual:.1f} times in bfloat16 against its "
         f"float32); with 132 M parameters, both in bfloat16, {large:.2f} times. Exact numerics, the default, "
-        f"are slower ([by how much](docs/reproducibility.md#exact-numerics)). Tokenizing, by the library gigatoken, is "
-        f"{gigatoken.speed_up['median']:.1f} times as fast as {gigatoken.baseline.partition(',')[0]} ([conditions, all "
-        f"comparisons](docs/benchmarks.md))."
+        f"are about as fast ([measurements](docs/reproducibility.md#exact-numerics)). Tokenizing, by the library "
+        f"gigatoken, is {gigatoken.speed_up['median']:.1f} times as fast as {gigatoken.baseline.partition(',')[0]} "
+        f"([conditions, all comparisons](docs/benchmarks.md))."
     )
     return textwrap.fill(text, 120, break_on_hyphens=False)
 

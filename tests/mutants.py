@@ -69,7 +69,7 @@ MUTANTS = [
     # Model.
     Mutant("causality", MASKS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
            "lm/model/test_gemma3.py -k causality"),
-    Mutant("exact partial sums", "src/lm/model/exact.py", "128, (361, 361)", "128, (722, 361)",
+    Mutant("all terms of a product", "src/lm/model/loops.py", "adds = more or k > start", "adds = more",
            "lm/model/test_exact.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),

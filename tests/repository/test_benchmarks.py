@@ -5,10 +5,8 @@ import re
 import subprocess
 import sys
 
-import torch
 import yaml
 
-from lm.model.exact import REPORTING, TRAINING
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
 from support.workspace import Workspace
@@ -64,13 +62,3 @@ def test_the_scripts_can_be_imported():
     code = "import importlib, sys\nfor path in sys.argv[1:]: importlib.import_module(path)"
     command = [sys.executable, "-c", code, *(script.stem for script in SCRIPTS)]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, check=True)
-
-
-def test_the_program_for_gpus_tells_exact_sums_from_others(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS / "speed"), *sys.path])
-    from gpu_exactness import count_differing
-
-    precise = torch.get_float32_matmul_precision()
-    assert count_differing("cpu", TRAINING, "highest") == 0 == count_differing("cpu", REPORTING, "highest")
-    assert count_differing("cpu", TRAINING._replace(levels=(8192, 8192)), "highest") > 1000
-    torch.set_float32_matmul_precision(precise)

@@ -9,7 +9,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm.model import exact
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model
 from support import ROOT
 from support.model_cases import build
@@ -35,13 +34,12 @@ def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
     """The (B·T, V) logits never exist at once, forward or backward. Fake tensors have a shape and need no memory."""
     config = dataclasses.replace(build(300).config, vocab_size=vocab_size)
     with FakeTensorMode():
-        model = Gemma3Model(config, "exact")
+        model = Gemma3Model(config)
         ids = torch.zeros(16, 64, dtype=torch.int64)
         with Largest() as found:
             model.loss(ids, ids).backward()
-    rows = min(MAX_LOGITS // vocab_size, exact.CROSS_ENTROPY_ROWS)
-    padded = -(-vocab_size // exact.TRAINING.block) * exact.TRAINING.block
-    assert found.elements == rows * padded <= MAX_LOGITS < 16 * 64 * 262_144
+    rows = min(MAX_LOGITS // vocab_size, 16 * 64)
+    assert found.elements == rows * vocab_size <= MAX_LOGITS < 16 * 64 * 262_144
 
 
 def test_the_train_stage_imports_no_slow_package():

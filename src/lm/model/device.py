@@ -5,7 +5,6 @@ This module and lm.model.accelerator alone name kinds of GPUs.
 
 import ctypes
 import math
-import os
 import platform
 import sys
 import time
@@ -26,7 +25,6 @@ BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 PROBED_SHAPES = ((1024, 192, 512), (512, 192, 8192))  # tokens x d_model x d_ff, or x vocabulary
 MEASURED_S = 0.02  # time of the matrix products of one measurement
 PEAK_SIZES = {"cuda": 8192, "cpu": 1024}  # of square matrices; the larger ones fill a GPU
-NARROWING = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")  # two names of one variable of oneDNN
 MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
@@ -34,10 +32,8 @@ def pick_device(index: int | None = None, numerics: str = "fast") -> torch.devic
     """Return GPU number `index`, the first if it is None; without a GPU, the CPU.
 
     CUDA_VISIBLE_DEVICES decides which GPUs there are. Exact numerics compute on the CPU. Raises EnvironmentFailure if
-    there are more ranks than GPUs, or if exact numerics would not be exact.
+    there are more ranks than GPUs.
     """
-    if numerics == "exact":
-        refuse_narrowing()
     if numerics == "exact" or not has_gpu():
         return torch.device("cpu")
     index = index or 0
@@ -46,15 +42,6 @@ def pick_device(index: int | None = None, numerics: str = "fast") -> torch.devic
         remedy = "start at most as many processes per host (train.num_processes in runtime.yaml)"
         raise EnvironmentFailure(f"{problem}; {remedy}; each must see all GPUs")
     return torch.device("cuda", index)
-
-
-def refuse_narrowing() -> None:
-    """Raise EnvironmentFailure if oneDNN may round the operands of float32 products, which exact numerics rely on."""
-    for name in NARROWING:
-        mode = os.environ.get(name, "STRICT")
-        if mode.upper() != "STRICT":
-            problem = f"{name} is {mode}, which lets oneDNN compute products of float32 in a narrower format"
-            raise EnvironmentFailure(f"{problem}; unset it, or set train.numerics to fast")
 
 
 def has_gpu() -> bool:

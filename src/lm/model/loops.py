@@ -11,6 +11,10 @@ because numba compiles a loop again if its own file has changed, not if another 
 Legend as in lm.model.gemma3. N rows, and products of (M, K) and (K, N).
 """
 
+# A checker of types sees instructions without what numba gives them.
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
+# pyright: reportAttributeAccessIssue=false
+
 import math
 
 import numba

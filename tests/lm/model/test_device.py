@@ -94,17 +94,6 @@ def test_failed_allocations_are_recognized_on_every_device(error, expected):
     assert is_out_of_memory(error) == expected
 
 
-@pytest.mark.parametrize("name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
-def test_exact_numerics_refuse_a_library_that_rounds_float32(monkeypatch, name):
-    """Cloud providers advise BF16 for ARM processors; a grid of 361 levels needs 9 bits, bfloat16 has 8."""
-    monkeypatch.setenv(name, "BF16")
-    assert pick_device(numerics="fast").type in ("cpu", "cuda")
-    with pytest.raises(EnvironmentFailure, match=f"{name} is BF16, .* unset it, or set train.numerics to fast"):
-        pick_device(numerics="exact")
-    monkeypatch.setenv(name, "strict")
-    assert pick_device(numerics="exact") == CPU
-
-
 def test_what_results_depend_on_is_recorded():
     versions = {"torch": torch.__version__.split("+")[0], "numpy": np.__version__, "numba": numba.__version__}
     assert computed_on(CPU, torch.float32, "exact", 4) == {"numerics": "exact", **versions}

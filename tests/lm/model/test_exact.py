@@ -128,12 +128,17 @@ def test_powers_and_cosines_are_close_to_true_ones():
         assert exact.cos_pi(x) == pytest.approx(math.cos(math.pi * x), abs=1e-15)
 
 
+@numba.njit
+def reductions(x):
+    """Return the sum, the sum of squares, and the largest number of x, by instructions that only a loop can call."""
+    return loops.row_sum(x), loops.row_dot(x, x), loops.row_max(x)
+
+
 def test_sums_and_largest_numbers_have_every_term_once():
     for length in range(1, 3 * loops.LANES + 2):
         x = np.random.default_rng(length).integers(-200, 200, length).astype(np.float32)
-        assert call(loops.row_sum, x) == x.sum(dtype=np.float64)
-        assert call(loops.row_dot, x, x) == (x * x).sum(dtype=np.float64)
-        assert call(loops.row_max, x) == x.max()
+        wide = x.astype(np.float64)
+        assert reductions(x) == (wide.sum(), np.square(wide).sum(), wide.max())
 
 
 def test_no_compiler_joins_a_multiplication_and_an_addition():
@@ -149,13 +154,6 @@ def test_no_compiler_joins_a_multiplication_and_an_addition():
     w = w * decay - m * size / (np.sqrt(s) / root + eps)
     for found, wanted in zip((arrays[0], arrays[2], arrays[3]), (w, m, s), strict=True):
         assert np.array_equal(found.numpy(), wanted)
-
-
-def call(intrinsic, *arrays: np.ndarray) -> float:
-    """Return the result of an instruction, which only a compiled loop can call."""
-    if len(arrays) == 1:
-        return numba.njit(lambda x: intrinsic(x))(*arrays)
-    return numba.njit(lambda x, y: intrinsic(x, y))(*arrays)
 
 
 def test_a_norm_is_close_to_the_true_one():

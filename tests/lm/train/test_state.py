@@ -6,6 +6,7 @@ import torch
 
 from lm.model.device import computed_on
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.threads import set_num_threads
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors
@@ -98,10 +99,10 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
     here = []
     try:
         for number in (1, 2):
-            torch.set_num_threads(number)
+            set_num_threads(number, "fast")
             here.append(computed_on(CPU, torch.float32, "fast"))
     finally:
-        torch.set_num_threads(threads)
+        set_num_threads(threads, "fast")
     state = record_two_segments(*here)
     assert [(segment["from_step"], segment["threads"]) for segment in state.segments] == [(0, 1), (5, 2)]
     warning = capsys.readouterr().err
