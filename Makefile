@@ -29,11 +29,12 @@ test: .venv/ready-dev ## Run the tests
 test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipelines
 	$(PYTEST) -m slow tests/repository tests/[!r]*/ extras  # the longest files first
 
-# Numerical tests under other instructions: those of other processors, for oneDNN's products and for torch's own loops.
+# Numerical tests under other instructions: those of other processors, for oneDNN's products, torch's own loops and ours.
 NUMERICS = tests/lm/model tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_ngram_embeddings.py \
 	tests/lm/evaluate/test_generation.py tests/tools/test_export.py tests/tools/test_hugging_face.py tests/tools/test_prove.py
-SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default
-test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions of five kinds of processors
+SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 \
+	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic
+test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions of six kinds of processors
 	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) -m "not slow" $(NUMERICS); done
 
 mutants: .venv/ready-dev ## Remove one safeguard at a time and check that a test fails
