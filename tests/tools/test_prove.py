@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lm.model.threads import set_num_threads
 from support import ROOT
 from tools.prove import cli, golden_run
 
@@ -13,7 +14,7 @@ GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
 def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
-    torch.set_num_threads(before)
+    set_num_threads(before, "fast")
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -13,6 +13,7 @@ from torch import Tensor
 from lm.model import exact, loops
 from lm.model.attention_masks import visible
 from lm.model.exact import product
+from lm.model.threads import set_num_threads
 from support.model_cases import build
 
 SHAPES = [(1, 5, 1), (3, 700, 1), (1, 256, 9), (64, 1100, 33), (33, 1, 2), (5, 257, 7), (13, 40, 70), (7, 300, 129)]
@@ -80,11 +81,12 @@ def test_a_product_has_the_same_bits_for_every_layout_threads_and_neighbours(sha
 
 
 @pytest.fixture
-def threads():
-    """Return the function that sets torch's number of threads; it is the former one afterwards."""
+def threads(monkeypatch):
+    """Return the function that sets the number of threads, each of which works, however little there is to do."""
     before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
+    monkeypatch.setattr(exact, "PART_WORK", 1)
+    yield lambda number: set_num_threads(number, "exact")
+    set_num_threads(before, "fast")
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -195,7 +197,7 @@ def plain_loss(h: Tensor, head: Tensor) -> Tensor:
     return torch.nn.functional.cross_entropy(h @ head.mT, torch.arange(len(h)) % len(head))
 
 
-@pytest.mark.parametrize(
+OPERATIONS = pytest.mark.parametrize(
     ("ours", "plain", "shapes"),
     [
         (exact.linear, torch.nn.functional.linear, [(2, 7, 100), (30, 100)]),
@@ -208,6 +210,9 @@ def plain_loss(h: Tensor, head: Tensor) -> Tensor:
     ],
     ids=["linear", "gated_gelu", "rms_norm", "short window", "window", "attention", "cross_entropy"],
 )
+
+
+@OPERATIONS
 def test_results_and_gradients_are_those_in_float64(ours, plain, shapes):
     inputs = [draw(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
     wide = [x.detach().double().requires_grad_() for x in inputs]
@@ -217,6 +222,19 @@ def test_results_and_gradients_are_those_in_float64(ours, plain, shapes):
     pairs = zip(torch.autograd.grad(out, inputs, grad), torch.autograd.grad(wanted, wide, grad.double()), strict=True)
     for found, true in [(out, wanted), *pairs]:
         assert (found - true).norm() / true.norm() < 2e-6
+
+
+@OPERATIONS
+def test_results_and_gradients_have_the_same_bits_for_any_number_of_threads(ours, plain, shapes, threads):
+    inputs = [draw(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    found = []
+    for number in (1, 2, 3):
+        threads(number)
+        out = ours(*inputs)
+        grad = draw(*out.shape, 1, seed=9)[..., 0] if out.ndim else torch.ones(())
+        found.append([out, *torch.autograd.grad(out, inputs, grad)])
+    for others in found[1:]:
+        assert all(map(torch.equal, found[0], others))
 
 
 @pytest.mark.parametrize("window", [9, 20])
@@ -238,7 +256,9 @@ def test_many_rows_of_a_loss_have_the_bits_of_512_at_a_time():
     assert all(torch.equal(one, other) for others in found[1:] for one, other in zip(found[0], others, strict=True))
 
 
-def test_token_nats_are_those_in_float64():
+@pytest.mark.parametrize("number", [1, 3])
+def test_token_nats_are_those_in_float64(number, threads):
+    threads(number)
     h, head = draw(300, 40), draw(50, 40, seed=1)
     targets = torch.arange(300) % 50
     wanted = torch.nn.functional.cross_entropy(h.double() @ head.double().mT, targets, reduction="none")
