@@ -193,6 +193,14 @@ def plain_attention(window: int):
     return attention
 
 
+FACTORS = torch.arange(30) / 10  # added to the logits of the last entries
+
+
+def loss_of_a_sample(h: Tensor, head: Tensor) -> Tensor:
+    logits = h @ head.mT + torch.cat([torch.zeros(20), FACTORS])
+    return torch.nn.functional.cross_entropy(logits, torch.arange(len(h)))
+
+
 def plain_loss(h: Tensor, head: Tensor) -> Tensor:
     return torch.nn.functional.cross_entropy(h @ head.mT, torch.arange(len(h)) % len(head))
 
@@ -207,8 +215,13 @@ OPERATIONS = pytest.mark.parametrize(
         (lambda *x: exact.attend(*x, 0.25, 20), plain_attention(20), [(2, 4, 300, 8), *[(2, 2, 300, 8)] * 2]),
         (lambda *x: exact.attend(*x, 0.25, 400), plain_attention(400), [(2, 4, 300, 8), *[(2, 2, 300, 8)] * 2]),
         (lambda h, head: exact.cross_entropy(h, head, torch.arange(20), 7), plain_loss, [(20, 16), (50, 16)]),
+        (
+            lambda h, head: exact.cross_entropy(h, head, torch.arange(20), 7, FACTORS),
+            loss_of_a_sample,
+            [(20, 16), (50, 16)],
+        ),
     ],
-    ids=["linear", "gated_gelu", "rms_norm", "short window", "window", "attention", "cross_entropy"],
+    ids=["linear", "gated_gelu", "rms_norm", "short window", "window", "attention", "cross_entropy", "of a sample"],
 )
 
 
