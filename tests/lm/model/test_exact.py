@@ -89,6 +89,16 @@ def threads(monkeypatch):
     set_num_threads(before, "fast")
 
 
+def test_an_error_in_any_thread_is_raised(threads):
+    def fail(part: int, parts: int) -> None:
+        if part == 2:
+            raise MemoryError
+
+    threads(3)
+    with pytest.raises(MemoryError):
+        exact.run(fail, work=3)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_is_as_close_as_a_sum_in_order_can_be(shape):
     M, K, N = shape
