@@ -67,7 +67,7 @@ def kind_of(rules: dict) -> str:
     model, cut = rules["model"], rules["pre_tokenizer"] or {}
     if model["type"] != "BPE" or any(model[name] for name in ABSENT):
         raise ValueError(f"its model is {model['type']} with rules of its own, needed: plain BPE")
-    # After the normalizer there is no space left at which a pre-tokenizer could cut.
+    # The normalizer replaces all spaces, so a pre-tokenizer that cuts at spaces cuts nothing.
     keeps_texts_whole = not cut or cut.get("pattern") == {"String": " "}
     if cut.items() >= GPT2_PIECES.items() and rules["normalizer"] is None:
         kind, needed = "gpt2", BYTE_CHARACTERS

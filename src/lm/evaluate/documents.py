@@ -84,7 +84,7 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
         "held_out": (nats - model_selection_nats, utf8_bytes - model_selection_bytes),
         "clean": (nats[clean], utf8_bytes[clean]),
     }
-    # A document may have no text in a section; a section without any is left out.
+    # Some sections may be empty. Leave them out.
     return {name: summarize_documents(*sums) for name, sums in sections.items() if sums[1].any()}
 
 

@@ -6,7 +6,6 @@ restart, because RoPE depends on their difference only.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -24,16 +23,6 @@ def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: in
     seen = (documents[:, :, None] == documents[:, None, :]) & visible(T, T, window, documents.device)
     mask = torch.zeros(B, 1, T, T, dtype=dtype, device=documents.device).masked_fill_(~seen[:, None], -torch.inf)
     return mask.repeat(1, num_heads, 1, 1) if num_heads > 1 else mask
-
-
-def band_mask(documents: Tensor, window: int) -> Tensor:
-    """Return whether a token sees those of its window, (window, B, T) bool; the last of the window is the token itself.
-
-    Entry j of documents (B, T) tells whether the token window - 1 - j positions before is of the same document.
-    """
-    T = documents.shape[1]
-    padded = F.pad(documents, (window - 1, 0), value=-1)  # no document
-    return torch.stack([padded[:, j : j + T] == documents for j in range(window)])
 
 
 def visible(T: int, S: int, window: int, device) -> Tensor:

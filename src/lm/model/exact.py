@@ -72,7 +72,9 @@ def array(x: Tensor) -> np.ndarray:
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """Return a @ b (M, N) of a (M, K) and b (K, N), added to `out` (M, N) if it is given."""
-    return multiply_packed(a, pack(b), b.new_empty(len(a), b.shape[1]) if out is None else out, adds=out is not None)
+    if out is None:
+        return multiply_packed(a, pack(b), b.new_empty(len(a), b.shape[1]))
+    return multiply_packed(a, pack(b), out, adds=True)
 
 
 def pack(b: Tensor) -> np.ndarray:
@@ -84,7 +86,8 @@ def pack(b: Tensor) -> np.ndarray:
 
 def multiply_packed(a: Tensor, packed: np.ndarray, out: Tensor, adds: bool = False) -> Tensor:
     """Write a @ b to `out` (M, N), contiguous, or add it, and return it; a is (M, K), `packed` is b (K, N) packed."""
-    run(loops.product, *stored(a), packed, out, adds, work=out.numel() * a.shape[1] // VECTOR_WORK)
+    num_products = out.numel() * a.shape[1]
+    run(loops.product, *stored(a), packed, out, adds, work=num_products // VECTOR_WORK)
     return out
 
 
@@ -100,7 +103,8 @@ def stored(x: Tensor) -> tuple[Tensor, bool]:
 
 def norm(tensors: Iterable[Tensor]) -> float:
     """Return the norm of all numbers together."""
-    return math.sqrt(math.fsum(loops.square_sum(array(x.reshape(-1).contiguous())) for x in tensors))
+    flat = [x.reshape(-1).contiguous() for x in tensors]
+    return math.sqrt(math.fsum(loops.square_sum(array(x)) for x in flat))
 
 
 def multiples(x: Tensor, unit: float, largest: float) -> Tensor:

@@ -139,9 +139,9 @@ class CrossEntropyFunction(Function):
 
 
 def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
-    """Return the nats (N,) of targets (N,) given h (N, C) and the head (V, C), for at most `rows` of N at a time.
+    """Return the nats (N,), without gradients, of targets (N,) given h (N, C) and the head (V, C).
 
-    They are reported, and have no gradients.
+    The logits of at most `rows` of N exist at a time.
     """
     terms = []
     for some, target in zip(h.split(rows), targets.split(rows), strict=True):

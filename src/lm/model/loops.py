@@ -114,10 +114,14 @@ def tile_function(module):
     function.attributes.add("noinline")
     a, a_row, a_term, b, c, c_row, terms, more = function.args
     builder = ir.IRBuilder(function.append_basic_block())
+
+    # The sums of the tile begin at 0. LLVM keeps them in registers.
     places = [(i, j) for i in range(ROWS) for j in range(VECTORS)]
     sums = {place: cgutils.alloca_once(builder, vector) for place in places}
     for place in places:
         builder.store(ir.Constant(vector, [0.0] * WIDTH), sums[place])
+
+    # For each term, add a number of each row of a, times the vectors of b.
     with cgutils.for_range(builder, terms) as steps:
         b_row = forward(builder, b, builder.mul(steps.index, INT(COLUMNS)))
         a_column = forward(builder, a, builder.mul(steps.index, a_term))
@@ -131,7 +135,12 @@ def tile_function(module):
                 old = builder.load(sums[i, j], typ=vector)
                 new = call_fma(builder, vector, f"v{WIDTH}f32", [of_a, of_b[j], old])
                 builder.store(new, sums[i, j])
-    targets = {(i, j): forward(builder, c, builder.add(builder.mul(c_row, INT(i)), INT(j * WIDTH))) for i, j in places}
+
+    # Add what c holds, if wanted, and write the sums to c.
+    targets = {}
+    for i, j in places:
+        numbers = builder.add(builder.mul(c_row, INT(i)), INT(j * WIDTH))
+        targets[i, j] = forward(builder, c, numbers)
     with builder.if_then(more):
         for place in places:
             old = load(builder, targets[place], vector)
@@ -178,6 +187,8 @@ def reduction(combine):
         made = context.make_array(sig.args[0])(context, builder, args[0])
         (length,) = cgutils.unpack_tuple(builder, made.shape, 1)
         lanes = ir.VectorType(FLOAT, LANES)
+
+        # Combine LANES numbers at a time, each lane for itself.
         start = -math.inf if combine is combine_max else 0.0
         total = cgutils.alloca_once(builder, lanes)
         builder.store(ir.Constant(lanes, [start] * LANES), total)
@@ -186,24 +197,32 @@ def reduction(combine):
             at = builder.mul(steps.index, INT(LANES))
             numbers = [load(builder, forward(builder, row, at), lanes) for row in rows]
             builder.store(combine(builder, lanes, builder.load(total, typ=lanes), numbers), total)
+
+        # The numbers that are left go to the first lanes.
         done = builder.mul(whole, INT(LANES))
         with cgutils.for_range(builder, builder.sub(length, done)) as steps:
             at = builder.add(done, steps.index)
             numbers = [load(builder, forward(builder, row, at), FLOAT) for row in rows]
             lane = forward(builder, total, steps.index)
             store(builder, combine(builder, FLOAT, load(builder, lane, FLOAT), numbers), lane)
+
+        # Combine the second half of the lanes with the first until one is left.
         x = builder.load(total, typ=lanes)
         half = LANES // 2
         while half:
-            low, high = (
-                builder.shuffle_vector(x, x, ir.Constant(ir.VectorType(ir.IntType(32), half), list(range(s, s + half))))
-                for s in (0, half)
-            )
+            low = lanes_of(builder, x, 0, half)
+            high = lanes_of(builder, x, half, half)
             x = combine_halves(builder, low, high, combine)
             half //= 2
         return builder.extract_element(x, ir.IntType(32)(0))
 
     return generate
+
+
+def lanes_of(builder, x, first, number):
+    """Return some lanes of the vector x, from `first` on."""
+    chosen = ir.Constant(ir.VectorType(ir.IntType(32), number), list(range(first, first + number)))
+    return builder.shuffle_vector(x, x, chosen)
 
 
 def combine_sum(builder, kind, total, numbers):
@@ -244,8 +263,9 @@ def row_max(typingctx, x):
 # Exponential and logarithm.
 
 f32 = np.float32
-LOG2E = f32(math.log2(math.e))
-LOG2E_LOW = f32(math.log2(math.e) - float(LOG2E))
+LOG2_OF_E = 1.4426950408889634
+LOG2E = f32(LOG2_OF_E)
+LOG2E_LOW = f32(LOG2_OF_E - float(LOG2E))  # what float32 cannot hold of it
 MAGIC = f32(1.5 * 2**23)  # float32 numbers near it are integers
 SMALLEST = f32(-41.5)  # exponents: subnormal numbers are slow
 E0, E1, E2, E3, E4, E5, ONE = (
@@ -253,7 +273,7 @@ E0, E1, E2, E3, E4, E5, ONE = (
     f32(2.402264791363012e-1), f32(6.931472028550421e-1), f32(1),
 )  # 2^f for |f| ≤ 1/2  # fmt: skip
 ZERO = f32(0)
-LOG_2 = math.log(2)
+LOG_2 = 0.6931471805599453
 
 
 @loop
@@ -326,7 +346,8 @@ def edge_tile(a, i, k, b, panel, c, column, last, length, more):
     """Write a tile of `multiply` that reaches beyond the last row or column of c."""
     spare = np.empty((ROWS, COLUMNS), np.float32)
     rows = np.zeros((ROWS, length), np.float32)
-    height, width = min(ROWS, last - i), min(COLUMNS, c.shape[1] - column)
+    height = min(ROWS, last - i)
+    width = min(COLUMNS, c.shape[1] - column)
     for r in range(height):
         for n in range(length):
             rows[r, n] = a[i + r, k + n]
@@ -448,12 +469,13 @@ def add_rows(x, total):
             total[j] += x[n, j]
 
 
-GELU_SCALE, GELU_CUBIC = f32(2 * (2 / math.pi) ** 0.5), f32(0.044715)
+GELU_SCALE, GELU_CUBIC = f32(2 * math.sqrt(2 / math.pi)), f32(0.044715)
 GELU_CUBIC_SLOPE = f32(3 * 0.044715)
 
 
 @loop
 def sigmoid(x):
+    """Return 1 / (1 + exp(-x))."""
     small = exp(-x if x > ZERO else x)
     return (ONE if x > ZERO else small) / (ONE + small)
 
@@ -462,24 +484,33 @@ def sigmoid(x):
 def gated_gelu(gate, up, out, part, parts):
     """out = gelu(gate) up, all (N, F)."""
     for n in part_of(len(gate), part, parts):
-        g, u, o = gate[n], up[n], out[n]
+        gate_row = gate[n]
+        up_row = up[n]
+        out_row = out[n]
         for j in range(gate.shape[1]):
-            x = g[j]
-            o[j] = x * sigmoid((x * x * GELU_CUBIC + ONE) * x * GELU_SCALE) * u[j]
+            x = gate_row[j]
+            inner = (x * x * GELU_CUBIC + ONE) * x * GELU_SCALE
+            out_row[j] = x * sigmoid(inner) * up_row[j]
 
 
 @loop
 def gated_gelu_gradient(grad, gate, up, grad_gate, grad_up, part, parts):
     """Write the gradients of gate and up (N, F)."""
     for n in part_of(len(gate), part, parts):
-        d, g, u, dg, du = grad[n], gate[n], up[n], grad_gate[n], grad_up[n]
+        grad_row = grad[n]
+        gate_row = gate[n]
+        up_row = up[n]
+        grad_gate_row = grad_gate[n]
+        grad_up_row = grad_up[n]
         for j in range(gate.shape[1]):
-            x = g[j]
-            half = sigmoid((x * x * GELU_CUBIC + ONE) * x * GELU_SCALE)
-            slope = (x * x * GELU_CUBIC_SLOPE + ONE) * x * GELU_SCALE * (ONE - half) + ONE
-            scaled = half * d[j]
-            dg[j] = slope * u[j] * scaled
-            du[j] = scaled * x
+            x = gate_row[j]
+            inner = (x * x * GELU_CUBIC + ONE) * x * GELU_SCALE
+            weight = sigmoid(inner)  # gelu(x) = x weight
+            # The slope of gelu, divided by weight: the product is x times the slope of inner, times 1 - weight.
+            slope = (x * x * GELU_CUBIC_SLOPE + ONE) * x * GELU_SCALE * (ONE - weight) + ONE
+            scaled = weight * grad_row[j]
+            grad_gate_row[j] = slope * up_row[j] * scaled
+            grad_up_row[j] = scaled * x
 
 
 # Attention.
@@ -487,7 +518,7 @@ def gated_gelu_gradient(grad, gate, up, grad_gate, grad_up, part, parts):
 
 @loop
 def exponentials_(x):
-    """Replace x (S,) by exp(x - largest); return the largest and the sum."""
+    """Replace x (S,) by exp(x - largest); return the largest number and the sum of the exponentials."""
     largest = row_max(x)
     for j in range(len(x)):
         x[j] = exp(x[j] - largest)
@@ -687,20 +718,22 @@ def multiples(x, unit, largest, out, part, parts):
     """out (N,) int64 = x (N,) in multiples of `unit`, at most `largest` in size; NaN becomes 0."""
     for j in part_of(len(x), part, parts):
         number = np.rint(np.float64(x[j]) / unit)
-        number = min(max(number, -largest), largest)
-        out[j] = np.int64(number) if number == number else np.int64(0)
+        if number != number:  # NaN
+            number = 0.0
+        out[j] = np.int64(min(max(number, -largest), largest))
 
 
 @loop
 def adamw(x, grad, mean, square, beta1, beta2, decay, size, root, eps, part, parts):
     """Update x (N,) and both moments; numbers are float32."""
     keep1, keep2 = ONE - beta1, ONE - beta2
-    first, last = len(x) * part // parts, len(x) * (part + 1) // parts
-    w, g, m, s = x[first:last], grad[first:last], mean[first:last], square[first:last]
-    for j in range(len(w)):
-        m[j] = m[j] * beta1 + g[j] * keep1
-        s[j] = s[j] * beta2 + g[j] * g[j] * keep2
-        w[j] = w[j] * decay - m[j] * size / (np.sqrt(s[j]) / root + eps)
+    # Views of this part count from 0, so that LLVM computes with vectors.
+    own = slice(len(x) * part // parts, len(x) * (part + 1) // parts)
+    x, grad, mean, square = x[own], grad[own], mean[own], square[own]
+    for j in range(len(x)):
+        mean[j] = mean[j] * beta1 + grad[j] * keep1
+        square[j] = square[j] * beta2 + grad[j] * grad[j] * keep2
+        x[j] = x[j] * decay - mean[j] * size / (np.sqrt(square[j]) / root + eps)
 
 
 @loop

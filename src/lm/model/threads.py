@@ -15,7 +15,6 @@ from lm.model.config import Numerics
 LOOK_EVERY_S = 2.0
 FIRST_LOOK_S = 0.2
 
-
 _num_threads: int | None = None  # of exact numerics, once it was set
 
 
@@ -38,8 +37,8 @@ def get_num_threads() -> int:
 class ThreadTuner:
     """Keep the number of threads at the number of cores that other processes leave free.
 
-    It is for results whose bits do not depend on that number; with `adapts=False` it measures and changes nothing. A
-    number that a person chose in OMP_NUM_THREADS stays.
+    It is for results whose bits do not depend on that number; with `adapts=False` the number stays. One that a person
+    chose in OMP_NUM_THREADS stays too.
     """
 
     def __init__(self, numerics: Numerics = "fast", adapts: bool = True):

@@ -1,7 +1,7 @@
 """The fingerprint of a run: a hash of what decides its bits, which names the run's folder in .runs.
 
-It covers the parameters, the inputs, the versions of torch and NumPy, and all code that src/train.py can reach: its own
-file and every module of CODE_FOLDERS, the folders that dvc.yaml lists for the stage.
+It covers the parameters, the inputs, the versions of torch, NumPy and numba, and all code that src/train.py can reach:
+its own file and every module of CODE_FOLDERS, the folders that dvc.yaml lists for the stage.
 
 It does not cover:
 - comments, docstrings and formatting: a run of three days continues after an explanation was reworded;

@@ -21,7 +21,7 @@ class NgramEmbeddings:
     """The sparse matrix S (V, K) of V tokens and K buckets; a product with it adds rows one at a time."""
 
     def __init__(self, texts: dict[int, bytes], vocab_size: int, num_buckets: int):
-        """texts: the bytes of each token; a token without any has no n-grams."""
+        """texts: the bytes of each token; a token that is missing gets no n-grams."""
         buckets = [buckets_of(texts.get(token, b""), num_buckets) for token in range(vocab_size)]
         counts = torch.tensor([len(of_token) for of_token in buckets])
         self.buckets = torch.tensor(list(itertools.chain(*buckets)))  # of each token in turn

@@ -50,16 +50,14 @@ def main(argv: list[str]) -> None:
         return print(f"{args.golden} has the digests of this machine")
     if args.run not in golden:
         raise IntegrityError(
-            f"{args.golden} has no digests for the run {args.run}; to add them, run `python src prove --write`"
+            f"{args.golden} lacks the digests of the run {args.run}; to add them, run `python src prove --write`"
         )
     last = list(found["weights"].values())[-1]
     if problem := first_difference(found, golden[args.run]):
         raise IntegrityError(f"{args.golden}: on this {processor()} {problem}")
     if args.record is not None:
-        write_json(
-            args.golden,
-            golden | {"seen_on": add_processor(golden["seen_on"], args.run, last, args.record, cores.threads)},
-        )
+        seen_on = add_processor(golden["seen_on"], args.run, last, args.record, cores.threads)
+        write_json(args.golden, golden | {"seen_on": seen_on})
     threads = "1 thread" if cores.threads == 1 else f"{cores.threads} threads"
     print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {threads}")
 

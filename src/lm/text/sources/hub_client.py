@@ -111,5 +111,5 @@ def explain_hub_errors(repo: str, repo_type: RepoType, what: str) -> Iterator[No
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an exception, or its name if it has no text."""
+    """Return the first line of an exception, or its name if the message is empty."""
     return str(error).strip().split("\n")[0] or type(error).__name__
