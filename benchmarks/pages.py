@@ -130,6 +130,21 @@ def rounding() -> str:
     return table("default run computed in | bits per byte", rows)
 
 
+def exact() -> str:
+    """docs/reproducibility.md: exact numerics beside torch's float32, in time and in results."""
+    found = read("exact")
+    rows = []
+    for name, times in found["exact_times_longer"].items():
+        median, least, most = (f"{times[key]:.2f}" for key in ("median", "min", "max"))
+        rows.append((f"time of a {name}, as a multiple", f"{median} ({least} to {most})"))
+    largest, mean = found["largest_loss_difference_nats"], found["mean_loss_difference_nats"]
+    rows.append((f"largest difference of a loss, of {found['scored_tokens']:,} tokens", f"{largest:.1g} nats"))
+    rows.append(("mean difference of these losses", f"{mean:.1g} nats"))
+    rows.append(("relative difference of a gradient, median", f"{found['median_gradient_difference']:.1g}"))
+    where = f"The default model on {machine('exact')}, a step of {found['step_tokens']:,} tokens:"
+    return f"{where}\n\n{table('against float32 in torch | measured', rows)}"
+
+
 def processors() -> str:
     """docs/reproducibility.md: the processors on which `python src prove` ran, and the digests that it found."""
     golden = json.loads((ROOT / "metrics" / "golden_bits.json").read_text(encoding="utf-8"))
@@ -306,7 +321,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
     "second-experiment": lambda: experiment("second_experiment", with_metrics=False), "results": results,
     "speed": speed, "speeds": speeds, "step": step, "records": records,
-    "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding,
+    "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding, "exact": exact,
     "processors": processors, "parameters": parameters, "commands": commands,
 }  # fmt: skip
 

@@ -1,0 +1,122 @@
+"""Compare exact numerics with torch's float32: the time of a step and of a validation, and the results.
+
+    PYTHONPATH=src:benchmarks python benchmarks/speed/exact.py [--folder .] [--rounds 30]
+
+The model and the tokens are those of the last `dvc repro` in a folder. Both compute the same steps and the same losses
+in turns, with one thread and with two. Writes results/exact.json.
+"""
+
+import argparse
+import functools
+import statistics
+from pathlib import Path
+
+import lm.core.environment  # noqa: F401 - before torch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness import ROOT, busy_share, interleave, ratios, versions, write_results
+from lm.core.params import read_section
+from lm.model.device import keep_freed_memory
+from lm.model.gemma3 import Gemma3Model
+from lm.model.score import score_windows
+from lm.model.threads import set_num_threads
+from lm.model.weights import load_trained
+from lm.tokens.tokenfile import TokenFile, open_tokens
+from lm.tokens.windows import TokenWindows
+from lm.train.config import TrainParams
+from lm.train.step import sampling_weights, uniform_draws
+
+SCORED_WINDOWS = 80
+WINDOWS_AT_A_TIME = 8
+THREADS = (1, 2)
+
+
+def take_step(model: Gemma3Model, x: Tensor, y: Tensor, draws: Tensor | None) -> dict[str, Tensor]:
+    """Compute the loss of x, y (B, T) and its gradients; return the gradients by name."""
+    model.zero_grad(set_to_none=True)
+    model.loss(x, y, draws).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def score(model: Gemma3Model, tokens: TokenFile, seq_len: int) -> np.ndarray:
+    """Return the losses, float64 in nats, of windows at the beginning of a token file."""
+    starts = np.arange(SCORED_WINDOWS) * seq_len
+    batches = np.split(starts, SCORED_WINDOWS // WINDOWS_AT_A_TIME)
+    losses = [score_windows(model, tokens, batch, seq_len, torch.float32) for batch in batches]
+    return np.concatenate(losses).astype(np.float64)
+
+
+def relative_difference(one: Tensor, other: Tensor) -> float:
+    """Return the norm of the difference as a part of the norm of `other`."""
+    one, other = one.double(), other.double()
+    return float((one - other).norm() / other.norm())
+
+
+def main() -> None:
+    """Measure and write the results."""
+    parser = argparse.ArgumentParser(description="Exact numerics against torch's float32.")
+    parser.add_argument("--folder", type=Path, default=ROOT, help="where `dvc repro` ran")
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    params = read_section(ROOT / "params.yaml", "train", TrainParams)
+    data = args.folder / "data"
+    train = open_tokens(data / "processed_datasets" / "train.bin")
+    validation = open_tokens(data / "processed_datasets" / "validation.bin")
+    keep_freed_memory()
+
+    # The same model in both numerics, and a step of the default.
+    models = {}
+    for numerics in ("exact", "fast"):
+        model, _ = load_trained(data / "models", torch.device("cpu"), numerics)
+        model.sampling_weights = sampling_weights(train.ids, model.config.vocab_size)
+        models[numerics] = model
+    windows = TokenWindows(train.ids, params.seq_len, params.batch_size, params.seed)
+    x, y = (torch.from_numpy(ids.astype(np.int64)) for ids in windows.batch(0))
+    draws = uniform_draws(0, params)
+
+    # What both compute. The first call compiles the loops.
+    gradients = {numerics: take_step(model, x, y, draws) for numerics, model in models.items()}
+    gradient_differences = [relative_difference(gradients["exact"][name], g) for name, g in gradients["fast"].items()]
+    losses = {numerics: score(model, validation, params.seq_len) for numerics, model in models.items()}
+    loss_differences = losses["exact"] - losses["fast"]
+
+    # How long it takes. A round of a case is a step, or a validation, in both numerics.
+    def step(numerics: str, threads: int) -> None:
+        set_num_threads(threads, numerics)
+        take_step(models[numerics], x, y, draws)
+
+    def validate(numerics: str, threads: int) -> None:
+        set_num_threads(threads, numerics)
+        score(models[numerics], validation, params.seq_len)
+
+    busy = [busy_share()]
+    seconds, times_longer = {}, {}
+    for name, case, rounds in (("step", step, args.rounds), ("validation", validate, args.rounds // 3 or 1)):
+        for threads in THREADS:
+            cases = {numerics: functools.partial(case, numerics, threads) for numerics in ("fast", "exact")}
+            found = interleave(cases, rounds)
+            key = f"{name}, threads: {threads}"
+            times_longer[key] = ratios(found, "fast")["exact"]
+            seconds |= {f"{key}, {numerics}": times for numerics, times in found.items()}
+    busy.append(busy_share())
+
+    write_results(
+        "exact",
+        seconds=seconds,
+        ours="step, threads: 1, exact",
+        busy=busy,
+        exact_times_longer=times_longer,
+        step_tokens=x.numel(),
+        scored_tokens=int(loss_differences.size),
+        largest_loss_difference_nats=float(np.abs(loss_differences).max()),
+        mean_loss_difference_nats=float(loss_differences.mean()),
+        median_gradient_difference=statistics.median(gradient_differences),
+        versions=versions("torch", "numpy", "numba"),
+    )
+
+
+if __name__ == "__main__":
+    main()
