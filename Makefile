@@ -40,7 +40,7 @@ test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions 
 mutants: .venv/ready-dev ## Remove one safeguard at a time and check that a test fails
 	PYTHONPATH=src:tests python tests/mutants.py
 
-torture: .venv/ready-dev ## Try every power cut and failing system call in the stages: ten minutes
+torture: .venv/ready-dev ## Try every power cut and failing system call in the stages: twenty minutes
 	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/crash_states.py
 	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/failing_calls.py
 
