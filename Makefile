@@ -7,7 +7,7 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: all back help test test-slow test-numerics mutants torture reproduce prove report lint figures bench clean
+.PHONY: all back help test test-slow test-numerics mutants torture reproduce prove report lint figures bench bench-gpu clean
 all: .venv/ready ## Run the pipeline: dvc repro
 	dvc repro
 	@echo 'metrics that differ from the committed ones (none: the same bits):'
@@ -64,6 +64,9 @@ figures: .venv/ready ## Write the figures of README.md, docs/ and data/README.md
 bench: .venv/bench/ready ## Make every stale result of benchmarks/ again: hours on an idle machine
 	dvc repro benchmarks/dvc.yaml
 	$(MAKE) figures
+
+bench-gpu: .venv/ready ## Measure 200 training steps of three models on a GPU, in ten minutes: gpu.json
+	PYTHONPATH=src:benchmarks python benchmarks/speed/gpu.py
 
 clean: ## Delete the training checkpoints of all runs (.runs)
 	rm -rf .runs

@@ -40,6 +40,7 @@ from lm.train.progress import Progress, print_end
 from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.state import TrainingState
 
+SAVES_PER_INTERVAL = 50  # times that a checkpoint could be saved between two, so that saving takes 2 % of a run
 PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
 
 
@@ -90,6 +91,7 @@ class Training:
     dtype: torch.dtype
     threads: ThreadTuner
     state: TrainingState
+    warnings: list[str]  # of the memory that the run needs
 
 
 @exit_with_status
@@ -172,7 +174,7 @@ def train(inputs: Inputs, world: World) -> None:
     peak_flops = machine.matmul_peak_flops(inputs.device, dtype) * world.world_size
     staying = checkpoints.staying_steps(params, runtime.keep_checkpoints)
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
-    last_save = state.measured
+    last_save, last_save_s = state.measured, 0.0
     with (
         launcher.StopRequest(launcher.is_rank_of_launcher(), world.is_main) as stop,
         Progress(training.plan, state, params, peak_flops) as progress,
@@ -208,11 +210,13 @@ def train(inputs: Inputs, world: World) -> None:
                 keep_chosen_weights(training)
 
                 # Save a checkpoint if it is to stay, if one is due, or if any rank is asked to stop.
-                due = time.monotonic() - last_save > runtime.checkpoint_every_s
+                interval_s = checkpoint_interval_s(runtime.checkpoint_every_s, last_save_s)
+                due = time.monotonic() - last_save > interval_s
                 stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
                 if stop_signal or due or state.step in staying:
+                    seconds_before = state.seconds["saving"]
                     save_checkpoint(training)
-                    last_save = state.measured
+                    last_save, last_save_s = state.measured, state.seconds["saving"] - seconds_before
                 if stop_signal:
                     raise stop.interrupted(state.step, stop_signal)
         except DivergedError:
@@ -221,6 +225,11 @@ def train(inputs: Inputs, world: World) -> None:
 
     # Finish: write the results, and delete the checkpoints.
     finish(training)
+
+
+def checkpoint_interval_s(every_s: float, last_save_s: float) -> float:
+    """Return the seconds from one checkpoint to the next, 0: after every step; longer where saving takes long."""
+    return max(every_s, SAVES_PER_INTERVAL * last_save_s) if every_s else 0.0
 
 
 def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, is_verified: bool = False) -> Inputs:
@@ -234,6 +243,7 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, 
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
     preflight.refuse_sharded_muon(params, world)
     preflight.refuse_unequal_rows(params, world)
+    preflight.reject_missing_compiler(params)
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
 
     # The device of this process.
@@ -295,15 +305,6 @@ def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
     """
     params, device = inputs.params, inputs.device
 
-    # Refuse a run that does not fit before it takes memory.
-    rows = params.batch_size // world.world_size
-    micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
-    num_shards = world.world_size if world.sharded else 1
-    plan = preflight.Plan(params, inputs.config, len(inputs.train.ids), micro_batch_tokens, num_shards)
-    if world.is_main:
-        sharing = world.local_world_size if device.type == "cpu" else 1
-        preflight.refuse_too_large(plan, machine.available_memory_bytes(device) // sharing)
-
     # Results in exact numerics have the same bits for any number of threads.
     threads = ThreadTuner(params.numerics, adapts=params.numerics == "exact" and world.world_size == 1)
 
@@ -315,6 +316,19 @@ def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
     (is_bfloat16,) = world.all_reduce_max(int(dtype == torch.bfloat16))
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
 
+    # Reject a run that does not fit before it takes memory.
+    rows = params.batch_size // world.world_size
+    micro_batch_tokens = rows // step.num_micro_batches(rows, params) * params.seq_len
+    num_shards = world.world_size if world.sharded else 1
+    plan = preflight.Plan(
+        params, inputs.config, len(inputs.train.ids), micro_batch_tokens, num_shards, device.type, dtype
+    )
+    warnings = []
+    if world.is_main:
+        sharing = world.local_world_size if device.type == "cpu" else 1
+        free_bytes = machine.available_memory_bytes(device) // sharing
+        warnings = preflight.check_memory(plan, device.type, free_bytes)
+
     # Start from the given weights, or draw them from the seed.
     model = inputs.initial
     if model is None:
@@ -325,10 +339,10 @@ def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
         model.sampling_weights = step.sampling_weights(inputs.train.ids, inputs.config.vocab_size)
     if params.compile:
         model.compile()
-    world.place_model(model, device)
+    world.place_model(model, device, dtype)
     state = TrainingState(model, build_optimizers(model, params, dtype, world, inputs.ngrams), world)
     windows = TokenWindows(inputs.train.ids, params.seq_len, params.batch_size, params.seed)
-    return Training(inputs, plan, windows, dtype, threads, state)
+    return Training(inputs, plan, windows, dtype, threads, state, warnings)
 
 
 def print_plan(training: Training) -> None:
@@ -336,11 +350,12 @@ def print_plan(training: Training) -> None:
     inputs, plan, world = training.inputs, training.plan, training.state.world
     if not world.is_main:
         return
-    print("\n".join(plan.lines()), flush=True)
+    device = machine.describe_device(inputs.device, training.threads.threads)
+    print("\n".join([f"device       {device}", *plan.lines()]), flush=True)
     if world.world_size > 1:
         print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
     messages = preflight.warnings(plan, inputs.params, inputs.config)
-    for message in messages + training.threads.warnings():
+    for message in messages + training.warnings + training.threads.warnings():
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
@@ -364,7 +379,8 @@ def validate(training: Training, progress: Progress) -> None:
     inputs, state, params = training.inputs, training.state, training.inputs.params
     state.count_seconds("training")
     step.record_validation(state, step.validation_loss(state, inputs.validation, params, training.dtype), params)
-    state.history.digests.append(state.digest())
+    # On a GPU nothing promises equal bits, and a digest would copy the whole state from it.
+    state.history.digests.append(state.digest() if inputs.device.type == "cpu" else "")
     state.count_seconds("validation")
     state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
     if state.world.is_main:

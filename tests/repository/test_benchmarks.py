@@ -1,5 +1,7 @@
 """The results of benchmarks/: generated figures are theirs, and benchmarks/dvc.yaml names what decides each."""
 
+import json
+import math
 import os
 import re
 import subprocess
@@ -62,3 +64,14 @@ def test_the_scripts_can_be_imported():
     code = "import importlib, sys\nfor path in sys.argv[1:]: importlib.import_module(path)"
     command = [sys.executable, "-c", code, *(script.stem for script in SCRIPTS)]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, check=True)
+
+
+def test_the_benchmark_of_a_gpu_writes_what_its_owner_can_send(tmp_path):
+    """On the CPU, with one small model."""
+    command = [sys.executable, BENCHMARKS / "speed" / "gpu.py", "--quick", "--eager", "--out", tmp_path]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, check=True, stdout=subprocess.DEVNULL)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["device"] == "cpu" and found["versions"].keys() == {"torch", "numpy"}
+    (model,) = found["models"]
+    assert model["steps"] == 8 and model["tokens_per_s"] > 0 and 0 < model["share_of_peak"] < 1
+    assert abs(model["first_loss"] - math.log(model["vocab_size"])) < 0.5

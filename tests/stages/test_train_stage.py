@@ -324,3 +324,10 @@ def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, ca
     workspace.change(**{"eval.sample_tokens": 1024})
     assert train_stage.main(ARGUMENTS) == 2
     assert "eval.sample_tokens is 1024, needed: 1 or more, below models." in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_takes_long_is_saved_less_often():
+    """Saving takes 2 % of a run at most; 0 asks for a checkpoint after every step."""
+    assert train_stage.checkpoint_interval_s(30, 0.1) == 30
+    assert train_stage.checkpoint_interval_s(30, 2.0) == 100
+    assert train_stage.checkpoint_interval_s(0, 2.0) == 0

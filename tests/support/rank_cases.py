@@ -104,10 +104,10 @@ def record_batches(folder: str) -> None:
     accumulate = lm.train.step.accumulate_gradients
     path = Path(folder) / f"{os.environ.get('RANK', 0)}.json"
 
-    def recorded(model, x, *arguments):
+    def recorded(model, world, x, *arguments):
         seen.append(x.tolist())
         path.write_text(json.dumps(seen))
-        return accumulate(model, x, *arguments)
+        return accumulate(model, world, x, *arguments)
 
     lm.train.step.accumulate_gradients = recorded
 

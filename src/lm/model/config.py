@@ -53,3 +53,7 @@ class ModelConfig(ModelParams):
     def window(self, layer: int) -> int:
         """Return how many tokens the layer, counted from 0, sees at most, the current one included."""
         return self.max_seq_len if self.is_full(layer) else self.sliding_window
+
+    def rope_base(self, layer: int) -> float:
+        """Return the base of the rotary frequencies of the layer, counted from 0."""
+        return self.rope_base_global if self.is_full(layer) else self.rope_base_local

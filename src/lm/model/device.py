@@ -139,11 +139,25 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
+def describe_device(device: torch.device, num_threads: int) -> str:
+    """Return what computes, for people: "NVIDIA H100", or "cpu, 2 threads"."""
+    threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
+    return device_name(device) if device.type == "cuda" else f"cpu, {threads}"
+
+
 def idle_gpu_warnings(numerics: str) -> list[str]:
-    """Return a warning if exact numerics leave a GPU idle, or an empty list."""
-    if numerics != "exact" or not has_gpu():
-        return []
-    return ["train.numerics is exact, which computes on the CPU; set it to fast to use the GPU"]
+    """Return a warning if a GPU stays idle, because numerics are exact or torch is built for CPUs, or an empty list."""
+    if numerics == "exact" and has_gpu():
+        return ["train.numerics is exact, which computes on the CPU; set it to fast to use the GPU"]
+    if numerics == "fast" and torch.version.cuda is None and has_nvidia_driver():
+        build = f"torch {torch.__version__} is built for CPUs"
+        return [f"{build}, so the GPU stays idle; to replace it, run `rm -r .venv`, then `make .venv/ready`"]
+    return []
+
+
+def has_nvidia_driver() -> bool:
+    """Return True if this machine has a driver of NVIDIA's, on Linux or in WSL."""
+    return any(Path(path).exists() for path in ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libcuda.so.1"))
 
 
 def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:

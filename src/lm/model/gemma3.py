@@ -19,6 +19,7 @@ from lm.model.attention_masks import document_numbers
 from lm.model.config import ModelConfig, Numerics
 from lm.model.sampled_softmax import sample_vocabulary
 
+RECOMPILE_LIMIT = 64  # graphs of one function, by torch's default 8
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
 
@@ -37,10 +38,10 @@ class RMSNorm(nn.Module):
         return kernels.rms_norm(x, self.weight, self.eps)
 
 
-def rotary_table(start: int, end: int, head_dim: int, base: float, device) -> tuple[Tensor, Tensor]:
-    """Return cosines and signed sines (T, 1, D) of the positions from start to end (RoPE, arXiv 2104.09864)."""
+def rotary_table(num_positions: int, head_dim: int, base: float, device) -> tuple[Tensor, Tensor]:
+    """Return cosines and signed sines (T, 1, D) of the first T positions (RoPE, arXiv 2104.09864)."""
     frequency = torch.tensor([base ** (-i / head_dim) for i in range(0, head_dim, 2)])
-    angle = (torch.arange(start, end)[:, None, None] * frequency).double()  # (T, 1, D/2), rounded as published
+    angle = (torch.arange(num_positions)[:, None, None] * frequency).double()  # (T, 1, D/2), rounded as published
     # float64 hides that the last bit of a cosine differs between processors.
     cos, sin = angle.cos().float().to(device), angle.sin().float().to(device)
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
@@ -129,7 +130,6 @@ class Block(nn.Module):
         self.pre_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
         self.mlp = MLP(config, numerics)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
-        self.rope_base = config.rope_base_global if config.is_full(layer) else config.rope_base_local
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache, mask))
@@ -152,6 +152,10 @@ class Gemma3Model(nn.Module):
         self.config = config
         self.numerics: Numerics = numerics
         self.document_start_id: int | None = None
+        self.softmax_less_targets = kernels.nats_and_gradient_
+        self.kept_tables: dict[
+            float, tuple[Tensor, Tensor]
+        ] = {}  # the rotary table of each base, as long as needed yet
         self.register_buffer("sampling_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
@@ -196,11 +200,27 @@ class Gemma3Model(nn.Module):
         # The head's gradient is dense: a sparse one of the input is added to it in place. A GPU is fast without.
         x = F.embedding(ids, self.embed_tokens.weight, sparse=ids.device.type == "cpu")  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
-        bases = {layer.rope_base for layer in self.layers}
-        tables = {base: rotary_table(start, end, self.config.head_dim, base, x.device) for base in bases}  # pyright: ignore[reportArgumentType] - a ModuleList loses types
+        tables = self.rotary_tables(start, end, x.device)
         for number, layer in enumerate(self.layers):
-            x = layer(x, tables[layer.rope_base], cache, masks.get(self.config.window(number)))
+            base = self.config.rope_base(number)
+            x = layer(x, tables[base], cache, masks.get(self.config.window(number)))
         return self.norm(x)
+
+    def rotary_tables(self, start: int, end: int, device: torch.device) -> dict[float, tuple[Tensor, Tensor]]:
+        """Return for each base the cosines and signed sines (T, 1, D) of the positions from start to end.
+
+        They are computed once, and again only for a longer text, because a GPU waits for each copy.
+        """
+        tables = {}
+        for base in (self.config.rope_base_local, self.config.rope_base_global):
+            kept = self.kept_tables.get(base)
+            if kept is None or len(kept[0]) < end or kept[0].device != device:
+                length = min(2 ** (end - 1).bit_length(), self.config.max_seq_len)  # a text that grows needs few tables
+                with torch.inference_mode(False):  # a training step may use it later
+                    kept = self.kept_tables[base] = rotary_table(length, self.config.head_dim, base, device)
+            cos, signed_sin = kept
+            tables[base] = cos[start:end], signed_sin[start:end]
+        return tables
 
     def refuse_second_document(self, ids: Tensor) -> dict:
         """Raise ValueError if ids (B, T), which follow others in a cache, begin a document; else no mask is needed."""
@@ -244,8 +264,9 @@ class Gemma3Model(nn.Module):
         if draws is not None and len(draws) < self.config.vocab_size:
             chosen, targets, log_factors = sample_vocabulary(targets, self.sampling_weights, draws)
             entries = entries.index_select(0, chosen)  # threads add the gradient of entries[chosen] in any order
-        cross_entropy = exact.cross_entropy if self.numerics == "exact" else kernels.cross_entropy
-        return cross_entropy(h, entries, targets, rows, log_factors)
+        if self.numerics == "exact":
+            return exact.cross_entropy(h, entries, targets, rows, log_factors)
+        return kernels.cross_entropy(h, entries, targets, rows, log_factors, self.softmax_less_targets)
 
     def token_losses(self, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
         """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
@@ -261,14 +282,19 @@ class Gemma3Model(nn.Module):
         return nats.view(targets.shape)
 
     def compile(self, **options) -> None:
-        """Compile each block; equal blocks share one graph, so that a deep model starts as fast as a shallow one.
+        """Compile each block, and the softmax of the loss.
 
-        Raises ValueError in exact numerics: a compiler joins operations, and so changes bits.
+        Equal blocks share one graph, so that a deep model starts as fast as a shallow one. Raises ValueError in exact
+        numerics, because a compiler joins operations, and so changes bits.
         """
         if self.numerics == "exact":
-            raise ValueError("numerics is exact, needed: fast, to compile a model")
+            raise ValueError("numerics is exact; to compile a model, it must be fast")
+        # Training, validation, and the last batch of each need graphs of their own. Past the limit, a block would run
+        # without its graph.
+        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         for layer in self.layers:
             layer.compile(**options)
+        self.softmax_less_targets = torch.compile(kernels.nats_and_gradient_, **options)
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:

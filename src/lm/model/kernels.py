@@ -4,7 +4,7 @@ Their gradients are written by hand where autograd is much slower on a CPU; test
 lm.model.exact has the same functions in exact numerics. Legend as in lm.model.gemma3.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ from lm.model.attention_masks import dense_mask, visible
 
 PRODUCTS_UP_TO = 512  # tokens; see `takes_products`
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
+# On a GPU the head has a multiple of this many entries: products of odd sizes, such as GPT-2's 50,257, take several
+# times as long there.
+GPU_HEAD_MULTIPLE = 64
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
@@ -92,63 +95,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Ten
         else:
             bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)
         return (torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v).view(B, H, T, D)
-    if mask is None and window >= S and T in (1, S):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, enable_gqa=H > K)
-    if q.device.type != "cpu":  # the fused kernels of CUDA accept no mask if H > K
+    is_plain = mask is None and window >= S and T in (1, S)
+    if q.device.type != "cpu" and not (is_plain and q.dtype != torch.float32):
+        # With H > K, the fused kernels of CUDA accept neither a mask nor float32.
         K, k, v = H, k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)
+    if is_plain:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, enable_gqa=H > K)
     mask = visible(T, S, window, q.device) if mask is None else mask
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=H > K)
-
-
-def cross_entropy(h: Tensor, head: Tensor, targets: Tensor, rows: int, log_factors: Tensor | None = None) -> Tensor:
-    """Return the mean nats, float32, of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
-
-    `log_factors` (W,), if any, are added to the logits of the last W entries.
-    """
-    return CrossEntropyFunction.apply(h, head, targets, rows, log_factors)  # pyright: ignore[reportReturnType]
-
-
-class CrossEntropyFunction(Function):
-    """Compute `cross_entropy`; the forward pass computes the gradients too, so that at most (rows, V) logits exist."""
-
-    @staticmethod
-    def forward(ctx, h, head, targets, rows, log_factors):
-        """Return the mean nats, float32; save both gradients, not yet divided by N."""
-        loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
-        dtype = compute_dtype(h)
-        narrow_h, narrow_head = h.to(dtype), head.to(dtype)
-        for start in range(0, len(h), rows):
-            chunk = slice(start, start + rows)
-            logits = narrow_h[chunk] @ narrow_head.T  # (rows, V)
-            if log_factors is not None:
-                # In the dtype of the logits: float32 would widen all of them for a while.
-                logits[:, len(narrow_head) - len(log_factors) :] += log_factors.to(dtype)
-            loss += nats_and_gradient_(logits, targets[chunk])
-            grad_h[chunk] = logits @ narrow_head
-            grad_chunk = logits.T @ narrow_h[chunk]  # (V, C)
-            grad_head = grad_chunk.float() if grad_head is None else grad_head.add_(grad_chunk)
-        ctx.save_for_backward(grad_h, grad_head)
-        return loss / len(h)
-
-    @staticmethod
-    def backward(ctx, grad):
-        """Return the gradients of h (N, C) and head (V, C)."""
-        grad_h, grad_head = ctx.saved_tensors
-        scale = grad / len(grad_h)
-        return grad_h.mul_(scale), grad_head.mul_(scale), None, None, None
-
-
-def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
-    """Return the nats (N,), without gradients, of targets (N,) given h (N, C) and the head (V, C).
-
-    The logits of at most `rows` of N exist at a time.
-    """
-    terms = []
-    for some, target in zip(h.split(rows), targets.split(rows), strict=True):
-        logits = linear(some, head).detach().float()
-        for block, entries in blocks_of_rows(logits, target):
-            terms.append(F.cross_entropy(block, entries[:, 0], reduction="none"))
-    return torch.cat(terms)
 
 
 def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
@@ -165,3 +119,72 @@ def blocks_of_rows(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Te
     """Yield logits (N, V) and targets (N, 1) of some rows at a time."""
     rows = max(1, SOFTMAX_NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     return zip(logits.split(rows), targets[:, None].split(rows), strict=True)
+
+
+def cross_entropy(
+    h: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    rows: int,
+    log_factors: Tensor | None = None,
+    softmax_less_targets: Callable[[Tensor, Tensor], Tensor] = nats_and_gradient_,
+) -> Tensor:
+    """Return the mean nats, float32, of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
+
+    `log_factors` (W,), if any, are added to the logits of the last W entries. `softmax_less_targets` is
+    `nats_and_gradient_`, or that function compiled.
+    """
+    return CrossEntropyFunction.apply(h, head, targets, rows, log_factors, softmax_less_targets)  # pyright: ignore[reportReturnType]
+
+
+class CrossEntropyFunction(Function):
+    """Compute `cross_entropy`; the forward pass computes the gradients too, so that at most (rows, V) logits exist."""
+
+    @staticmethod
+    def forward(ctx, h, head, targets, rows, log_factors, softmax_less_targets):
+        """Return the mean nats, float32; save both gradients, not yet divided by N."""
+        loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
+        num_entries = len(head)
+        narrow_h, narrow_head = h.to(compute_dtype(h)), padded_head(head, compute_dtype(h))
+        for start in range(0, len(h), rows):
+            chunk = slice(start, start + rows)
+            logits = narrow_h[chunk] @ narrow_head.T  # (rows, V), and the padding
+            logits[:, num_entries:] = -torch.inf
+            if log_factors is not None:
+                # In the dtype of the logits: float32 would widen all of them for a while.
+                logits[:, num_entries - len(log_factors) : num_entries] += log_factors.to(logits.dtype)
+            loss += softmax_less_targets(logits, targets[chunk])
+            grad_h[chunk] = logits @ narrow_head
+            grad_chunk = logits.T @ narrow_h[chunk]  # (V, C), and the padding
+            grad_head = grad_chunk.float() if grad_head is None else grad_head.add_(grad_chunk)
+        assert grad_head is not None  # there is at least one row
+        ctx.save_for_backward(grad_h, grad_head[:num_entries])
+        return loss / len(h)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Return the gradients of h (N, C) and head (V, C)."""
+        grad_h, grad_head = ctx.saved_tensors
+        scale = grad / len(grad_h)
+        return grad_h.mul_(scale), grad_head.mul_(scale), None, None, None, None
+
+
+def padded_head(head: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the head (V, C) in this dtype; on a GPU with zeros below, to a multiple of GPU_HEAD_MULTIPLE entries."""
+    if head.device.type == "cpu":
+        return head.to(dtype)
+    return F.pad(head.to(dtype), (0, 0, 0, -len(head) % GPU_HEAD_MULTIPLE))
+
+
+def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """Return the nats (N,), without gradients, of targets (N,) given h (N, C) and the head (V, C).
+
+    The logits of at most `rows` of N exist at a time.
+    """
+    narrow_head = padded_head(head.detach(), compute_dtype(h))  # once: autocast would do it for each of the rows
+    terms = []
+    for some, target in zip(h.detach().split(rows), targets.split(rows), strict=True):
+        logits = linear(some, narrow_head)[:, : len(head)].float()
+        for block, entries in blocks_of_rows(logits, target):
+            terms.append(F.cross_entropy(block, entries[:, 0], reduction="none"))
+    return torch.cat(terms)

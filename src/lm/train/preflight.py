@@ -1,11 +1,18 @@
 """The size of a run, printed before it starts: parameters, work, memory, epochs, and suspicious settings."""
 
 import contextlib
+import os
+import shutil
+
+import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section
+from lm.model.config import Numerics
 from lm.model.device import idle_gpu_warnings, is_out_of_memory
+from lm.model.exact import CROSS_ENTROPY_ROWS
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
+from lm.model.kernels import PRODUCTS_UP_TO
 from lm.train.config import TrainParams
 from lm.train.optimizers import newton_schulz_flops
 from lm.train.ranks import World
@@ -21,12 +28,21 @@ class Plan:
     """Figures derived from the parameters; memory is that of a rank that takes `micro_batch_tokens` at a time."""
 
     def __init__(
-        self, params: TrainParams, config: ModelConfig, train_tokens: int, micro_batch_tokens: int, num_shards: int = 1
+        self,
+        params: TrainParams,
+        config: ModelConfig,
+        train_tokens: int,
+        micro_batch_tokens: int,
+        num_shards: int = 1,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ):
         self.numerics = params.numerics
         self.num_parameters = count_parameters(config)["total"]
-        self.memory_bytes = estimate_memory_bytes(
-            self.num_parameters, config, micro_batch_tokens, params.seq_len, num_shards
+        self.memory_bytes = (
+            state_bytes(self.num_parameters, config, num_shards, device, dtype)
+            + activation_bytes(config, micro_batch_tokens, params.seq_len, params.numerics, device, dtype)
+            + loss_bytes(config, micro_batch_tokens, params.numerics, device, dtype)
         )
         self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
         self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
@@ -62,22 +78,46 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
     return [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
 
 
-def estimate_memory_bytes(
-    num_parameters: int, config: ModelConfig, tokens: int, seq_len: int, num_shards: int = 1
-) -> int:
-    """Return a rough upper estimate of the memory in bytes of a rank that takes `tokens` at a time.
+def state_bytes(num_parameters: int, config: ModelConfig, num_shards: int, device: str, dtype: torch.dtype) -> int:
+    """Return the bytes of what stays from step to step in a rank: its shard of weights, gradients, and moments.
 
-    Weights, gradients, two AdamW moments and the best weights in float32, of which a rank has its shard; the whole head
-    and its gradient; about 16 d_model + 6 d_ff float32 activations and the scores of every head to seq_len tokens, per
-    token and block; a chunk of logits.
+    All of it is float32. On a CPU the best weights so far are beside it; those of a GPU run are in the CPU's memory.
+    A step in bfloat16 keeps rounded weights too. A rank with shards gathers the whole head, and keeps whole gradients
+    until the last micro-batch of a step.
     """
-    states = 5 * 4 * num_parameters // num_shards
-    if num_shards > 1:
-        states += 8 * config.vocab_size * config.d_model
-    activations = 4 * config.n_layer * (16 * config.d_model + 6 * config.d_ff + config.n_head * seq_len) * tokens
-    rows = min(tokens, MAX_LOGITS // config.vocab_size)
-    head = 4 * config.vocab_size * (3 * rows + config.d_model)
-    return states + activations + head
+    best_weights = 1 if device == "cpu" else 0
+    bytes_per_parameter = 4 * (3 + best_weights)
+    if dtype != torch.float32:
+        bytes_per_parameter += dtype.itemsize
+    gradients = 4 * num_parameters
+    gathered = 4 * config.vocab_size * config.d_model if num_shards > 1 else 0
+    return bytes_per_parameter * num_parameters // num_shards + gradients + gathered
+
+
+def activation_bytes(
+    config: ModelConfig, tokens: int, seq_len: int, numerics: Numerics, device: str, dtype: torch.dtype
+) -> int:
+    """Return the bytes that the blocks keep for the backward pass of `tokens` (tests/lm/train/test_preflight.py)."""
+    C, F = config.d_model, config.d_ff
+    queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    # The inputs of two norms, which are the residual stream.
+    wide = 2 * C
+    # The inputs of the other norms and of the matrices; queries and keys before and after their norm, values, the
+    # output of attention; both parts of the gate, its gelu, and the product.
+    gates = 3 if numerics == "exact" else 4
+    narrow = 4 * C + 3 * queries + 3 * keys + gates * F
+    # The attention of each head, where it is computed by plain products.
+    if numerics == "exact" or (device == "cpu" and dtype == torch.bfloat16 and seq_len <= PRODUCTS_UP_TO):
+        narrow += config.n_head * seq_len
+    return config.n_layer * tokens * (4 * wide + dtype.itemsize * narrow)
+
+
+def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str, dtype: torch.dtype) -> int:
+    """Return the bytes of the loss: the logits of some rows, on a GPU their softmax in float32, and the head's."""
+    most_rows = CROSS_ENTROPY_ROWS if numerics == "exact" else MAX_LOGITS // config.vocab_size
+    rows = min(tokens, most_rows)
+    softmax = 0 if device == "cpu" else 2 * 4
+    return config.vocab_size * (rows * (dtype.itemsize + softmax) + config.d_model * (4 + 2 * dtype.itemsize))
 
 
 def refuse_unequal_rows(params: TrainParams, world: World) -> None:
@@ -119,11 +159,28 @@ def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) ->
             raise ParamsError(f"{file}: {name} is {value}, needed: {requirement}")
 
 
-def refuse_too_large(plan: Plan, available_bytes: int) -> None:
-    """Raise EnvironmentFailure if the run does not fit into memory; the kernel would kill it without a message."""
-    if plan.memory_bytes > available_bytes:
-        needed, free = plan.memory_bytes / GIB, available_bytes / GIB
-        raise EnvironmentFailure(f"the run needs about {needed:.1f} GiB, {free:.1f} GiB are free; {LESS_MEMORY}")
+def check_memory(plan: Plan, device: str, available_bytes: int) -> list[str]:
+    """Return a warning if the run may not fit into a GPU's memory, or an empty list.
+
+    Raises EnvironmentFailure if it does not fit into that of the CPU: the kernel would kill it without a message.
+    """
+    if plan.memory_bytes <= available_bytes:
+        return []
+    needed, free = plan.memory_bytes / GIB, available_bytes / GIB
+    problem = f"the run needs about {needed:.1f} GiB, {free:.1f} GiB are free"
+    if device == "cpu":
+        raise EnvironmentFailure(f"{problem}; {LESS_MEMORY}")
+    return [f"{problem} on the GPU; if it does not fit, {LESS_MEMORY}"]
+
+
+def reject_missing_compiler(params: TrainParams) -> None:
+    """Raise EnvironmentFailure if train.compile is set and there is no C++ compiler, which torch.compile calls."""
+    if not params.compile:
+        return
+    candidates = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
+    if not any(name and shutil.which(name) for name in candidates):
+        problem = "train.compile is true, and no C++ compiler was found (CXX, g++, clang++, c++)"
+        raise EnvironmentFailure(f"{problem}; install one, such as `apt install g++`, or set train.compile to false")
 
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig) -> list[str]:

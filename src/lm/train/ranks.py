@@ -51,17 +51,27 @@ class World:
         dist.all_reduce(maxima, dist.ReduceOp.MAX)
         return tuple(maxima.tolist())
 
-    def average(self, loss: float, parameters: Iterable[Tensor]) -> float:
-        """Replace every gradient by its mean over the ranks, which have equally many rows; return the mean loss."""
+    def mean(self, number: float) -> float:
+        """Return the mean of the numbers of all ranks."""
         if self.world_size == 1:
-            return loss
-        if not self.sharded:  # FSDP averages in its backward pass
-            self._average_gradients([p.grad for p in parameters if p.grad is not None])
-        total = torch.tensor(loss, dtype=torch.float64)
+            return number
+        total = torch.tensor(number, dtype=torch.float64)
         dist.all_reduce(total)
         return total.item() / self.world_size
 
-    def _average_gradients(self, grads: list[Tensor]) -> None:
+    def average_in_backward(self, model: Any, is_last: bool) -> None:
+        """Tell sharded weights to average their gradients over the ranks in the next backward pass, if it is the last.
+
+        Until then each rank keeps the sum of its own, so that a step sends them once.
+        """
+        if self.sharded:
+            model.set_requires_gradient_sync(is_last)
+
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Replace every gradient by its mean over the ranks, which have equally many rows; sharded ones already are."""
+        if self.world_size == 1 or self.sharded:
+            return
+        grads = [p.grad for p in parameters if p.grad is not None]
         # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is the
         # same, but does not overlap with the last backward pass (benchmarks/results/ddp_overlap.json).
         while grads:
@@ -104,20 +114,22 @@ class World:
         dist.all_reduce(combined, dist.ReduceOp.MAX)
         return combined.masked_fill_(combined.isneginf(), torch.nan).numpy()
 
-    def place_model(self, model: Gemma3Model, device: torch.device) -> None:
+    def place_model(self, model: Gemma3Model, device: torch.device, dtype: torch.dtype) -> None:
         """Move the model to the device; if sharded, keep only this rank's shard of each block's weights.
 
-        FSDP2 averages the gradients of sharded weights over the ranks in the backward pass.
+        FSDP2 averages the gradients of sharded weights over the ranks in the backward pass. It sends weights in
+        `dtype`, in which the step computes, and gradients in float32.
         """
         if not self.sharded:
             model.to(device)
             return
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
         mesh = init_device_mesh(device.type, (self.world_size,))
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for module in (*model.layers, model):
-            fully_shard(module, mesh=mesh)
+            fully_shard(module, mesh=mesh, mp_policy=policy)
         for name in ("loss", "token_losses"):
             register_fsdp_forward_method(model, name)
 

@@ -68,18 +68,29 @@ def compute_gradients(
     is_exact = params.numerics == "exact"
     parameters = list(state.model.parameters())
     draws = uniform_draws(state.step, params)
+
+    # Compute the gradients, averaged over micro-batches and ranks.
     if is_exact:
         rows = params.micro_batch_tokens // params.seq_len
         loss = average_gradients_exactly(state.model, state.world, *batch, rows, draws)
     else:
         micro_batches = num_micro_batches(len(batch[0]), params)
-        own_loss = accumulate_gradients(state.model, *batch, micro_batches, dtype, draws)
-        loss = state.world.average(own_loss, parameters)
+        own_loss = accumulate_gradients(state.model, state.world, *batch, micro_batches, dtype, draws)
+        state.world.average_gradients(parameters)
+
+    # Read the loss and the norm together: a GPU waits each time that Python asks for a number.
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = state.world.norm(gradients, is_exact)
-    if float(norm) + 1e-6 > params.grad_clip:  # the constant of clip_grads_with_norm_
+    if is_exact:
+        norm_value = float(norm)
+    else:
+        own_loss_value, norm_value = torch.stack([own_loss, norm]).tolist()
+        loss = state.world.mean(own_loss_value)
+
+    # Scale the gradients down to the largest norm.
+    if norm_value + 1e-6 > params.grad_clip:  # the constant of clip_grads_with_norm_
         nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)
-    return loss, float(norm)
+    return loss, norm_value
 
 
 def uniform_draws(step: int, params: TrainParams) -> Tensor | None:
@@ -100,16 +111,30 @@ def sampling_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
 
 
 def accumulate_gradients(
-    model: Gemma3Model, x: Tensor, y: Tensor, micro_batches: int, dtype: torch.dtype, draws: Tensor | None = None
-) -> float:
-    """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats."""
+    model: Gemma3Model,
+    world: World,
+    x: Tensor,
+    y: Tensor,
+    micro_batches: int,
+    dtype: torch.dtype,
+    draws: Tensor | None = None,
+) -> Tensor:
+    """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats, float32.
+
+    Sharded weights get the mean of all ranks, others that of this rank.
+    """
     total = torch.zeros((), device=x.device)
-    for ids, targets in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
-        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
+    is_mixed = dtype != torch.float32
+    chunks = list(zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True))
+    # The outer context keeps the weights that autocast has rounded for all micro-batches.
+    with torch.autocast(x.device.type, dtype, enabled=is_mixed):
+        for number, (ids, targets) in enumerate(chunks):
+            world.average_in_backward(model, number == len(chunks) - 1)
             loss = model.loss(ids, targets, draws) / micro_batches
-        loss.backward()
-        total += loss.detach()
-    return float(total)
+            with torch.autocast(x.device.type, enabled=False):
+                loss.backward()
+            total += loss.detach()
+    return total
 
 
 GRADIENT_UNIT = 2.0**-40  # of the gradients of several micro-batches, which are added as integers

@@ -15,6 +15,7 @@ from lm.model.device import (
     COMPUTE_DTYPES,
     available_memory_bytes,
     computed_on,
+    describe_device,
     idle_gpu_warnings,
     is_out_of_memory,
     pick_device,
@@ -79,7 +80,25 @@ def test_a_gpu_is_used_in_fast_numerics_only(monkeypatch):
     with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
         pick_device(2)
     assert "set it to fast to use the GPU" in " ".join(idle_gpu_warnings("exact"))
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
     assert idle_gpu_warnings("fast") == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_build_for_cpus_beside_a_gpu_is_warned_of(monkeypatch, there):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(device, "has_nvidia_driver", lambda: there)
+    found = idle_gpu_warnings("fast")
+    assert ["is built for CPUs, so the GPU stays idle; to replace it, run `rm -r .venv`" in each for each in found] == [
+        True
+    ] * there
+    assert idle_gpu_warnings("exact") == []
+
+
+def test_a_device_is_described_for_people(monkeypatch):
+    assert [describe_device(CPU, threads) for threads in (1, 2)] == ["cpu, 1 thread", "cpu, 2 threads"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    assert describe_device(torch.device("cuda", 0), 2) == "NVIDIA H100"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shutil
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.core.params import read_yaml
+from lm.model import gemma3, kernels
 from lm.model.attention_masks import visible
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token, rotary_table, rotate
@@ -80,7 +82,7 @@ def test_a_pair_is_rotated_by_its_position_times_its_frequency():
     """The pair i of D / 2 turns by position · base^(-2i/D), counted from 0: RoPE's definition as complex numbers."""
     start, end, head_dim, base = 3, 9, 6, 100.0
     x = torch.randn(2, end - start, 4, head_dim, generator=torch.Generator().manual_seed(0))
-    found = rotate(x, rotary_table(start, end, head_dim, base, "cpu"))
+    found = rotate(x, [part[start:] for part in rotary_table(end, head_dim, base, "cpu")])
     angle = torch.arange(start, end)[:, None, None] * base ** (-torch.arange(0, head_dim, 2) / head_dim).double()
     turned = torch.complex(*x.double().chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
     assert_close(found, torch.cat([turned.real, turned.imag], -1), 1e-6)
@@ -214,6 +216,46 @@ def test_chunked_loss_is_the_cross_entropy(rows):
         assert (found[name] - grads[name]).abs().max() <= 1e-5 * largest, name
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch, sampled):
+    """As on a GPU: zeros below the head, whose logits are -inf."""
+    generator = torch.Generator().manual_seed(0)
+    h, head = torch.randn(30, 16, generator=generator), torch.randn(61, 16, generator=generator)
+    targets = torch.randint(40, (30,), generator=generator)
+    log_factors = torch.randn(20, generator=generator) if sampled else None
+    found = []
+    for padding in (0, 3):
+        monkeypatch.setattr(kernels, "padded_head", lambda head, dtype, n=padding: F.pad(head.to(dtype), (0, 0, 0, n)))
+        operands = h.clone().requires_grad_(), head.clone().requires_grad_()
+        loss = cross_entropy(*operands, targets, 7, log_factors)
+        loss.backward()
+        found.append([loss, *(x.grad for x in operands), kernels.token_nats(h, head, targets, 7)])
+    for plain, padded in zip(*found, strict=True):
+        assert_close(padded, plain, 1e-6)
+
+
+def test_the_head_is_padded_on_a_gpu_only():
+    assert kernels.padded_head(torch.ones(61, 4), torch.float32).shape == (61, 4)
+    for num_entries, padded in ((61, 64), (64, 64), (50_257, 50_304)):
+        head = torch.empty(num_entries, 4, device="meta")
+        assert kernels.padded_head(head, torch.bfloat16).shape == (padded, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sees_all", [True, False])
+def test_on_a_gpu_float32_and_masks_get_a_key_for_each_query_head(monkeypatch, dtype, sees_all):
+    """Fused kernels exist there with fewer key heads for bfloat16 without a mask only."""
+    calls = []
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda q, k, v, *mask, **options: calls.append((k.shape[1], options)) or q
+    )
+    q, k = torch.empty(1, 4, 8, 16, dtype=dtype, device="meta"), torch.empty(1, 2, 8, 16, dtype=dtype, device="meta")
+    kernels.attend(q, k, k, 1.0, 8 if sees_all else 4)
+    ((num_key_heads, options),) = calls
+    is_grouped = sees_all and dtype == torch.bfloat16
+    assert (num_key_heads, options["enable_gqa"]) == ((2, True) if is_grouped else (4, False))
+
+
 @pytest.mark.parametrize("rows", [1, 7, 60])
 def test_cross_entropy_in_bfloat16_is_within_its_rounding(rows):
     """Compare to float64; each bound is the rounding of logits, of their gradient and of the result."""
@@ -281,9 +323,40 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
     model.compile(backend=recording_backend, fullgraph=True)
     loss = model.loss(ids, targets)
     assert_close(loss, wanted_loss)
-    assert list(model.state_dict()) == names and len(graphs) == 2
+    assert list(model.state_dict()) == names
+    assert len(graphs) == 3, "two kinds of blocks, and the softmax of the loss"
     for name, grad in gradients(model, loss).items():
         assert_close(grad, wanted[name])
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(dtype):
+    config = dataclasses.replace(TINY, n_layer=1, full_attention_every=1)
+    ids, targets = draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
+    found = []
+    for is_compiled in (False, True):
+        model = build(config)
+        if is_compiled:
+            model.compile()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss = model.loss(ids, targets)
+        found.append({"loss": loss, **gradients(model, loss)})
+    bound = 1e-5 if dtype == torch.float32 else 6 * BFLOAT16_ROUNDING * (2 * 15) ** 0.5
+    for name, wanted in found[0].items():
+        difference = (found[1][name] - wanted).norm() / wanted.norm()
+        assert difference <= bound, name
+
+
+def test_rotary_tables_are_made_once_for_the_longest_text(monkeypatch):
+    lengths = []
+    made = gemma3.rotary_table
+    monkeypatch.setattr(gemma3, "rotary_table", lambda length, *rest: lengths.append(length) or made(length, *rest))
+    model = build(TINY)
+    for length in (20, 12, 32, 33, TINY.max_seq_len, 5):
+        model.hidden(draw_ids(TINY, 1, length))
+    num_bases = len({TINY.rope_base_local, TINY.rope_base_global})
+    assert lengths == [length for length in (32, 64, TINY.max_seq_len) for _ in range(num_bases)]
 
 
 def test_text_longer_than_the_model_is_refused():

@@ -29,11 +29,23 @@ DEVICE = "cuda" if torch.version.cuda else "meta"
 CHANGES = {"numerics": "fast", "seq_len": 16, "batch_tokens": 64, "micro_batch_tokens": 32, "sampled_vocab_size": None}
 
 
-class Ones(TorchFunctionMode):
-    """Answer 1 where Python asks a tensor for its number."""
+NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__bool__, Tensor.__index__, Tensor.item)
+WHOLE = (Tensor.cpu, Tensor.numpy, Tensor.nonzero, Tensor.unique)
+
+
+class Waits(TorchFunctionMode):
+    """Answer 1 where Python asks a tensor for numbers, and list what makes Python wait for a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        return 1.0 if func in (Tensor.__float__, Tensor.item) else func(*args, **(kwargs or {}))
+        on_device = bool(args) and isinstance(args[0], Tensor) and args[0].device.type == DEVICE
+        copies_to_device = func is Tensor.to and not on_device and torch.device(DEVICE) in args[1:]
+        if copies_to_device or (on_device and func in NUMBERS + WHOLE):
+            self.found.append(func.__name__)
+        return 1.0 if func in NUMBERS else func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +57,12 @@ def device(monkeypatch):
         monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *arguments, **options: None)
 
 
-def devices_after_a_step(optimizer: str, document_start_id: int | None) -> set[str]:
-    """Run a step and a validation; return the kinds of devices of all that the state holds."""
+def devices_after_a_step(optimizer: str, document_start_id: int | None) -> tuple[set[str], list[str]]:
+    """Run two steps and a validation; return the kinds of devices in the state, and what the second step waits for."""
     params = dataclasses.replace(
         read_section(ROOT / "params.yaml", "train", TrainParams), optimizer=optimizer, **CHANGES
     )
-    with FakeTensorMode(), Ones():
+    with FakeTensorMode(), Waits() as waits:
         model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
         model.document_start_id = document_start_id
         for module in model.modules():  # as `model.to` does, which a fake refuses
@@ -58,16 +70,36 @@ def devices_after_a_step(optimizer: str, document_start_id: int | None) -> set[s
                 setattr(module, name, nn.Parameter(weight.detach().to(DEVICE)))
         state = TrainingState(model, build_optimizers(model, params, torch.bfloat16))
         ids = torch.zeros(4, 16, dtype=torch.int64, device=DEVICE)
-        compute_gradients(state, (ids, ids), params, torch.bfloat16)
-        update_weights(state, 0.1)
+        for _ in range(2):
+            waits.found.clear()
+            compute_gradients(state, (ids, ids), params, torch.bfloat16)
+            update_weights(state, 0.1)
+        found = list(waits.found)
         model.token_losses(ids, ids)
-        return {tensor.device.type for _, tensor in named_tensors(state.as_dict())}
+        return {tensor.device.type for _, tensor in named_tensors(state.as_dict())}, found
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 @pytest.mark.parametrize("document_start_id", [None, 0])
 def test_a_step_leaves_no_tensor_on_the_cpu(optimizer, document_start_id):
-    assert devices_after_a_step(optimizer, document_start_id) == {DEVICE}
+    devices, _ = devices_after_a_step(optimizer, document_start_id)
+    assert devices == {DEVICE}
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_step_waits_for_the_gpu_once(optimizer):
+    """For the loss and the norm of the gradient together, in whatever number of micro-batches."""
+    _, waits = devices_after_a_step(optimizer, 0)
+    assert waits == ["item"] * 2  # a fake's `tolist` of both numbers
+
+
+def test_what_waits_for_the_gpu_is_seen():
+    with FakeTensorMode(), Waits() as waits:
+        there = torch.ones(1).to(torch.device(DEVICE))
+        float(there)
+        there.tolist()
+        there.cpu()
+    assert waits.found == ["to", "__float__", "item", "cpu"]
 
 
 @pytest.mark.parametrize("function", ["rotary_table", "visible"])

@@ -1,15 +1,32 @@
 """What is said about a run before it starts: its size, the memory it needs, suspicious settings."""
 
+import dataclasses
+import shutil
+
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lm.core.errors import EnvironmentFailure
-from lm.core.params import coerce, read_yaml
-from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
+from lm.core.params import coerce, read_section, read_yaml
+from lm.model.config import ModelParams
+from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters, flops_per_token
+from lm.model.kernels import PRODUCTS_UP_TO
 from lm.train.config import TrainParams
-from lm.train.preflight import Plan, block_matrices, estimate_memory_bytes, refuse_too_large, warnings
+from lm.train.preflight import (
+    Plan,
+    activation_bytes,
+    block_matrices,
+    check_memory,
+    loss_bytes,
+    reject_missing_compiler,
+    state_bytes,
+    warnings,
+)
 from support import ROOT
 from support.workspace import MICRO_MODEL
 
+MAX_ROWS = 512  # of logits at a time, with 2^18 entries
 STEPS = {"seq_len": 32, "batch_tokens": 256, "micro_batch_tokens": 128, "max_tokens": 25700, "warmup_steps": 2}
 STEPS |= {"keep_weights_at": [], "optimizer": "adamw", "sampled_vocab_size": None}
 
@@ -55,30 +72,115 @@ def test_a_window_that_no_layer_needs_is_warned_of():
         assert any("sliding attention is never active" in each for each in found) == warned
 
 
-def test_the_memory_of_a_step_is_within_the_estimate():
-    """Five copies of the weights in float32, and the logits of a chunk, with their gradient and softmax."""
-    config, tokens = model_config(4000), 1024
-    num_parameters = count_parameters(config)["total"]
-    estimate = estimate_memory_bytes(num_parameters, config, tokens, 32)
-    assert estimate > 20 * num_parameters + 12 * tokens * 4000
-    # The logits of all tokens never exist at once.
-    many = estimate_memory_bytes(0, model_config(2**18), 2**20, 32) - estimate_memory_bytes(
-        0, model_config(1), 2**20, 32
-    )
-    assert many < 12 * MAX_LOGITS + 4 * 2**18 * config.d_model
+SHAPES = {
+    "tiny": (read_section(ROOT / "presets.yaml", "models.tiny", ModelParams), 16_384),
+    "gpt2_size": (read_section(ROOT / "presets.yaml", "models.gpt2_size", ModelParams), 50_257),
+    "gemma3_270m": (read_section(ROOT / "presets.yaml", "models.gemma3_270m", ModelParams), 262_144),
+}
 
 
-def test_the_estimate_of_memory_counts_shards():
+def saved_bytes(model: Gemma3Model, ids: torch.Tensor, dtype: torch.dtype) -> int:
+    """Return the bytes of all that the blocks save for the backward pass, but for the weights, also rounded ones."""
+    saved = {}
+    matrices = {p.shape for p in model.parameters()} | {p.shape[::-1] for p in model.parameters()}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if tensor.shape not in matrices:
+            saved[storage._cdata] = storage
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", dtype, enabled=dtype != torch.float32),
+    ):
+        model.hidden(ids)
+    return sum(storage.nbytes() for storage in saved.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seq_len", [256, 1024])
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_estimate_of_activations_is_what_a_step_saves(name, seq_len, dtype):
+    """On fake tensors, which have no numbers. With 1,024 tokens attention is the fused one, as on a GPU."""
+    shape, vocab_size = SHAPES[name]
+    config = dataclasses.replace(shape.config(vocab_size), n_layer=6, max_seq_len=1024)
+    with FakeTensorMode():
+        model = Gemma3Model(config)
+        found = saved_bytes(model, torch.zeros(4, seq_len, dtype=torch.int64), dtype)
+    estimate = activation_bytes(config, 4 * seq_len, seq_len, "fast", "cpu", dtype)
+    assert found == pytest.approx(estimate, rel=0.25)
+    if seq_len > PRODUCTS_UP_TO:
+        assert activation_bytes(config, 4 * seq_len, seq_len, "fast", "cuda", dtype) == estimate
+
+
+def test_the_estimate_of_activations_is_what_an_exact_step_saves():
+    config = dataclasses.replace(SHAPES["tiny"][0].config(100), sliding_window=32)
+    found = saved_bytes(Gemma3Model(config, "exact"), torch.zeros(2, 128, dtype=torch.int64), torch.float32)
+    estimate = activation_bytes(config, 2 * 128, 128, "exact", "cpu", torch.float32)
+    assert found == pytest.approx(estimate, rel=0.25)
+
+
+def test_the_state_of_a_run_is_counted_once_for_each_copy():
+    """Weights, gradients, two moments; on a CPU the best weights, in bfloat16 the rounded ones."""
     config = model_config()
-    whole, part = (estimate_memory_bytes(10**9, config, 128, 64, shards) for shards in (1, 8))
-    assert whole / 8 <= part < whole / 7
-    # Every rank gathers the whole head, and its gradient.
-    whole, part = (estimate_memory_bytes(0, model_config(10**6), 128, 64, shards) for shards in (1, 8))
-    assert part - whole >= 2 * 4 * 10**6 * config.d_model
+    for device, dtype, bytes_per_parameter in (
+        ("cpu", torch.float32, 20),
+        ("cuda", torch.float32, 16),
+        ("cuda", torch.bfloat16, 18),
+    ):
+        assert state_bytes(1000, config, 1, device, dtype) == 1000 * bytes_per_parameter
+    # A rank of four has a quarter of all but the gradients, which it keeps until the last micro-batch.
+    head = 4 * config.vocab_size * config.d_model
+    assert state_bytes(1000, config, 4, "cuda", torch.float32) == 1000 * (12 // 4 + 4) + head
 
 
-def test_a_run_is_refused_if_it_needs_more_than_is_free():
+def test_the_logits_of_all_tokens_never_exist_at_once():
+    entries = 2**18
+    for numerics, device, dtype, bytes_per_logit in (
+        ("exact", "cpu", torch.float32, 4),
+        ("fast", "cpu", torch.float32, 4),
+        ("fast", "cuda", torch.bfloat16, 2 + 4 + 4),
+    ):
+        config = model_config(entries)
+        some, all_rows = (loss_bytes(config, tokens, numerics, device, dtype) for tokens in (MAX_ROWS, 2**20))
+        assert some == all_rows
+        one_row_less = loss_bytes(config, MAX_ROWS - 1, numerics, device, dtype)
+        assert some - one_row_less == entries * bytes_per_logit
+
+
+def test_a_run_is_rejected_if_it_needs_more_than_is_free():
     plan, _ = plan_of()
-    refuse_too_large(plan, plan.memory_bytes)
+    assert check_memory(plan, "cpu", plan.memory_bytes) == []
     with pytest.raises(EnvironmentFailure, match=r"lower train\.micro_batch_tokens"):
-        refuse_too_large(plan, plan.memory_bytes - 1)
+        check_memory(plan, "cpu", plan.memory_bytes - 1)
+
+
+def test_a_run_that_may_not_fit_into_a_gpu_is_warned_of():
+    plan, _ = plan_of()
+    assert check_memory(plan, "cuda", plan.memory_bytes) == []
+    (warning,) = check_memory(plan, "cuda", plan.memory_bytes - 1)
+    assert "free on the GPU" in warning and "lower train.micro_batch_tokens" in warning
+
+
+def test_the_recipe_of_a_large_gpu_is_not_warned_of():
+    """gpt2_size at a micro-batch of 65,536 tokens in bfloat16 takes less than the 78 GiB of an H100."""
+    config = SHAPES["gpt2_size"][0].config(50_257)
+    params = coerce(
+        read_yaml(ROOT / "params.yaml")["train"]
+        | {"seq_len": 1024, "batch_tokens": 65_536, "micro_batch_tokens": 65_536, "numerics": "fast"},
+        TrainParams,
+        "train",
+        "file",
+    )
+    plan = Plan(params, config, 10**9, 65_536, 1, "cuda", torch.bfloat16)
+    assert 20 * 2**30 < plan.memory_bytes < 40 * 2**30
+
+
+def test_compiling_without_a_compiler_is_one_sentence(monkeypatch):
+    _, params = plan_of(numerics="fast", compile=True)
+    reject_missing_compiler(params)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(EnvironmentFailure, match=r"train\.compile is true, and no C\+\+ compiler was found"):
+        reject_missing_compiler(params)
+    reject_missing_compiler(plan_of()[1])

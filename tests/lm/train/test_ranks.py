@@ -144,6 +144,24 @@ def test_the_main_rank_chooses_the_dtype(workspace):
     assert [(segment["from_step"], segment["dtype"]) for segment in segments] == [(0, "bfloat16"), (STOP, "bfloat16")]
 
 
+def test_sharded_weights_in_bfloat16_train_as_well(workspace, alone):
+    """They are sent in bfloat16, their gradients added and averaged in float32, once a step."""
+    workspace.change(**{"train.optimizer": "adamw", "train.dtype": "auto"})
+    set_runtime(shard="true")
+    ended = run_ranks(2, measure, 3.0)
+    assert [rank.code for rank in ended] == [0, 0], ended
+    segment = publish()["segments"][0]
+    assert (segment["dtype"], segment["sharded"], segment["ranks"]) == ("bfloat16", True, 2)
+    steps, tokens, _, losses, norms = alone["adamw"][0][0].T
+    found = curves()[0].T
+    assert (found[0] == steps).all() and (found[1] == tokens).all()
+    # The loss falls from 4 to 0.8, while the roundings to bfloat16 add up.
+    assert np.abs(found[3] - losses)[:10].max() < 0.02
+    assert np.abs(found[3] - losses).max() < 0.1
+    # The gradient is the mean over both ranks and all micro-batches, not their sum or the last one.
+    assert found[4][:10] == pytest.approx(norms[:10], rel=0.05)
+
+
 OUTPUTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json", *CURVES]
 OUTPUTS.append("data/models/kept_weights/step-000000003/best_model_params.pt")
 
