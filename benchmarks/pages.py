@@ -9,13 +9,13 @@ them are what FRAGMENTS[NAME] returns. `--check` writes nothing and ends with 1 
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
 import reference
 from harness import RESULTS, ROOT, ratios, summary
 from lm.core.files import write_text
+from lm.core.params import read_yaml
 
 ESCAPED = "\\|"
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
@@ -53,12 +53,14 @@ def computed(run: dict) -> str:
 
 def default_run() -> str:
     """README: what the default run takes and where it ends."""
-    run = read("default")
+    run, params, presets = read("default"), read_yaml(ROOT / "params.yaml"), read_yaml(ROOT / "presets.yaml")
     found, last = run["metrics"], run["computed_on"]
+    vocab_size = presets["tokenizers"][params["tokenizer"]["name"]]["vocab_size"]
+    embedding = vocab_size * presets["models"][params["model"]["name"]]["d_model"]
     return (
         f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
-        f"{found['parameters'] / 1e6:.1f} million parameters took {found['train_seconds'] / 60:.1f} minutes and "
-        f"ended at **{found['bits_per_byte']:.3f} bits per byte**."
+        f"{found['parameters'] / 1e6:.1f} million parameters, {embedding / 1e6:.1f} million of them in the embedding, "
+        f"took {found['train_seconds'] / 60:.1f} minutes and ended at **{found['bits_per_byte']:.3f} bits per byte**."
     )
 
 
@@ -68,31 +70,73 @@ def sample() -> str:
     return "\n".join(["```text output", found["text"].rstrip(), "```"])
 
 
-def experiment(name: str, with_metrics: bool = True) -> str:
-    """README: of what `dvc metrics diff` and `python src compare` print, the lines that say whether two runs differ."""
+def experiment(name: str) -> str:
+    """Of what `python src compare` prints after an experiment, return the lines that say whether two runs differ."""
     found = read(name)
-    metrics, report = found["printed"].values()
+    report = found["printed"]["python src compare main workspace"]
     heading, noise, said = report[report.index("\n## ") + 1 :].split("\n\n")[:3]
     noise = [line for line in noise.splitlines()[:3] if not line.startswith("|-")]
     shown = ("- Documents:", "- Seeds:")
     said = [line for line in said.splitlines() if line.startswith(shown) or "differs" in line]
     where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
-    taken = f"{where} took {found['seconds'] / 60:.1f} minutes. This is what the commands print, shortened:"
-    metrics = [metrics.rstrip(), ""] if with_metrics else []
-    return "\n".join([taken, "```text output", *metrics, heading, *noise, *said, "```"])
+    taken = f"{where} took {found['seconds'] / 60:.1f} minutes. `compare` prints, shortened:"
+    return "\n".join([taken, "", "```text output", heading, *noise, *said, "```"])
+
+
+def graph() -> str:
+    """README: the stages and what each one reads from others, without what it also gets by way of another stage."""
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    writers = {out: name for name, stage in stages.items() for out in paths_of(stage, "outs", "metrics", "plots")}
+    reads = {name: {writers[dep] for dep in stage["deps"] if dep in writers} for name, stage in stages.items()}
+    before = {name: ancestors(name, reads) for name in stages}
+    lines = []
+    for name in stages:
+        by_way_of_others = set().union(*(before[each] for each in reads[name]))
+        lines += [f"    {each} --> {name}" for each in stages if each in reads[name] - by_way_of_others]
+    return "\n".join(["```mermaid", "flowchart LR", *lines, "```"])
+
+
+def paths_of(stage: dict, *kinds: str) -> list[str]:
+    """Return the paths in these lists of a stage, where an entry is a path or a mapping from it to its options."""
+    entries = [entry for kind in kinds for entry in stage.get(kind, [])]
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def ancestors(name: str, reads: dict[str, set[str]]) -> set[str]:
+    """Return the stages whose outputs a stage reads, directly or not."""
+    return reads[name].union(*(ancestors(each, reads) for each in reads[name]))
 
 
 def results() -> str:
-    """README: one row per recorded run."""
-    rows = []
-    for name, label in (("default", "default: C++ headers"),):
-        run = read(name)
-        found = run["metrics"]
-        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found else "–"
-        tokens, seconds = f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['train_seconds']:.0f} s"
-        rows.append((label, tokens, f"{found['bits_per_byte']:.3f}", clean, computed(run), seconds))
-    head = "run | tokens seen | bits per byte | on clean documents | computed in | training"
-    return table(head, rows)
+    """README: three measurements, each beside the same work done in another way."""
+    default, fast = (read(name) for name in ("default", "fast"))
+    in_words = [
+        f"{run['metrics']['bits_per_byte']:.3f} bits per byte, {run['metrics']['train_seconds']:.0f} s of training"
+        for run in (default, fast)
+    ]
+    tokens = default["metrics"]["tokens_seen"] / 1e6
+    small, _, large = steps()[:3]
+    theirs = read("train_step")["versions"]["transformers"]
+    gigatoken = tokenizing()[0]
+    rows = [
+        (
+            f"the default run, {tokens:.2f} M tokens of C++ headers",
+            f"{in_words[0]} ({computed(default)})",
+            f"{in_words[1]} ({computed(fast)})",
+        ),
+        (
+            "a training step in `fast` numerics (commit 556ce64, two cores of a Xeon with AMX)",
+            f"{small.speed_up['median']:.1f} times as fast with 30 M parameters in float32, "
+            f"{large.speed_up['median']:.2f} times with 132 M in bfloat16",
+            f"transformers {theirs} in the same number format",
+        ),
+        (
+            gigatoken.task.replace("tokenize", "tokenizing"),
+            f"{gigatoken.speed_up['median']:.1f} times as fast, by the library gigatoken",
+            gigatoken.baseline.rpartition(":")[0],
+        ),
+    ]
+    return table("task | ReproLM | compared with", rows)
 
 
 def default_data() -> str:
@@ -241,21 +285,6 @@ def comparisons(rows: list[Row]) -> str:
     return table(head, [(*row[:3], in_words(row.speed_up)) for row in rows])
 
 
-def speed() -> str:
-    """README: the training step and the tokenizer, with equal formats and with the usual ones."""
-    fair, usual, large = (row.speed_up["median"] for row in steps()[:3])
-    gigatoken, theirs = tokenizing()[0], f"transformers {read('train_step')['versions']['transformers']}"
-    text = (
-        f"In fast numerics (commit 556ce64), on two cores of a Xeon with AMX, a training step of 30 M parameters is "
-        f"{fair:.1f} times as fast as that of {theirs}, both in float32 ({usual:.1f} times in bfloat16 against its "
-        f"float32); with 132 M parameters, both in bfloat16, {large:.2f} times. Exact numerics, the default, "
-        f"are about as fast ([measurements](docs/reproducibility.md#exact-numerics)). Tokenizing, by the library "
-        f"gigatoken, is {gigatoken.speed_up['median']:.1f} times as fast as {gigatoken.baseline.partition(',')[0]} "
-        f"([conditions, all comparisons](docs/benchmarks.md))."
-    )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
-
-
 def speeds() -> str:
     """docs/benchmarks.md: every comparison."""
     where = f"Measured on {machine('tokenizing')}; training to a loss on {machine('time_to_loss')}."
@@ -319,8 +348,8 @@ def commands() -> str:
 
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
-    "second-experiment": lambda: experiment("second_experiment", with_metrics=False), "results": results,
-    "speed": speed, "speeds": speeds, "step": step, "records": records,
+    "second-experiment": lambda: experiment("second_experiment"), "graph": graph, "results": results,
+    "speeds": speeds, "step": step, "records": records,
     "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding, "exact": exact,
     "processors": processors, "parameters": parameters, "commands": commands,
 }  # fmt: skip
