@@ -8,6 +8,7 @@ them are what FRAGMENTS[NAME] returns. `--check` writes nothing and ends with 1 
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from lm.core.files import write_text
 from lm.core.params import read_yaml
 
 ESCAPED = "\\|"
+OTHER_SEEDS = (2, 3, 4, 5)
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
 
@@ -64,23 +66,119 @@ def default_run() -> str:
     )
 
 
+def verdict() -> str:
+    """README: the last lines that `make` prints."""
+    return output(read("default")["verdict"])
+
+
 def sample() -> str:
     """README: what the default model writes."""
-    found = read("default")["generated"]
-    return "\n".join(["```text output", found["text"].rstrip(), "```"])
+    return output(read("default")["generated"]["text"].rstrip())
 
 
-def experiment(name: str) -> str:
-    """Of what `python src compare` prints after an experiment, return the lines that say whether two runs differ."""
-    found = read(name)
-    report = found["printed"]["python src compare main workspace"]
+def shortened(report: str) -> str:
+    """Return of what `python src compare` prints the lines that say whether two runs differ."""
     heading, noise, said = report[report.index("\n## ") + 1 :].split("\n\n")[:3]
     noise = [line for line in noise.splitlines()[:3] if not line.startswith("|-")]
     shown = ("- Documents:", "- Seeds:")
     said = [line for line in said.splitlines() if line.startswith(shown) or "differs" in line]
+    return "\n".join([heading, *noise, *said])
+
+
+def experiment(name: str) -> str:
+    """README and docs/experiments.md: what `python src compare` prints after an experiment, shortened."""
+    found = read(name)
     where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
     taken = f"{where} took {found['seconds'] / 60:.1f} minutes. `compare` prints, shortened:"
-    return "\n".join([taken, "", "```text output", heading, *noise, *said, "```"])
+    return f"{taken}\n\n{output(shortened(found['printed']['python src compare main workspace']))}"
+
+
+def output(text: str) -> str:
+    """Return what a command printed as a block."""
+    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    return "\n".join(["```text output", *lines, "```"])
+
+
+# docs/tutorial.md.
+
+
+def tutorial_printed(beginning: str) -> str:
+    """Return what the command of docs/tutorial.md that begins so has printed."""
+    (text,) = [text for command, text in read("tutorial")["printed"].items() if command.startswith(beginning)]
+    return text
+
+
+def tutorial_lines(beginning: str, pattern: str) -> str:
+    """Return of that the lines that match a pattern."""
+    lines = [line for line in tutorial_printed(beginning).splitlines() if re.search(pattern, line)]
+    return output("\n".join(lines))
+
+
+def tutorial_first(beginning: str, count: int) -> str:
+    """Return its first lines."""
+    lines = tutorial_printed(beginning).splitlines()
+    return output("\n".join([*lines[:count], *(["…"] if len(lines) > count else [])]))
+
+
+def tutorial_machine() -> str:
+    """Where the commands ran, and how long all of them took."""
+    found = read("tutorial")
+    minutes = sum(found["seconds"].values()) / 60
+    return (
+        f"What the commands print is shown shortened, for the standard library of Python {found['python']}. On "
+        f"{machine('tutorial')}, all of them took {minutes:.0f} minutes."
+    )
+
+
+def tutorial_trace() -> str:
+    """What the sample has in common with the training text in all, and its longest span."""
+    text = tutorial_printed("python src trace")
+    span = text[text.index("\n1. ") :].strip().split("\n\n")[0]
+    return output(f"{text.splitlines()[0]}\n…\n{span}")
+
+
+def tutorial_tuned() -> str:
+    """The validation losses of fine-tuning, and a text of the tuned model."""
+    return output(f"{tutorial_printed('cut -d')}\n{tutorial_printed('python src generate "To train')}")
+
+
+TUTORIAL: dict[str, Callable[[], str]] = {
+    "tutorial-machine": tutorial_machine,
+    "tutorial-use": lambda: output(tutorial_printed("python src use")),
+    "tutorial-train": lambda: tutorial_lines(
+        "dvc exp run -n base",
+        r"^(train|validation): |^data/tokenizer|^(device|parameters|steps|memory) |^step (0|500) of",
+    ),
+    "tutorial-explain": lambda: tutorial_first("python src explain", 10),
+    "tutorial-trace": tutorial_trace,
+    "tutorial-compare": lambda: output(shortened(tutorial_printed("python src compare"))),
+    "tutorial-table": lambda: output(tutorial_printed("dvc exp show")),
+    "tutorial-generate": lambda: output(tutorial_printed('python src generate "def main')),
+    "tutorial-transformers": lambda: output(tutorial_printed("from transformers").splitlines()[-1]),
+    "tutorial-tuned": tutorial_tuned,
+}  # fmt: skip
+
+
+def seeds() -> str:
+    """README: how far the default runs of several seeds are apart."""
+    runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
+    values = [run["metrics"]["bits_per_byte"] for run in runs]
+    deviation = statistics.stdev(values)
+    shown = ", ".join(f"{value:.3f}" for value in values)
+    return (
+        f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte: a standard deviation of "
+        f"{deviation:.3f}, or {2**0.5 * deviation:.3f} for the difference of two runs."
+    )
+
+
+def recipes() -> str:
+    """docs/experiments.md: what the comment of each recipe says."""
+    rows = []
+    for path in sorted((ROOT / "recipes").glob("*.yaml")):
+        lines = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+        said = dict(line.split(": ", 1) for line in lines[1:])
+        rows.append((f"`{path.stem}`", lines[0], said["For"], said["Time"], said["Memory"], said["Run"]))
+    return table("recipe | what | for | time | memory | was it run?", rows)
 
 
 def graph() -> str:
@@ -342,16 +440,24 @@ def parameters() -> str:
 
 
 def commands() -> str:
-    """docs/reference.md: the commands."""
-    return table("command | does | arguments", reference.commands())
+    """docs/reference.md: a heading for each goal, and below it one for each command, with a list of its arguments."""
+    lines = []
+    for goal, commands_of_goal in reference.commands().items():
+        lines += [f"## Commands: {goal}", ""]
+        for command in commands_of_goal:
+            lines += [f"### {command.name}", "", f"{command.does} `python src {command.name} --help` says more.", ""]
+            lines += [f"- {argument}" for argument in command.arguments]
+            lines += [""] if command.arguments else []
+    return "\n".join(lines)
 
 
 FRAGMENTS: dict[str, Callable[[], str]] = {
-    "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
+    "default-run": default_run, "verdict": verdict, "sample": sample, "seeds": seeds, "recipes": recipes, "first-experiment": lambda: experiment("first_experiment"),
     "second-experiment": lambda: experiment("second_experiment"), "graph": graph, "results": results,
     "speeds": speeds, "step": step, "records": records,
     "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding, "exact": exact,
     "processors": processors, "parameters": parameters, "commands": commands,
+    **TUTORIAL,
 }  # fmt: skip
 
 
