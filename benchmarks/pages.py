@@ -139,7 +139,8 @@ def tutorial_trace() -> str:
 
 def tutorial_tuned() -> str:
     """The validation losses of fine-tuning, and a text of the tuned model."""
-    return output(f"{tutorial_printed('cut -d')}\n{tutorial_printed('python src generate "To train')}")
+    losses, written = tutorial_printed("cut -d"), tutorial_printed('python src generate "To train')
+    return output(f"{losses}\n{written}")
 
 
 TUTORIAL: dict[str, Callable[[], str]] = {
@@ -445,20 +446,36 @@ def commands() -> str:
     for goal, commands_of_goal in reference.commands().items():
         lines += [f"## Commands: {goal}", ""]
         for command in commands_of_goal:
-            lines += [f"### {command.name}", "", f"{command.does} `python src {command.name} --help` says more.", ""]
+            lines += [f"### {command.name}", "", f"{command.does}", ""]
             lines += [f"- {argument}" for argument in command.arguments]
             lines += [""] if command.arguments else []
     return "\n".join(lines)
 
 
 FRAGMENTS: dict[str, Callable[[], str]] = {
-    "default-run": default_run, "verdict": verdict, "sample": sample, "seeds": seeds, "recipes": recipes, "first-experiment": lambda: experiment("first_experiment"),
-    "second-experiment": lambda: experiment("second_experiment"), "graph": graph, "results": results,
-    "speeds": speeds, "step": step, "records": records,
-    "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding, "exact": exact,
-    "processors": processors, "parameters": parameters, "commands": commands,
+    # README.md
+    "default-run": default_run,
+    "verdict": verdict,
+    "sample": sample,
+    "first-experiment": lambda: experiment("first_experiment"),
+    "seeds": seeds,
+    "graph": graph,
+    "results": results,
+    # docs/
     **TUTORIAL,
-}  # fmt: skip
+    "second-experiment": lambda: experiment("second_experiment"),
+    "recipes": recipes,
+    "speeds": speeds,
+    "step": step,
+    "records": records,
+    "default-data": default_data,
+    "default-evaluation": default_evaluation,
+    "rounding": rounding,
+    "exact": exact,
+    "processors": processors,
+    "parameters": parameters,
+    "commands": commands,
+}
 
 
 def filled(page: str) -> str:

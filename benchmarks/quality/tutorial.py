@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from experiment import DECIDING, run
+
 from harness import RESULTS, ROOT, hardware
 from lm.core.files import write_json
 
