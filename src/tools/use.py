@@ -150,7 +150,9 @@ def differences(file: Path, before: dict, after: dict) -> list[str]:
         elif name not in old:
             book, entry, *_ = name.split(".")
             is_new = book in BOOKS and entry not in before[book]
-            lines.append(f"{file}: {book}.{entry}  is new" if is_new else f"{file}: {name}  (none) -> {shown(new[name])}")
+            lines.append(
+                f"{file}: {book}.{entry}  is new" if is_new else f"{file}: {name}  (none) -> {shown(new[name])}"
+            )
     return list(dict.fromkeys(lines))
 
 
