@@ -9,8 +9,8 @@ import lm.core.environment  # noqa: F401 - before a tool loads torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Tools by what a person wants, each with its module. Modules below `tools` are in src/, those below `extras` at the root
-# of the repository.
+# Tools by what a person wants, each with its module. Modules below `tools` are in src/, those below `extras` at the
+# root of the repository.
 TOOLS_BY_GOAL = {
     "prepare a run": {
         "use": "tools.use",

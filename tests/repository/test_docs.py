@@ -26,6 +26,7 @@ MARKED = re.compile(r"^<!-- figures:[\w-]+ -->\n.*?^<!-- end -->$", re.M | re.S)
 PAGES = [
     ROOT / "README.md",
     ROOT / "data" / "README.md",
+    ROOT / "recipes" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted(ROOT.glob("extras/*/README.md")),
 ]

@@ -13,8 +13,9 @@ from support import ROOT
 program = runpy.run_path(str(ROOT / "src" / "__main__.py"))
 main, TOOLS = program["main"], program["TOOLS"]
 WRONG = [
-    ("", "no tool named; there are: check_parameters, "),
-    ("nonsense", "unknown tool 'nonsense'; there are: check_parameters, "),
+    ("", "no tool named; there are: use, "),
+    ("nonsense", "unknown tool 'nonsense'; there are: use, "),
+    ("use", "recipes: has no recipes; run the command at the repository's root"),
     ("compare a workspace", "this folder is not in a DVC repository"),
     ("compare a a", "name at least two different runs"),
     ("compare a b --documents -1", "--documents: is -1; it must be a whole number from 0 to below 2^62"),
@@ -44,8 +45,10 @@ def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, line, senten
 
 def test_help_names_every_tool_and_a_tool_gets_its_arguments(tmp_path, monkeypatch, capsys):
     assert main(["--help"]) == 0
-    summaries = capsys.readouterr().out.splitlines()[2:]
+    lines = capsys.readouterr().out.splitlines()
+    summaries = [line for line in lines if line.startswith("  ")]
     assert [line.split()[0] for line in summaries] == list(TOOLS) and all(len(line.split()) > 3 for line in summaries)
+    assert [line[:-1] for line in lines if line.endswith(":")] == list(program["TOOLS_BY_GOAL"])
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.arange(9))
     assert main(["convert", "a.npy", "b.bin"]) == 2

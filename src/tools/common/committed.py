@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -22,8 +23,8 @@ class Difference:
     """A name with its value in the committed run and its value now; MISSING where one of them lacks it."""
 
     name: str
-    committed: object
-    now: object
+    committed: Any
+    now: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Comparison:
     outputs: list[str]  # paths
     num_outputs: int
     metrics: list[Difference]
-    numerics: object  # train.numerics of the run in the workspace
+    numerics: Any  # train.numerics of the run in the workspace
 
     @property
     def is_identical(self) -> bool:
