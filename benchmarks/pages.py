@@ -172,16 +172,6 @@ def seeds() -> str:
     )
 
 
-def recipes() -> str:
-    """docs/experiments.md: what the comment of each recipe says."""
-    rows = []
-    for path in sorted((ROOT / "recipes").glob("*.yaml")):
-        lines = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
-        said = dict(line.split(": ", 1) for line in lines[1:])
-        rows.append((f"`{path.stem}`", lines[0], said["For"], said["Time"], said["Memory"], said["Run"]))
-    return table("recipe | what | for | time | memory | was it run?", rows)
-
-
 def graph() -> str:
     """README: the stages and what each one reads from others, without what it also gets by way of another stage."""
     stages = read_yaml(ROOT / "dvc.yaml")["stages"]
@@ -464,7 +454,6 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     # docs/
     **TUTORIAL,
     "second-experiment": lambda: experiment("second_experiment"),
-    "recipes": recipes,
     "speeds": speeds,
     "step": step,
     "records": records,
