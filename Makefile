@@ -71,7 +71,7 @@ clean: ## Delete the training checkpoints of all runs (.runs)
 # Environments.
 
 .venv/ready: requirements.txt requirements/bits.txt
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python %d.%d found, 3.11 or newer needed; try make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: this is Python %d.%d; it must be 3.11 or newer; try make PYTHON=python3.12" % sys.version_info[:2])'
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	touch $@

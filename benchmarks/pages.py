@@ -10,6 +10,7 @@ import json
 import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -59,11 +60,12 @@ def default_run() -> str:
     found, last = run["metrics"], run["computed_on"]
     vocab_size = presets["tokenizers"][params["tokenizer"]["name"]]["vocab_size"]
     embedding = vocab_size * presets["models"][params["model"]["name"]]["d_model"]
-    return (
+    text = (
         f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
         f"{found['parameters'] / 1e6:.1f} million parameters, {embedding / 1e6:.1f} million of them in the embedding, "
         f"took {found['train_seconds'] / 60:.1f} minutes and ended at **{found['bits_per_byte']:.3f} bits per byte**."
     )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def verdict() -> str:
@@ -166,10 +168,11 @@ def seeds() -> str:
     values = [run["metrics"]["bits_per_byte"] for run in runs]
     deviation = statistics.stdev(values)
     shown = ", ".join(f"{value:.3f}" for value in values)
-    return (
+    text = (
         f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte: a standard deviation of "
         f"{deviation:.3f}, or {2**0.5 * deviation:.3f} for the difference of two runs."
     )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def graph() -> str:
@@ -246,14 +249,15 @@ def default_evaluation() -> str:
     """docs/metrics.md: how uncertain and how contaminated the result of the default run is."""
     run = read("default")
     found, evaluation, clean = run["metrics"], run["evaluation"], run["evaluation"]["clean"]
-    return (
-        f"The default run, for example, has {found['bits_per_byte']:.3f} bits per byte with overlapping windows and "
+    text = (
+        f"The default run, for example, reaches {found['bits_per_byte']:.3f} bits per byte with overlapping windows and "
         f"{evaluation['bits_per_byte_non_overlapping']:.3f} with non-overlapping windows. Its validation text has "
         f"{evaluation['documents']} documents of very unequal length, so the standard error is {found['bpb_se']:.2f}. "
-        f"{found['contaminated_fraction']:.0%} of its validation tokens are part of a 13-gram that also occurs in the "
+        f"{100 * found['contaminated_fraction']:.0f} % of its validation tokens are part of a 13-gram that also occurs in the "
         f"training text. On the {clean['documents']} documents with less than a fifth of such tokens, the same model "
-        f"has {clean['bits_per_byte']:.3f} bits per byte."
+        f"reaches {clean['bits_per_byte']:.3f} bits per byte."
     )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def rounding() -> str:
