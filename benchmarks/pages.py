@@ -249,13 +249,14 @@ def default_evaluation() -> str:
     """docs/metrics.md: how uncertain and how contaminated the result of the default run is."""
     run = read("default")
     found, evaluation, clean = run["metrics"], run["evaluation"], run["evaluation"]["clean"]
+    overlapping, apart = found["bits_per_byte"], evaluation["bits_per_byte_non_overlapping"]
+    contaminated = f"{100 * found['contaminated_fraction']:.0f} %"
     text = (
-        f"The default run, for example, reaches {found['bits_per_byte']:.3f} bits per byte with overlapping windows and "
-        f"{evaluation['bits_per_byte_non_overlapping']:.3f} with non-overlapping windows. Its validation text has "
-        f"{evaluation['documents']} documents of very unequal length, so the standard error is {found['bpb_se']:.2f}. "
-        f"{100 * found['contaminated_fraction']:.0f} % of its validation tokens are part of a 13-gram that also occurs in the "
-        f"training text. On the {clean['documents']} documents with less than a fifth of such tokens, the same model "
-        f"reaches {clean['bits_per_byte']:.3f} bits per byte."
+        f"The default run, for example, reaches {overlapping:.3f} bits per byte with overlapping windows and "
+        f"{apart:.3f} with non-overlapping windows. Its validation text has {evaluation['documents']} documents of "
+        f"very unequal length, so the standard error is {found['bpb_se']:.2f}. {contaminated} of its validation "
+        f"tokens are part of a 13-gram that also occurs in the training text. On the {clean['documents']} documents "
+        f"with less than a fifth of such tokens, the same model reaches {clean['bits_per_byte']:.3f} bits per byte."
     )
     return textwrap.fill(text, 120, break_on_hyphens=False)
 
