@@ -8,16 +8,16 @@ WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: all back help test test-slow test-numerics mutants torture reproduce prove report lint figures bench bench-gpu clean
-all: .venv/ready ## Run the pipeline: dvc repro
+all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bits of the committed run
 	dvc repro
-	@echo 'metrics that differ from the committed ones (none: the same bits):'
-	@dvc metrics diff --targets metrics/data.json metrics/train.json metrics/eval.json
+	@python src verdict
 
-# After a run that a stage refused, git may take a changed params.yaml for an unchanged one: DVC wrote it twice within a
+# After a run that a stage rejected, git may take a changed params.yaml for an unchanged one: DVC wrote it twice within a
 # second, with the same size. A new time makes git compare the contents.
-back: ## Go back to the committed state: parameters, dvc.lock, metrics, plots and data; undoes `dvc exp run -S`
-	touch params.yaml presets.yaml sources.yaml
-	git restore dvc.lock metrics params.yaml presets.yaml sources.yaml plots
+PARAMETERS = params.yaml presets.yaml sources.yaml runtime.yaml
+back: ## Go back to the committed state: parameters, dvc.lock, metrics, plots and data; undoes `use` and `dvc exp run -S`
+	touch $(PARAMETERS)
+	git restore dvc.lock metrics plots $(PARAMETERS)
 	dvc checkout --allow-missing  # before the first run there is no data yet
 
 help: ## Print the targets
@@ -74,7 +74,7 @@ clean: ## Delete the training checkpoints of all runs (.runs)
 # Environments.
 
 .venv/ready: requirements.txt requirements/bits.txt
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: Python %d.%d found, 3.11 or newer needed; try make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: this is Python %d.%d; it must be 3.11 or newer; try make PYTHON=python3.12" % sys.version_info[:2])'
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	touch $@

@@ -8,6 +8,7 @@ them are what FRAGMENTS[NAME] returns. `--check` writes nothing and ends with 1 
 
 import json
 import re
+import statistics
 import sys
 import textwrap
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from typing import NamedTuple
 import reference
 from harness import RESULTS, ROOT, ratios, summary
 from lm.core.files import write_text
+from lm.core.params import read_yaml
 
 ESCAPED = "\\|"
+OTHER_SEEDS = (2, 3, 4, 5)
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
 
@@ -53,46 +56,179 @@ def computed(run: dict) -> str:
 
 def default_run() -> str:
     """README: what the default run takes and where it ends."""
-    run = read("default")
+    run, params, presets = read("default"), read_yaml(ROOT / "params.yaml"), read_yaml(ROOT / "presets.yaml")
     found, last = run["metrics"], run["computed_on"]
-    return (
+    vocab_size = presets["tokenizers"][params["tokenizer"]["name"]]["vocab_size"]
+    embedding = vocab_size * presets["models"][params["model"]["name"]]["d_model"]
+    text = (
         f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
-        f"{found['parameters'] / 1e6:.1f} million parameters took {found['train_seconds'] / 60:.1f} minutes and "
-        f"ended at **{found['bits_per_byte']:.3f} bits per byte**."
+        f"{found['parameters'] / 1e6:.1f} million parameters, {embedding / 1e6:.1f} million of them in the embedding, "
+        f"took {found['train_seconds'] / 60:.1f} minutes and ended at **{found['bits_per_byte']:.3f} bits per byte**."
     )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
+def verdict() -> str:
+    """README: the last lines that `make` prints."""
+    return output(read("default")["verdict"])
 
 
 def sample() -> str:
     """README: what the default model writes."""
-    found = read("default")["generated"]
-    return "\n".join(["```text output", found["text"].rstrip(), "```"])
+    return output(read("default")["generated"]["text"].rstrip())
 
 
-def experiment(name: str, with_metrics: bool = True) -> str:
-    """README: of what `dvc metrics diff` and `python src compare` print, the lines that say whether two runs differ."""
-    found = read(name)
-    metrics, report = found["printed"].values()
+def shortened(report: str) -> str:
+    """Return of what `python src compare` prints the lines that say whether two runs differ."""
     heading, noise, said = report[report.index("\n## ") + 1 :].split("\n\n")[:3]
     noise = [line for line in noise.splitlines()[:3] if not line.startswith("|-")]
     shown = ("- Documents:", "- Seeds:")
     said = [line for line in said.splitlines() if line.startswith(shown) or "differs" in line]
+    return "\n".join([heading, *noise, *said])
+
+
+def experiment(name: str) -> str:
+    """README and docs/experiments.md: what `python src compare` prints after an experiment, shortened."""
+    found = read(name)
     where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
-    taken = f"{where} took {found['seconds'] / 60:.1f} minutes. This is what the commands print, shortened:"
-    metrics = [metrics.rstrip(), ""] if with_metrics else []
-    return "\n".join([taken, "```text output", *metrics, heading, *noise, *said, "```"])
+    taken = f"{where} took {found['seconds'] / 60:.1f} minutes. `compare` prints, shortened:"
+    return f"{taken}\n\n{output(shortened(found['printed']['python src compare main workspace']))}"
+
+
+def output(text: str) -> str:
+    """Return what a command printed as a block."""
+    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    return "\n".join(["```text output", *lines, "```"])
+
+
+# docs/tutorial.md.
+
+
+def tutorial_printed(beginning: str) -> str:
+    """Return what the command of docs/tutorial.md that begins so has printed."""
+    (text,) = [text for command, text in read("tutorial")["printed"].items() if command.startswith(beginning)]
+    return text
+
+
+def tutorial_lines(beginning: str, pattern: str) -> str:
+    """Return of that the lines that match a pattern."""
+    lines = [line for line in tutorial_printed(beginning).splitlines() if re.search(pattern, line)]
+    return output("\n".join(lines))
+
+
+def tutorial_first(beginning: str, count: int) -> str:
+    """Return its first lines."""
+    lines = tutorial_printed(beginning).splitlines()
+    return output("\n".join([*lines[:count], *(["…"] if len(lines) > count else [])]))
+
+
+def tutorial_machine() -> str:
+    """Where the commands ran, and how long all of them took."""
+    found = read("tutorial")
+    minutes = sum(found["seconds"].values()) / 60
+    return (
+        f"What the commands print is shown shortened, for the standard library of Python {found['python']}. On "
+        f"{machine('tutorial')}, all of them took {minutes:.0f} minutes."
+    )
+
+
+def tutorial_trace() -> str:
+    """What the sample has in common with the training text in all, and its longest span."""
+    text = tutorial_printed("python src trace")
+    span = text[text.index("\n1. ") :].strip().split("\n\n")[0]
+    return output(f"{text.splitlines()[0]}\n…\n{span}")
+
+
+def tutorial_tuned() -> str:
+    """The validation losses of fine-tuning, and a text of the tuned model."""
+    losses, written = tutorial_printed("cut -d"), tutorial_printed('python src generate "To train')
+    return output(f"{losses}\n{written}")
+
+
+TUTORIAL: dict[str, Callable[[], str]] = {
+    "tutorial-machine": tutorial_machine,
+    "tutorial-use": lambda: output(tutorial_printed("python src use")),
+    "tutorial-train": lambda: tutorial_lines(
+        "dvc exp run -n base",
+        r"^(train|validation): |^data/tokenizer|^(device|parameters|steps|memory) |^step (0|500) of",
+    ),
+    "tutorial-explain": lambda: tutorial_first("python src explain", 10),
+    "tutorial-trace": tutorial_trace,
+    "tutorial-compare": lambda: output(shortened(tutorial_printed("python src compare"))),
+    "tutorial-table": lambda: output(tutorial_printed("dvc exp show")),
+    "tutorial-generate": lambda: output(tutorial_printed('python src generate "def main')),
+    "tutorial-transformers": lambda: output(tutorial_printed("from transformers").splitlines()[-1]),
+    "tutorial-tuned": tutorial_tuned,
+}  # fmt: skip
+
+
+def seeds() -> str:
+    """README: how far the default runs of several seeds are apart."""
+    runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
+    values = [run["metrics"]["bits_per_byte"] for run in runs]
+    deviation = statistics.stdev(values)
+    shown = ", ".join(f"{value:.3f}" for value in values)
+    text = (
+        f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte: a standard deviation of "
+        f"{deviation:.3f}, or {2**0.5 * deviation:.3f} for the difference of two runs."
+    )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
+def graph() -> str:
+    """README: the stages and what each one reads from others, without what it also gets by way of another stage."""
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    writers = {out: name for name, stage in stages.items() for out in paths_of(stage, "outs", "metrics", "plots")}
+    reads = {name: {writers[dep] for dep in stage["deps"] if dep in writers} for name, stage in stages.items()}
+    before = {name: ancestors(name, reads) for name in stages}
+    lines = []
+    for name in stages:
+        by_way_of_others = set().union(*(before[each] for each in reads[name]))
+        lines += [f"    {each} --> {name}" for each in stages if each in reads[name] - by_way_of_others]
+    return "\n".join(["```mermaid", "flowchart LR", *lines, "```"])
+
+
+def paths_of(stage: dict, *kinds: str) -> list[str]:
+    """Return the paths in these lists of a stage, where an entry is a path or a mapping from it to its options."""
+    entries = [entry for kind in kinds for entry in stage.get(kind, [])]
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def ancestors(name: str, reads: dict[str, set[str]]) -> set[str]:
+    """Return the stages whose outputs a stage reads, directly or not."""
+    return reads[name].union(*(ancestors(each, reads) for each in reads[name]))
 
 
 def results() -> str:
-    """README: one row per recorded run."""
-    rows = []
-    for name, label in (("default", "default: C++ headers"),):
-        run = read(name)
-        found = run["metrics"]
-        clean = f"{found['clean_bpb']:.3f}" if "clean_bpb" in found else "–"
-        tokens, seconds = f"{found['tokens_seen'] / 1e6:.2f} M", f"{found['train_seconds']:.0f} s"
-        rows.append((label, tokens, f"{found['bits_per_byte']:.3f}", clean, computed(run), seconds))
-    head = "run | tokens seen | bits per byte | on clean documents | computed in | training"
-    return table(head, rows)
+    """README: three measurements, each beside the same work done in another way."""
+    default, fast = (read(name) for name in ("default", "fast"))
+    in_words = [
+        f"{run['metrics']['bits_per_byte']:.3f} bits per byte, {run['metrics']['train_seconds']:.0f} s of training"
+        for run in (default, fast)
+    ]
+    tokens = default["metrics"]["tokens_seen"] / 1e6
+    small, _, large = steps()[:3]
+    theirs = read("train_step")["versions"]["transformers"]
+    gigatoken = tokenizing()[0]
+    rows = [
+        (
+            f"the default run, {tokens:.2f} M tokens of C++ headers",
+            f"{in_words[0]} ({computed(default)})",
+            f"{in_words[1]} ({computed(fast)})",
+        ),
+        (
+            "a training step in `fast` numerics (commit 556ce64, two cores of a Xeon with AMX)",
+            f"{small.speed_up['median']:.1f} times as fast with 30 M parameters in float32, "
+            f"{large.speed_up['median']:.2f} times with 132 M in bfloat16",
+            f"transformers {theirs} in the same number format",
+        ),
+        (
+            gigatoken.task.replace("tokenize", "tokenizing"),
+            f"{gigatoken.speed_up['median']:.1f} times as fast, by the library gigatoken",
+            gigatoken.baseline.rpartition(":")[0],
+        ),
+    ]
+    return table("task | ReproLM | compared with", rows)
 
 
 def default_data() -> str:
@@ -113,14 +249,16 @@ def default_evaluation() -> str:
     """docs/metrics.md: how uncertain and how contaminated the result of the default run is."""
     run = read("default")
     found, evaluation, clean = run["metrics"], run["evaluation"], run["evaluation"]["clean"]
-    return (
-        f"The default run, for example, has {found['bits_per_byte']:.3f} bits per byte with overlapping windows and "
-        f"{evaluation['bits_per_byte_non_overlapping']:.3f} with non-overlapping windows. Its validation text has "
-        f"{evaluation['documents']} documents of very unequal length, so the standard error is {found['bpb_se']:.2f}. "
-        f"{found['contaminated_fraction']:.0%} of its validation tokens are part of a 13-gram that also occurs in the "
-        f"training text. On the {clean['documents']} documents with less than a fifth of such tokens, the same model "
-        f"has {clean['bits_per_byte']:.3f} bits per byte."
+    overlapping, apart = found["bits_per_byte"], evaluation["bits_per_byte_non_overlapping"]
+    contaminated = f"{100 * found['contaminated_fraction']:.0f} %"
+    text = (
+        f"The default run, for example, reaches {overlapping:.3f} bits per byte with overlapping windows and "
+        f"{apart:.3f} with non-overlapping windows. Its validation text has {evaluation['documents']} documents of "
+        f"very unequal length, so the standard error is {found['bpb_se']:.2f}. {contaminated} of its validation "
+        f"tokens are part of a 13-gram that also occurs in the training text. On the {clean['documents']} documents "
+        f"with less than a fifth of such tokens, the same model reaches {clean['bits_per_byte']:.3f} bits per byte."
     )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def rounding() -> str:
@@ -241,21 +379,6 @@ def comparisons(rows: list[Row]) -> str:
     return table(head, [(*row[:3], in_words(row.speed_up)) for row in rows])
 
 
-def speed() -> str:
-    """README: the training step and the tokenizer, with equal formats and with the usual ones."""
-    fair, usual, large = (row.speed_up["median"] for row in steps()[:3])
-    gigatoken, theirs = tokenizing()[0], f"transformers {read('train_step')['versions']['transformers']}"
-    text = (
-        f"In fast numerics (commit 556ce64), on two cores of a Xeon with AMX, a training step of 30 M parameters is "
-        f"{fair:.1f} times as fast as that of {theirs}, both in float32 ({usual:.1f} times in bfloat16 against its "
-        f"float32); with 132 M parameters, both in bfloat16, {large:.2f} times. Exact numerics, the default, "
-        f"are about as fast ([measurements](docs/reproducibility.md#exact-numerics)). Tokenizing, by the library "
-        f"gigatoken, is {gigatoken.speed_up['median']:.1f} times as fast as {gigatoken.baseline.partition(',')[0]} "
-        f"([conditions, all comparisons](docs/benchmarks.md))."
-    )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
-
-
 def speeds() -> str:
     """docs/benchmarks.md: every comparison."""
     where = f"Measured on {machine('tokenizing')}; training to a loss on {machine('time_to_loss')}."
@@ -313,17 +436,40 @@ def parameters() -> str:
 
 
 def commands() -> str:
-    """docs/reference.md: the commands."""
-    return table("command | does | arguments", reference.commands())
+    """docs/reference.md: a heading for each goal, and below it one for each command, with a list of its arguments."""
+    lines = []
+    for goal, commands_of_goal in reference.commands().items():
+        lines += [f"## Commands: {goal}", ""]
+        for command in commands_of_goal:
+            lines += [f"### {command.name}", "", f"{command.does}", ""]
+            lines += [f"- {argument}" for argument in command.arguments]
+            lines += [""] if command.arguments else []
+    return "\n".join(lines)
 
 
 FRAGMENTS: dict[str, Callable[[], str]] = {
-    "default-run": default_run, "sample": sample, "first-experiment": lambda: experiment("first_experiment"),
-    "second-experiment": lambda: experiment("second_experiment", with_metrics=False), "results": results,
-    "speed": speed, "speeds": speeds, "step": step, "records": records,
-    "default-data": default_data, "default-evaluation": default_evaluation, "rounding": rounding, "exact": exact,
-    "processors": processors, "parameters": parameters, "commands": commands,
-}  # fmt: skip
+    # README.md
+    "default-run": default_run,
+    "verdict": verdict,
+    "sample": sample,
+    "first-experiment": lambda: experiment("first_experiment"),
+    "seeds": seeds,
+    "graph": graph,
+    "results": results,
+    # docs/
+    **TUTORIAL,
+    "second-experiment": lambda: experiment("second_experiment"),
+    "speeds": speeds,
+    "step": step,
+    "records": records,
+    "default-data": default_data,
+    "default-evaluation": default_evaluation,
+    "rounding": rounding,
+    "exact": exact,
+    "processors": processors,
+    "parameters": parameters,
+    "commands": commands,
+}
 
 
 def filled(page: str) -> str:

@@ -1,7 +1,7 @@
 """Describe every parameter and every command: the tables of docs/reference.md, which pages.py writes.
 
 Types and ranges come from the typed sections, meanings from the comments beside the values in the YAML files, and
-arguments from the parsers. A parameter without a comment and an argument without a help text are refused.
+arguments from the parsers. A parameter without a comment and an argument without a help text are rejected.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def parameters(file: str) -> list[tuple[str, str, str, str]]:
         row["values"].append(show(value))
         row["meanings"] += [comments[path]] if path in comments else []
     if unknown := [name for name, row in rows.items() if not row["meanings"]]:
-        sys.exit(f"error: {file}: {', '.join(unknown)}: without a comment, needed: one that says what it means")
+        sys.exit(f"error: {file}: {', '.join(unknown)}: without a comment; write one that says what it means")
     for name, row in rows.items():  # of all models, but of sources each value once: too many have the same
         is_long = len(set(row["values"])) == 1 or not name.startswith("models")
         row["values"] = " / ".join(dict.fromkeys(row["values"]) if is_long else row["values"])
@@ -113,15 +113,28 @@ def show(value) -> str:
     return "…" if value and isinstance(value, list | dict) else f"`{text if len(text) <= 20 else text[:12] + '…'}`"
 
 
-def commands() -> list[tuple[str, str, str]]:
-    """Return for each command what to type, what it does, and its arguments."""
+class Command(typing.NamedTuple):
+    """A command: its name, the first line of its docstring, and a line of Markdown for each argument."""
+
+    name: str
+    does: str
+    arguments: list[str]
+
+
+def commands() -> dict[str, list[Command]]:
+    """Return goal → its commands, as src/__main__.py groups them."""
     sys.path.append(str(ROOT))  # for `import extras.…`
-    rows = []
-    for command, module in runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"].items():
-        found = arguments(parser_of(module)).items()
-        lines = [f"{', '.join(owners)} {name}: {text}".strip() for (name, text), owners in found]
-        rows.append((f"`python src {command}`", sys.modules[module].__doc__.partition("\n")[0], "<br>".join(lines)))
-    return rows
+    by_goal = runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS_BY_GOAL"]
+    return {goal: [describe(name, module) for name, module in tools.items()] for goal, tools in by_goal.items()}
+
+
+def describe(name: str, module: str) -> Command:
+    """Return the command that the `main` of a module is."""
+    lines = []
+    for (argument, meaning), owners in arguments(parser_of(module)).items():
+        only_of = f" ({', '.join(owners)})" if owners else ""
+        lines.append(f"{argument}{only_of}: {meaning}")
+    return Command(name, sys.modules[module].__doc__.partition("\n")[0], lines)
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
@@ -150,6 +163,6 @@ def arguments(parser: argparse.ArgumentParser) -> dict[tuple[str, str], list[str
                 sys.exit(f"error: {parser.prog}: {action.dest} has no help text")
             name = max(action.option_strings, key=len, default=action.metavar or action.dest)
             choices = f" {'|'.join(action.choices)}" if action.choices else ""
-            needed = " (needed)" if action.option_strings and action.required else ""
+            needed = " (required)" if action.option_strings and action.required else ""
             found[f"`{name}{choices}`{needed}", parser._get_formatter()._expand_help(action)] = []
     return found

@@ -9,29 +9,45 @@ import lm.core.environment  # noqa: F401 - before a tool loads torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Each tool and its module. Modules below `tools` are in src/, those below `extras` at the root of the repository.
-TOOLS = {
-    "check_parameters": "tools.check_parameters",
-    "compare": "tools.compare.cli",
-    "compare_tasks": "extras.lm_eval.compare_tasks",
-    "convert": "extras.formats.convert",
-    "explain": "extras.trace.explain",
-    "export_gguf": "extras.gguf.export_gguf",
-    "export_hf": "tools.export_hf.cli",
-    "generate": "tools.generate",
-    "lm_eval": "extras.lm_eval.lm_eval",
-    "make_tasks": "extras.lm_eval.make_tasks",
-    "prove": "tools.prove.cli",
-    "report": "extras.report.report",
-    "reproduce": "tools.reproduce",
-    "stories": "extras.stories.stories",
-    "suite": "extras.suite.suite",
-    "to_tensorboard": "extras.live.to_tensorboard",
-    "tokenize_cluster": "extras.tokenize_cluster.tokenize_cluster",
-    "tokenize_data": "extras.formats.tokenize_data",
-    "trace": "extras.trace.trace",
-    "verify": "tools.verify.cli",
+# Tools by what a person wants, each with its module. Modules below `tools` are in src/, those below `extras` at the
+# root of the repository.
+TOOLS_BY_GOAL = {
+    "prepare a run": {
+        "use": "tools.use",
+        "check_parameters": "tools.check_parameters",
+        "stories": "extras.stories.stories",
+    },
+    "look at a run": {
+        "report": "extras.report.report",
+        "generate": "tools.generate",
+        "explain": "extras.trace.explain",
+        "trace": "extras.trace.trace",
+        "suite": "extras.suite.suite",
+        "to_tensorboard": "extras.live.to_tensorboard",
+    },
+    "compare runs": {
+        "verdict": "tools.verdict",
+        "compare": "tools.compare.cli",
+        "lm_eval": "extras.lm_eval.lm_eval",
+        "make_tasks": "extras.lm_eval.make_tasks",
+        "compare_tasks": "extras.lm_eval.compare_tasks",
+    },
+    "check files and bits": {
+        "verify": "tools.verify.cli",
+        "prove": "tools.prove.cli",
+        "reproduce": "tools.reproduce",
+    },
+    "take the model elsewhere, or bring one": {
+        "export_hf": "tools.export_hf.cli",
+        "export_gguf": "extras.gguf.export_gguf",
+    },
+    "tokenize and convert for other programs": {
+        "convert": "extras.formats.convert",
+        "tokenize_data": "extras.formats.tokenize_data",
+        "tokenize_cluster": "extras.tokenize_cluster.tokenize_cluster",
+    },
 }
+TOOLS = {name: module for tools in TOOLS_BY_GOAL.values() for name, module in tools.items()}
 
 
 def path_of(module: str) -> Path:
@@ -48,11 +64,13 @@ def summary(module: str) -> str:
 
 
 def print_help() -> None:
-    """Print the names of all tools, each with its summary."""
-    print("usage: python src TOOL …\n")
+    """Print the names of all tools by goal, each with its summary, and how to run the pipeline itself."""
+    print("usage: python src TOOL …   (`dvc repro` or `dvc exp run` runs the pipeline; TOOL --help says more)")
     width = max(map(len, TOOLS))
-    for name, module in TOOLS.items():
-        print(f"{name:{width}}  {summary(module)}")
+    for goal, tools in TOOLS_BY_GOAL.items():
+        print(f"\n{goal}:")
+        for name, module in tools.items():
+            print(f"  {name:{width}}  {summary(module)}")
 
 
 def main(argv: list[str]) -> int:

@@ -89,7 +89,7 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
     check_window_fits(validation, record["seq_len"])
     check_id_range(validation)
     if not tokenizer.bytes_of(validation.ids).any():
-        raise DataError(f"{validation.path}: holds no text, only ends of documents; use another slice")
+        raise DataError(f"{validation.path}: contains no text, only ends of documents; use another slice")
 
 
 def score(
@@ -117,7 +117,7 @@ def draw_samples(
 
 
 def metrics_of(details: dict) -> dict[str, float]:
-    """Return what a person decides by; the details are all figures."""
+    """Return what a person decides by; the details are all other results."""
     clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
     return {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
 

@@ -78,7 +78,7 @@ def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weight
 
 
 def report(manifest: dict) -> None:
-    """Print what each split holds, and what the rules drop."""
+    """Print what each split contains, and what the rules drop."""
     for split, entry in manifest["splits"].items():
         print(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
         for name, source in entry.get("sources", {}).items():
@@ -93,7 +93,7 @@ def report(manifest: dict) -> None:
 
 
 def refuse_text_git_would_take(path: Path) -> None:
-    """Raise ParamsError if `path` holds files that Git neither tracks nor ignores; `dvc exp push` would publish it."""
+    """Raise ParamsError if Git neither tracks nor ignores a file below `path`; `dvc exp push` would publish it."""
     git = ["git", "--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--directory", "--", str(path)]
     listed = subprocess.run(git, capture_output=True, text=True)
     if listed.returncode == 0 and listed.stdout:
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> None:
     with output_lock(args.raw), atomic_folder(args.raw) as folder, scratch_folder(args.raw) as fetched:
         found = {}
         for number, (each, section) in enumerate(chosen.items()):
-            own = fetched / f"{number}"  # a name may hold any character
+            own = fetched / f"{number}"  # a name may contain any character
             own.mkdir()
             found[each] = section, own, fetch_source(each, section.fetch, local_path, own)
 

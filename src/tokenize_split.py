@@ -95,7 +95,7 @@ def tokenize_slice(raw: Path, folder: Path, text_slice: Slice, out: Path, runtim
 
 
 def read_slice(split: str) -> Slice:
-    """Return the slice of the selected source; refuse a validation slice that overlaps the training slice."""
+    """Return the slice of the selected source; reject a validation slice that overlaps the training slice."""
     source = read_section(PARAMS, "data.source", str)
     train = read_section(SOURCES, f"sources.{source}.train", AnySlice)
     if split == "train":  # a change of the validation slice must not tokenize train again

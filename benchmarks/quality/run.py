@@ -8,6 +8,7 @@ Without --folder, every stage but `plot` runs in a temporary folder with the par
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -50,11 +51,16 @@ def describe(folder: Path) -> dict:
     }
 
 
+def printed(folder: Path, *tool: str) -> str:
+    """Return what a tool prints in a shell whose environment is not active."""
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    command = [sys.executable, "src", *tool]
+    return subprocess.run(command, cwd=folder, env=environment, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
 def generate(folder: Path, prompt: str, max_new_tokens: int) -> dict:
     """Return a prompt and what `python src generate` prints for it."""
-    command = [sys.executable, "src", "generate", prompt, "--max_new_tokens", str(max_new_tokens)]
-    done = subprocess.run(command, cwd=folder, check=True, text=True, stdout=subprocess.PIPE)
-    return {"prompt": prompt, "text": done.stdout}
+    return {"prompt": prompt, "text": printed(folder, "generate", prompt, "--max_new_tokens", str(max_new_tokens))}
 
 
 def main() -> None:
@@ -68,6 +74,7 @@ def main() -> None:
         found = describe(args.folder or run_pipeline(Path(temporary), read_values(args.set)))
     if args.folder:
         found["generated"] = generate(args.folder, "#include <", max_new_tokens=30)
+        found["verdict"] = printed(args.folder, "verdict")
     write_json(RESULTS / f"{args.name}.json", found)
 
 

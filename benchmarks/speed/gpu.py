@@ -1,7 +1,7 @@
 """What a GPU reaches: 200 training steps of three models, in one JSON file that its owner can send.
 
     make bench-gpu                                                     # ten minutes at most
-    PYTHONPATH=src:benchmarks python benchmarks/speed/gpu.py --quick   # a small model, also on a CPU: to see that it runs
+    PYTHONPATH=src:benchmarks python benchmarks/speed/gpu.py --quick   # a small model, also on a CPU
 
 For each model: tokens per second, the share of the measured peak of matrix products (MFU), the most memory, how often
 a step makes Python wait for the GPU, and the loss after the last step. The steps are those of the stage `train` in fast

@@ -5,7 +5,7 @@
     python src convert dumps/ train.bin
 
 The stream of ids and its sidecar stay the same, so that converting back gives the same bytes and training accepts
-every X.bin that is written. If the input has no sidecar, --tokenizer is needed to create one. End-of-text ids fill up a
+every X.bin that is written. If the input has no sidecar, --tokenizer is required. End-of-text ids fill up a
 last row or sample; the sidecar records this padding, which is never part of the stream.
 """
 
@@ -35,9 +35,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("input", type=Path, metavar="IN", help="X.bin, X.npy or a folder of dumps")
     add("output", type=Path, metavar="OUT", help="X.bin, X.npy, or any other name for a folder of dumps")
-    add("--tokenizer", type=Path, help="folder of the tokenizer that made IN; needed if IN has no sidecar")
+    add("--tokenizer", type=Path, help="folder of the tokenizer that made IN; required if IN has no sidecar")
     add("--row_length", type=int, help=".npy: tokens per row of a 2-D array (default: 1-D)")
-    add("--seq_len", type=int, help="dumps: tokens per sample (needed)")
+    add("--seq_len", type=int, help="dumps: tokens per sample (required)")
     add("--input_pad_token", type=int, help="id that pads IN's samples or rows, if IN has no record of it; -1: none")
     return parser.parse_args(argv)
 
@@ -63,7 +63,7 @@ def check_arguments(args: argparse.Namespace) -> None:
         if value is not None and out_format != only:
             raise ParamsError(f"--{name} is for {only} outputs, {args.output} is {out_format}; leave it out")
         if value is not None and value < 1:
-            raise ParamsError(f"--{name} is {value}, needed: at least 1")
+            raise ParamsError(f"--{name} is {value}; it must be at least 1")
     if out_format == "dumps" and args.seq_len is None:
         raise ParamsError(f"{args.output}: a folder of dumps needs --seq_len, the tokens per sample")
 
@@ -76,7 +76,7 @@ def open_input(args: argparse.Namespace) -> Stream:
     else:
         stream = (npy_stream if in_format == ".npy" else dumps_stream)(args.input, pad_token)
     if pad_token is not None and stream.meta is not None:
-        raise ParamsError(f"{args.input}: --input_pad_token is not needed, the file has a record of it; leave it out")
+        raise ParamsError(f"{args.input}: --input_pad_token must be left out, because the file has a record of it")
     if in_format == "dumps" and stream.meta is None and pad_token is None:
         raise ParamsError(
             f"{args.input} does not name its padding token; give --input_pad_token (the --pad_token of "
@@ -129,7 +129,7 @@ def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
         counts += np.bincount(ids, minlength=len(counts))
         last_id = int(ids[-1]) if len(ids) else last_id
     if last_id is None:
-        raise DataError(f"{stream.path}: holds no token, needed: at least one")
+        raise DataError(f"{stream.path}: holds no token; it must hold at least one")
     sha256 = sha256_file(stream.path) if stream.path.is_file() else None
     characters = utf8_bytes = None
     if tokenizer.is_byte_level:

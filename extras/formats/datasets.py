@@ -44,7 +44,7 @@ class NpyTokensDataset(Dataset):
     ):
         for name, value in (("seq_len", seq_len), ("stride", stride), ("length", length)):
             if value is not None and value < 1:
-                raise ParamsError(f"{name} is {value}, needed: at least 1")
+                raise ParamsError(f"{name} is {value}; it must be at least 1")
         if length is not None and seed is None:
             raise ParamsError(f"length is {length} without a seed; only a random dataset has its own length")
         self.path, self.seq_len, self.seed, self.length = path, seq_len, seed, length
@@ -115,7 +115,7 @@ class PickledTrainerDataset(Dataset):
     """Samples of folders of dump-*.pkl for the Hugging Face Trainer, in the dumps' numeric order.
 
     ds[i]: input_ids, labels (IGNORED in the padding; the model shifts them) and attention_mask, (seq_len,)
-    int64 each. Dumps are unpickled one at a time, with every import refused, into an array of 4 bytes per token.
+    int64 each. Dumps are unpickled one at a time, with every import rejected, into an array of 4 bytes per token.
     `pad_token` is the padding of folders without provenance. Samples of a single token, which have no target, are left
     out.
 

@@ -28,7 +28,7 @@ DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
 
 
 class _ListUnpickler(pickle.Unpickler):
-    """Build lists and numbers; refuse a pickle that names anything to import, so that it can call nothing."""
+    """Build lists and numbers; reject a pickle that names anything to import, so that it can call nothing."""
 
     def find_class(self, module: str, name: str):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -173,7 +173,7 @@ def write_dumps(
             file.write(pickle.STOP)
         entries[path.name] = {"num_samples": num_samples, "num_tokens": num_tokens}
     if not entries:
-        raise DataError(f"{left_out_tokens} tokens, needed: a sample of at least {shortest}; take more text")
+        raise DataError(f"{left_out_tokens} tokens; a sample must have at least {shortest}; take more text")
     num_samples, num_tokens = (sum(e[key] for e in entries.values()) for key in ("num_samples", "num_tokens"))
     provenance = {
         "seq_len": seq_len,

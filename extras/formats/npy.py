@@ -32,12 +32,12 @@ def open_npy(path: Path) -> np.ndarray:
     except Exception as error:  # a damaged header can raise anything
         raise IntegrityError(f"{path}: not a complete .npy array of integers ({error}); write it again") from None
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
-        raise IntegrityError(f"{path}: holds {ids.ndim}-D {ids.dtype}, needed: 1-D or 2-D integers")
+        raise IntegrityError(f"{path}: holds {ids.ndim}-D {ids.dtype}; it must hold 1-D or 2-D integers")
     size, expected = path.stat().st_size, ids.offset + ids.nbytes
     if size != expected:
         raise IntegrityError(f"{path}: {size} bytes, its header says {expected}; write it again")
     if ids.size == 0:
-        raise DataError(f"{path}: holds no token, needed: at least one")
+        raise DataError(f"{path}: holds no token; it must hold at least one")
     return ids
 
 

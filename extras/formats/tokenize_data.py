@@ -70,7 +70,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="DIR",
-        help="refuse a range that overlaps with what these folders tokenized",
+        help="reject a range that overlaps with what these folders tokenized",
     )
     return parser.parse_args(argv)
 
@@ -80,7 +80,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     positive = ("seq_length", "chars_to_tokenize", "chunk_size", "max_dump_size", "min_sample_length")
     for name, minimum in {"starting_character": 0, **dict.fromkeys(positive, 1)}.items():
         if (value := getattr(args, name)) < minimum:
-            raise ParamsError(f"--{name} is {value}, needed: at least {minimum}")
+            raise ParamsError(f"--{name} is {value}; it must be at least {minimum}")
     if not args.data_file.is_file():
         raise ParamsError(f"--data_file {args.data_file}: there is no such file")
 
@@ -101,7 +101,7 @@ def make_tokenizer(base: str, revision: str, folder: Path) -> Tokenizer:
     elif base.count("/") == 1:
         write_from_hub(folder, base, revision)
     else:
-        raise ParamsError(f"--tokenizer_base is {base!r}, needed: owner/name on the hub, gpt2, or a folder")
+        raise ParamsError(f"--tokenizer_base is {base!r}; it must be owner/name on the hub, gpt2, or a folder")
     return load_tokenizer(folder)
 
 
@@ -132,7 +132,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     file_sha256, num_chars = sha256_file(args.data_file), entry["characters"]
     if args.starting_character >= num_chars:
         begins = f"--starting_character is {args.starting_character}"
-        raise DataError(f"{begins}, needed: below the {num_chars} characters of {args.data_file}")
+        raise DataError(f"{begins}; it must be below the {num_chars} characters of {args.data_file}")
     missing = args.starting_character + args.chars_to_tokenize - num_chars
     if missing > 0:
         short = f"the range ends there, {missing:,} short of --chars_to_tokenize"
@@ -146,7 +146,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     pad_token = tokenizer.eot_id if args.pad_token is None else args.pad_token
     if not 0 <= pad_token < tokenizer.vocab_size and pad_token not in tokenizer.meta["special_tokens"].values():
         wanted = f"an id of the tokenizer's {tokenizer.vocab_size}; leave it out for the end-of-text id"
-        raise ParamsError(f"--pad_token is {pad_token}, needed: {wanted} {tokenizer.eot_id}")
+        raise ParamsError(f"--pad_token is {pad_token}; it must be {wanted} {tokenizer.eot_id}")
 
     # Encode the documents and write the dumps.
     chunks, counts = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), TextCounts()

@@ -2,7 +2,7 @@
 
     python src export_gguf out.gguf [--models data/models --tokenizer data/tokenizer]
 
-A tokenizer is refused if llama.cpp would give other ids. Needs `pip install -r requirements/gguf.txt`.
+A tokenizer is rejected if llama.cpp would give other ids. Needs `pip install -r requirements/gguf.txt`.
 """
 
 import argparse

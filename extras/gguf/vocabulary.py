@@ -1,4 +1,4 @@
-"""Describe a tokenizer in the terms of llama.cpp, or refuse it if llama.cpp would give other ids.
+"""Describe a tokenizer in the terms of llama.cpp, or reject it if llama.cpp would give other ids.
 
 llama.cpp (src/llama-vocab.cpp) has two kinds that fit: "gpt2", byte-level BPE, here with GPT-2's pre-tokenizer, and
 "llama", SentencePiece's BPE, where any two neighbours whose joint text is a token are merged, the highest score first.
@@ -66,7 +66,7 @@ def kind_of(rules: dict) -> str:
     """Return "gpt2" or "llama" for the content of a tokenizer.json; raise ValueError if neither has the same rules."""
     model, cut = rules["model"], rules["pre_tokenizer"] or {}
     if model["type"] != "BPE" or any(model[name] for name in ABSENT):
-        raise ValueError(f"its model is {model['type']} with rules of its own, needed: plain BPE")
+        raise ValueError(f"its model is {model['type']} with rules of its own; it must be plain BPE")
     # The normalizer replaces all spaces, so a pre-tokenizer that cuts at spaces cuts nothing.
     keeps_texts_whole = not cut or cut.get("pattern") == {"String": " "}
     if cut.items() >= GPT2_PIECES.items() and rules["normalizer"] is None:
@@ -74,9 +74,9 @@ def kind_of(rules: dict) -> str:
     elif rules["normalizer"] == SPACES_AS_BARS and keeps_texts_whole and model["byte_fallback"]:
         kind, needed = "llama", BYTE_TOKENS
     else:
-        raise ValueError("it cuts texts otherwise, needed: the pre-tokenizer gpt2, or ▁ for spaces as in Gemma")
+        raise ValueError("it cuts texts otherwise; it must have the pre-tokenizer gpt2, or ▁ for spaces as in Gemma")
     if missing := set(needed) - model["vocab"].keys():
-        raise ValueError(f"it has no token for {len(missing)} of 256 bytes, needed: all")
+        raise ValueError(f"it has no token for {len(missing)} of 256 bytes; it must have all")
     return kind
 
 

@@ -75,7 +75,9 @@ def check_agreement(
     differences = {name: largest_difference(model, tokenizer, seq_len, samples[name]) for name in samples}
     for name, difference in differences.items():
         if difference is not None and not difference <= MAX_DIFFERENCE:
-            found = f"lm-eval and lm.model differ by {difference:.2g} nats per token, needed: at most {MAX_DIFFERENCE}"
+            found = (
+                f"lm-eval and lm.model differ by {difference:.2g} nats per token; it must be at most {MAX_DIFFERENCE}"
+            )
             advice = "install requirements.txt and requirements/lm-eval.txt, and export the model again"
             raise IntegrityError(f"{export}: {name}: {found}; {advice}")
     return differences

@@ -51,7 +51,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--metrics", nargs="+", default=METRICS, help=f"metrics to compare ({' '.join(METRICS)})")
     args = parser.parse_args(argv)
     if len(set(args.folders)) < max(2, len(args.folders)):
-        raise ParamsError(f"{args.folders[-1]}: needed: at least two folders, each once")
+        raise ParamsError(f"{args.folders[-1]}: name at least two folders, each once")
     return args
 
 
@@ -65,7 +65,7 @@ def read_tasks(folder: Path) -> dict[str, dict[tuple, dict]]:
             keys = [(sample["doc_id"], sample["doc_hash"], sample["prompt_hash"]) for sample in kept]
             tasks[match[1]] = dict(zip(keys, kept, strict=True))
     if not tasks:
-        raise ParamsError(f"{folder}: has no items; needed: a folder that `python src lm_eval --samples` wrote")
+        raise ParamsError(f"{folder}: has no items; name a folder that `python src lm_eval --samples` wrote")
     return tasks
 
 
@@ -91,7 +91,7 @@ def compare_items(
     sample = a[common[0]]
     metric = next((metric for metric in metrics if metric in sample), None)
     if metric is None:
-        raise ParamsError(f"--metrics: {name} has {', '.join(sample['metrics'])}; needed: one of them")
+        raise ParamsError(f"--metrics: {name} has {', '.join(sample['metrics'])}; choose one of them")
     values, weights = np.array([[value_of(run[key], metric) for key in common] for run in (a, b)]).transpose(2, 0, 1)
     documents = np.array([str(a[key]["doc"].get(document, key)) for key in common])
     means = [f"{mean:.4f}" for mean in values.sum(axis=1) / weights.sum(axis=1)]
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> None:
     fields = {name: next(iter(items.values()))["doc"] for name, items in first.items()}
     if args.document and not any(args.document in doc for doc in fields.values()):
         found = "; ".join(f"{name} has {', '.join(doc)}" for name, doc in fields.items())
-        raise ParamsError(f"--document is {args.document}, needed: a field of a task; {found}")
+        raise ParamsError(f"--document is {args.document}; it must be a field of a task; {found}")
     rows, counts, differences, warnings = [], [], [], []
     for folder, tasks in zip(args.folders[1:], others, strict=True):
         for name in [name for name in first if name in tasks]:

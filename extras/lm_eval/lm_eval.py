@@ -43,14 +43,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks to run; without it, all of --task_folder")
     add("--task_folder", type=Path, help="folder of your own tasks; their data files are relative to it")
     add("--limit", type=int, help="use only the first documents of each task")
-    add("--check", action="store_true", help="score with lm.model too; refuse a difference above 1e-4 nats a token")
+    add("--check", action="store_true", help="score with lm.model too; reject a difference above 1e-4 nats a token")
     add("--samples", type=Path, metavar="FOLDER", help="folder for the items of each task, which compare_tasks reads")
     add("--output", type=Path, default=Path("lm_eval.json"), help="file for the figures (lm_eval.json)")
     args = parser.parse_args(argv)
     if not (args.tasks or args.task_folder):
         raise ParamsError("nothing to run; name --tasks, --task_folder, or both")
     if args.limit is not None and args.limit < 1:
-        raise ParamsError(f"--limit is {args.limit}, needed: at least 1")
+        raise ParamsError(f"--limit is {args.limit}; it must be at least 1")
     for name, path in (("export", args.export), ("task_folder", args.task_folder)):
         if path and not path.is_dir():
             raise ParamsError(f"--{name}: {path} is not a folder")

@@ -57,7 +57,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     for name in ("num_documents", "beginning_chars", "ending_chars", "seed"):
         if (value := getattr(args, name)) < (least := int(name != "seed")):
-            raise ParamsError(f"--{name} is {value}, needed: at least {least}")
+            raise ParamsError(f"--{name} is {value}; it must be at least {least}")
     if not re.fullmatch(r"[\w-]+", args.folder.resolve().name):
         raise ParamsError(f"{args.folder}: its name must be of letters, digits, - and _, as it begins the task names")
     if missing := [path for path in args.source if not path.exists()]:

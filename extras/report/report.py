@@ -14,11 +14,12 @@ from pathlib import Path
 import jinja2
 
 from lm import plots
-from lm.core.errors import exit_with_status
+from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import read_json, sha256_file, write_text
 from lm.core.params import read_yaml
 from tools.common import paths
 from tools.common.arguments import tool_parser
+from tools.common.committed import MISSING, Difference, compare_with_committed
 from tools.common.environment import git, versions
 from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.timing import read_timing
@@ -60,6 +61,7 @@ def gather() -> dict:
     chosen = [name.partition(".")[2] for name in selected_presets(params, presets)]
     return {
         "title": " · ".join(name for name in chosen if name != "none"),
+        **comparison(is_evaluated),
         "evaluation": evaluation,
         "validation": validation,
         "is_trained": is_trained,
@@ -74,6 +76,32 @@ def gather() -> dict:
         "segments": model.get("segments", []),
         "versions": [("commit", commit()), *versions().items()],
     }
+
+
+def comparison(is_evaluated: bool) -> dict:
+    """Return how the run differs from the committed one: a sentence, and rows of parameters and metrics."""
+    unfinished = {"comparison": "Not compared with the committed run: this one is not finished.", "differences": {}}
+    if not is_evaluated:
+        return unfinished
+    try:
+        found = compare_with_committed()
+    except IntegrityError:  # an output that a later stage writes
+        return unfinished
+    if found is None:
+        return {"comparison": "Not compared: this folder has no commit with a dvc.lock.", "differences": {}}
+    lists = {"parameter": found.parameters, "metric": found.metrics}
+    return {
+        "comparison": " ".join(filter(None, [found.headline, found.explanation])),
+        "differences": {name: list(map(difference_row, each)) for name, each in lists.items() if each},
+    }
+
+
+def difference_row(found: Difference) -> tuple:
+    """Return name, committed value, value now, and the change of a number."""
+    values = found.committed, found.now
+    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    change = found.now - found.committed if are_numbers else ""
+    return found.name, *(value if are_numbers or value == MISSING else str(value) for value in values), change
 
 
 def pictures(is_evaluated: bool) -> list[dict]:

@@ -102,7 +102,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, default="data/local/stories.jsonl", help="file (data/local/stories.jsonl)")
     args = parser.parse_args(argv)
     if not args.num_documents:
-        raise ParamsError("--num_documents is 0, needed: at least 1")
+        raise ParamsError("--num_documents is 0; it must be at least 1")
 
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(args.out) as file:

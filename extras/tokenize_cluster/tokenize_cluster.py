@@ -53,12 +53,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     for name in ("ranks", "workers"):
         if (value := getattr(args, name)) is not None and value < 1:
-            raise ParamsError(f"--{name} is {value}, needed: at least 1")
+            raise ParamsError(f"--{name} is {value}; it must be at least 1")
     return args
 
 
 def read_slice(split: str) -> Slice:
-    """Return the slice that the stage tokenizes; refuse overlap as the stage does."""
+    """Return the slice that the stage tokenizes; reject overlap as the stage does."""
     source = read_section(PARAMS, "data.source", str)
     slices = {name: read_section(SOURCES, f"sources.{source}.{name}", AnySlice) for name in STAGES}
     if split == "validation":
@@ -72,7 +72,7 @@ def read_options(pairs: list[str]) -> dict:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise ParamsError(f"--option is {pair!r}, needed: NAME=VALUE")
+            raise ParamsError(f"--option is {pair!r}; it must be NAME=VALUE")
         name, dot, key = name.partition(".")
         place = options.setdefault(name, {}) if dot else options
         place[key if dot else name] = int(value) if value.isdecimal() else value
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> None:
     args = parse(argv)
     text_slice, chunk_chars = read_slice(args.split), read_section(RUNTIME, "tokenize.chunk_chars", int)
     if chunk_chars < 1:
-        raise ParamsError(f"{RUNTIME}: tokenize.chunk_chars is {chunk_chars}, needed: at least 1")
+        raise ParamsError(f"{RUNTIME}: tokenize.chunk_chars is {chunk_chars}; it must be at least 1")
     folder, out = Path("ranks", args.split), OUTPUTS[args.split]
     with output_lock(out):
         # Divide the files among the ranks and run those that are not finished.

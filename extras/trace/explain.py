@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
         ("row", args.row or 0, params.batch_size, "sequences of a batch"),
     ):
         if not 0 <= value < end:
-            raise ParamsError(f"--{option} is {value}, needed: from 0 to {end - 1}, the {end} {what}")
+            raise ParamsError(f"--{option} is {value}; it must be from 0 to {end - 1}, the {end} {what}")
     tokens, tokenizer = open_tokens(args.train), load_tokenizer(args.tokenizer)
     check_tokenizer(tokens, tokenizer.sha256)
     windows = TokenWindows(tokens.ids, params.seq_len, params.batch_size, params.seed)

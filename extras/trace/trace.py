@@ -58,7 +58,7 @@ def sample_ids(number: int, weights_sha256: str) -> list[int]:
     described = read_json(SAMPLES)
     check_types(SAMPLES, described, {"samples": [{"ids": [int]}]}, "run `dvc repro -f eval`")
     if not 1 <= number <= len(described["samples"]):
-        raise ParamsError(f"--sample is {number}, needed: from 1 to {len(described['samples'])}, as in {SAMPLES}")
+        raise ParamsError(f"--sample is {number}; it must be from 1 to {len(described['samples'])}, as in {SAMPLES}")
     return described["samples"][number - 1]["ids"]
 
 
@@ -148,11 +148,11 @@ def main(argv: list[str]) -> None:
         ("steps", args.steps, 1, last["step"]),
     ):
         if not least <= value <= most:
-            raise ParamsError(f"--{option} is {value}, needed: from {least} to {most}")
+            raise ParamsError(f"--{option} is {value}; it must be from {least} to {most}")
     text = sys.stdin.read().removesuffix("\n") if args.text == "-" else args.text
     ids = tokenizer.encode(text) if args.sample is None else sample_ids(args.sample, record["best"]["sha256"])
     if len(ids) < args.min_tokens:
-        raise ParamsError(f"the text has {len(ids)} tokens, needed: at least --min_tokens, {args.min_tokens}")
+        raise ParamsError(f"the text has {len(ids)} tokens; it must have at least --min_tokens, {args.min_tokens}")
     batch_size = last["tokens_seen"] // last["step"] // record["seq_len"]
     windows = TokenWindows(tokens.ids, record["seq_len"], batch_size, record["seed"])
     print("\n".join(trace(np.array(ids), tokens, tokenizer, windows, args)))

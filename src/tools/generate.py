@@ -69,7 +69,7 @@ def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int
     """Return an iterator over generated ids, as many as fit; ParamsError if an option is out of range."""
     limit = model.config.max_seq_len
     if len(prompt_ids) >= limit:
-        raise ParamsError(f"the prompt has {len(prompt_ids)} tokens, needed: below max_seq_len ({limit})")
+        raise ParamsError(f"the prompt has {len(prompt_ids)} tokens; it must have fewer than max_seq_len ({limit})")
     filters = {"top_k": args.top_k or None, "top_p": args.top_p, "min_p": args.min_p}
     settings = {"temperature": args.temperature, **filters, "eot_id": eot_id, "use_cache": not args.no_cache}
     settings["generator"] = torch.Generator().manual_seed(seed)

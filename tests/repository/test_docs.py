@@ -1,7 +1,7 @@
 """README.md, docs/ and data/README.md: their code runs, and what they name exists.
 
 Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, `parse` blocks are parsed, and
-`output` blocks are figures that benchmarks/pages.py writes. Experiments of other pages than README.md take long, so
+`output` blocks and graphs are written by benchmarks/pages.py. Experiments of other pages than README.md take long, so
 the `run` blocks of such a page run in order under make test-slow, and those without an experiment here too.
 """
 
@@ -26,6 +26,7 @@ MARKED = re.compile(r"^<!-- figures:[\w-]+ -->\n.*?^<!-- end -->$", re.M | re.S)
 PAGES = [
     ROOT / "README.md",
     ROOT / "data" / "README.md",
+    ROOT / "recipes" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted(ROOT.glob("extras/*/README.md")),
 ]
@@ -58,7 +59,13 @@ def workspace(tmp_path_factory, finished):
 
 
 def test_every_block_has_a_tag_and_parses():
-    tags = {"bash": ("run", "slow", "parse"), "python": ("run", "parse"), "text": ("output",), "yaml": ("parse",)}
+    tags = {
+        "bash": ("run", "slow", "parse"),
+        "python": ("run", "parse"),
+        "text": ("output",),
+        "yaml": ("parse",),
+        "mermaid": ("",),
+    }
     for block in blocks():
         language, tag, code = block.values
         assert tag in tags[language], block.id
@@ -132,10 +139,29 @@ def test_slow_blocks_run_in_a_fresh_clone(tmp_path, language, tag, code):
     subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path / "clone", check=True)
 
 
+def test_the_table_of_two_experiments_fits_into_160_columns(finished, tmp_path):
+    """They differ in their text, their model and their length; DVC would print more than 900 columns."""
+    workspace = Workspace(tmp_path, finished)
+    workspace.write_own_text(60)
+    workspace.commit()
+    for name, values in {"longer": ["train.max_tokens=12800"], "own": ["data.source=local"]}.items():
+        changed = [word for value in values for word in ("-S", value)]
+        workspace.run("dvc", "exp", "run", "-n", name, "-S", "presets.yaml:models.micro.d_ff=48", *changed)
+
+    blocks_of_page = [block.values[2] for block in blocks("run") if page_of(block) == "docs/experiments.md"]
+    (command,) = [code for code in blocks_of_page if code.startswith("dvc exp show")]
+    table = workspace.run("bash", "-euc", command).stdout
+
+    for shown in ("longer", "own", "bits_per_byte", "train.max_tokens", "data.source", "models.micro.d_ff"):
+        assert shown in table, table
+    assert max(len(line) for line in table.splitlines()) <= 160, table
+
+
 def test_output_blocks_are_generated():
     for page in PAGES:
         outside = MARKED.sub("", page.read_text(encoding="utf-8"))
-        assert all(tag != "output" for _, tag, _ in BLOCK.findall(outside)), name_of(page)
+        kinds = [(language, tag) for language, tag, _ in BLOCK.findall(outside)]
+        assert ("text", "output") not in kinds and ("mermaid", "") not in kinds, name_of(page)
 
 
 # What the pages name
@@ -173,10 +199,22 @@ def test_the_sources_that_data_md_shows_are_valid(tmp_path):
     file = tmp_path / "sources.yaml"
     file.write_text("sources:\n" + "".join(shown))
     sources = read_yaml(file)["sources"]
-    assert [source["fetch"]["kind"] for source in sources.values()] == ["hub", "datasets", "mixture"]
+    assert [source["fetch"]["kind"] for source in sources.values()] == ["datasets", "hub", "mixture"]
     for name in sources:
         parts = {"fetch": AnyFetch, "train": AnySlice, "validation": Slice, "prompts": tuple[str, ...]}
         assert find_problems(file, {f"sources.{name}.{part}": wanted for part, wanted in parts.items()}) == []
+
+
+def test_pages_install_the_pinned_torch():
+    (pinned,) = re.findall(r"^(torch==[\d.]+)", text_of("requirements/bits.txt"), re.M)
+    for name in ("README.md", "docs/install.md", ".devcontainer/devcontainer.json"):
+        assert set(re.findall(r"torch==[\d.]+", text_of(name))) == {pinned}, name
+
+
+def test_the_newest_version_of_the_changelog_is_the_one_to_cite():
+    version, date = re.search(r"^## (\S+) \((\S+)\)$", text_of("CHANGELOG.md"), re.M).groups()
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    assert (citation["version"], citation["date-released"]) == (version, date)
 
 
 def test_names_for_other_code_can_be_imported():

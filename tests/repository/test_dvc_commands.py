@@ -83,5 +83,5 @@ def test_the_files_come_back_after_an_experiment_was_killed(workspace):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert "## HEAD (no branch)" in workspace.run("git", "status", "--porcelain", "--branch").stdout
-    follow(workspace, commands_of("docs/troubleshooting.md", "git switch"))
+    follow(workspace, commands_of("docs/resume.md", "git switch"))
     check_that_the_first_run_is_back(workspace, " M presets.yaml")

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support import ROOT
 from support.workspace import Workspace
@@ -59,7 +60,10 @@ def test_make_help_explains_every_target():
 
 # `make back`.
 
-RESTORED = ("params.yaml", "presets.yaml", "dvc.lock", "metrics/train.json", "plots/validation.csv")
+RESTORED = (
+    *("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"),
+    *("dvc.lock", "metrics/train.json", "plots/validation.csv"),
+)
 
 
 @pytest.fixture
@@ -74,21 +78,46 @@ def contents(workspace: Workspace) -> dict[str, bytes]:
     return {name: (workspace.folder / name).read_bytes() for name in RESTORED}
 
 
-def test_back_undoes_two_refused_runs_and_keeps_other_files(committed):
+@pytest.mark.parametrize(
+    "runs",
+    [
+        (["train.seed=-1"], ["data.source=local", "-S", "presets.yaml:models.micro.d_ff=33"]),
+        (["model.name=large"], ["data.source=local"]),  # values of one length, and both runs end within a second
+    ],
+    ids=["other lengths", "equal lengths"],
+)
+def test_back_undoes_two_rejected_runs_and_keeps_other_files(committed, runs):
     before = contents(committed)
     model = (committed.folder / "data/models/model.json").read_bytes()
-    (committed.folder / "runtime.yaml").write_text(before_runtime := f"{committed.folder.name}: 1\n")
     (committed.folder / "plots/mine.csv").write_text("x\n")
-    for values in (["train.seed=-1"], ["data.source=local", "-S", "presets.yaml:models.micro.d_ff=33"]):
-        refused = committed.run("dvc", "exp", "run", "-S", *values, check=False)
-        assert refused.returncode and "error: " in refused.stderr and "`make back`" in refused.stderr, refused.stderr
-    assert committed.get("train.seed") == -1 and committed.get("data.source") == "local"
+    for values in runs:
+        rejected = committed.run("dvc", "exp", "run", "-S", *values, check=False)
+        assert rejected.returncode and "error: " in rejected.stderr.lower(), rejected.stderr
+        assert (committed.folder / "params.yaml").read_bytes() != before["params.yaml"]
     (committed.folder / "data/models/model.json").unlink()
     committed.run("make", "back")
     assert contents(committed) == before
     assert (committed.folder / "data/models/model.json").read_bytes() == model
-    assert (committed.folder / "runtime.yaml").read_text() == before_runtime
     assert (committed.folder / "plots/mine.csv").read_text() == "x\n"
+
+
+def test_back_undoes_a_recipe_and_a_rejected_run_after_it(committed):
+    """The recipe changes a value in each of the four files, and the run rejects one of its values."""
+    values = {
+        "params.yaml": {"train": {"seed": 2}}, "presets.yaml": {"models": {"micro": {"d_ff": 64}}},
+        "sources.yaml": {"sources": {"small": {"prompts": ["x"]}}}, "runtime.yaml": {"train": {"timeout_s": 7}},
+    }  # fmt: skip
+    (committed.folder / "recipes" / "mine.yaml").write_text(yaml.safe_dump(values))
+    committed.commit("a recipe")
+    before = contents(committed)
+    used = committed.run("python", "src", "use", "mine")
+    assert used.stdout.splitlines()[-1] == "undo: make back"
+    changed = contents(committed)
+    assert {name for name in RESTORED if changed[name] != before[name]} == set(values)
+    rejected = committed.run("dvc", "exp", "run", "-S", "train.seed=-1", check=False)
+    assert rejected.returncode and "`make back`" in rejected.stderr, rejected.stderr
+    committed.run("make", "back")
+    assert contents(committed) == before
 
 
 def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
@@ -108,3 +137,21 @@ def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
     shutil.rmtree(committed.folder / ".dvc/cache")
     committed.run("make", "back")
     assert params.read_bytes() == before
+
+
+# `make`.
+
+
+def test_make_ends_with_a_verdict(committed):
+    make = ("make", "--no-print-directory", "-o", ".venv/ready")
+    lines = committed.run(*make).stdout.splitlines()
+    first = lines.index("Bitwise identical to the committed run (all 18 outputs).")
+    assert "bits per byte" in lines[first + 1] and "next:" in lines[first:]
+
+    # Another run, by a changed parameter of the last stages.
+    committed.change(**{"eval.stride_fraction": 1.0})
+    lines = committed.run(*make).stdout.splitlines()
+    (verdict,) = (line for line in lines if "committed" in line and line.endswith(" outputs differ."))
+    assert verdict.startswith("Another run than the committed one: 1 of its parameters changed; ")
+    assert "  eval.stride_fraction  0.5 -> 1" in lines
+    assert lines[-1].startswith("  make back  ")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from dvc.utils.hydra import apply_overrides
 
 from support import ROOT
@@ -193,3 +194,9 @@ def test_dvcs_s_keeps_every_comment(tmp_path, name, override):
     apply_overrides(copy, [override])
     before, after = (re.findall(r"(?:^|\s)# .*$", path.read_text(), re.M) for path in (ROOT / name, copy))
     assert [comment.strip() for comment in after] == [comment.strip() for comment in before]
+
+
+def test_dvc_lock_records_the_stages_of_dvc_yaml_and_no_others():
+    """A record of a stage that is gone stays as it is: after `-S data.source=local`, an export would be rejected."""
+    recorded = yaml.safe_load((ROOT / "dvc.lock").read_text())["stages"]
+    assert recorded.keys() == STAGES.keys()

@@ -213,7 +213,11 @@ REFUSED = {
         3,
         "one window of train.seq_len needs 33",
     ),
-    "no text": (lambda tokenizer: write_validation([""] * 40, tokenizer), 3, "holds no text, only ends of documents"),
+    "no text": (
+        lambda tokenizer: write_validation([""] * 40, tokenizer),
+        3,
+        "contains no text, only ends of documents",
+    ),
     "losses that are not finite": (write_infinite_weights, 3, "losses are not finite"),
 }
 

@@ -13,14 +13,15 @@ from support import ROOT
 program = runpy.run_path(str(ROOT / "src" / "__main__.py"))
 main, TOOLS = program["main"], program["TOOLS"]
 WRONG = [
-    ("", "no tool named; there are: check_parameters, "),
-    ("nonsense", "unknown tool 'nonsense'; there are: check_parameters, "),
+    ("", "no tool named; there are: use, "),
+    ("nonsense", "unknown tool 'nonsense'; there are: use, "),
+    ("use", "recipes: has no recipes; run the command at the repository's root"),
     ("compare a workspace", "this folder is not in a DVC repository"),
-    ("compare a a", "needed: at least two different runs"),
-    ("compare a b --documents -1", "--documents: is -1, needed: a whole number from 0 to below 2^62"),
-    ("compare a b --confidence 1", "--confidence is 1.0, needed: from 0.5 to 0.999"),
-    ("compare a b --confidence 0.999 --resamples 1998", "--resamples is 1998, needed: at least 1999"),
-    ("compare a b --out x.txt", "--out is x.txt, needed: a name that ends in .md"),
+    ("compare a a", "name at least two different runs"),
+    ("compare a b --documents -1", "--documents: is -1; it must be a whole number from 0 to below 2^62"),
+    ("compare a b --confidence 1", "--confidence is 1.0; it must be from 0.5 to 0.999"),
+    ("compare a b --confidence 0.999 --resamples 1998", "--resamples is 1998; it must be at least 1999"),
+    ("compare a b --out x.txt", "--out is x.txt; the name must end in .md"),
     ("verify", "dvc.yaml: missing; run the command at the repository's root"),
     ("verify .", "has no model.json"),
     ("verify --from 0", "add --recompute"),
@@ -44,8 +45,10 @@ def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, line, senten
 
 def test_help_names_every_tool_and_a_tool_gets_its_arguments(tmp_path, monkeypatch, capsys):
     assert main(["--help"]) == 0
-    summaries = capsys.readouterr().out.splitlines()[2:]
+    lines = capsys.readouterr().out.splitlines()
+    summaries = [line for line in lines if line.startswith("  ")]
     assert [line.split()[0] for line in summaries] == list(TOOLS) and all(len(line.split()) > 3 for line in summaries)
+    assert [line[:-1] for line in lines if line.endswith(":")] == list(program["TOOLS_BY_GOAL"])
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.arange(9))
     assert main(["convert", "a.npy", "b.bin"]) == 2

@@ -269,7 +269,7 @@ def test_compare_refuses_other_text_before_it_reads_a_run(monkeypatch, capsys):
     ("losses", "said"),
     [
         ({"utf8_bytes": [3, 5]}, "document_losses.parquet: the runs count different bytes per document"),
-        ({"nats": [1.0, np.nan]}, "b: data/evaluation/document_losses.parquet holds losses that are not finite"),
+        ({"nats": [1.0, np.nan]}, "b: data/evaluation/document_losses.parquet contains losses that are not finite"),
     ],
 )
 def test_losses_that_do_not_fit_are_refused(monkeypatch, capsys, losses, said):

@@ -221,7 +221,7 @@ def add_tokens(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "status", "sentence"),
     [
-        (add_tokens, 3, r"vocab_size is \d+, needed: at least the tokenizer's \d+"),
+        (add_tokens, 3, r"vocab_size is \d+; it must be at least the tokenizer's \d+"),
         (lambda f: (f / "tokenizer.json").unlink(), 2, r"has neither meta.json .*\(missing: tokenizer.json\)"),
         (lambda f: [p.unlink() for p in f.glob("*.safetensors")], 3, "pickled weights are not read"),
         (lambda f: next(f.glob("*.safetensors")).unlink(), 4, "do not fit config.json: .*Missing key"),

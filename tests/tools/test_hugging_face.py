@@ -43,16 +43,16 @@ def test_the_published_configuration_is_the_preset(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("model_type", "gemma3", "model_type is 'gemma3', needed: 'gemma3_text'"),
-        ("final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0, needed: None"),
-        ("use_bidirectional_attention", True, "use_bidirectional_attention is True, needed: False"),
-        ("attention_bias", True, "attention_bias is True, needed: False"),
-        ("hidden_activation", "silu", "hidden_activation is silu, needed: gelu_pytorch_tanh"),
+        ("model_type", "gemma3", "model_type is 'gemma3'; it must be 'gemma3_text'"),
+        ("final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0; it must be None"),
+        ("use_bidirectional_attention", True, "use_bidirectional_attention is True; it must be False"),
+        ("attention_bias", True, "attention_bias is True; it must be False"),
+        ("hidden_activation", "silu", "hidden_activation is silu; it must be gelu_pytorch_tanh"),
         ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
-        ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*, needed: "),
+        ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*; it must be "),
         ("query_pre_attn_scalar", 0, "query_pre_attn_scalar is 0, needed: above 0"),
         ("hidden_size", 642, "not a valid shape of Gemma 3: "),
-        ("num_hidden_layers", "many", "num_hidden_layers is many, needed: 1 to 10000"),
+        ("num_hidden_layers", "many", "num_hidden_layers is many; it must be from 1 to 10000"),
     ],
 )
 def test_an_unsupported_configuration_is_refused(tmp_path, name, value, sentence):

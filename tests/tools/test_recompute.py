@@ -96,7 +96,7 @@ def test_kept_weights_of_an_interval_are_compared(workspace, capsys):
     model = read_json(MODEL)
     model["kept_weights"]["step-000000007"] = "0" * 64
     write_json(MODEL, model)
-    with pytest.raises(IntegrityError, match=f"step-000000007 has the sha256 {'0' * 64}; trained again from step 5: "):
+    with pytest.raises(IntegrityError, match=f"step-000000007 has the sha256 {'0' * 64}; retrained from step 5: "):
         recompute(5, 1)
 
 
@@ -119,7 +119,7 @@ def test_the_seed_chooses_the_interval():
     assert chosen == [choose(steps, states, None, seed) for seed in range(30)]
     assert set(chosen) == {Interval(0, 5, None), Interval(5, 10, states[5]), Interval(15, 20, states[15])}
     assert choose(steps, {}, None, 7) == Interval(0, 5, None)
-    with pytest.raises(ParamsError, match=r"--from is 10, needed: the step of a checkpoint .*: 0, 5, 15$"):
+    with pytest.raises(ParamsError, match=r"--from is 10; it must be the step of a checkpoint .*: 0, 5, 15$"):
         choose(steps, states, 10, 1)
     with pytest.raises(ParamsError, match="before the last validation: none"):
         choose([0], {}, None, 1)
@@ -140,7 +140,7 @@ def test_a_weight_changed_by_one_bit_is_found(workspace, monkeypatch):
         train()
     found = read_curve(CURVE)
     assert found[5] == honest[5] and found[10]["checkpoint_digest"] != honest[10]["checkpoint_digest"]
-    pattern = r"plots/validation\.csv: step 10 has digest {} and .*; trained again from step 5: digest {} "
+    pattern = r"plots/validation\.csv: step 10 has digest {} and .*; retrained from step 5: digest {} "
     with pytest.raises(
         IntegrityError, match=pattern.format(*(each[10]["checkpoint_digest"] for each in (found, honest)))
     ):

@@ -193,7 +193,10 @@ def test_a_record_that_names_other_files_is_named(workspace, check):
     text_of, tokens = sha256_file("data/raw/train.parquet"), sha256_file("data/processed_datasets/validation.bin")
     assert f"{SIDECAR} (from data/raw/train.parquet): source.text_sha256 is {'ab' * 32}, that of" in text
     assert f"data/raw/train.parquet is {text_of}; run `dvc repro -fs tokenize_train`" in text
-    assert f"data_sha256.validation is {'cd' * 32}, that of data/processed_datasets/validation.bin is {tokens}" in text
+    assert (
+        f"data_sha256.validation is {'cd' * 32}, but the SHA-256 of data/processed_datasets/validation.bin is {tokens}"
+        in text
+    )
 
 
 def test_an_input_that_is_not_the_recorded_output_is_named(workspace, check):
@@ -216,7 +219,7 @@ def test_a_damaged_cache_object_is_repaired(workspace, check):
     assert check()[0] == 0
     status, lines = check("--cache")
     (line,) = wrong(lines)
-    assert status == 4 and line.startswith(f"WRONG  {damaged}: md5 is ") and "needed for data/models" in line
+    assert status == 4 and line.startswith(f"WRONG  {damaged}: md5 is ") and "data/models needs this file" in line
     assert command(line) == f"rm -f {damaged} && dvc commit train"
     assert repaired_by(workspace, check, line)
 

@@ -185,7 +185,7 @@ def add_token(**settings):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda rules: rules["model"].update(ignore_merges=True), "needed: plain BPE"),
+        (lambda rules: rules["model"].update(ignore_merges=True), "it must be plain BPE"),
         (lambda rules: rules.update(normalizer=None), "it cuts texts otherwise"),
         (lambda rules: rules["model"]["vocab"].pop("<0x7F>"), "no token for 1 of 256 bytes"),
         (lambda rules: rules["model"]["vocab"].update(ab=900), "never merges 'a' and 'b' into its token 'ab'"),

@@ -75,15 +75,15 @@ def test_what_does_not_compare_is_refused(compare):
     write(Path("prompt"), "x", 2, 0.5, prompt_hash="other")
     Path("empty").mkdir()
     for arguments, code, sentence in (
-        (["a"], 2, "a: needed: at least two folders, each once"),
-        (["a", "a"], 2, "a: needed: at least two folders, each once"),
+        (["a"], 2, "a: name at least two folders, each once"),
+        (["a", "a"], 2, "a: name at least two folders, each once"),
         (["a", "empty"], 2, "empty: has no items"),
         (
             ["a", "b", "--document", "story"],
             2,
-            "--document is story, needed: a field of a task; x has passage, question",
+            "--document is story; it must be a field of a task; x has passage, question",
         ),
-        (["a", "b", "--metrics", "f1"], 2, "--metrics: x has acc; needed: one of them"),
+        (["a", "b", "--metrics", "f1"], 2, "--metrics: x has acc; choose one of them"),
         (["a", "other"], 4, "a, other: have no task in common"),
         (["a", "prompt"], 4, "x: the runs have no item with the same prompt in common"),
     ):

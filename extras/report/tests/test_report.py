@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -75,11 +76,53 @@ def test_a_finished_run_is_on_one_page(folder):
     assert made_page().text == made_page().text
 
 
+def commit(folder: Path, *names: str) -> None:
+    """Commit files of a folder that git knows."""
+    for command in (["add", *names], ["commit", "-q", "-m", "run"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+
+
+def test_the_page_begins_with_the_comparison_to_the_committed_run(folder):
+    """The fixture's commit has the parameters and no dvc.lock."""
+    begins = r"<h1>[^<]*</h1>\s*<p class=\"verdict\">([^<]*)</p>"
+    assert re.search(begins, made_page().text)[1] == "Not compared: this folder has no commit with a dvc.lock."
+    commit(folder, "dvc.lock", "metrics")
+    same = made_page()
+    assert re.search(begins, same.text)[1] == "Bitwise identical to the committed run (all 18 outputs)."
+    assert "committed this run" not in same.words
+
+    # Another run: a parameter, outputs and a metric differ.
+    lock = read_yaml("dvc.lock")
+    lock["stages"]["train"]["params"]["params.yaml"]["train"]["peak_lr"] = 0.5
+    for out in lock["stages"]["train"]["outs"]:
+        out["md5"] = "0" * 32
+    write_text("dvc.lock", json.dumps(lock))
+    metrics = read_json("metrics/eval.json")
+    write_json("metrics/eval.json", metrics | {"bits_per_byte": metrics["bits_per_byte"] + 0.25})
+    other = made_page()
+    headline = re.search(begins, other.text)[1]
+    assert headline == "Another run than the committed one: 1 of its parameters changed; 4 of 18 outputs differ."
+    assert "train.peak_lr 0.0100 0.5000 0.4900" in other.words
+    assert re.search(r"bits_per_byte [\d.]+ [\d.]+ 0\.2500", other.words)
+    assert other.words.index("train.peak_lr 0.0100") < other.words.index("± is one standard error")
+
+
+def test_parameters_and_hashes_are_folded(folder):
+    text = made_page().text
+    folded = re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", text, re.S)
+    assert [bool(re.search("parameters|SHA-256", summary)) for summary, _ in folded] == [True, True]
+    outside = re.sub(r"<details>.*?</details>", "", text, flags=re.S)
+    assert "train.peak_lr" in folded[0][1] and "train.peak_lr" not in outside
+    assert read_json(report.paths.MODEL)["best"]["sha256"] in folded[1][1]
+    assert read_json(report.paths.MODEL)["best"]["sha256"] not in outside
+
+
 def test_a_run_in_progress_shows_its_curve(folder):
     shutil.rmtree("data/models")
     lines = Path("plots/validation.csv").read_text().splitlines()
     write_text("plots/validation.csv", "\n".join(lines[:3]) + "\n")
     page, loss = made_page(), float(lines[2].split(",")[2])
+    assert "Not compared with the committed run: this one is not finished." in page.words
     assert f"Not finished: {loss:.3f} nats per token on validation text after 5,120 of 10,240 tokens" in page.words
     assert page.pictures == ["training"] and "not evaluated yet" in page.words
     assert "bits_per_byte" not in page.words and "Samples" not in page.words and "tokens_seen" in page.words

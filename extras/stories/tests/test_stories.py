@@ -22,7 +22,7 @@ def test_a_file_has_the_stories_of_its_seed(tmp_path):
 
 def test_no_story_is_refused(tmp_path, capsys):
     assert main(["--num_documents", "0", "--out", str(tmp_path / "x")]) == 2
-    assert "--num_documents is 0, needed: at least 1" in capsys.readouterr().err
+    assert "--num_documents is 0; it must be at least 1" in capsys.readouterr().err
 
 
 def test_every_plot_is_told_in_whole_sentences():

@@ -120,8 +120,8 @@ def test_rows_match_the_stream(project, explain):
 
 def test_a_step_or_row_outside_the_run_is_refused(explain):
     for arguments, named in (
-        (("--step", STEPS), f"--step is {STEPS}, needed: from 0 to {STEPS - 1}"),
-        (("--step", 0, "--row", BATCH_SIZE), f"--row is {BATCH_SIZE}, needed: from 0 to {BATCH_SIZE - 1}"),
+        (("--step", STEPS), f"--step is {STEPS}; it must be from 0 to {STEPS - 1}"),
+        (("--step", 0, "--row", BATCH_SIZE), f"--row is {BATCH_SIZE}; it must be from 0 to {BATCH_SIZE - 1}"),
     ):
         status, output, error = explain(*arguments)
         assert (status, output) == (2, "") and named in error
@@ -186,10 +186,10 @@ def test_new_text_is_marked_and_frequent_text_is_counted(project, trace):
 def test_what_cannot_be_traced_is_refused(project, trace):
     model, some = read_json(project.folder / "data/models/model.json"), project.windows.ids[:9]
     for ids, arguments, named in (
-        ((), ("a",), "the text has 1 tokens, needed: at least --min_tokens, 4"),
-        (some, ("--min_tokens", 1), "--min_tokens is 1, needed: from 2"),
-        (some, ("--steps", STEPS + 1), f"--steps is {STEPS + 1}, needed: from 1 to {STEPS}"),
-        (some, ("--sample", 2), "--sample is 2, needed: from 1 to 1"),
+        ((), ("a",), "the text has 1 tokens; it must have at least --min_tokens, 4"),
+        (some, ("--min_tokens", 1), "--min_tokens is 1; it must be from 2"),
+        (some, ("--steps", STEPS + 1), f"--steps is {STEPS + 1}; it must be from 1 to {STEPS}"),
+        (some, ("--sample", 2), "--sample is 2; it must be from 1 to 1"),
     ):
         status, output, error = trace(ids, *arguments)
         assert (status, output) == (2, "") and named in error

@@ -15,14 +15,14 @@ def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 def count(text: str) -> int:
     """Parse a count, a step or a seed."""
     if not 0 <= (number := int(text)) < 2**62:
-        raise argparse.ArgumentTypeError(f"is {text}, needed: a whole number from 0 to below 2^62")
+        raise argparse.ArgumentTypeError(f"is {text}; it must be a whole number from 0 to below 2^62")
     return number
 
 
 def finite(text: str) -> float:
     """Parse a finite number."""
     if not math.isfinite(number := float(text)):
-        raise argparse.ArgumentTypeError(f"is {text}, needed: a finite number")
+        raise argparse.ArgumentTypeError(f"is {text}; it must be a finite number")
     return number
 
 
@@ -36,12 +36,12 @@ def add_resampling(parser: argparse.ArgumentParser, resamples: int, of: str) -> 
 def check_resampling(args: argparse.Namespace) -> None:
     """Raise ParamsError if an option of `add_resampling` is out of range, or there are too few resamples."""
     if not 0.5 <= args.confidence <= 0.999:
-        raise ParamsError(f"--confidence is {args.confidence}, needed: from 0.5 to 0.999, such as 0.95")
+        raise ParamsError(f"--confidence is {args.confidence}; it must be from 0.5 to 0.999, such as 0.95")
     # Each tail outside the interval must hold at least one resample.
     least = max(99, math.ceil(2 / (1 - args.confidence) - 1 - 1e-6))
     if args.resamples < least:
         raise ParamsError(
-            f"--resamples is {args.resamples}, needed: at least {least} at --confidence {args.confidence}"
+            f"--resamples is {args.resamples}; it must be at least {least} at --confidence {args.confidence}"
         )
     if args.seed < 0:
-        raise ParamsError(f"--seed is {args.seed}, needed: at least 0")
+        raise ParamsError(f"--seed is {args.seed}; it must be at least 0")

@@ -58,7 +58,7 @@ def from_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
     state = dict(state)
     head = state.pop("lm_head.weight", None)
     if head is not None and not torch.equal(head, state["model.embed_tokens.weight"]):
-        raise ValueError("lm_head.weight differs from model.embed_tokens.weight, needed: tied embeddings")
+        raise ValueError("lm_head.weight differs from model.embed_tokens.weight; the embeddings must be tied")
     return {name.removeprefix("model."): weight.float() for name, weight in state.items()}
 
 
@@ -111,9 +111,10 @@ def read_config(path: Path) -> ModelConfig:
 
     content = read_json(path, "name the folder of a model in Hugging Face's format, or download it again")
     if content.get("model_type") != "gemma3_text":
-        raise DataError(f"{path}: model_type is {content.get('model_type')!r}, needed: 'gemma3_text'")
+        raise DataError(f"{path}: model_type is {content.get('model_type')!r}; it must be 'gemma3_text'")
     if content.get("num_hidden_layers") not in range(1, MAX_LAYERS + 1):  # transformers makes a list of them
-        raise DataError(f"{path}: num_hidden_layers is {content.get('num_hidden_layers')}, needed: 1 to {MAX_LAYERS}")
+        found = content.get("num_hidden_layers")
+        raise DataError(f"{path}: num_hidden_layers is {found}; it must be from 1 to {MAX_LAYERS}")
     try:
         theirs = Gemma3TextConfig(**{name: content[name] for name in content if name in READ})
         ours = shape_of(theirs)
@@ -122,7 +123,7 @@ def read_config(path: Path) -> ModelConfig:
     wanted = Gemma3TextConfig(**hugging_face_config(ours))
     for name in FIXED:
         if (getattr(theirs, name) or None) != (getattr(wanted, name) or None):
-            raise DataError(f"{path}: {name} is {getattr(theirs, name)}, needed: {getattr(wanted, name)}")
+            raise DataError(f"{path}: {name} is {getattr(theirs, name)}; it must be {getattr(wanted, name)}")
     return ours
 
 

@@ -6,7 +6,7 @@
 
 NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, or `workspace` for the files in
 this folder. The first is the baseline. Runs that differ only in train.seed form one group. Bits per byte compare across
-tokenizers. Runs evaluated on different text are refused (exit code 4).
+tokenizers. Runs evaluated on different text are rejected (exit code 4).
 """
 
 import argparse
@@ -54,12 +54,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     given = " ".join(args.names)
     args.names = matching(args.names)
     if len(args.names) < 2:
-        raise ParamsError(f"{given}: needed: at least two different runs")
+        raise ParamsError(f"{given}: name at least two different runs")
     more = f"-and-{len(args.names) - 2}-more" if len(args.names) > 2 else ""
     name = re.sub(r"[^\w.~-]+", "-", f"{args.names[0]}-vs-{args.names[1]}{more}")
     args.out = args.out or Path("comparisons", f"{name}.md")
     if args.out.suffix != ".md":
-        raise ParamsError(f"--out is {args.out}, needed: a name that ends in .md")
+        raise ParamsError(f"--out is {args.out}; the name must end in .md")
     return args
 
 
@@ -70,7 +70,7 @@ def read_run(revision: Revision) -> Run:
     columns = {name: losses[name].to_numpy() for name in losses.column_names}
     if not np.isfinite(columns["nats"]).all():
         raise IntegrityError(
-            f"{revision.name}: {DOCUMENT_LOSSES} holds losses that are not finite; run `dvc repro -f eval`"
+            f"{revision.name}: {DOCUMENT_LOSSES} contains losses that are not finite; run `dvc repro -f eval`"
         )
     inputs = revision.hashes("deps", STAGES_LEFT_OUT)
     curve = revision.read(PLOTS / "validation.csv").decode("utf-8")

@@ -40,7 +40,9 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
         figures[split] = read_json(sidecar) if sidecar.exists() else {}
         trained_on = record["data_sha256"][split]
         if figures[split].get("sha256", trained_on) != trained_on:
-            raise IntegrityError(f"{sidecar}: is about other tokens than those of the training; run `dvc repro`")
+            raise IntegrityError(
+                f"{sidecar}: describes other tokens than those that the model was trained on; run `dvc repro`"
+            )
     manifest = args.raw / paths.MANIFEST.name
     return figures | {"manifest": read_json(manifest) if manifest.exists() else {}}
 
@@ -95,7 +97,7 @@ def run_of(record: dict) -> dict:
 
 
 def card_head(name: str, source: str, sources: dict, evaluation: dict, license_id: str | None) -> list[str]:
-    """Return the lines of YAML that the Hub reads. The licence is that of the weights, which no record holds."""
+    """Return the lines of YAML that the Hub reads. No record names the licence of the weights."""
     repos = sorted({source["repo"] for source in sources.values() if "repo" in source})
     result = {
         "task": {"type": "text-generation"},
@@ -106,7 +108,7 @@ def card_head(name: str, source: str, sources: dict, evaluation: dict, license_i
         "license": license_id,
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["gemma3", "pretrained-from-scratch", "dvc"],
+        "tags": ["gemma3", "pretrained-from-scratch", "dvc", "reprolm"],
         "datasets": repos,
         "model-index": [{"name": name, "results": [result]}],
     }

@@ -114,7 +114,7 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
 def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha256: str) -> dict:
     """Return the record of a model that was trained elsewhere; unknown values are null."""
     if model.config.vocab_size < tokenizer.vocab_size:
-        sizes = f"{model.config.vocab_size}, needed: at least the tokenizer's {tokenizer.vocab_size}"
+        sizes = f"{model.config.vocab_size}; it must be at least the tokenizer's {tokenizer.vocab_size}"
         raise DataError(f"{source}: vocab_size is {sizes}")
     return {
         "config": dataclasses.asdict(model.config),

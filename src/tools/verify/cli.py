@@ -167,12 +167,12 @@ def main(argv: list[str]) -> None:
     parser = tool_parser("verify", __doc__)
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="output of `python src export_hf`")
     parser.add_argument("--cache", action="store_true", help="also read the cache objects that dvc.lock refers to")
-    parser.add_argument("--recompute", action="store_true", help="also train an interval again and compare its digest")
+    parser.add_argument("--recompute", action="store_true", help="also retrain an interval and compare its digest")
     parser.add_argument("--from", type=int, dest="start", metavar="STEP", help="begin the interval at this step")
     parser.add_argument("--seed", type=int, help="choose the interval by this seed (a new one each time)")
     args = parser.parse_args(argv)
     if not args.recompute and (args.start, args.seed) != (None, None):
-        raise ParamsError("--from and --seed choose what --recompute trains again; add --recompute")
+        raise ParamsError("--from and --seed choose what --recompute retrains; add --recompute")
     if not PIPELINE.exists() and not args.folders:
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root, or name an exported folder")
     with tqdm(unit="B", unit_scale=True, desc="verify", leave=False, disable=None) as bar:

@@ -81,7 +81,7 @@ class Outputs:
             known |= objects.keys()
             damaged = self._damaged(objects)
             for path, md5 in damaged.items():
-                fault = f"md5 is {md5}, needed for {shown(out.fs_path)}"
+                fault = f"md5 is {md5}; {shown(out.fs_path)} needs this file"
                 yield Finding(shown(path), fault, advice=self._restore_object(out, path))
             if objects and not damaged:
                 yield Finding(f"cache of {shown(out.fs_path)}")

@@ -1,4 +1,4 @@
-"""Train one interval between two validations again and compare the digests of the checkpoints.
+"""Retrain one interval between two validations, and compare the digests of the checkpoints.
 
 The stage train itself does it, in a folder of its own, and is stopped after the next validation.
 """
@@ -64,11 +64,11 @@ def recompute(start: int | None, seed: int) -> None:
         again, kept = train_again(interval, fingerprint, Path(folder), earlier, interval.end == max(recorded))
     for name, sha256 in kept.items():
         if sha256 != model[KEPT_WEIGHTS].get(name):
-            found = f"{model[KEPT_WEIGHTS].get(name)}; trained again from step {interval.start}: {sha256}"
+            found = f"{model[KEPT_WEIGHTS].get(name)}; retrained from step {interval.start}: {sha256}"
             raise IntegrityError(f"{MODEL}: {name} has the sha256 {found}")
     for step in sorted(step for step in again if step <= interval.end):
         if again[step] != recorded.get(step):
-            found = f"{describe(recorded.get(step))}; trained again from step {interval.start}: {describe(again[step])}"
+            found = f"{describe(recorded.get(step))}; retrained from step {interval.start}: {describe(again[step])}"
             is_fast = read_yaml(PARAMS)["train"].get("numerics") == "fast"
             hint = f"; in fast numerics bits depend on machine and threads ({MODEL}: segments)" if is_fast else ""
             raise IntegrityError(f"{CURVE}: step {step} has {found}{hint}")
@@ -96,7 +96,7 @@ def choose(steps: list[int], stored: dict[int, Checkpoint], start: int | None, s
     if start not in starts:
         possible = ", ".join(map(str, starts)) or "none"
         requirement = "the step of a checkpoint before the last validation"
-        raise ParamsError(f"--from is {start}, needed: {requirement}: {possible}")
+        raise ParamsError(f"--from is {start}; it must be {requirement}: {possible}")
     return Interval(start, steps[steps.index(start) + 1], stored.get(start))
 
 

@@ -120,4 +120,4 @@ def check_link(link: Link, digests: Digests, advice: str) -> Iterator[Finding]:
     if sha256.startswith(str(recorded)):
         yield Finding(subject)
     else:
-        yield Finding(subject, f"{link.entry} is {recorded}, that of {link.file} is {sha256}", advice)
+        yield Finding(subject, f"{link.entry} is {recorded}, but the SHA-256 of {link.file} is {sha256}", advice)

@@ -1,0 +1,131 @@
+"""Compare the run in the workspace with the committed one: dvc.lock and the metrics, here and in the last commit."""
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from lm.core.errors import IntegrityError
+from lm.core.files import read_json
+from lm.core.params import read_yaml
+from tools.common.environment import git
+from tools.common.parameters import flatten, preset_names_left_out, recorded_params
+from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, PIPELINE, TRAIN_METRICS
+
+PAGE = "docs/reproducibility.md"
+MISSING = "(none)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A name with its value in the committed run and its value now; MISSING where one of them lacks it."""
+
+    name: str
+    committed: Any
+    now: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """How the run in the workspace differs from the committed one; equal bits differ in no output."""
+
+    parameters: list[Difference]
+    inputs: list[str]  # paths of code, packages and text of the user's own
+    outputs: list[str]  # paths
+    num_outputs: int
+    metrics: list[Difference]
+    numerics: Any  # train.numerics of the run in the workspace
+
+    @property
+    def is_identical(self) -> bool:
+        """Return whether every output has the bytes of the committed one."""
+        return not self.outputs
+
+    @property
+    def headline(self) -> str:
+        """Return the sentence that says whether the two are bitwise identical."""
+        names = [f"{len(self.parameters)} of its parameters"] if self.parameters else []
+        names += [f"{len(self.inputs)} of its inputs (code, packages or text)"] if self.inputs else []
+        changed = " and ".join(names)
+        if self.is_identical:
+            although = f", although {changed} changed" if names else ""
+            return f"Bitwise identical to the committed run (all {self.num_outputs} outputs){although}."
+        differ = f"{len(self.outputs)} of {self.num_outputs} outputs differ"
+        if names:
+            return f"Another run than the committed one: {changed} changed; {differ}."
+        return f"Not bitwise identical to the committed run: {differ}, although code and parameters are the same."
+
+    @property
+    def explanation(self) -> str:
+        """Return why the bits differ although nothing else does, and where that is explained; "" in other cases."""
+        if self.is_identical or self.parameters or self.inputs:
+            return ""
+        if self.numerics == "fast":
+            return f"Fast numerics promise equal bits on one machine only ({PAGE})."
+        return f"This processor or its versions of the packages give other bits ({PAGE})."
+
+
+def stages_of(lock: dict) -> dict:
+    """Return the content of a dvc.lock without stages that dvc.yaml no longer has: DVC leaves them there."""
+    known = read_yaml(PIPELINE)["stages"]
+    return {"stages": {name: stage for name, stage in lock["stages"].items() if name in known}}
+
+
+def hashes(lock: dict, kind: str) -> dict[str, str]:
+    """Return path → MD5 of the "deps" or "outs" of all stages."""
+    return {entry["path"]: entry["md5"] for stage in lock["stages"].values() for entry in stage.get(kind, ())}
+
+
+def differences(committed: dict, now: dict) -> list[Difference]:
+    """Return the names whose values differ, in the order of `committed`, then of `now`."""
+    names = dict.fromkeys([*committed, *now])
+    found = (Difference(name, committed.get(name, MISSING), now.get(name, MISSING)) for name in names)
+    return [each for each in found if each.committed != each.now]
+
+
+def compare_with_committed() -> Comparison | None:
+    """Compare the two runs; None if there is no commit, or none with a dvc.lock.
+
+    Raise IntegrityError if dvc.lock or an output that it records is missing here.
+    """
+    if not LOCK.exists():
+        raise IntegrityError(f"{LOCK}: missing; run `dvc repro` first")
+    now = stages_of(read_yaml(LOCK))
+    outputs_now = hashes(now, "outs")
+    if missing := [path for path in outputs_now if not os.path.exists(path)]:
+        raise IntegrityError(f"{missing[0]}: missing, as in a clone before its first run; run `dvc repro` first")
+    committed_text = git("show", f"HEAD:./{LOCK}")
+    if committed_text is None:
+        return None
+    committed = stages_of(YAML(typ="safe").load(committed_text))
+
+    # Inputs are what no stage has made.
+    outputs_then = hashes(committed, "outs")
+    deps_now, deps_then = hashes(now, "deps"), hashes(committed, "deps")
+    inputs = [each.name for each in differences(deps_then, deps_now) if each.name not in outputs_now | outputs_then]
+
+    # Parameters that presets of other names hold are compared field by field.
+    params_now, params_then = recorded_params(now), recorded_params(committed)
+    parameters = differences(preset_names_left_out(params_then), preset_names_left_out(params_now))
+
+    return Comparison(
+        parameters=parameters,
+        inputs=inputs,
+        outputs=[each.name for each in differences(outputs_then, outputs_now)],
+        num_outputs=len(outputs_now | outputs_then),
+        metrics=metric_differences(),
+        numerics=params_now.get("train.numerics"),
+    )
+
+
+def metric_differences() -> list[Difference]:
+    """Return the metrics that differ from those of the last commit, named `bits_per_byte` and so on."""
+    found = []
+    for path in (EVAL_METRICS, TRAIN_METRICS, DATA_METRICS):
+        text = git("show", f"HEAD:./{path}")
+        committed = flatten(json.loads(text)) if text else {}
+        now = flatten(read_json(path)) if path.exists() else {}
+        found += differences(committed, now)
+    return found

@@ -1,0 +1,40 @@
+"""Find the wrong values in the parameter files of a folder: all stages' sections, as the parameters select them."""
+
+from pathlib import Path
+
+from lm.core.params import find_problems, read_section
+from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
+from lm.evaluate.config import EvalParams
+from lm.model.config import ModelParams
+from lm.text.rules import Selection
+from lm.text.slices import AnySlice, Slice
+from lm.text.sources.kinds import AnyFetch
+from lm.text.sources.local import LocalPath
+from lm.tokenizer.config import TokenizerParams, TokenizeRuntime
+from lm.train.config import TrainParams, TrainRuntime
+
+NAMES = ("data.source", "selection.name", "tokenizer.name", "model.name")
+
+
+def find_all_problems(folder: Path = Path()) -> list[str]:
+    """Return a sentence for each wrong value in the four files, in the sections that the parameters select."""
+    params, presets, sources, runtime = (folder / name for name in (PARAMS, PRESETS, SOURCES, RUNTIME))
+    problems = find_problems(params, {"local": LocalPath, "train": TrainParams, "eval": EvalParams})
+    problems += find_problems(runtime, {"tokenize": TokenizeRuntime, "train": TrainRuntime})
+
+    # These names select the sections of the other files.
+    if wrong_names := find_problems(params, dict.fromkeys(NAMES, str)):
+        return wrong_names + problems
+    source, selection, tokenizer, model = (read_section(params, name, str) for name in NAMES)
+    of_source = {
+        f"sources.{source}.fetch": AnyFetch,
+        f"sources.{source}.train": AnySlice,
+        f"sources.{source}.validation": Slice,
+        f"sources.{source}.prompts": tuple[str, ...],
+    }
+    of_presets = {
+        f"selections.{selection}": Selection,
+        f"tokenizers.{tokenizer}": TokenizerParams,
+        f"models.{model}": ModelParams,
+    }
+    return problems + find_problems(sources, of_source) + find_problems(presets, of_presets)

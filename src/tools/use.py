@@ -1,0 +1,207 @@
+"""Write the values of a recipe into the parameter files, and show what changes.
+
+    python src use                      # list the recipes
+    python src use tinystories_gpt2
+    python src use small_gpu own_text   # one recipe, and another on top of it
+
+A recipe, recipes/NAME.yaml, holds the values in which a workload differs from the default, by file: params.yaml,
+presets.yaml, sources.yaml and runtime.yaml. Other values stay as they are, and so do comments. A recipe may add an
+entry to the sources, selections, tokenizers and models. The result is checked before anything is written. `make back`
+undoes it.
+"""
+
+import difflib
+import io
+import json
+import tempfile
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.representer import RoundTripRepresenter
+
+from lm.core.errors import ParamsError, exit_with_status
+from lm.core.files import write_text
+from lm.core.params import read_yaml
+from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
+from tools.common.arguments import tool_parser
+from tools.common.environment import git
+from tools.common.parameters import flatten
+from tools.common.problems import find_all_problems
+
+RECIPES = Path("recipes")
+FILES = (PARAMS, PRESETS, SOURCES, RUNTIME)
+BOOKS = ("sources", "selections", "tokenizers", "models")  # sections to which a recipe may add an entry
+
+
+def nearest(name: str, names: list[str]) -> str:
+    """Return the one of `names` that is most like `name`."""
+    return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+
+
+class NullRepresenter(RoundTripRepresenter):
+    """Write null as `null`; ruamel.yaml would leave the value empty."""
+
+
+NullRepresenter.add_representer(
+    type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
+)
+
+
+def comment_keeping_yaml() -> YAML:
+    """Return the reader and writer that keeps comments, quotes and the order of keys."""
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 1 << 20  # never break a line
+    yaml.Representer = NullRepresenter
+    return yaml
+
+
+# Recipes.
+
+
+def list_recipes() -> list[str]:
+    """Return the names of all recipes. Raise ParamsError if the folder is missing."""
+    names = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    if not names:
+        raise ParamsError(f"{RECIPES}: has no recipes; run the command at the repository's root")
+    return names
+
+
+def read_comment(path: Path) -> list[str]:
+    """Return the lines of the comment at the beginning of a file, without their #."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return lines
+
+
+def read_recipe(name: str) -> dict:
+    """Return the values of a recipe: file → nested values. Raise ParamsError if it is missing or names other files."""
+    names = list_recipes()
+    if name not in names:
+        raise ParamsError(f"there is no recipe {name!r}; the nearest is {nearest(name, names)}, of {', '.join(names)}")
+    path = RECIPES / f"{name}.yaml"
+    read_yaml(path)  # it reports what is no valid YAML in one sentence
+    values = comment_keeping_yaml().load(path.read_text(encoding="utf-8"))
+    for file, sections in values.items():
+        if file not in map(str, FILES):
+            raise ParamsError(f"{path}: {file} is none of the files {', '.join(map(str, FILES))}; move its values")
+        if not isinstance(sections, dict):
+            raise ParamsError(f"{path}: {file} is {sections!r}, not a mapping")
+    return values
+
+
+def put(values: dict, section: dict, where: str, name: str = "") -> None:
+    """Put nested values into the section `name` of a file. Raise ParamsError for a key that the section lacks.
+
+    where: the recipe and the file, for the error.
+    """
+    for key, value in values.items():
+        path = f"{name}.{key}".lstrip(".")
+        if key not in section and name not in BOOKS:
+            known = f"{name}.{nearest(str(key), list(section))}".lstrip(".")
+            raise ParamsError(f"{where}: {path} is unknown; the nearest valid name is {known}")
+        present = section.get(key)
+        if isinstance(value, dict) and isinstance(present, dict) and present:
+            put(value, present, where, path)
+        else:
+            section[key] = value
+
+
+# Changes.
+
+
+def applied(names: list[str]) -> dict[Path, str]:
+    """Return the text of each parameter file with the values of the recipes, one after the other."""
+    yaml = comment_keeping_yaml()
+    contents = {}
+    for file in FILES:
+        read_yaml(file)  # it reports what is wrong in one sentence
+        contents[str(file)] = yaml.load(file.read_text(encoding="utf-8"))
+    for name in names:
+        for file, values in read_recipe(name).items():
+            put(values, contents[file], f"{RECIPES / name}.yaml: {file}")
+
+    texts = {}
+    for file in FILES:
+        stream = io.StringIO()
+        yaml.dump(contents[str(file)], stream)
+        texts[file] = stream.getvalue()
+    return texts
+
+
+def write_into(folder: Path, texts: dict[Path, str]) -> None:
+    """Write the files into a folder, each whole or not at all."""
+    for file, text in texts.items():
+        write_text(folder / file, text)
+
+
+def differences(file: Path, before: dict, after: dict) -> list[str]:
+    """Return a line for each value that differs between two states of a file, and one for each entry that is new."""
+    lines = []
+    old, new = flatten(before), flatten(after)
+    for name in dict.fromkeys([*old, *new]):
+        if name in old and name in new and old[name] != new[name]:
+            lines.append(f"{file}: {name}  {shown(old[name])} -> {shown(new[name])}")
+        elif name not in new:
+            lines.append(f"{file}: {name}  {shown(old[name])} -> (none)")
+        elif name not in old:
+            book, entry, *_ = name.split(".")
+            is_new = book in BOOKS and entry not in before[book]
+            lines.append(
+                f"{file}: {book}.{entry}  is new" if is_new else f"{file}: {name}  (none) -> {shown(new[name])}"
+            )
+    return list(dict.fromkeys(lines))
+
+
+def shown(value) -> str:
+    """Return a value as JSON, a string without its quotes unless it is empty."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text[1:-1] if isinstance(value, str) and value.strip() else text
+
+
+def refuse_wrong_values(folder: Path) -> None:
+    """Raise ParamsError with a line for each wrong value in the files of a temporary folder."""
+    if problems := find_all_problems(folder):
+        lines = [problem.removeprefix(f"{folder}/") for problem in problems]
+        raise ParamsError("\n".join(lines) + "; nothing was written")
+
+
+def edited_files() -> list[str]:
+    """Return the parameter files that differ from the last commit; [] where there is none."""
+    return (git("diff", "--name-only", "HEAD", "--", *map(str, FILES)) or "").splitlines()
+
+
+@exit_with_status
+def main(argv: list[str]) -> None:
+    """Write the values and print the recipe's comment, the changes, and the next command; without a name, list all."""
+    parser = tool_parser("use", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="recipes, the last one on top; without one, list all")
+    names = parser.parse_args(argv).names
+    if not names:
+        width = max(map(len, list_recipes()))
+        for name in list_recipes():
+            print(f"{name:{width}}  {read_comment(RECIPES / f'{name}.yaml')[0]}")
+        return
+
+    # Check the result in a temporary folder before any file here changes.
+    texts = applied(names)
+    with tempfile.TemporaryDirectory(prefix="use-") as folder:
+        write_into(Path(folder), texts)
+        refuse_wrong_values(Path(folder))
+        after = {file: read_yaml(Path(folder, file)) for file in FILES}
+    changes = [line for file in FILES for line in differences(file, read_yaml(file), after[file])]
+    edited = edited_files()
+    changed = {file: text for file, text in texts.items() if text != file.read_text(encoding="utf-8")}
+    write_into(Path(), changed)
+
+    # Say what the recipe is, what changed, and how to go on.
+    for name in names:
+        print("\n".join(read_comment(RECIPES / f"{name}.yaml")))
+    print("\n".join(["", *(changes or ["All files already have these values."]), ""]))
+    if edited:
+        print(f"{', '.join(edited)} differed from the last commit before; what the recipe does not name stays so")
+    print("next: dvc exp run")
+    print("undo: make back")

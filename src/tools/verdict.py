@@ -1,0 +1,112 @@
+"""Say whether the run in the workspace has the bits of the committed one, else what differs; `make` ends with it.
+
+    python src verdict
+
+It compares dvc.lock and the metrics with those of the last commit, and prints two commands to go on with.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from lm.core.errors import exit_with_status
+from lm.core.files import read_json
+from lm.core.params import read_yaml
+from lm.core.paths import PARAMS, SOURCES
+from tools.common.arguments import tool_parser
+from tools.common.committed import Comparison, Difference, compare_with_committed
+from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS
+
+NUM_LISTED = 12  # lines of a list
+
+
+def result() -> str:
+    """Return the loss of the evaluation with its standard error: "1.353 bits per byte (± 0.040 over 97 documents)"."""
+    metrics = read_json(EVAL_METRICS)
+    loss = f"{metrics['bits_per_byte']:.3f} bits per byte"
+    if metrics.get("bpb_se") is None or not EVALUATION_DETAILS.exists():
+        return loss
+    return f"{loss} (± {metrics['bpb_se']:.3f} over {read_json(EVALUATION_DETAILS)['documents']:,} documents)"
+
+
+def readable(value) -> str:
+    """Return a value of a list; numbers with five digits, and whole ones with commas."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def listed(lines: list[str]) -> list[str]:
+    """Return the first lines, indented, and how many more there are."""
+    more = len(lines) - NUM_LISTED
+    shown = lines[:NUM_LISTED] + ([f"and {more} more"] if more > 0 else [])
+    return [f"  {line}" for line in shown]
+
+
+def table(differences: list[Difference]) -> list[str]:
+    """Return a line for each difference: name, committed value, value now."""
+    width = max((len(each.name) for each in differences), default=0)
+    return [f"{each.name:{width}}  {readable(each.committed)} -> {readable(each.now)}" for each in differences]
+
+
+def describe(comparison: Comparison) -> list[str]:
+    """Return the verdict, and what differs if something does."""
+    if comparison.is_identical:
+        causes = table(comparison.parameters) + comparison.inputs
+        return [comparison.headline, *listed(causes), result()]
+    lines = [comparison.headline]
+    if comparison.parameters:
+        lines += ["parameters, committed -> now:", *listed(table(comparison.parameters))]
+    if comparison.inputs:
+        lines += ["inputs that differ:", *listed(comparison.inputs)]
+    if comparison.metrics:
+        lines += ["metrics, committed -> now:", *listed(table(comparison.metrics))]
+    else:
+        lines += ["No metric differs. Outputs that differ:", *listed(comparison.outputs)]
+    if comparison.explanation:
+        lines.append(comparison.explanation)
+    return [*lines, result()]
+
+
+def next_commands(comparison: Comparison | None) -> list[tuple[str, str]]:
+    """Return two commands to go on with, each with what it is for."""
+    if comparison is None or comparison.is_identical:
+        prompt = first_prompt()
+        generate = f"python src generate {shlex.quote(prompt)}" if prompt else "python src generate"
+        return [(generate, "let the model write"), ("python src report", "one page: curves, metrics, samples")]
+    compare = ("python src compare HEAD workspace", "is the difference larger than the noise of the documents?")
+    if comparison.parameters or comparison.inputs:
+        return [compare, ("make back", "go back to the committed run")]
+    return [("make prove", "find the first operation that gives other bits"), compare]
+
+
+def first_prompt() -> str:
+    """Return the first prompt of the source that says something, on one line; "" if none does."""
+    source = read_yaml(PARAMS)["data"]["source"]
+    prompts = read_yaml(SOURCES)["sources"].get(source, {}).get("prompts", [])
+    return next((prompt.strip() for prompt in prompts if prompt.strip()), "")
+
+
+def activation() -> list[str]:
+    """Return the line that activates the environment if the shell does not have it yet: `make` runs without it."""
+    activate = Path(sys.prefix, "bin", "activate")
+    if "VIRTUAL_ENV" in os.environ or not activate.exists():
+        return []
+    is_here = activate.is_relative_to(Path.cwd())
+    return [f"  source {activate.relative_to(Path.cwd()) if is_here else activate}"]
+
+
+@exit_with_status
+def main(argv: list[str]) -> None:
+    """Print the verdict and the next commands. Raise IntegrityError if a part of the run is missing."""
+    tool_parser("verdict", __doc__).parse_args(argv)
+    comparison = compare_with_committed()
+    if comparison is None:
+        print("Not compared: this folder has no commit with a dvc.lock.")
+        print(result())
+    else:
+        print("\n".join(describe(comparison)))
+    commands = next_commands(comparison)
+    width = max(len(command) for command, _ in commands)
+    print("\n".join(["next:", *activation(), *(f"  {command:{width}}  # {purpose}" for command, purpose in commands)]))

@@ -1,0 +1,113 @@
+"""Folders in which a recipe is applied and trains for a few steps on small text."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lm.core.params import read_yaml
+from support import ROOT
+from support.loopback_hub import LoopbackHub, parquet_bytes
+from support.model_cases import write_gemma_like
+from support.stages import MICRO_MODEL, change_params, module_and_arguments, run_here, stage_folder
+from support.texts import sentences
+from support.tokenizer_cases import TIKTOKEN_CACHE
+from tools import use
+
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+TOKEN = "hf_of_the_test"  # opens the gated repositories of the hub on loopback
+COMMIT = "c" * 40  # of what a recipe names by its branch
+NUM_STEPS = 4
+# What makes a run small, whatever the recipe says of its size.
+SMALL = {
+    "tokenizers.bpe.vocab_size": 300,
+    "train.seq_len": 32,
+    "train.batch_tokens": 512,
+    "train.micro_batch_tokens": 256,
+    "train.max_tokens": 512 * NUM_STEPS,
+    "train.warmup_steps": 1,
+    "train.compile": False,
+    "train.log_every_tokens": 512,
+    "train.eval_every_tokens": 1024,
+    "train.eval_tokens": 256,
+    "eval.stride_fraction": 1.0,
+    "eval.sample_tokens": 4,
+    "eval.num_samples": 1,
+}
+
+
+def recipe_folder(folder: Path) -> Path:
+    """Make a folder that stages and `use` take for the repository, with a copy of the recipes."""
+    stage_folder(folder)
+    shutil.copytree(ROOT / "recipes", folder / "recipes")
+    return folder
+
+
+def make_small(folder: Path) -> None:
+    """Shrink what the recipe selects: its model, its batches, its steps, and its ranges of characters.
+
+    In place of the headers of torch it reads data/local. In place of GPT-2's vocabulary it trains one, where that would
+    have to be downloaded.
+    """
+    params, sources = read_yaml(folder / "params.yaml"), read_yaml(folder / "sources.yaml")["sources"]
+    name = params["data"]["source"]
+    change_params(folder, SMALL | {f"models.{params['model']['name']}": MICRO_MODEL})
+    if name == "torch_headers":
+        change_params(folder, {"data.source": "local"})
+    if not TIKTOKEN_CACHE.exists():
+        change_params(folder, {"tokenizers.gpt2": {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}})
+    if sources[name]["validation"]["start_char"]:
+        ranges = {"train.num_chars": 20_000, "validation.start_char": 20_000, "validation.num_chars": 5_000}
+        change_params(folder, {f"sources.{name}.{key}": value for key, value in ranges.items()})
+
+
+def serve(hub: LoopbackHub, folder: Path) -> None:
+    """Give the hub small files of the names that the selected source and tokenizer ask for; both are gated."""
+    params, presets = read_yaml(folder / "params.yaml"), read_yaml(folder / "presets.yaml")
+    fetch = read_yaml(folder / "sources.yaml")["sources"][params["data"]["source"]]["fetch"]
+    if fetch["kind"] == "hub":
+        paths = [path for paths in fetch["files"].values() for path in paths]
+        files = {path: parquet_bytes(**{fetch["column"]: sentences(120, seed)}) for seed, path in enumerate(paths)}
+        is_commit = len(fetch["revision"]) == len(COMMIT)
+        hub.add("datasets", fetch["repo"], fetch["revision"] if is_commit else COMMIT, files, gated=TOKEN)
+    tokenizer = presets["tokenizers"][params["tokenizer"]["name"]]
+    if tokenizer["kind"] == "huggingface":
+        source = folder.parent / "gemma"
+        write_gemma_like(folder.parent / "written", source)
+        files = {path.name: path.read_bytes() for path in source.iterdir()}
+        hub.add("models", tokenizer["repo"], COMMIT, files, gated=TOKEN)
+
+
+def bring_text_and_tokenizer(folder: Path, home: Path) -> None:
+    """Run the first two stages in processes of their own: the clients of the Hub read its address when they load."""
+    with LoopbackHub() as hub:
+        serve(hub, folder)
+        others = {"HF_TOKEN": TOKEN, "TIKTOKEN_CACHE_DIR": str(TIKTOKEN_CACHE), "OMP_NUM_THREADS": "1"}
+        environment = hub.environment(home, **others)
+        environment.pop("DVC_ROOT", None)
+        for stage in ("fetch", "make_tokenizer"):
+            module, arguments = module_and_arguments(stage)
+            command = [sys.executable, f"src/{module}.py", *arguments]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+def train_small(folder: Path) -> None:
+    """Run all stages, small, in the working directory `folder`."""
+    assert Path.cwd() == folder and "DVC_ROOT" not in os.environ
+    make_small(folder)
+    bring_text_and_tokenizer(folder, folder.parent / "hf")
+    for stage in ("tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"):
+        assert run_here(stage) == 0, stage
+
+
+def write_own_text(folder: Path, seed: int = 0) -> None:
+    """Write documents into data/local, one a file."""
+    for i, text in enumerate(sentences(80, seed)):
+        (folder / "data" / "local" / f"{i}.txt").write_text(text, encoding="utf-8")
+
+
+def apply(name: str) -> None:
+    """Apply a recipe in the working directory."""
+    assert use.main([name]) == 0

@@ -1,0 +1,155 @@
+"""`python src verdict`: identical bits, other bits, another run, and no run to compare with."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lm.core.files import read_json, write_json, write_text
+from lm.core.params import read_yaml
+from support.refusal import refused
+from support.workspace import Workspace
+from tools import verdict
+
+LOOK = ["  python src generate 'One old'  # let the model write", "  python src report              # one page"]
+COMPARE = "  python src compare HEAD workspace  # "
+
+
+@pytest.fixture
+def committed(finished, tmp_path, monkeypatch) -> Workspace:
+    """The small pipeline after its run, all of it committed, as the working directory."""
+    workspace = Workspace(tmp_path / "ws", finished)
+    workspace.commit()
+    monkeypatch.chdir(workspace.folder)
+    monkeypatch.setenv("VIRTUAL_ENV", "/somewhere")
+    return workspace
+
+
+def said(capsys) -> list[str]:
+    """Run the command and return the lines that it prints."""
+    capsys.readouterr()
+    assert verdict.main([]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def change_lock(change) -> None:
+    """Change the content of dvc.lock."""
+    lock = read_yaml("dvc.lock")
+    change(lock["stages"])
+    write_text("dvc.lock", yaml.safe_dump(lock))
+
+
+def give_other_outputs(stages: dict) -> None:
+    """Give the outputs of train and eval other hashes."""
+    for name in ("train", "eval"):
+        for out in stages[name]["outs"]:
+            out["md5"] = "0" * 32
+
+
+def raise_loss() -> tuple[float, float]:
+    """Write another loss into the metrics; return the former and the new one."""
+    metrics = read_json("metrics/eval.json")
+    loss = metrics["bits_per_byte"]
+    write_json("metrics/eval.json", metrics | {"bits_per_byte": loss + 0.125})
+    return loss, loss + 0.125
+
+
+def test_equal_bits(committed, capsys):
+    lines, metrics = said(capsys), read_json("metrics/eval.json")
+    documents = read_json("data/evaluation/details.json")["documents"]
+    assert lines[:3] == [
+        "Bitwise identical to the committed run (all 18 outputs).",
+        f"{metrics['bits_per_byte']:.3f} bits per byte (± {metrics['bpb_se']:.3f} over {documents} documents)",
+        "next:",
+    ]
+    assert len(lines) == 5 and all(line.startswith(start) for line, start in zip(lines[3:], LOOK, strict=True))
+
+
+def test_a_stage_that_dvc_yaml_no_longer_has_does_not_count(committed, capsys):
+    """DVC leaves it in dvc.lock."""
+    change_lock(lambda stages: stages.update(gone={"outs": [{"path": "data/gone", "md5": "0" * 32}]}))
+    committed.commit("with a stage that is gone")
+    assert said(capsys)[0] == "Bitwise identical to the committed run (all 18 outputs)."
+
+
+def test_equal_bits_of_other_code(committed, capsys):
+    """The check of a change that must not change results."""
+
+    def change(stages):
+        (code,) = (dep for dep in stages["train"]["deps"] if dep["path"] == "src/train.py")
+        code["md5"] = "0" * 32
+
+    change_lock(change)
+    first, second, *_ = said(capsys)
+    assert first.endswith("(all 18 outputs), although 1 of its inputs (code, packages or text) changed.")
+    assert second == "  src/train.py"
+
+
+@pytest.mark.parametrize(("numerics", "why"), [("exact", "other bits"), ("fast", "equal bits on one machine only")])
+def test_other_bits_of_the_same_code_and_parameters(committed, capsys, numerics, why):
+    change_lock(lambda stages: stages["train"]["params"]["params.yaml"]["train"].update(numerics=numerics))
+    committed.commit("numerics")
+    change_lock(give_other_outputs)
+    before, now = raise_loss()
+    lines = said(capsys)
+    differ = "7 of 18 outputs differ, although code and parameters are the same."
+    assert lines[0] == f"Not bitwise identical to the committed run: {differ}"
+    assert f"  bits_per_byte  {before:.5g} -> {now:.5g}" in lines
+    (explained,) = (line for line in lines if "docs/reproducibility.md" in line)
+    assert why in explained
+    assert lines[-2].startswith("  make prove  ") and lines[-1].startswith(COMPARE)
+
+
+def test_other_bits_without_another_metric_name_the_outputs(committed, capsys):
+    change_lock(give_other_outputs)
+    lines = said(capsys)
+    assert "No metric differs. Outputs that differ:" in lines and "  data/models" in lines
+
+
+def test_another_run_is_not_taken_for_other_bits(committed, capsys):
+    """Of the same parameter in a preset of another name, and of a parameter of the user's."""
+
+    def change(stages):
+        give_other_outputs(stages)
+        stages["train"]["params"]["params.yaml"]["train"]["peak_lr"] = 0.5
+        models = stages["train"]["params"]["presets.yaml"]
+        models["models.other"] = models.pop("models.micro") | {"d_ff": 64}
+        stages["train"]["params"]["params.yaml"]["model.name"] = "other"
+
+    change_lock(change)
+    before, now = raise_loss()
+    lines = said(capsys)
+    assert lines[0] == "Another run than the committed one: 3 of its parameters changed; 7 of 18 outputs differ."
+    rows = [line.split() for line in lines[2:5]]
+    assert ["train.peak_lr", "0.01", "->", "0.5"] in rows and ["model.name", "micro", "->", "other"] in rows
+    assert ["models.*.d_ff", "32", "->", "64"] in rows
+    assert f"  bits_per_byte  {before:.5g} -> {now:.5g}" in lines
+    assert not any("reproducibility" in line for line in lines)
+    assert lines[-2].startswith(COMPARE) and lines[-1].startswith("  make back  ")
+
+
+def test_without_git_or_a_committed_run_nothing_is_compared(committed, capsys):
+    committed.run("git", "rm", "-q", "--cached", "dvc.lock")
+    committed.run("git", "commit", "-q", "-m", "no dvc.lock")
+    for _ in range(2):
+        lines = said(capsys)
+        assert lines[0] == "Not compared: this folder has no commit with a dvc.lock."
+        assert "bits per byte" in lines[1] and lines[-1].startswith(LOOK[1])
+        shutil.rmtree(".git", ignore_errors=True)
+
+
+def test_a_run_that_is_not_whole_has_no_verdict(committed, capsys):
+    shutil.rmtree("data/models")
+    refused(verdict.main([]), capsys.readouterr().err, 4, "data/models: missing", "run `dvc repro` first")
+    Path("dvc.lock").unlink()
+    refused(verdict.main([]), capsys.readouterr().err, 4, "dvc.lock: missing; run `dvc repro` first")
+
+
+def test_the_environment_is_activated_where_it_is_not(committed, capsys, monkeypatch):
+    monkeypatch.delenv("VIRTUAL_ENV")
+    environment = committed.folder / ".venv"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "activate").touch()
+    monkeypatch.setattr("sys.prefix", str(environment))
+    assert "  source .venv/bin/activate" in said(capsys)
