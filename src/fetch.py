@@ -24,7 +24,7 @@ from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.compose import Part, compose
 from lm.text.rules import Selection
 from lm.text.selection import sum_by_rule
-from lm.text.slices import MixedSlice, Slice, check_weights, refuse_overlap
+from lm.text.slices import MixedSlice, Slice, check_weights, reject_overlap
 from lm.text.sources.kinds import AnyFetch, MixtureFetch, SourceFetch, fetch_source
 from lm.text.sources.local import LocalPath, link_into_copy
 
@@ -55,7 +55,7 @@ def read_mixture(source: str, names: tuple[str, ...]) -> tuple[dict[str, ChosenS
         if isinstance(read_section(SOURCES, f"sources.{name}.fetch", AnyFetch), MixtureFetch):
             raise ParamsError(f"{where}.fetch.sources names {name!r}, a mixture itself; name its sources instead")
         sources[name] = read_source(name)
-        refuse_overlap(sources[name].train, sources[name].validation, f"{SOURCES}: sources.{name}")
+        reject_overlap(sources[name].train, sources[name].validation, f"{SOURCES}: sources.{name}")
     weights = read_section(SOURCES, f"sources.{source}.train", MixedSlice).weights
     check_weights(weights, sources, where)
     return sources, weights

@@ -30,7 +30,7 @@ from lm.text.documents import (
     iter_chunks,
     open_manifest,
 )
-from lm.text.slices import AnySlice, Slice, refuse_overlap
+from lm.text.slices import AnySlice, Slice, reject_overlap
 from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import Encoded, encode_in_processes, encode_with_gigatoken, show_progress
@@ -101,7 +101,7 @@ def read_slice(split: str) -> Slice:
     if split == "train":  # a change of the validation slice must not tokenize train again
         return train
     validation = read_section(SOURCES, f"sources.{source}.validation", Slice)
-    refuse_overlap(train, validation, f"{SOURCES}: sources.{source}")
+    reject_overlap(train, validation, f"{SOURCES}: sources.{source}")
     return validation
 
 

@@ -241,14 +241,14 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, 
     params = read_section(PARAMS, "train", TrainParams)
     name = read_section(PARAMS, "model.name", str)
     model_params = read_section(PRESETS, f"models.{name}", ModelParams)
-    preflight.refuse_sharded_muon(params, world)
-    preflight.refuse_unequal_rows(params, world)
+    preflight.reject_sharded_muon(params, world)
+    preflight.reject_unequal_rows(params, world)
     preflight.reject_missing_compiler(params)
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
 
     # The device of this process.
     device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
-    machine.refuse_emulation(params.dtype, device)
+    machine.reject_emulation(params.dtype, device)
 
     # The token files.
     train = open_tokens(paths.train, is_verified)
@@ -275,7 +275,9 @@ def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) 
     if num_buckets is None:
         return None
     if folder is None:
-        raise ParamsError(f"{PARAMS}: train.ngram_buckets is {num_buckets}, needed: --tokenizer, or null")
+        raise ParamsError(
+            f"{PARAMS}: train.ngram_buckets is {num_buckets}; it must be null, or give the flag --tokenizer"
+        )
     from lm.tokenizer.load import load_tokenizer  # slow to import, and not always needed
 
     tokenizer = load_tokenizer(folder)

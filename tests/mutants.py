@@ -48,7 +48,7 @@ MUTANTS = [
     # Text, tokens.
     Mutant("hash of the text", "src/tokenize_split.py", "                check.result()\n", "",
            "stages/test_tokenize_split.py -k manifest"),
-    Mutant("overlap of slices", "src/tokenize_split.py", "    refuse_overlap(train, validation, f", "    str(f",
+    Mutant("overlap of slices", "src/tokenize_split.py", "    reject_overlap(train, validation, f", "    str(f",
            "faults/test_wrong_parameters.py -k slice"),
     Mutant("clusters on one side of the split", "src/lm/text/splits.py",
            "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n",

@@ -105,7 +105,7 @@ def make_tokenizer(base: str, revision: str, folder: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def refuse_overlap(text_slice: Slice, file_sha256: str, folder: Path) -> None:
+def reject_overlap(text_slice: Slice, file_sha256: str, folder: Path) -> None:
     """Raise ParamsError if `folder` holds a character of the range already."""
     provenance = open_dumps(folder).provenance
     stream = provenance["stream"] if provenance else {}
@@ -139,7 +139,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
         print(f"{args.data_file}: has {num_chars:,} characters; {short}", file=sys.stderr)
     text_slice = Slice(SPLIT, args.starting_character, args.chars_to_tokenize if missing <= 0 else None)
     for other in args.disjoint_from:
-        refuse_overlap(text_slice, file_sha256, other)
+        reject_overlap(text_slice, file_sha256, other)
 
     # Write the tokenizer into the folder.
     tokenizer = make_tokenizer(args.tokenizer_base, args.tokenizer_revision, folder / TOKENIZER)

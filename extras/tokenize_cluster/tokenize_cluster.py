@@ -23,7 +23,7 @@ from extras.tokenize_cluster.ranks import ROOT, RankJob, join_ranks, plan_ranks
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import output_lock
 from lm.core.params import read_section
-from lm.text.slices import AnySlice, Slice, refuse_overlap
+from lm.text.slices import AnySlice, Slice, reject_overlap
 from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
 from tools.common.paths import PARAMS, RAW, RUNTIME, SOURCES, TOKENIZER, TRAIN, VALIDATION
@@ -62,7 +62,7 @@ def read_slice(split: str) -> Slice:
     source = read_section(PARAMS, "data.source", str)
     slices = {name: read_section(SOURCES, f"sources.{source}.{name}", AnySlice) for name in STAGES}
     if split == "validation":
-        refuse_overlap(slices["train"], slices["validation"], f"{SOURCES}: sources.{source}")
+        reject_overlap(slices["train"], slices["validation"], f"{SOURCES}: sources.{source}")
     return slices[split]
 
 

@@ -264,7 +264,7 @@ def test_a_hostile_checkpoint_never_runs(resumable, capsys, monkeypatch):
     status = run_here("train")
     said = capsys.readouterr().err
     refused(status, said, 4, "none of 2 checkpoints is intact")
-    assert "refused by torch.load(weights_only=True)" in said and not Path("ran").exists()
+    assert "rejected by torch.load(weights_only=True)" in said and not Path("ran").exists()
     torch.load(next(resumable.glob("checkpoint-*.pt")), weights_only=False)
     assert Path("ran").exists()  # the payload works
 

@@ -127,14 +127,14 @@ def test_a_missing_revision_is_named_and_a_branch_is_recorded_with_its_commit(cl
 
 def test_a_wrong_checksum_is_refused_with_both_digests(client, hub):
     hub.corrupt(FILE, times=1)
-    said = client.refused(4, f"o/n: {FILE} as received from", "sha256 is ", f"needed: {DIGEST}")
+    said = client.refused(4, f"o/n: {FILE} as received from", "sha256 is ", f"it must be {DIGEST}")
     assert said.splitlines()[-1].split("sha256 is ")[1][:64] != DIGEST
     client.recovers()
 
     blob = client.cache / "hub/datasets--o--n/blobs" / DIGEST
     blob.write_bytes(CONTENT[:-1] + b"\0")  # the cache rots
     shutil.rmtree("data/raw")
-    client.refused(4, f"o/n: {FILE} in the cache (delete {blob} and run again)", f"needed: {DIGEST}")
+    client.refused(4, f"o/n: {FILE} in the cache (delete {blob} and run again)", f"it must be {DIGEST}")
     blob.unlink()
     client.recovers()
 

@@ -131,14 +131,14 @@ def test_torch_is_not_imported(write):
 
 OVERLAP = {"fetch": LOCAL, "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
 REFUSED = [
-    (mixture([]), "sources.mix.fetch.sources is empty, needed: at least one source"),
+    (mixture([]), "sources.mix.fetch.sources is empty; it must be at least one source"),
     (mixture(["a", "a"]), "sources.mix.fetch.sources is a list with 'a' twice"),
     (mixture(["a", "x"]), "sources.mix.fetch.sources names 'x', which is not a source of sources.yaml"),
-    (mixture(["a", "../b"]), "sources.mix.fetch.sources is '../b' in the list, needed: letters, digits, _ and -"),
+    (mixture(["a", "../b"]), "sources.mix.fetch.sources is '../b' in the list; it must be letters, digits, _ and -"),
     (mixture(["a", "inner"]), "sources.mix.fetch.sources names 'inner', a mixture itself; name its sources instead"),
     (mixture(["a", "overlap"]), "sources.overlap: train and validation share characters 0 to inf of split 't'"),
-    (mixture(a=-1, b=2), "sources.mix.train.weights.a is -1.0, needed: at least 0"),
-    (mixture(a=0, b=0), "sources.mix.train.weights is {'a': 0.0, 'b': 0.0}, needed: at least one above 0"),
+    (mixture(a=-1, b=2), "sources.mix.train.weights.a is -1.0; it must be at least 0"),
+    (mixture(a=0, b=0), "sources.mix.train.weights is {'a': 0.0, 'b': 0.0}; it must be at least one above 0"),
     (mixture(a=1), "sources.mix.train.weights has no weight of the source 'b'"),
     (mixture(a=1, b=1, c=1), "sources.mix.train.weights names 'c', which is not a source; the sources are a, b"),
     (mixture() | {"train": SLICES["train"]}, "sources.mix.train.weights is missing; give it a value"),

@@ -64,7 +64,10 @@ def test_spelling_needs_the_tokenizer_of_the_tokens(workspace, capsys):
     workspace.change(**{"train.ngram_buckets": 64})
     place = ARGUMENTS.index("--tokenizer")
     assert train_stage.main(ARGUMENTS[:place] + ARGUMENTS[place + 2 :]) == 2
-    assert "params.yaml: train.ngram_buckets is 64, needed: --tokenizer, or null" in capsys.readouterr().err
+    assert (
+        "params.yaml: train.ngram_buckets is 64; it must be null, or give the flag --tokenizer"
+        in capsys.readouterr().err
+    )
     assert train_stage.main(ARGUMENTS) == 4
     assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
     folder = Path("data/tokenizer")
@@ -323,7 +326,7 @@ def test_validations_and_saves_do_not_count_as_training(workspace, capsys, slow_
 def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, capsys):
     workspace.change(**{"eval.sample_tokens": 1024})
     assert train_stage.main(ARGUMENTS) == 2
-    assert "eval.sample_tokens is 1024, needed: 1 or more, below models." in capsys.readouterr().err
+    assert "eval.sample_tokens is 1024; it must be 1 or more, below models." in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_takes_long_is_saved_less_often():

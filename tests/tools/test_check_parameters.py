@@ -9,12 +9,12 @@ from tools.check_parameters import main
 WRONG = {
     "params.yaml": [
         ("local.path", 1, "local.path is 1, not a string"),
-        ("train.seq_len", 0, "train.seq_len is 0, needed: at least 1"),
-        ("eval.top_k", 0, "eval.top_k is 0, needed: at least 1"),
+        ("train.seq_len", 0, "train.seq_len is 0; it must be at least 1"),
+        ("eval.top_k", 0, "eval.top_k is 0; it must be at least 1"),
     ],
     "runtime.yaml": [
-        ("tokenize.chunk_chars", 0, "tokenize.chunk_chars is 0, needed: at least 1"),
-        ("train.num_processes", 0, "train.num_processes is 0, needed: at least 1"),
+        ("tokenize.chunk_chars", 0, "tokenize.chunk_chars is 0; it must be at least 1"),
+        ("train.num_processes", 0, "train.num_processes is 0; it must be at least 1"),
     ],
     "sources.yaml": [
         ("sources.torch_headers.fetch.sha256", 1, "sources.torch_headers.fetch.sha256 is 1, not a string"),
@@ -23,9 +23,9 @@ WRONG = {
         ("sources.torch_headers.prompts", "x", "sources.torch_headers.prompts is 'x'"),
     ],
     "presets.yaml": [
-        ("selections.none.min_chars", 0, "selections.none.min_chars is 0, needed: at least 1"),
-        ("tokenizers.bpe.vocab_size", 1, "tokenizers.bpe.vocab_size is 1, needed: from 257"),
-        ("models.tiny.n_layer", 0, "models.tiny.n_layer is 0, needed: above 0"),
+        ("selections.none.min_chars", 0, "selections.none.min_chars is 0; it must be at least 1"),
+        ("tokenizers.bpe.vocab_size", 1, "tokenizers.bpe.vocab_size is 1; it must be from 257"),
+        ("models.tiny.n_layer", 0, "models.tiny.n_layer is 0; it must be above 0"),
     ],
 }
 CASES = [(file, *case) for file, cases in WRONG.items() for case in cases]

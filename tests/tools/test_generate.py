@@ -105,7 +105,7 @@ def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, set
 
 
 def test_settings_out_of_range_are_refused(run):
-    assert run("x", "--top_p", 1.5)[::2] == (2, "error: --top_p is 1.5, needed: above 0, at most 1\n")
+    assert run("x", "--top_p", 1.5)[::2] == (2, "error: --top_p is 1.5; it must be above 0, at most 1\n")
     status, _, err = run("x " * 200)
     assert status == 2 and re.search(r"the prompt has \d+ tokens; it must have fewer than max_seq_len \(96\)", err)
 

@@ -50,7 +50,7 @@ def test_the_published_configuration_is_the_preset(tmp_path):
         ("hidden_activation", "silu", "hidden_activation is silu; it must be gelu_pytorch_tanh"),
         ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
         ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*; it must be "),
-        ("query_pre_attn_scalar", 0, "query_pre_attn_scalar is 0, needed: above 0"),
+        ("query_pre_attn_scalar", 0, "query_pre_attn_scalar is 0; it must be above 0"),
         ("hidden_size", 642, "not a valid shape of Gemma 3: "),
         ("num_hidden_layers", "many", "num_hidden_layers is many; it must be from 1 to 10000"),
     ],

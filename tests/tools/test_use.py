@@ -209,12 +209,12 @@ WRONG = {
     "no sections": ("params.yaml: 3\n", "recipes/mine.yaml: params.yaml is 3, not a mapping"),
     "a wrong value": (
         "runtime.yaml:\n  train:\n    num_processes: 1\nparams.yaml:\n  train:\n    seq_len: 0\n",
-        "params.yaml: train.seq_len is 0, needed: at least 1; nothing was written",
+        "params.yaml: train.seq_len is 0; it must be at least 1; nothing was written",
     ),
     "a wrong type": ("params.yaml:\n  train: 5\n", "params.yaml: train is 5, not a mapping; nothing was written"),
     "values that do not fit": (
         "params.yaml:\n  train:\n    seq_len: 300\n",
-        "params.yaml: train.micro_batch_tokens is 2048, needed: a multiple of seq_len 300; nothing was written",
+        "params.yaml: train.micro_batch_tokens is 2048; it must be a multiple of seq_len 300; nothing was written",
     ),
     "a name that selects nothing": (
         "params.yaml:\n  model:\n    name: huge\n",
@@ -254,5 +254,5 @@ def test_an_unknown_name_is_one_sentence_and_writes_nothing(folder, capsys):
 def test_a_file_that_was_wrong_before_is_named(folder, capsys):
     change_params(folder, {"train.peak_lr": -1})
     before = files_below(folder)
-    refused(use.main(["own_text"]), capsys.readouterr().err, 2, "train.peak_lr is -1.0, needed: above 0")
+    refused(use.main(["own_text"]), capsys.readouterr().err, 2, "train.peak_lr is -1.0; it must be above 0")
     assert files_below(folder) == before

@@ -72,7 +72,7 @@ class Interrupted(UserError):
         self.exit_code = 128 + signal_number
 
 
-def refuse_lost_experiment() -> None:
+def reject_lost_experiment() -> None:
     """Raise EnvironmentFailure in a copy that DVC made for --temp or the queue, of a clone without its history.
 
     DVC would run all stages there, report success, and lose the experiment: it cannot fetch a commit into such a clone.
@@ -109,7 +109,7 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
         try:
-            refuse_lost_experiment()
+            reject_lost_experiment()
             main([argument for argument in argv if argument != "--debug"])
         except KeyboardInterrupt as raised:
             cause, error = raised, Interrupted(signal.SIGINT, "interrupted; run the same command again")

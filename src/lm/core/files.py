@@ -135,7 +135,7 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
     The error says what to do: `advice` for a file of the user's, else to run the pipeline, which makes the file.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_reject_constant)
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; {advice or 'run `dvc repro` to make it'}") from None
     except (ValueError, RecursionError) as error:  # RecursionError: thousands of brackets
@@ -146,7 +146,7 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
     return value
 
 
-def _refuse_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     """Raise ValueError for NaN, Infinity and -Infinity, which are not JSON."""
     raise ValueError(f"{name} is not a number")
 
@@ -185,24 +185,24 @@ def check_types(path: Path, value, wanted, advice: str, name: str = "") -> None:
             raise IntegrityError(f"{path}: {name} is {repr(value)[:100]}; {advice}")
 
 
-def refuse_special_file(path: Path | str) -> Path:
+def reject_special_file(path: Path | str) -> Path:
     """Return the path. Raise IntegrityError if a pipe or a device is there, whose bytes may never come or never end."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise IntegrityError(f"{path}: is a pipe or a device, needed: a file; replace it")
+        raise IntegrityError(f"{path}: is a pipe or a device; it must be a file: replace it")
     return path
 
 
 def safe_join(folder: Path, name: str, record: Path) -> Path:
     """Return folder / name. Raise IntegrityError if the name, which a record gives, leads out of the folder."""
     if "\0" in name or ".." in (parts := Path(name).parts) or not parts or Path(name).is_absolute():
-        raise IntegrityError(f"{record}: names the file {name[:100]!r}, needed: a path inside {folder}")
+        raise IntegrityError(f"{record}: names the file {name[:100]!r}; it must be a path inside {folder}")
     return folder / name
 
 
 def sha256_file(path: Path | str) -> str:
     """Return the SHA-256 of a file in hex; the file is read in blocks. Raise IntegrityError for a pipe or a device."""
-    with open(refuse_special_file(path), "rb") as file:
+    with open(reject_special_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

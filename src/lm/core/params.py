@@ -135,7 +135,7 @@ def _in_range(value, wanted, name: str, problems: list[str]) -> typing.Any:
     typed = _typed(value, kind, name, problems)
     if typed is None or len(problems) > num_problems:
         return typed
-    problems += [f"{name} is {typed}, needed: {each.requirement}" for each in ranges if not each.holds(typed)]
+    problems += [f"{name} is {typed}; it must be {each.requirement}" for each in ranges if not each.holds(typed)]
     return typed
 
 
@@ -225,6 +225,6 @@ def _dataclass(value, wanted, name: str, problems: list[str]) -> typing.Any:
 
 
 def require(ok: object, name: str, actual, requirement: str) -> None:
-    """Raise ValueError("name is actual, needed: requirement") unless `ok`; for a section's `__post_init__`."""
+    """Raise ValueError("name is actual; it must be requirement") unless `ok`; for a section's `__post_init__`."""
     if not ok:
-        raise ValueError(f"{name} is {actual}, needed: {requirement}")
+        raise ValueError(f"{name} is {actual}; it must be {requirement}")

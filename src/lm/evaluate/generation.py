@@ -106,7 +106,7 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:
-        raise ValueError("prompt_ids is empty, needed: at least one id; begin a text with the end-of-text id")
+        raise ValueError("prompt_ids is empty; it must hold at least one id: begin a text with the end-of-text id")
     total, limit = len(prompt_ids) + max_new_tokens, model.config.max_seq_len
     require(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
     # A generator of its own, so that the errors above are raised now and not at the first id.

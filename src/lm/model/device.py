@@ -57,7 +57,7 @@ def collective_backend(device: torch.device) -> str:
     return "gloo"
 
 
-def refuse_emulation(name: str, device: torch.device) -> None:
+def reject_emulation(name: str, device: torch.device) -> None:
     """Raise EnvironmentFailure if train.dtype is bfloat16 and the device would only emulate it."""
     if name == "bfloat16" and not has_bfloat16(device):
         emulated = f"train.dtype is bfloat16, which this {device.type} only emulates"

@@ -36,7 +36,7 @@ def check_weights(weight: Tensor) -> None:
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
         dtype = "autocast" if torch.is_autocast_enabled("cpu") else str(weight.dtype).removeprefix("torch.")
         found = f"numerics is exact, and the model computes in {dtype} on {weight.device.type}"
-        raise ValueError(f"{found}, needed: float32 on cpu, or numerics fast")
+        raise ValueError(f"{found}; it must compute in float32 on cpu, or numerics must be fast")
 
 
 # Threads and arrays.

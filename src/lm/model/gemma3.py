@@ -195,8 +195,8 @@ class Gemma3Model(nn.Module):
         start = 0 if cache is None else cache.num_tokens
         end = start + ids.shape[1]
         if end > self.config.max_seq_len:
-            raise ValueError(f"{end} tokens, needed: at most max_seq_len ({self.config.max_seq_len})")
-        masks = self.attention_masks(ids) if cache is None else self.refuse_second_document(ids[:, int(start == 0) :])
+            raise ValueError(f"{end} tokens; there must be at most max_seq_len ({self.config.max_seq_len})")
+        masks = self.attention_masks(ids) if cache is None else self.reject_second_document(ids[:, int(start == 0) :])
         # The head's gradient is dense: a sparse one of the input is added to it in place. A GPU is fast without.
         x = F.embedding(ids, self.embed_tokens.weight, sparse=ids.device.type == "cpu")  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
@@ -222,10 +222,10 @@ class Gemma3Model(nn.Module):
             tables[base] = cos[start:end], signed_sin[start:end]
         return tables
 
-    def refuse_second_document(self, ids: Tensor) -> dict:
+    def reject_second_document(self, ids: Tensor) -> dict:
         """Raise ValueError if ids (B, T), which follow others in a cache, begin a document; else no mask is needed."""
         if self.document_start_id is not None and (ids == self.document_start_id).any():
-            raise ValueError("the cache holds the end of a document, needed: a new cache for each document")
+            raise ValueError("the cache holds the end of a document; each document must have a cache of its own")
         return {}
 
     def attention_masks(self, ids: Tensor) -> dict[int, Tensor]:

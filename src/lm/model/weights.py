@@ -58,7 +58,7 @@ def load_tensors(path: Path, sha256: str | None):
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises many types
         reason = str(error).splitlines()[0] if str(error).strip() else type(error).__name__
-        raise IntegrityError(f"{path}: refused by torch.load(weights_only=True): {reason[:150]}") from None
+        raise IntegrityError(f"{path}: rejected by torch.load(weights_only=True): {reason[:150]}") from None
 
 
 def save_models(folder: Path, best: dict[str, Tensor], last: dict[str, Tensor], record: dict) -> None:
@@ -120,7 +120,7 @@ def build(config: ModelConfig, weights: dict[str, Tensor], most: int, numerics: 
     fit.
     """
     if (total := count_parameters(config)["total"]) > 2 * most:
-        raise ValueError(f"at most {most} weights found, needed: {total}")
+        raise ValueError(f"at most {most} weights found; there must be {total}")
     model = Gemma3Model(config, numerics)
     model.load_state_dict(weights)
     return model

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm.core.errors import NoDocument
-from lm.text.slices import Slice, refuse_excess
+from lm.text.slices import Slice, reject_excess
 
 Rows = tuple[pa.RecordBatch, np.ndarray]  # documents with the text in column 0; characters of each, (n,) int64
 
@@ -46,4 +46,4 @@ def rows_within(rows: Iterable[Rows], text_slice: Slice, where: str) -> Iterator
         place = f"begins in characters {text_slice.start_char} to {text_slice.end_char}; widen the range"
         raise NoDocument(f"{where}: no document of split {text_slice.split!r} {place}")
     if position < text_slice.end_char:
-        refuse_excess(text_slice, position, where)
+        reject_excess(text_slice, position, where)

@@ -1,4 +1,4 @@
-"""Ranges of the characters of a split, and which of them are refused."""
+"""Ranges of the characters of a split, and which of them are rejected."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ def slice_from(recorded: dict) -> Slice:
     return MixedSlice(**recorded) if "weights" in recorded else Slice(**recorded)
 
 
-def refuse_overlap(train: Slice, validation: Slice, where: str) -> None:
+def reject_overlap(train: Slice, validation: Slice, where: str) -> None:
     """Raise ParamsError if the two slices have a character in common."""
     start, end = max(train.start_char, validation.start_char), min(train.end_char, validation.end_char)
     if train.split == validation.split and start < end:
@@ -69,10 +69,10 @@ def check_slice(manifest: dict, text_slice: Slice) -> None:
     total = splits[split]["characters"]
     if start >= total:
         raise DataError(f"{source}: start_char is {start}, but split {split!r} has {total} characters; lower it")
-    refuse_excess(text_slice, total, source)
+    reject_excess(text_slice, total, source)
 
 
-def refuse_excess(text_slice: Slice, total: int, source: str) -> None:
+def reject_excess(text_slice: Slice, total: int, source: str) -> None:
     """Raise DataError if the slice asks for more than the `total` characters that there are."""
     if text_slice.num_chars is not None and text_slice.end_char > total:
         asked = f"the slice from {text_slice.start_char} asks for {text_slice.num_chars}"

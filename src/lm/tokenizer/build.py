@@ -105,7 +105,7 @@ def download_ranks(encoding_name: str) -> dict[bytes, int]:
     ranks = {encoding.decode_single_token_bytes(rank): rank for rank in range(encoding.eot_token)}
     sha256 = hashlib.sha256(format_ranks(ranks)).hexdigest()
     if sha256 != (needed := RANKS_SHA256[encoding_name]):
-        problem = f"sha256 of its ranks is {sha256}, needed: {needed}"
+        problem = f"sha256 of its ranks is {sha256}; it must be {needed}"
         raise IntegrityError(f"tiktoken's {encoding_name}: {problem}; install the pinned tiktoken")
     return ranks
 
@@ -210,7 +210,7 @@ def _open_auto(source: Path):
     if getattr(auto.backend_tokenizer.model, "dropout", None):
         raise DataError("the tokenizer drops merges at random (dropout), so its ids do not repeat; choose another")
     if (last_id := max(auto.get_vocab().values(), default=0)) > MAX_TOKEN_ID:
-        raise DataError(f"a token has the id {last_id}, needed: at most {MAX_TOKEN_ID}; choose another tokenizer")
+        raise DataError(f"a token has the id {last_id}; it must be at most {MAX_TOKEN_ID}; choose another tokenizer")
     auto.backend_tokenizer.no_truncation()
     auto.backend_tokenizer.no_padding()
     return auto

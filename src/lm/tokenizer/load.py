@@ -95,7 +95,7 @@ class Tokenizer:
             try:
                 self._encoding = tiktoken.Encoding(meta["kind"], mergeable_ranks=self.ranks, **options)
             except ValueError as error:  # a lone surrogate in the name of a special token
-                raise IntegrityError(f"{folder / META}: refused by tiktoken ({error}); {REBUILD}") from None
+                raise IntegrityError(f"{folder / META}: rejected by tiktoken ({error}); {REBUILD}") from None
         else:
             self._backend = open_backend(folder / BACKEND)
             most = (folder / BACKEND).stat().st_size
@@ -229,10 +229,10 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
         raise
     except BaseException as error:  # `tokenizers` raises Exception itself, and a Rust panic is not an Exception
         raise IntegrityError(
-            f"{path}: refused by tokenizers ({' '.join(str(error).split())[:150]}); {REBUILD}"
+            f"{path}: rejected by tokenizers ({' '.join(str(error).split())[:150]}); {REBUILD}"
         ) from None
     if (last_id := max(backend.get_vocab().values(), default=0)) > MAX_TOKEN_ID:
-        raise IntegrityError(f"{path}: a token has the id {last_id}, needed: at most {MAX_TOKEN_ID}; {REBUILD}")
+        raise IntegrityError(f"{path}: a token has the id {last_id}; it must be at most {MAX_TOKEN_ID}; {REBUILD}")
     backend.encode_special_tokens = True
     return backend
 

@@ -84,7 +84,9 @@ def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
     version, dtype = meta.get("format_version"), meta.get("dtype")
     if version != FORMAT_VERSION or dtype not in tuple(DTYPES):
         needed = f"{FORMAT_VERSION} and one of {', '.join(DTYPES)}"
-        raise IntegrityError(f"{path}: format_version {version!r} and dtype {dtype!r} are unknown; needed: {needed}")
+        raise IntegrityError(
+            f"{path}: format_version {version!r} and dtype {dtype!r} are unknown; they must be {needed}"
+        )
     check_types(path, meta, FORM, advice)
     if "round_trip" in meta:
         form = {"documents": int, "round_trip": {"unknown_tokens": int, "changed_documents": int}}
@@ -113,7 +115,7 @@ def _check_size(path: Path, meta: dict) -> None:
         raise IntegrityError(f"{path}: missing beside its sidecar; run `dvc repro` or `dvc checkout`")
     size = path.stat().st_size
     if size == expected == 0:
-        raise DataError(f"{path}: holds no token, needed: at least one; take a longer slice of the text")
+        raise DataError(f"{path}: holds no token; it must hold at least one: take a longer slice of the text")
     if size != expected:
         found = f"{size} bytes, its sidecar says {num_tokens} tokens of {dtype} = {expected} bytes"
         raise IntegrityError(f"{path}: {found}; {REPAIR}")

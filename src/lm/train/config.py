@@ -67,8 +67,8 @@ class TrainParams:
             ),
             ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
             ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
-            ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics fast"),
-            ("compile", self.numerics == "fast" or not self.compile, "false, or numerics fast"),
+            ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics must be fast"),
+            ("compile", self.numerics == "fast" or not self.compile, "false, or numerics must be fast"),
         ):
             require(ok, name, getattr(self, name), requirement)
 

@@ -120,7 +120,7 @@ def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str
     return config.vocab_size * (rows * (dtype.itemsize + softmax) + config.d_model * (4 + 2 * dtype.itemsize))
 
 
-def refuse_unequal_rows(params: TrainParams, world: World) -> None:
+def reject_unequal_rows(params: TrainParams, world: World) -> None:
     """Raise ParamsError if the ranks cannot take equally many rows of a batch, or cannot have the same bits."""
     if params.batch_size % world.world_size:
         batch = f"{params.batch_tokens} are {params.batch_size} sequences of train.seq_len {params.seq_len}"
@@ -140,7 +140,7 @@ def refuse_unequal_rows(params: TrainParams, world: World) -> None:
         raise ParamsError(f"{problem}; {remedy}")
 
 
-def refuse_sharded_muon(params: TrainParams, world: World) -> None:
+def reject_sharded_muon(params: TrainParams, world: World) -> None:
     """Raise ParamsError if the weights are sharded and Muon, which needs whole matrices, is to update them."""
     if world.sharded and params.optimizer == "muon":
         problem = "train.optimizer is muon, and train.shard of runtime.yaml is true: Muon needs whole matrices"
@@ -156,7 +156,7 @@ def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) ->
         (tokens < max_seq_len, "eval.sample_tokens", tokens, f"1 or more, below {longest}, to hold a prompt too"),
     ):
         if not ok:
-            raise ParamsError(f"{file}: {name} is {value}, needed: {requirement}")
+            raise ParamsError(f"{file}: {name} is {value}; it must be {requirement}")
 
 
 def check_memory(plan: Plan, device: str, available_bytes: int) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError
-from lm.core.files import read_json, refuse_special_file
+from lm.core.files import read_json, reject_special_file
 from lm.core.paths import KEPT_WEIGHTS
 from tools.common import paths
 from tools.common.parameters import flatten
@@ -87,7 +87,7 @@ class Digests:
         Raises IntegrityError for a pipe or a device, whose bytes may never come.
         """
         try:
-            stat = refuse_special_file(path).stat()
+            stat = reject_special_file(path).stat()
             if (stat.st_dev, stat.st_ino) not in self._known:
                 self._known[stat.st_dev, stat.st_ino] = self._read(path)
             return self._known[stat.st_dev, stat.st_ino]

@@ -206,7 +206,7 @@ def test_json_that_is_too_deep_or_not_a_number_is_refused(tmp_path, text):
 
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "b/../../a", "", "a\0"])
 def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path, name):
-    with pytest.raises(IntegrityError, match=r"record\.json: names the file .* needed: a path inside"):
+    with pytest.raises(IntegrityError, match=r"record\.json: names the file .* must be a path inside"):
         safe_join(tmp_path, name, tmp_path / "record.json")
 
 

@@ -27,7 +27,7 @@ class Section:
 
     def __post_init__(self):
         if self.rate <= 0:
-            raise ValueError(f"rate is {self.rate}, needed: above 0")
+            raise ValueError(f"rate is {self.rate}; it must be above 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +56,13 @@ def test_a_section_becomes_its_dataclass(tmp_path):
         ({"rate": "abc"}, "p: s.rate is 'abc', not a finite number"),
         ({"rate": True}, "s.rate is True"),
         ({"rate": float("nan")}, "s.rate is nan"),
-        ({"rate": -1}, "p: s.rate is -1.0, needed: above 0"),
+        ({"rate": -1}, "p: s.rate is -1.0; it must be above 0"),
         ({"steps": 512.0}, "s.steps is 512.0, not an integer"),
         ({"steps": "5"}, "s.steps is '5'"),
         ({"steps": True}, "s.steps is True, not an integer"),
         ({"flag": 1}, "s.flag is 1, not true or false"),
-        ({"share": 0.0}, "p: s.share is 0.0, needed: above 0, at most 1"),
-        ({"share": 1.5}, "p: s.share is 1.5, needed: above 0, at most 1"),
+        ({"share": 0.0}, "p: s.share is 0.0; it must be above 0, at most 1"),
+        ({"share": 1.5}, "p: s.share is 1.5; it must be above 0, at most 1"),
         ({"steps": "5", "flag": 1}, "p: s.steps is '5', not an integer\np: s.flag is 1, not true or false"),
         ({"name": "c"}, "s.name is 'c'; it must be one of a, b"),
         ({"names": "x"}, "s.names is 'x'"),

@@ -64,7 +64,7 @@ def test_a_text_ends_with_its_end_of_text(model):
 
 def test_prompt_and_text_fill_the_model(model):
     assert len(sample(model, 128 - len(PROMPT), temperature=0.0)) == 128 - len(PROMPT)
-    with pytest.raises(ValueError, match=r"prompt plus max_new_tokens is 129, needed: at most max_seq_len \(128\)"):
+    with pytest.raises(ValueError, match=r"prompt plus max_new_tokens is 129; it must be at most max_seq_len \(128\)"):
         sample(model, 129 - len(PROMPT))
 
 
@@ -84,7 +84,7 @@ def test_a_second_document_in_a_cache_is_refused(within):
     within.hidden(torch.tensor([[9, 1, 2]]), cache)
     within.hidden(torch.tensor([[3]]), cache)
     with pytest.raises(
-        ValueError, match="the cache holds the end of a document, needed: a new cache for each document"
+        ValueError, match="the cache holds the end of a document; each document must have a cache of its own"
     ):
         within.hidden(torch.tensor([[9]]), cache)
     with pytest.raises(ValueError, match="a new cache"):
@@ -168,5 +168,5 @@ def test_the_limits_of_the_settings_are_accepted_and_what_is_beyond_them_is_not(
     assert Sampling(0.0, top_k=1, top_p=1.0, min_p=1.0).top_k == 1
     for name, values in {"temperature": [-0.1], "top_k": [0], "top_p": [0, 1.01], "min_p": [0, 1.01]}.items():
         for value in values:
-            with pytest.raises(ValueError, match=f"{name} is {value}, needed: "):
+            with pytest.raises(ValueError, match=f"{name} is {value}; it must be "):
                 Sampling(**{name: value})

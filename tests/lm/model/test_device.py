@@ -19,7 +19,7 @@ from lm.model.device import (
     idle_gpu_warnings,
     is_out_of_memory,
     pick_device,
-    refuse_emulation,
+    reject_emulation,
     resolve_dtype,
 )
 
@@ -62,10 +62,10 @@ def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, has, speedup, 
         assert "no instructions for bfloat16" in printed
         assert resolve_dtype("auto", CPU, earlier="bfloat16") == torch.float32
         with pytest.raises(EnvironmentFailure, match=r"train\.dtype is bfloat16"):
-            refuse_emulation("bfloat16", CPU)
+            reject_emulation("bfloat16", CPU)
     else:
         assert f"{speedup}" in printed
-        refuse_emulation("bfloat16", CPU)
+        reject_emulation("bfloat16", CPU)
         for earlier in ("float32", "bfloat16"):
             assert resolve_dtype("auto", CPU, earlier) == COMPUTE_DTYPES[earlier]
     assert resolve_dtype("float32", CPU, earlier="bfloat16") == torch.float32

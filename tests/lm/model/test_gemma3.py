@@ -360,17 +360,17 @@ def test_rotary_tables_are_made_once_for_the_longest_text(monkeypatch):
 
 
 def test_text_longer_than_the_model_is_refused():
-    with pytest.raises(ValueError, match=r"129 tokens, needed: at most max_seq_len \(128\)"):
+    with pytest.raises(ValueError, match=r"129 tokens; there must be at most max_seq_len \(128\)"):
         Gemma3Model(TINY)(draw_ids(TINY, 1, 129))
 
 
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("n_head", 5, r"n_head is 5, needed: a multiple of n_kv_head \(2\)"),
-        ("d_model", 50, r"d_model is 50, needed: a multiple of n_head \(4\)"),
-        ("head_dim", 15, "head_dim is 15, needed: an even number"),
-        ("sliding_window", 0, "sliding_window is 0, needed: above 0"),
+        ("n_head", 5, r"n_head is 5; it must be a multiple of n_kv_head \(2\)"),
+        ("d_model", 50, r"d_model is 50; it must be a multiple of n_head \(4\)"),
+        ("head_dim", 15, "head_dim is 15; it must be an even number"),
+        ("sliding_window", 0, "sliding_window is 0; it must be above 0"),
     ],
 )
 def test_invalid_shapes_are_refused(field, value, sentence):

@@ -15,7 +15,7 @@ from lm.core.errors import DataError, NoDocument, ParamsError
 from lm.text import parquet
 from lm.text.documents import iter_chunks, iter_texts
 from lm.text.parquet import describe_split
-from lm.text.slices import Slice, refuse_overlap
+from lm.text.slices import Slice, reject_overlap
 from support.mixture_cases import write_source
 from support.properties import check_examples
 
@@ -118,7 +118,7 @@ def test_only_overlapping_slices_are_refused(starts, lengths):
     ranges = [set(range(start, 200 if n is None else start + n)) for start, n in zip(starts, lengths, strict=True)]
     if ranges[0] & ranges[1]:
         with pytest.raises(ParamsError, match=r"share characters|overlap"):
-            refuse_overlap(train, validation, "sources.s")
+            reject_overlap(train, validation, "sources.s")
     else:
-        refuse_overlap(train, validation, "sources.s")
-    refuse_overlap(train, Slice("other", starts[1], lengths[1]), "sources.s")
+        reject_overlap(train, validation, "sources.s")
+    reject_overlap(train, Slice("other", starts[1], lengths[1]), "sources.s")

@@ -73,5 +73,5 @@ def test_the_first_broken_rule_is_named():
 
 def test_limits_that_contradict_each_other_are_refused():
     section = dataclasses.asdict(OFF) | {"min_chars": 9, "max_chars": 8}
-    with pytest.raises(ParamsError, match=r"x\.min_chars is 9, needed: at most max_chars, which is 8"):
+    with pytest.raises(ParamsError, match=r"x\.min_chars is 9; it must be at most max_chars, which is 8"):
         coerce(section, Selection, "x", "presets.yaml")

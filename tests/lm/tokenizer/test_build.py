@@ -217,7 +217,7 @@ def test_a_folder_is_copied_or_converted(project, bpe_folder):
     [
         (lambda folder: shutil.rmtree(folder), 2, r"has neither meta.json nor the tokenizer.json .* name the folder"),
         (lambda folder: (folder / "ranks.tiktoken").write_text("YQ== 0"), 4, r"ranks.tiktoken: sha256 is"),
-        (lambda folder: name_outside(folder), 4, r"names the file '../x', needed: a path inside"),
+        (lambda folder: name_outside(folder), 4, r"names the file '../x'; it must be a path inside"),
     ],
 )
 def test_a_damaged_folder_is_refused(project, bpe_folder, capsys, change, code, sentence):
@@ -234,5 +234,5 @@ def name_outside(folder: Path) -> None:
 
 def test_a_vocabulary_without_all_bytes_is_refused(project, capsys):
     assert project(BPE | {"vocab_size": 256}) == 2
-    assert "vocab_size is 256, needed: from 257 (all bytes, end-of-text) to 4,194,304" in capsys.readouterr().err
+    assert "vocab_size is 256; it must be from 257 (all bytes, end-of-text) to 4,194,304" in capsys.readouterr().err
     assert not list(Path().glob("data/[!.]*")), "only the lock may remain"

@@ -79,7 +79,7 @@ def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(tmp_path, 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format_version": 2}, "format_version 2 and dtype 'uint16' are unknown; needed: 1 and one of"),
+        ({"format_version": 2}, "format_version 2 and dtype 'uint16' are unknown; they must be 1 and one of"),
         ({"tokens": 4}, "10 bytes, its sidecar says 4 tokens of uint16 = 8 bytes"),
         ({"sha256": "ab" * 32}, "its sidecar says abab"),
     ],

@@ -42,7 +42,7 @@ def test_a_number_below_zero_is_refused(section, name, wrong):
 @pytest.mark.parametrize("name", ["keep_fingerprints", "num_processes", "timeout_s"])
 def test_zero_is_refused_where_it_means_nothing(name):
     values, kind = SECTIONS["runtime.yaml: train"]
-    with pytest.raises(ParamsError, match=rf"section\.{name} is 0.*, needed: (at least 1|above 0)"):
+    with pytest.raises(ParamsError, match=rf"section\.{name} is 0.*; it must be (at least 1|above 0)"):
         coerce(values | {name: 0}, kind, "section", "file")
 
 
@@ -96,7 +96,7 @@ def test_fast_numerics_may_round_and_compile():
 
 def test_a_single_batch_is_a_run():
     assert train_params(max_tokens=64, warmup_steps=0).max_steps == 1
-    with pytest.raises(ParamsError, match=r"train\.max_tokens is 63, needed: at least batch_tokens 64"):
+    with pytest.raises(ParamsError, match=r"train\.max_tokens is 63; it must be at least batch_tokens 64"):
         train_params(max_tokens=63, warmup_steps=0)
 
 

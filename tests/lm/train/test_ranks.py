@@ -19,7 +19,7 @@ from lm.model.device import pick_device
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.config import TrainParams, TrainRuntime
-from lm.train.preflight import refuse_unequal_rows
+from lm.train.preflight import reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
 from support import ROOT
@@ -201,10 +201,10 @@ def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, rank
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(changes, world, sentence):
-    refuse_unequal_rows(train_params(seq_len=16, batch_tokens=128, micro_batch_tokens=16), World(0, 4))
+    reject_unequal_rows(train_params(seq_len=16, batch_tokens=128, micro_batch_tokens=16), World(0, 4))
     params = train_params(**{"seq_len": 16, "batch_tokens": 128, "micro_batch_tokens": 32} | changes)
     with pytest.raises(ParamsError, match=sentence):
-        refuse_unequal_rows(params, world)
+        reject_unequal_rows(params, world)
 
 
 def test_sharded_weights_are_refused_with_muon_and_taken_with_adamw(workspace):

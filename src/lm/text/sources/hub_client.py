@@ -85,7 +85,7 @@ def _verify(file: BufferedReader, etag: str, name: str) -> None:
     else:
         return
     if digest.hexdigest() != etag:
-        raise IntegrityError(f"{name}: {digest.name} is {digest.hexdigest()}, needed: {etag}")
+        raise IntegrityError(f"{name}: {digest.name} is {digest.hexdigest()}; it must be {etag}")
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
         retry(lambda: hf.get_hf_file_metadata(readme))  # fail at once, with our sentence: `datasets` tries for minutes
     builder = datasets.load_dataset_builder(fetch.repo, fetch.config, revision=commit)
     if builder.hash != commit:  # without the Hub, `datasets` takes any cached commit
-        raise EnvironmentFailure(f"{fetch.repo}: found commit {builder.hash}, needed: {commit}; run again")
+        raise EnvironmentFailure(f"{fetch.repo}: found commit {builder.hash}; it must be {commit}; run again")
     prefix = f"hf://datasets/{fetch.repo}@{commit}/"
     for url in itertools.chain.from_iterable((builder.config.data_files or {}).values()):
         if url.startswith(prefix):

@@ -132,7 +132,7 @@ def find_files(path: Path, include: str) -> list[Path]:
         if any(part.startswith("_") for part in parts):
             left_out += [file] if file in matching and file.is_file() else []
             continue
-        _refuse_link(file)
+        _reject_link(file)
         if file in matching and file.is_file():
             files.append(file)
 
@@ -144,7 +144,7 @@ def find_files(path: Path, include: str) -> list[Path]:
     return files
 
 
-def _refuse_link(file: Path) -> None:
+def _reject_link(file: Path) -> None:
     """Raise DataError if an entry of a folder links to a folder, or to nothing."""
     if file.is_symlink() and file.is_dir():
         raise DataError(f"{file}: links to the folder {file.resolve()}; set local.path to that folder, or copy it")

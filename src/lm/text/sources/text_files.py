@@ -2,8 +2,8 @@
 
 .parquet, .csv, .tsv and .jsonl files have one document per row (`column`). A .json file has one per item of its array,
 or one per line. Any other file is one document, or several if `separator` is set. Text is UTF-8, or UTF-16 with a
-byte-order mark. Invalid bytes and lone surrogates become U+FFFD and are counted (in parquet files they are refused).
-Binary files are refused, whatever their names.
+byte-order mark. Invalid bytes and lone surrogates become U+FFFD and are counted (in parquet files they are rejected).
+Binary files are rejected, whatever their names.
 """
 
 import codecs
@@ -55,7 +55,7 @@ class TextFile:
             for batch in iter_batches(self.path, [self.column]):
                 yield from batch.column(0).to_pylist()
             return
-        self._refuse_binary()
+        self._reject_binary()
         if self.kind in JSON_LINES or (self.kind == ".json" and self._holds_json_lines()):
             yield from self._json_lines()
         elif self.kind == ".json":
@@ -65,7 +65,7 @@ class TextFile:
         else:
             text = self._whole_text()
             yield from text.split(self.separator) if self.separator else [text]
-        self._refuse_unreadable()
+        self._reject_unreadable()
 
     # The formats.
 
@@ -84,8 +84,8 @@ class TextFile:
         if isinstance(value, dict) and self.column in value:
             value = [value]
         if not isinstance(value, list):
-            needed = f"needed: an array, or lines, of strings or of objects with {self.column!r}"
-            raise self._error(f"holds one JSON {type(value).__name__} and no rows, {needed}; convert it")
+            needed = f"it must hold an array, or lines, of strings or of objects with {self.column!r}"
+            raise self._error(f"holds one JSON {type(value).__name__} and no rows; {needed}: convert it")
         for number, item in enumerate(value, 1):
             yield self._text_of(item, f"item {number}")
 
@@ -133,7 +133,7 @@ class TextFile:
         text = row[self.column] if isinstance(row, dict) else row
         is_null = text is None and isinstance(row, dict)
         if not (isinstance(text, str) or is_null):
-            raise self._error(f"{place} holds {type(text).__name__}, needed: a string, or one in {self.column!r}")
+            raise self._error(f"{place} holds {type(text).__name__}; it must hold a string, or one in {self.column!r}")
         if not text:
             return text
         # JSON may hold lone surrogates, which UTF-8 does not have.
@@ -155,7 +155,7 @@ class TextFile:
                 problem = f"not a whole {self.path.suffix} file ({error}); replace or remove it"
                 raise self._error(problem) from None
 
-    def _refuse_binary(self) -> None:
+    def _reject_binary(self) -> None:
         """Raise DataError if the file, decompressed, is not text: by Git's rule, it has a NUL in its first bytes."""
         with self._open() as file:
             start = file.read(BINARY_START_BYTES)
@@ -198,7 +198,7 @@ class TextFile:
             self.num_replaced += text.count(REPLACEMENT) - in_the_file
         return text
 
-    def _refuse_unreadable(self) -> None:
+    def _reject_unreadable(self) -> None:
         """Raise DataError if too many of the file's characters are not UTF-8, or NUL."""
         num_unreadable = self.num_replaced + self._num_nuls
         if num_unreadable > MAX_UNREADABLE_FRACTION * self._num_chars:

@@ -111,7 +111,7 @@ def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
     *wrong, right = run(hub, tmp_path / "hf", step, step, step)
     for answer in wrong:
         assert answer["exit"] == 4
-        assert f"o/n: {path}" in answer["error"] and f"needed: {digest}" in answer["error"]
+        assert f"o/n: {path}" in answer["error"] and f"it must be {digest}" in answer["error"]
     assert right["exit"] == 0 and Path(right["value"]).read_bytes() == CONTENT
 
 

@@ -116,7 +116,7 @@ def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, conte
     [
         (
             json.dumps({"_data_files": [{"filename": "data.arrow"}]}, indent=2),
-            "holds one JSON dict and no rows, needed: an",
+            "holds one JSON dict and no rows; it must hold an",
         ),
         ('{"name": "package"}', "line 1 has no 'text' but name; set sources.local.fetch.column to one of them"),
         (C4 + "{", "line 3 is not JSON"),
