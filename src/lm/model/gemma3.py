@@ -153,9 +153,8 @@ class Gemma3Model(nn.Module):
         self.numerics: Numerics = numerics
         self.document_start_id: int | None = None
         self.softmax_less_targets = kernels.nats_and_gradient_
-        self.kept_tables: dict[
-            float, tuple[Tensor, Tensor]
-        ] = {}  # the rotary table of each base, as long as needed yet
+        # The rotary table of each base, as long as the longest text so far.
+        self.kept_tables: dict[float, tuple[Tensor, Tensor]] = {}
         self.register_buffer("sampling_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
@@ -200,6 +199,8 @@ class Gemma3Model(nn.Module):
         # The head's gradient is dense: a sparse one of the input is added to it in place. A GPU is fast without.
         x = F.embedding(ids, self.embed_tokens.weight, sparse=ids.device.type == "cpu")  # (B, T, C)
         x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
+        if self.numerics == "fast":
+            x = x.to(kernels.compute_dtype(x))  # the sums of the blocks too: half the traffic on a GPU
         tables = self.rotary_tables(start, end, x.device)
         for number, layer in enumerate(self.layers):
             base = self.config.rope_base(number)

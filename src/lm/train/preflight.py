@@ -100,16 +100,14 @@ def activation_bytes(
     """Return the bytes that the blocks keep for the backward pass of `tokens` (tests/lm/train/test_preflight.py)."""
     C, F = config.d_model, config.d_ff
     queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
-    # The inputs of two norms, which are the residual stream.
-    wide = 2 * C
-    # The inputs of the other norms and of the matrices; queries and keys before and after their norm, values, the
-    # output of attention; both parts of the gate, its gelu, and the product.
+    # The inputs of four norms and of the matrices; queries and keys before and after their norm, values, the output of
+    # attention; both parts of the gate, its gelu, and the product.
     gates = 3 if numerics == "exact" else 4
-    narrow = 4 * C + 3 * queries + 3 * keys + gates * F
+    numbers = 6 * C + 3 * queries + 3 * keys + gates * F
     # The attention of each head, where it is computed by plain products.
     if numerics == "exact" or (device == "cpu" and dtype == torch.bfloat16 and seq_len <= PRODUCTS_UP_TO):
-        narrow += config.n_head * seq_len
-    return config.n_layer * tokens * (4 * wide + dtype.itemsize * narrow)
+        numbers += config.n_head * seq_len
+    return config.n_layer * tokens * dtype.itemsize * numbers
 
 
 def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str, dtype: torch.dtype) -> int:

@@ -146,7 +146,8 @@ def test_the_main_rank_chooses_the_dtype(workspace):
 
 def test_sharded_weights_in_bfloat16_train_as_well(workspace, alone):
     """They are sent in bfloat16, their gradients added and averaged in float32, once a step."""
-    workspace.change(**{"train.optimizer": "adamw", "train.dtype": "auto"})
+    micro_batches = {"train.micro_batch_tokens": 32}  # two for each rank
+    workspace.change(**{"train.optimizer": "adamw", "train.dtype": "auto", **micro_batches})
     set_runtime(shard="true")
     ended = run_ranks(2, measure, 3.0)
     assert [rank.code for rank in ended] == [0, 0], ended
@@ -159,7 +160,7 @@ def test_sharded_weights_in_bfloat16_train_as_well(workspace, alone):
     assert np.abs(found[3] - losses)[:10].max() < 0.02
     assert np.abs(found[3] - losses).max() < 0.1
     # The gradient is the mean over both ranks and all micro-batches, not their sum or the last one.
-    assert found[4][:10] == pytest.approx(norms[:10], rel=0.05)
+    assert found[4][0] == pytest.approx(norms[0], rel=0.02)
 
 
 OUTPUTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json", *CURVES]
