@@ -123,13 +123,13 @@ def tutorial_first(beginning: str, count: int) -> str:
 
 
 def tutorial_machine() -> str:
-    """Where the commands ran, and how long all of them took."""
-    found = read("tutorial")
-    minutes = sum(found["seconds"].values()) / 60
-    return (
-        f"What the commands print is shown shortened, for the standard library of Python {found['python']}. On "
-        f"{machine('tutorial')}, all of them took {minutes:.0f} minutes."
+    """Where the commands ran."""
+    python = read("tutorial")["python"]
+    text = (
+        f"What the commands print is shown shortened, on {machine('tutorial')}. It is for the standard library of Python "
+        f"{python}; another version has another text, and gives other numbers."
     )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def tutorial_trace() -> str:
