@@ -126,8 +126,8 @@ def tutorial_machine() -> str:
     """Where the commands ran."""
     python = read("tutorial")["python"]
     text = (
-        f"What the commands print is shown shortened, on {machine('tutorial')}. It is for the standard library of Python "
-        f"{python}; another version has another text, and gives other numbers."
+        f"What the commands print is shown shortened, on {machine('tutorial')}. It is for the standard library of "
+        f"Python {python}; another version has another text, and gives other numbers."
     )
     return textwrap.fill(text, 120, break_on_hyphens=False)
 
@@ -137,6 +137,12 @@ def tutorial_trace() -> str:
     text = tutorial_printed("python src trace")
     span = text[text.index("\n1. ") :].strip().split("\n\n")[0]
     return output(f"{text.splitlines()[0]}\n…\n{span}")
+
+
+def tutorial_transformers() -> str:
+    """The text that transformers generates, without what it prints while it loads the model."""
+    text = tutorial_printed("from transformers")
+    return output(text[text.index("import ") :])
 
 
 def tutorial_tuned() -> str:
@@ -157,7 +163,7 @@ TUTORIAL: dict[str, Callable[[], str]] = {
     "tutorial-compare": lambda: output(shortened(tutorial_printed("python src compare"))),
     "tutorial-table": lambda: output(tutorial_printed("dvc exp show")),
     "tutorial-generate": lambda: output(tutorial_printed('python src generate "def main')),
-    "tutorial-transformers": lambda: output(tutorial_printed("from transformers").splitlines()[-1]),
+    "tutorial-transformers": tutorial_transformers,
     "tutorial-tuned": tutorial_tuned,
 }  # fmt: skip
 
@@ -460,7 +466,7 @@ def commands() -> str:
     for goal, commands_of_goal in reference.commands().items():
         lines += [f"## Commands: {goal}", ""]
         for command in commands_of_goal:
-            lines += [f"### {command.name}", "", f"{command.does}", ""]
+            lines += [f"### {command.name}", "", textwrap.fill(command.does, 120), ""]
             lines += [f"- {argument}" for argument in command.arguments]
             lines += [""] if command.arguments else []
     return "\n".join(lines)
