@@ -123,13 +123,13 @@ def tutorial_first(beginning: str, count: int) -> str:
 
 
 def tutorial_machine() -> str:
-    """Where the commands ran, and how long all of them took."""
-    found = read("tutorial")
-    minutes = sum(found["seconds"].values()) / 60
-    return (
-        f"What the commands print is shown shortened, for the standard library of Python {found['python']}. On "
-        f"{machine('tutorial')}, all of them took {minutes:.0f} minutes."
+    """Where the commands ran."""
+    python = read("tutorial")["python"]
+    text = (
+        f"What the commands print is shown shortened, on {machine('tutorial')}. It is for the standard library of "
+        f"Python {python}; another version has another text, and gives other numbers."
     )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def tutorial_trace() -> str:
@@ -137,6 +137,12 @@ def tutorial_trace() -> str:
     text = tutorial_printed("python src trace")
     span = text[text.index("\n1. ") :].strip().split("\n\n")[0]
     return output(f"{text.splitlines()[0]}\n…\n{span}")
+
+
+def tutorial_transformers() -> str:
+    """The text that transformers generates, without what it prints while it loads the model."""
+    text = tutorial_printed("from transformers")
+    return output(text[text.index("import ") :])
 
 
 def tutorial_tuned() -> str:
@@ -157,22 +163,41 @@ TUTORIAL: dict[str, Callable[[], str]] = {
     "tutorial-compare": lambda: output(shortened(tutorial_printed("python src compare"))),
     "tutorial-table": lambda: output(tutorial_printed("dvc exp show")),
     "tutorial-generate": lambda: output(tutorial_printed('python src generate "def main')),
-    "tutorial-transformers": lambda: output(tutorial_printed("from transformers").splitlines()[-1]),
+    "tutorial-transformers": tutorial_transformers,
     "tutorial-tuned": tutorial_tuned,
 }  # fmt: skip
 
 
 def seeds() -> str:
-    """README: how far the default runs of several seeds are apart."""
+    """README: how far the default runs of several seeds are apart, beside the difference of its experiment."""
     runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
     values = [run["metrics"]["bits_per_byte"] for run in runs]
     deviation = statistics.stdev(values)
+    of_two_runs = 2**0.5 * deviation
+    report = read("first_experiment")["printed"]["python src compare main workspace"]
+    difference = float(re.search(r"^## .*: ([+-][\d.]+) bits per byte$", report, re.M)[1])
     shown = ", ".join(f"{value:.3f}" for value in values)
     text = (
-        f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte: a standard deviation of "
-        f"{deviation:.3f}, or {2**0.5 * deviation:.3f} for the difference of two runs."
+        f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte. Their standard deviation is "
+        f"{deviation:.3f}, or {of_two_runs:.3f} for the difference of two runs. The difference above is "
+        f"{difference / of_two_runs:.0f} times as large."
     )
     return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
+def baselines() -> str:
+    """docs/metrics.md: the default's bits per byte beside those of an n-gram model and of xz, on the same text."""
+    found, run = read("baselines"), read("default")
+    order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
+    xz = found["xz_bits_per_byte"]
+    rows = [
+        ("every byte equally likely", "8.000"),
+        (f"an n-gram model of the training text, at most {order} bytes of context", f"{ngram:.3f}"),
+        ("xz, of the validation text alone", f"{xz['alone']:.3f}"),
+        ("the default model, at most 256 tokens of context", f"{run['metrics']['bits_per_byte']:.3f}"),
+        ("xz, of the validation text after the training text", f"{xz['after_the_training_text']:.3f}"),
+    ]
+    return table("the default's validation text under | bits per byte", rows)
 
 
 def graph() -> str:
@@ -441,7 +466,7 @@ def commands() -> str:
     for goal, commands_of_goal in reference.commands().items():
         lines += [f"## Commands: {goal}", ""]
         for command in commands_of_goal:
-            lines += [f"### {command.name}", "", f"{command.does}", ""]
+            lines += [f"### {command.name}", "", textwrap.fill(command.does, 120), ""]
             lines += [f"- {argument}" for argument in command.arguments]
             lines += [""] if command.arguments else []
     return "\n".join(lines)
@@ -459,6 +484,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     # docs/
     **TUTORIAL,
     "second-experiment": lambda: experiment("second_experiment"),
+    "baselines": baselines,
     "speeds": speeds,
     "step": step,
     "records": records,

@@ -44,7 +44,9 @@ def main(argv: list[str]) -> None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise EnvironmentFailure("tensorboard is missing; pip install -r requirements/tensorboard.txt") from None
+        raise EnvironmentFailure(
+            "tensorboard is not installed; run `pip install -r requirements/tensorboard.txt`"
+        ) from None
     with SummaryWriter(args.events) as writer:
         written: dict[str, int] = dict.fromkeys(CURVES, 0)
         add_rows(writer, args.plots, written)

@@ -49,11 +49,11 @@ NullRepresenter.add_representer(
 
 def comment_keeping_yaml() -> YAML:
     """Return the reader and writer that keeps comments, quotes and the order of keys."""
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 1 << 20  # never break a line
-    yaml.Representer = NullRepresenter
-    return yaml
+    editor = YAML(typ="rt")
+    editor.preserve_quotes = True
+    editor.width = 1 << 20  # never break a line
+    editor.Representer = NullRepresenter
+    return editor
 
 
 # Recipes.
@@ -115,11 +115,11 @@ def put(values: dict, section: dict, where: str, name: str = "") -> None:
 
 def applied(names: list[str]) -> dict[Path, str]:
     """Return the text of each parameter file with the values of the recipes, one after the other."""
-    yaml = comment_keeping_yaml()
+    editor = comment_keeping_yaml()
     contents = {}
     for file in FILES:
         read_yaml(file)  # it reports what is wrong in one sentence
-        contents[str(file)] = yaml.load(file.read_text(encoding="utf-8"))
+        contents[str(file)] = editor.load(file.read_text(encoding="utf-8"))
     for name in names:
         for file, values in read_recipe(name).items():
             put(values, contents[file], f"{RECIPES / name}.yaml: {file}")
@@ -127,7 +127,7 @@ def applied(names: list[str]) -> dict[Path, str]:
     texts = {}
     for file in FILES:
         stream = io.StringIO()
-        yaml.dump(contents[str(file)], stream)
+        editor.dump(contents[str(file)], stream)
         texts[file] = stream.getvalue()
     return texts
 

@@ -80,8 +80,8 @@ def test_a_card_has_sources_and_documents(exported):
     evaluation = EVALUATION | {"sources": sources}
     card = render(exported, evaluation, attend_across_documents=False)
     assert ["source `stories`", "3", "0.5000", "0.0100"] in rows_of(card)
-    assert "must hold one document:\n\n```python" in card
-    assert "must hold one document" not in render(exported)
+    assert "must contain one document:\n\n```python" in card
+    assert "must contain one document" not in render(exported)
 
 
 def test_the_origin_of_the_text_is_no_path(exported):
@@ -144,7 +144,7 @@ def card_of(run) -> str:
 
 def test_the_card_names_the_commit_and_the_digest(committed):
     card = card_of(committed)
-    assert f"git clone https://example.com/o/n.git model && cd model\ngit checkout {committed.head}\n" in card
+    assert f"git clone https://example.com/o/n.git reprolm && cd reprolm\ngit checkout {committed.head}\n" in card
     assert f"must print `{committed.record['best']['sha256']}`" in card and "ghp_secret" not in card
 
 
@@ -188,7 +188,7 @@ def edit_json(path: Path, edit) -> None:
         ("params.yaml", lambda p: p["train"].update(peak_lr=0.5), "train.peak_lr is 0.5, "),
         ("presets.yaml", lambda p: p["models"]["micro"].update(d_ff=65), "d_ff is 65, the model was trained with 64"),
         ("evaluation/details.json", lambda p: p.update(weights_sha256="0" * 12), "is about the model 000000000000"),
-        ("processed_datasets/validation.json", lambda p: p.update(sha256="0"), "is about other tokens than those"),
+        ("processed_datasets/validation.json", lambda p: p.update(sha256="0"), "describes other tokens than those"),
         ("models/model.json", lambda r: r.update(tokenizer_sha256="0"), "trained with tokenizer 0…"),
     ],
 )

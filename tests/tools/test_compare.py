@@ -194,7 +194,7 @@ def test_few_and_dominating_documents_and_a_difference_by_length_are_said():
     a = dataclasses.replace(run("a"), utf8_bytes=sizes, nats=sizes * LN2)
     text = text_of(a, dataclasses.replace(a, name="b", nats=a.nats * (1 + rates), params={**a.params, "p": 1}))
     without = (rates[1:] * sizes[1:]).sum() / sizes[1:].sum()
-    assert f"Document 0 holds 31 % of the bytes; without it, Δ is {without:+.4f}." in text
+    assert f"Document 0 has 31 % of the bytes; without it, Δ is {without:+.4f}." in text
     assert "Δ depends on the length of a document (correlation with log bytes +1.00)" in text
 
 

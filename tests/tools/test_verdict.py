@@ -41,10 +41,12 @@ def change_lock(change) -> None:
 
 
 def give_other_outputs(stages: dict) -> None:
-    """Give the outputs of train and eval other hashes."""
-    for name in ("train", "eval"):
-        for out in stages[name]["outs"]:
-            out["md5"] = "0" * 32
+    """Give the outputs of train and eval other hashes, also where they are inputs of later stages."""
+    made = {out["path"] for name in ("train", "eval") for out in stages[name]["outs"]}
+    for stage in stages.values():
+        for entry in [*stage["deps"], *stage["outs"]]:
+            if entry["path"] in made:
+                entry["md5"] = "0" * 32
 
 
 def raise_loss() -> tuple[float, float]:

@@ -191,7 +191,7 @@ def test_a_record_that_names_other_files_is_named(workspace, check):
     workspace.run("dvc", "commit", "-f", "train")
     text = "\n".join(wrong(check()[1]))
     text_of, tokens = sha256_file("data/raw/train.parquet"), sha256_file("data/processed_datasets/validation.bin")
-    assert f"{SIDECAR} (from data/raw/train.parquet): source.text_sha256 is {'ab' * 32}, that of" in text
+    assert f"{SIDECAR} (from data/raw/train.parquet): source.text_sha256 is {'ab' * 32}, but the SHA-256 of" in text
     assert f"data/raw/train.parquet is {text_of}; run `dvc repro -fs tokenize_train`" in text
     assert (
         f"data_sha256.validation is {'cd' * 32}, but the SHA-256 of data/processed_datasets/validation.bin is {tokens}"
