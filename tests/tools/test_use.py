@@ -4,6 +4,7 @@ import re
 import subprocess
 
 import pytest
+import torch
 
 from lm.core.files import read_json
 from lm.core.params import coerce, read_yaml
@@ -119,9 +120,10 @@ def test_a_recipe_fits_together_and_its_comment_says_what_the_plan_says(folder, 
     train = coerce(params["train"], TrainParams, "train", "params.yaml")
     check_lengths("params.yaml", train.seq_len, model, models[model]["max_seq_len"])
     config = ModelConfig(**models[model], vocab_size=VOCABULARY[params["tokenizer"]["name"]])
-    plan = Plan(train, config, train.max_tokens, train.micro_batch_tokens)
-
     said = comment_of(name)
+    on_gpu = "GPU" in said["For"]
+    where = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
+    plan = Plan(train, config, train.max_tokens, train.micro_batch_tokens, 1, *where)
     assert {"For", "Time", "Memory", "Run"} <= set(said)
     (memory,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
     assert float(memory) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)

@@ -18,6 +18,7 @@ from lm.train.optimizers import newton_schulz_flops
 from lm.train.ranks import World
 
 GIB = 1 << 30
+PROCESS_BYTES = GIB // 2  # of a CPU's memory: Python, torch, numba, and what they compile
 LESS_MEMORY = (
     "lower train.micro_batch_tokens (with train.sampled_vocab_size null the losses stay the same, else another sample "
     "is drawn) or choose a smaller model.name"
@@ -40,7 +41,8 @@ class Plan:
         self.numerics = params.numerics
         self.num_parameters = count_parameters(config)["total"]
         self.memory_bytes = (
-            state_bytes(self.num_parameters, config, num_shards, device, dtype)
+            (PROCESS_BYTES if device == "cpu" else 0)
+            + state_bytes(self.num_parameters, config, num_shards, device, dtype)
             + activation_bytes(config, micro_batch_tokens, params.seq_len, params.numerics, device, dtype)
             + loss_bytes(config, micro_batch_tokens, params.numerics, device, dtype)
         )

@@ -87,7 +87,7 @@ def test_a_second_document_in_a_cache_is_refused(within):
         ValueError, match="the cache holds the end of a document; each document must have a cache of its own"
     ):
         within.hidden(torch.tensor([[9]]), cache)
-    with pytest.raises(ValueError, match="a new cache"):
+    with pytest.raises(ValueError, match="a cache of its own"):
         within.hidden(torch.tensor([[9, 1, 9]]), KVCache())
 
 

@@ -217,7 +217,7 @@ def test_a_folder_is_copied_or_converted(project, bpe_folder):
     [
         (lambda folder: shutil.rmtree(folder), 2, r"has neither meta.json nor the tokenizer.json .* name the folder"),
         (lambda folder: (folder / "ranks.tiktoken").write_text("YQ== 0"), 4, r"ranks.tiktoken: sha256 is"),
-        (lambda folder: name_outside(folder), 4, r"names the file '../x'; it must be a path inside"),
+        (lambda folder: name_outside(folder), 4, r"names the file '../x', which must be a path inside"),
     ],
 )
 def test_a_damaged_folder_is_refused(project, bpe_folder, capsys, change, code, sentence):
