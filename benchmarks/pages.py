@@ -97,7 +97,7 @@ def experiment(name: str) -> str:
 
 def output(text: str) -> str:
     """Return what a command printed as a block."""
-    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    lines = [line.rstrip() for line in text.strip("\n").rstrip().splitlines()]
     return "\n".join(["```text output", *lines, "```"])
 
 
