@@ -97,7 +97,7 @@ def experiment(name: str) -> str:
 
 def output(text: str) -> str:
     """Return what a command printed as a block."""
-    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    lines = [line.rstrip() for line in text.strip("\n").rstrip().splitlines()]
     return "\n".join(["```text output", *lines, "```"])
 
 
@@ -141,8 +141,8 @@ def tutorial_trace() -> str:
 
 def tutorial_transformers() -> str:
     """The text that transformers generates, without what it prints while it loads the model."""
-    text = tutorial_printed("from transformers")
-    return output(text[text.index("import ") :])
+    text = tutorial_printed("import torch")
+    return output(text[text.index("class Reader") :])
 
 
 def tutorial_tuned() -> str:

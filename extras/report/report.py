@@ -60,7 +60,7 @@ def gather() -> dict:
 
     chosen = [name.partition(".")[2] for name in selected_presets(params, presets)]
     return {
-        "title": " · ".join(name for name in chosen if name != "none"),
+        "title": " · ".join(["ReproLM", *(name for name in chosen if name != "none")]),
         **comparison(is_evaluated),
         "evaluation": evaluation,
         "validation": validation,
