@@ -125,6 +125,13 @@ def test_a_recipe_fits_together_and_its_comment_says_what_the_plan_says(folder, 
     assert {"For", "Time", "Memory", "Run"} <= set(said)
     (memory,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
     assert float(memory) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)
+    words = f"{said['For']} {said['Memory']}"
+    sizes = [(gb, 1.0) for gb in re.findall(r"a GPU of (\d+) GB|a GPU of (\d+) to", words) for gb in gb if gb]
+    sizes += [(gb, 0.5) for gb in re.findall(r"On (\d+) GB, halve train.micro_batch_tokens", words)]
+    sizes += [(gb, 2.0) for gb in re.findall(r"with (\d+) GB, double it", words)]
+    for gigabytes, factor in sizes:
+        tokens = int(train.micro_batch_tokens * factor)
+        assert Plan(train, config, train.max_tokens, tokens).memory_bytes < float(gigabytes) * 1e9, (gigabytes, factor)
     (title,) = use.read_comment(ROOT / "recipes" / f"{name}.yaml")[:1]
     for millions in re.findall(r"([\d.]+) M parameters", title):
         assert float(millions) == pytest.approx(plan.num_parameters / 1e6, rel=0.01)
