@@ -153,14 +153,19 @@ def test_what_was_measured_in_fast_numerics_is_what_the_results_say():
         assert loss == pytest.approx(run["bits_per_byte"], abs=0.005)
 
 
+def first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".")
+
+
 def test_the_page_of_the_recipes_has_a_row_for_each():
+    """A row has the first sentences of the recipe's comment."""
     page = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
     rows = []
     for name in RECIPES:
         (title,) = use.read_comment(ROOT / "recipes" / f"{name}.yaml")[:1]
         said = comment_of(name)
-        cells = [f"[{name}]({name}.yaml)", title, said["For"], said["Time"], said["Memory"], said["Run"]]
-        rows.append(f"| {' | '.join(cells)} |")
+        sentences = [title, *(said[word] for word in ("For", "Time", "Memory", "Run"))]
+        rows.append(f"| [{name}]({name}.yaml) | {' | '.join(map(first_sentence, sentences))} |")
     found = [line for line in page.splitlines() if line.startswith("| [")]
     assert found == rows
 
