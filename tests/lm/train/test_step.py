@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.core.errors import DivergedError
 from lm.model.gemma3 import Gemma3Model, ModelConfig
@@ -160,6 +161,39 @@ def test_micro_batches_give_the_gradients_of_the_batch():
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
     assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
+
+
+class Roundings(TorchDispatchMode):
+    """Collect the shapes of what is rounded to bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and made.dtype == torch.bfloat16:
+            self.shapes.append(tuple(made.shape))
+        return made
+
+
+def test_weights_are_rounded_once_for_all_micro_batches():
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
+    model = new_state(numerics="fast").model
+    with Roundings() as roundings:
+        accumulate_gradients(model, World(), x, y, 4, torch.bfloat16)
+    layer = model.layers[0]
+    for weight in (layer.mlp.down_proj.weight, layer.self_attn.o_proj.weight):
+        same = sum(p.shape == weight.shape for p in model.parameters())
+        assert roundings.shapes.count(tuple(weight.shape)) == same
+
+
+def test_a_validation_rounds_the_head_once():
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
+    model = new_state(numerics="fast").model
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), Roundings() as roundings:
+        model.token_losses(x, y, rows=10)
+    assert roundings.shapes.count(tuple(model.embed_tokens.weight.shape)) == 1
 
 
 @pytest.mark.parametrize("num_units", [1, 6, 8])
