@@ -45,6 +45,8 @@ MUTANTS = [
            "    if False:\n", "lm/core/test_files.py -k pipe"),
     Mutant("unknown parameters", "src/lm/core/params.py", "        if key not in fields:\n", "        if False:\n",
            "lm/core/test_params.py"),
+    Mutant("a recipe is checked before it is written", "src/tools/use.py",
+           "        refuse_wrong_values(Path(folder))\n", "", "tools/test_use.py -k wrong_recipe"),
     # Text, tokens.
     Mutant("hash of the text", "src/tokenize_split.py", "                check.result()\n", "",
            "stages/test_tokenize_split.py -k manifest"),

@@ -199,8 +199,8 @@ def main(argv: list[str]) -> None:
 
     # Say what the recipe is, what changed, and how to go on.
     for name in names:
-        print("\n".join(read_comment(RECIPES / f"{name}.yaml")))
-    print("\n".join(["", *(changes or ["All files already have these values."]), ""]))
+        print("\n".join([*read_comment(RECIPES / f"{name}.yaml"), ""]))
+    print("\n".join([*(changes or ["All files already have these values."]), ""]))
     if edited:
         print(f"{', '.join(edited)} differed from the last commit before; what the recipe does not name stays so")
     print("next: dvc exp run")

@@ -16,7 +16,7 @@ from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
 from tools.common.arguments import tool_parser
 from tools.common.committed import Comparison, Difference, compare_with_committed
-from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS
+from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, RAW
 
 NUM_LISTED = 12  # lines of a list
 
@@ -71,13 +71,18 @@ def describe(comparison: Comparison) -> list[str]:
 
 def next_commands(comparison: Comparison | None) -> list[tuple[str, str]]:
     """Return two commands to go on with, each with what it is for."""
+    report = ("python src report", "one page: curves, metrics, samples")
     if comparison is None or comparison.is_identical:
         prompt = first_prompt()
         generate = f"python src generate {shlex.quote(prompt)}" if prompt else "python src generate"
-        return [(generate, "let the model write"), ("python src report", "one page: curves, metrics, samples")]
+        return [(generate, "let the model write"), report]
     compare = ("python src compare HEAD workspace", "is the difference larger than the noise of the documents?")
+    if str(RAW) in comparison.outputs:  # `compare` rejects runs on different text
+        compare = report
     if comparison.parameters or comparison.inputs:
         return [compare, ("make back", "go back to the committed run")]
+    if comparison.numerics == "fast":
+        return [compare, report]
     return [("make prove", "find the first operation that gives other bits"), compare]
 
 

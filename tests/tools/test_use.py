@@ -125,6 +125,13 @@ def test_a_recipe_fits_together_and_its_comment_says_what_the_plan_says(folder, 
     assert {"For", "Time", "Memory", "Run"} <= set(said)
     (memory,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
     assert float(memory) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)
+    words = f"{said['For']} {said['Memory']}"
+    sizes = [(gb, 1.0) for gb in re.findall(r"a GPU of (\d+) GB|a GPU of (\d+) to", words) for gb in gb if gb]
+    sizes += [(gb, 0.5) for gb in re.findall(r"On (\d+) GB, halve train.micro_batch_tokens", words)]
+    sizes += [(gb, 2.0) for gb in re.findall(r"with (\d+) GB, double it", words)]
+    for gigabytes, factor in sizes:
+        tokens = int(train.micro_batch_tokens * factor)
+        assert Plan(train, config, train.max_tokens, tokens).memory_bytes < float(gigabytes) * 1e9, (gigabytes, factor)
     (title,) = use.read_comment(ROOT / "recipes" / f"{name}.yaml")[:1]
     for millions in re.findall(r"([\d.]+) M parameters", title):
         assert float(millions) == pytest.approx(plan.num_parameters / 1e6, rel=0.01)
@@ -146,14 +153,19 @@ def test_what_was_measured_in_fast_numerics_is_what_the_results_say():
         assert loss == pytest.approx(run["bits_per_byte"], abs=0.005)
 
 
+def first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".")
+
+
 def test_the_page_of_the_recipes_has_a_row_for_each():
+    """A row has the first sentences of the recipe's comment."""
     page = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
     rows = []
     for name in RECIPES:
         (title,) = use.read_comment(ROOT / "recipes" / f"{name}.yaml")[:1]
         said = comment_of(name)
-        cells = [f"[{name}]({name}.yaml)", title, said["For"], said["Time"], said["Memory"], said["Run"]]
-        rows.append(f"| {' | '.join(cells)} |")
+        sentences = [title, *(said[word] for word in ("For", "Time", "Memory", "Run"))]
+        rows.append(f"| [{name}]({name}.yaml) | {' | '.join(map(first_sentence, sentences))} |")
     found = [line for line in page.splitlines() if line.startswith("| [")]
     assert found == rows
 
