@@ -122,9 +122,8 @@ def test_the_run_blocks_of_a_page_with_experiments_run_in_order(finished, tmp_pa
     workspace.change(**{"sources.local.fetch.include": "**/*"})  # as in the repository
     if page == "docs/tutorial.md":  # it trains on a hundred times the tokens of the small pipeline
         names = ("batch_tokens", "micro_batch_tokens", "log_every_tokens")
-        workspace.change(
-            **dict.fromkeys([f"train.{name}" for name in names], 8192), **{"train.eval_every_tokens": 204800}
-        )
+        lengths = {"train.max_tokens": 1024000, "train.eval_every_tokens": 204800}
+        workspace.change(**dict.fromkeys([f"train.{name}" for name in names], 8192), **lengths)
     workspace.commit()
     for block in blocks("run"):
         if page_of(block) == page:
