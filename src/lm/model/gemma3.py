@@ -19,7 +19,7 @@ from lm.model.attention_masks import document_numbers
 from lm.model.config import ModelConfig, Numerics
 from lm.model.sampled_softmax import sample_vocabulary
 
-RECOMPILE_LIMIT = 64  # graphs of one function, by torch's default 8
+RECOMPILE_LIMIT = 64  # graphs of one function; the default of torch is 8
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
 

@@ -357,6 +357,9 @@ def test_rotary_tables_are_made_once_for_the_longest_text(monkeypatch):
         model.hidden(draw_ids(TINY, 1, length))
     num_bases = len({TINY.rope_base_local, TINY.rope_base_global})
     assert lengths == [length for length in (32, 64, TINY.max_seq_len) for _ in range(num_bases)]
+    # A model that moves to another device gets them there.
+    model.to("meta")
+    assert model.rotary_tables(0, 5, model.device)[TINY.rope_base_local][0].device == model.device
 
 
 def test_text_longer_than_the_model_is_refused():
