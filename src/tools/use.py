@@ -30,7 +30,7 @@ from tools.common.problems import find_all_problems
 
 RECIPES = Path("recipes")
 FILES = (PARAMS, PRESETS, SOURCES, RUNTIME)
-BOOKS = ("sources", "selections", "tokenizers", "models")  # sections to which a recipe may add an entry
+OPEN_SECTIONS = ("sources", "selections", "tokenizers", "models")  # a recipe may add entries to these
 
 
 def nearest(name: str, names: list[str]) -> str:
@@ -100,7 +100,7 @@ def put(values: dict, section: dict, where: str, name: str = "") -> None:
     """
     for key, value in values.items():
         path = f"{name}.{key}".lstrip(".")
-        if key not in section and name not in BOOKS:
+        if key not in section and name not in OPEN_SECTIONS:
             known = f"{name}.{nearest(str(key), list(section))}".lstrip(".")
             raise ParamsError(f"{where}: {path} is unknown; the nearest valid name is {known}")
         present = section.get(key)
@@ -148,11 +148,11 @@ def differences(file: Path, before: dict, after: dict) -> list[str]:
         elif name not in new:
             lines.append(f"{file}: {name}  {shown(old[name])} -> (none)")
         elif name not in old:
-            book, entry, *_ = name.split(".")
-            is_new = book in BOOKS and entry not in before[book]
-            lines.append(
-                f"{file}: {book}.{entry}  is new" if is_new else f"{file}: {name}  (none) -> {shown(new[name])}"
-            )
+            section, entry, *_ = name.split(".")
+            if section in OPEN_SECTIONS and entry not in before[section]:
+                lines.append(f"{file}: {section}.{entry}  is new")
+            else:
+                lines.append(f"{file}: {name}  (none) -> {shown(new[name])}")
     return list(dict.fromkeys(lines))
 
 
@@ -162,7 +162,7 @@ def shown(value) -> str:
     return text[1:-1] if isinstance(value, str) and value.strip() else text
 
 
-def refuse_wrong_values(folder: Path) -> None:
+def reject_wrong_values(folder: Path) -> None:
     """Raise ParamsError with a line for each wrong value in the files of a temporary folder."""
     if problems := find_all_problems(folder):
         lines = [problem.removeprefix(f"{folder}/") for problem in problems]
@@ -190,7 +190,7 @@ def main(argv: list[str]) -> None:
     texts = applied(names)
     with tempfile.TemporaryDirectory(prefix="use-") as folder:
         write_into(Path(folder), texts)
-        refuse_wrong_values(Path(folder))
+        reject_wrong_values(Path(folder))
         after = {file: read_yaml(Path(folder, file)) for file in FILES}
     changes = [line for file in FILES for line in differences(file, read_yaml(file), after[file])]
     edited = edited_files()

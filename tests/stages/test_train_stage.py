@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.checkpoints import list_checkpoints
 from lm.train.config import TrainParams
+from lm.train.ranks import World
+from lm.train.state import History
 from lm.train.step import learning_rate, sampling_weights
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, results, set_runtime, write_ids
 from support.workspace import Workspace
@@ -334,3 +337,22 @@ def test_a_checkpoint_that_takes_long_is_saved_less_often():
     assert train_stage.checkpoint_interval_s(30, 0.1) == 30
     assert train_stage.checkpoint_interval_s(30, 2.0) == 100
     assert train_stage.checkpoint_interval_s(0, 2.0) == 0
+
+
+@pytest.mark.parametrize(("device", "digests"), [("cpu", ["abc"]), ("cuda", [""])])
+def test_a_validation_on_a_gpu_leaves_out_the_digest_of_the_state(monkeypatch, device, digests):
+    """It would copy the whole state from the GPU, on which nothing promises the same bits."""
+    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *arguments: 1.0)
+    history = History(validation=[[1, 128, 1.0]])
+    state = SimpleNamespace(
+        history=history,
+        seconds={},
+        world=World(rank=1, world_size=2),
+        digest=lambda: "abc",
+        count_seconds=lambda name: None,
+    )
+    monkeypatch.setattr(train_stage.step, "record_validation", lambda *arguments: None)
+    inputs = SimpleNamespace(device=torch.device(device), validation=None, params=None)
+    training = SimpleNamespace(inputs=inputs, state=state, dtype=torch.float32)
+    train_stage.validate(training, SimpleNamespace(show_validation=lambda: None))
+    assert history.digests == digests

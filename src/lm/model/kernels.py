@@ -15,8 +15,8 @@ from lm.model.attention_masks import dense_mask, visible
 
 PRODUCTS_UP_TO = 512  # tokens; see `takes_products`
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
-# On a GPU the head has a multiple of this many entries: products of odd sizes, such as GPT-2's 50,257, take several
-# times as long there.
+# On a GPU the head has a multiple of this many entries. Operands of odd sizes, such as GPT-2's 50,257 entries, are
+# reported to make products take 3.5 times as long on an H100 (github.com/m87-labs/kestrel, #143); not measured here.
 GPU_HEAD_MULTIPLE = 64
 
 

@@ -174,7 +174,7 @@ def check_memory(plan: Plan, device: str, available_bytes: int) -> list[str]:
 
 
 def reject_missing_compiler(params: TrainParams) -> None:
-    """Raise EnvironmentFailure if train.compile is set and there is no C++ compiler, which torch.compile calls."""
+    """Raise EnvironmentFailure if train.compile is true and this machine has no C++ compiler for torch.compile."""
     if not params.compile:
         return
     candidates = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]

@@ -46,14 +46,18 @@ class Comparison:
     @property
     def headline(self) -> str:
         """Return the sentence that says whether the two are bitwise identical."""
-        names = [f"{len(self.parameters)} of its parameters"] if self.parameters else []
-        names += [f"{len(self.inputs)} of its inputs (code, packages or text)"] if self.inputs else []
-        changed = " and ".join(names)
+        causes = []
+        if self.parameters:
+            causes.append(f"{len(self.parameters)} of its parameters")
+        if self.inputs:
+            causes.append(f"{len(self.inputs)} of its inputs (code, packages or text)")
+        changed = " and ".join(causes)
+
         if self.is_identical:
-            although = f", although {changed} changed" if names else ""
+            although = f", although {changed} changed" if causes else ""
             return f"Bitwise identical to the committed run (all {self.num_outputs} outputs){although}."
         differ = f"{len(self.outputs)} of {self.num_outputs} outputs differ"
-        if names:
+        if causes:
             return f"Another run than the committed one: {changed} changed; {differ}."
         return f"Not bitwise identical to the committed run: {differ}, although code and parameters are the same."
 

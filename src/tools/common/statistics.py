@@ -89,8 +89,9 @@ def p_text(found: Estimate) -> str:
 def holm(found: Sequence[Estimate]) -> list[Estimate]:
     """Return the estimates of several comparisons with p-values that allow for their number (Holm 1979).
 
-    The k-th smallest p of m is multiplied by m - k + 1 and is at least the one before, so that p ≤ 0.05 is as rare for
-    any of the comparisons without a difference as it is for a single one. An estimate without a p-value stays.
+    The k-th smallest of m p-values is multiplied by m - k + 1, and is at least as large as the one before it. If no two
+    runs differ, the chance that any of the comparisons has p ≤ 0.05 is then at most 5 %. Estimates without a p-value
+    stay as they are.
     """
     tested = sorted((each.p_value, i) for i, each in enumerate(found) if each.p_value is not None)
     adjusted = list(found)

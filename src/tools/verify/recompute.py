@@ -49,9 +49,8 @@ def recompute(start: int | None, seed: int) -> None:
     model, recorded = read_json(MODEL), read_curve(CURVE)
     fingerprint = model.get("fingerprint")
     if not (fingerprint and recorded and all(row.get("checkpoint_digest") for row in recorded.values())):
-        raise IntegrityError(
-            f"{CURVE}: missing, or has no digests of checkpoints, which training on a GPU leaves out; run `dvc repro`"
-        )
+        problem = "missing, or without digests of checkpoints, which training on a GPU does not record"
+        raise IntegrityError(f"{CURVE}: {problem}; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
     stored = {checkpoint.step: checkpoint for checkpoint in list_checkpoints(RUNS / fingerprint)}
