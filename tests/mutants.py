@@ -46,7 +46,7 @@ MUTANTS = [
     Mutant("unknown parameters", "src/lm/core/params.py", "        if key not in fields:\n", "        if False:\n",
            "lm/core/test_params.py"),
     Mutant("a recipe is checked before it is written", "src/tools/use.py",
-           "        refuse_wrong_values(Path(folder))\n", "", "tools/test_use.py -k wrong_recipe"),
+           "        reject_wrong_values(Path(folder))\n", "", "tools/test_use.py -k wrong_recipe"),
     # Text, tokens.
     Mutant("hash of the text", "src/tokenize_split.py", "                check.result()\n", "",
            "stages/test_tokenize_split.py -k manifest"),
