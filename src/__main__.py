@@ -34,6 +34,7 @@ TOOLS_BY_GOAL = {
     },
     "check files and bits": {
         "verify": "tools.verify.cli",
+        "checkpoint": "tools.checkpoint",
         "prove": "tools.prove.cli",
         "reproduce": "tools.reproduce",
     },

@@ -107,6 +107,7 @@ def main(argv: list[str]) -> None:
     }.items():
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.ngram_buckets")
+    parser.add_argument("--until", type=int, metavar="STEP", help="end after the checkpoint of this step, unfinished")
     paths = parser.parse_args(argv)
     runtime = read_section(RUNTIME, "train", TrainRuntime)
     if runtime.keep_freed_memory:
@@ -139,7 +140,8 @@ def run_stage(paths: argparse.Namespace, runtime: TrainRuntime, argv: list[str])
             launcher.start(runtime.num_processes, [__file__, *argv])
         else:
             train(inputs, SINGLE_PROCESS)
-        publish(folder / "done", paths.models, paths.metrics, paths.plots)
+        if paths.until is None:
+            publish(folder / "done", paths.models, paths.metrics, paths.plots)
 
 
 def run_rank(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> None:
@@ -156,7 +158,10 @@ def run_rank(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
 
 
 def train(inputs: Inputs, world: World) -> None:
-    """Train to the end of the run and write its results to <folder>/done; raise Interrupted if asked to stop."""
+    """Train to the end of the run and write its results to <folder>/done; raise Interrupted if asked to stop.
+
+    With the flag --until it ends earlier, after the checkpoint of that step.
+    """
     params, runtime = inputs.params, inputs.runtime
     torch.set_flush_denormal(False)  # a library may have turned it on for the process, which changes small numbers
 
@@ -209,16 +214,19 @@ def train(inputs: Inputs, world: World) -> None:
                 # Keep the weights of the steps of train.keep_weights_at.
                 keep_chosen_weights(training)
 
-                # Save a checkpoint if it is to stay, if one is due, or if any rank is asked to stop.
+                # Save a checkpoint if it is to stay, if one is due, or if the run stops here.
                 interval_s = checkpoint_interval_s(runtime.checkpoint_every_s, last_save_s)
                 due = time.monotonic() - last_save > interval_s
                 stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
-                if stop_signal or due or state.step in staying:
+                is_last = state.step == inputs.paths.until
+                if stop_signal or due or is_last or state.step in staying:
                     seconds_before = state.seconds["saving"]
                     save_checkpoint(training)
                     last_save, last_save_s = state.measured, state.seconds["saving"] - seconds_before
                 if stop_signal:
                     raise stop.interrupted(state.step, stop_signal)
+                if is_last:
+                    return
         except DivergedError:
             save_checkpoint(training)  # it holds the best weights
             raise

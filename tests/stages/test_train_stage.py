@@ -293,6 +293,19 @@ def test_a_finished_run_is_published_without_training(workspace, capsys):
     assert "parameters" in capsys.readouterr().out
 
 
+def test_a_run_until_a_step_is_left_unfinished_and_continues_from_there(workspace):
+    assert train_stage.main(ARGUMENTS) == 0
+    whole = results()
+    for name in (".runs", "data/models", "metrics", "plots"):
+        shutil.rmtree(name)
+    assert train_stage.main([*ARGUMENTS, "--until", "7"]) == 0
+    (run,) = Path(".runs").glob("[!.]*")
+    assert list_checkpoints(run)[-1].step == 7
+    assert not (run / "done").exists() and not Path("data/models").exists()
+    assert train_stage.main(ARGUMENTS) == 0
+    assert results() == whole
+
+
 @pytest.fixture
 def slow_down(monkeypatch):
     """Return a function that makes every call of a function or method take longer."""

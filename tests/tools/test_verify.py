@@ -351,3 +351,23 @@ def test_an_interval_is_trained_again_after_the_checks(workspace, check):
     found = flip_in_checkpoint(Checkpoint(run, 10), "embed_tokens.weight", 11)
     status, lines = check("--recompute", "--from", "10")
     assert status == 4 and f"checkpoint-000000010.pt: its digest is {found}, plots/validation.csv records" in lines[-1]
+
+
+def test_checkpoints_are_checked_if_they_are_stored_and_counted_if_they_can_be_rebuilt(workspace, check):
+    (run,) = Path(".runs").glob("[!.]*")
+    stored = {checkpoint.step for checkpoint in list_checkpoints(run)}
+    rows = Path("plots/validation.csv").read_text().splitlines()[1:]
+    validations = {int(row.split(",")[0]) for row in rows} - {0}
+    more = validations - stored
+    assert more and stored & validations
+    status, lines = check()
+    rebuilt = f"plots/validation.csv: {len(more)} more checkpoints, which `python src checkpoint STEP` rebuilds"
+    assert status == 0 and f"ok     {rebuilt}" in lines
+
+    # A stored one that is damaged is found.
+    path = Checkpoint(run, max(stored)).path
+    flip(path)
+    status, lines = check()
+    (line,) = wrong(lines)
+    assert status == 4 and line.startswith(f"WRONG  {path.with_suffix('.json')} (from {path}): sha256 is ")
+    assert command(line) == f"rm {path.with_suffix('.json')}"

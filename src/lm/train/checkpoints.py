@@ -141,7 +141,7 @@ def extend(run: Path, length_free: str, params: TrainParams) -> None:
         try:
             earlier = {step for step in params.kept_weights_steps if step < checkpoint.step}
             _copy_kept_weights(checkpoint.run, run, earlier)
-            _link(checkpoint, run)
+            link_checkpoint(checkpoint, run)
             same = f"which has the same steps up to step {checkpoint.step}"
             print(f"extends run {checkpoint.run.name}, {same}", flush=True)
             return
@@ -169,8 +169,8 @@ def _read_decay_begins(other: Path, length_free: str) -> int | None:
     return record["decay_begins"] if record["length_free"] == length_free else None
 
 
-def _link(checkpoint: Checkpoint, run: Path) -> None:
-    """Make another run's checkpoint one of this run, without a copy where the disk has hard links."""
+def link_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
+    """Make a checkpoint of another folder one of this run, without a copy where the disk has hard links."""
     record = read_json(checkpoint.record)
     check_types(checkpoint.record, record, {"sha256": str}, advice="delete it")
     check_sha256(checkpoint.path, record["sha256"], advice="delete it")

@@ -91,10 +91,26 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
 
     # DVC's run cache may hold files of other users: its record of these parameters may name any model.
     if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
-        from tools.verify.recompute import fault_of_model  # torch takes seconds to import
+        from tools.common.retrain import fault_of_model  # torch takes seconds to import
 
         fault = fault_of_model(record)
         yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
+        if not fault:
+            yield from check_checkpoints(RUNS / record["fingerprint"], digests)
+
+
+def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
+    """Check the stored checkpoints of the run, and count those that can be rebuilt because their digest is recorded."""
+    from tools.common.retrain import CURVE, DIGEST, read_curve  # torch takes seconds to import
+
+    rebuilt = {step for step, row in read_curve(CURVE).items() if step and row.get(DIGEST)}
+    for record in sorted(run.glob("checkpoint-*.json")):
+        step = int(record.stem.removeprefix("checkpoint-"))
+        rebuilt.discard(step)
+        again = f"run `rm {record}`, and `python src checkpoint {step}` to rebuild it"
+        yield from check_link(Link(record, "sha256", record.with_suffix(".pt")), digests, again)
+    if rebuilt:
+        yield Finding(f"{CURVE}: {len(rebuilt)} more checkpoints, which `python src checkpoint STEP` rebuilds")
 
 
 def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:

@@ -1,0 +1,104 @@
+"""Train a part of the workspace's run again, from one of its checkpoints or from the initial weights.
+
+The stage train itself does it, in a folder of its own, so that nothing of the workspace changes.
+"""
+
+import csv
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lm.core.errors import IntegrityError, UserError
+from lm.core.files import check_sha256, read_json
+from lm.core.params import read_section
+from lm.core.paths import RUNS
+from lm.model.config import ModelParams
+from lm.model.weights import load_initial
+from lm.tokens.tokenfile import sidecar_path
+from lm.train.checkpoints import Checkpoint, load_checkpoint
+from lm.train.config import TrainParams
+from lm.train.fingerprint import run_fingerprint
+from lm.train.state import digest_of, named_tensors
+from tools.common.paths import METRICS, MODEL, MODELS, PARAMS, PLOTS, PRESETS, TOKENIZER, TRAIN, VALIDATION
+
+CURVE = PLOTS / "validation.csv"
+DIGEST = "checkpoint_digest"  # its column
+
+
+def read_curve(path: Path) -> dict[int, dict[str, str]]:
+    """Read a curve of validations; return its rows by step, or {} if the file does not exist."""
+    if not path.exists():
+        return {}
+    with open(path, encoding="utf-8", newline="") as file:
+        return {int(row["step"]): row for row in csv.DictReader(file)}
+
+
+def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
+    """Return model.json and the curve of validations of the workspace's run, each of them with a digest.
+
+    Raise IntegrityError if there are no digests, or if the workspace describes another run.
+    """
+    model, recorded = read_json(MODEL), read_curve(CURVE)
+    has_digests = bool(recorded) and all(row.get(DIGEST) for row in recorded.values())
+    if "fingerprint" not in model or not has_digests:
+        problem = "missing, or without digests of checkpoints, which training on a GPU does not record"
+        raise IntegrityError(f"{CURVE}: {problem}; run `dvc repro`")
+    if fault := fault_of_model(model):
+        raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
+    return model, recorded
+
+
+def fault_of_model(model: dict) -> str | None:
+    """Return a clause if model.json is of another run than the one that the workspace describes, else None."""
+    params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
+    tokenizer = read_json(sidecar_path(TRAIN))["tokenizer"]
+    config = read_section(PRESETS, f"models.{name}", ModelParams).config(tokenizer["vocab_size"])
+    here = dataclasses.asdict(params) | {"config": dataclasses.asdict(config)}
+    if different := [name for name, value in model.items() if name in here and here[name] != value]:
+        return "; ".join(f"{name} is {model[name]}, params.yaml has {here[name]}" for name in different)
+    _, initial_sha256 = load_initial(Path(params.init_from), config, tokenizer["sha256"])
+    expected = run_fingerprint(params, config, initial_sha256, [TRAIN, VALIDATION])
+    if model.get("fingerprint") == expected:
+        return None
+    return f"was made by run {model.get('fingerprint')}, the workspace's code, parameters and inputs are of {expected}"
+
+
+def check_checkpoint(checkpoint: Checkpoint, recorded: dict[int, dict[str, str]], remedy: str) -> None:
+    """Raise IntegrityError if a checkpoint is damaged, or has another digest than the curve of its run."""
+    sha256 = read_json(checkpoint.record).get("sha256", "missing")
+    check_sha256(checkpoint.path, sha256, advice=f"delete it and {checkpoint.record.name}, {remedy}")
+    digest = digest_of(named_tensors(load_checkpoint(checkpoint)))
+    if digest != recorded[checkpoint.step][DIGEST]:
+        problem = f"{CURVE} records {recorded[checkpoint.step][DIGEST]} at step {checkpoint.step}"
+        raise IntegrityError(f"{checkpoint.path}: its digest is {digest}, {problem}")
+
+
+def train_again(start: Checkpoint | None, until: int, fingerprint: str, folder: Path) -> Path:
+    """Train from a checkpoint, or from the initial weights, to step `until`; return the folder of the run.
+
+    It lies in `folder`, as the curves do, and its newest checkpoint is that of step `until`. Raise UserError, with the
+    exit status of the stage, if the stage fails: it has printed why.
+    """
+    run = folder / RUNS / fingerprint
+    run.mkdir(parents=True)
+    if start:
+        for source in (start.path, start.record):
+            (run / source.name).symlink_to(source.resolve())
+    inputs = {"train": TRAIN, "validation": VALIDATION, "tokenizer": TOKENIZER}
+    outputs = {"models": folder / MODELS, "metrics": folder / METRICS, "plots": folder / PLOTS}
+    flags = {**inputs, **outputs, "until": until}
+    command = [sys.executable, "src/train.py", *(f"--{name}={value}" for name, value in flags.items())]
+    environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
+    status = subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
+    if status:
+        error = UserError("src/train.py failed; its message is above")
+        error.exit_code = max(1, status)
+        raise error
+    return run
+
+
+def describe(row: dict[str, str] | None) -> str:
+    """Describe a validation."""
+    return f"digest {row[DIGEST]} and validation loss {row['val_loss']}" if row else "no validation"
