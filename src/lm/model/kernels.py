@@ -57,11 +57,14 @@ class RMSNormFunction(Function):
     def backward(ctx, grad):
         """Return the gradients of x (…, D), in its dtype, and of weight (D,), float32."""
         x, weight, r = ctx.saved_tensors
-        grad, unit, gain = grad.float(), x.float() * r, 1 + weight.float()
+        grad = grad.float()
+        unit = x.float() * r
+        gain = 1 + weight.float()
         terms = grad * unit
         grad_weight = terms.flatten(0, -2).sum(0)
         along = terms.mul_(gain).mean(-1, keepdim=True)  # the component along x, which the norm removes
-        return (grad * gain).sub_(unit.mul_(along)).mul_(r).to(x.dtype), grad_weight, None
+        grad_x = (grad * gain).sub_(unit.mul_(along)).mul_(r)
+        return grad_x.to(x.dtype), grad_weight, None
 
 
 def takes_products(q: Tensor, S: int) -> bool:
@@ -87,18 +90,25 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Ten
 
     `mask` of `document_mask` replaces `window`: scores to add, (B, 1 or H, T, S).
     """
-    (B, H, T, D), (K, S) = q.shape, k.shape[1:3]
+    B, H, T, D = q.shape
+    K, S = k.shape[1:3]
     if takes_products(q, S):
-        q, k, v = q.reshape(B * K, -1, D), k.reshape(B * K, S, D), v.reshape(B * K, S, D)  # q: (BK, H/K·T, D)
+        # The query heads of one key head are rows of one product.
+        q = q.reshape(B * K, -1, D)  # (BK, H/K·T, D)
+        k = k.reshape(B * K, S, D)
+        v = v.reshape(B * K, S, D)
         if mask is None:
             bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf).repeat(H // K, 1)
         else:
             bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)
-        return (torch.baddbmm(bias, q, k.mT, alpha=scale).softmax(-1) @ v).view(B, H, T, D)
+        scores = torch.baddbmm(bias, q, k.mT, alpha=scale)
+        return (scores.softmax(-1) @ v).view(B, H, T, D)
     is_plain = mask is None and window >= S and T in (1, S)
     if q.device.type != "cpu" and not (is_plain and q.dtype != torch.float32):
         # With H > K, the fused kernels of CUDA accept neither a mask nor float32.
-        K, k, v = H, k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)
+        k = k.repeat_interleave(H // K, 1)
+        v = v.repeat_interleave(H // K, 1)
+        K = H
     if is_plain:
         return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, enable_gqa=H > K)
     mask = visible(T, S, window, q.device) if mask is None else mask
@@ -143,9 +153,13 @@ class CrossEntropyFunction(Function):
     @staticmethod
     def forward(ctx, h, head, targets, rows, log_factors, softmax_less_targets):
         """Return the mean nats, float32; save both gradients, not yet divided by N."""
-        loss, grad_h, grad_head = h.new_zeros(()), torch.empty_like(h), None
+        dtype = compute_dtype(h)
         num_entries = len(head)
-        narrow_h, narrow_head = h.to(compute_dtype(h)), padded_head(head, compute_dtype(h))
+        narrow_h = h.to(dtype)
+        narrow_head = padded_head(head, dtype)
+        loss = h.new_zeros(())
+        grad_h = torch.empty_like(h)
+        grad_head = None
         for start in range(0, len(h), rows):
             chunk = slice(start, start + rows)
             logits = narrow_h[chunk] @ narrow_head.T  # (rows, V), and the padding
