@@ -28,6 +28,7 @@ from lm.core.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+DECIDING = ("src", "params.yaml", "presets.yaml", "sources.yaml", "dvc.yaml", "dvc.lock", "metrics", "requirements")
 IDLE_SHARE = 0.05  # a machine whose other processes use more of it than this is not idle
 
 
@@ -126,6 +127,31 @@ def stage_folder(folder: Path) -> Path:
     for name in ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"):
         (folder / name).write_text((ROOT / name).read_text())
     return folder
+
+
+def run(folder: Path, command: str) -> str:
+    """Run a command in a folder, with the programs of this environment first; return what it prints."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("DVC_ROOT", "PYTHONPATH")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    words = shlex.split(command)
+    done = subprocess.run(words, cwd=folder, env=environment, check=True, text=True, stdout=subprocess.PIPE)
+    return done.stdout
+
+
+def clone_of_last_commit(parent: Path) -> Path:
+    """Clone the last commit into `parent`, with the outputs of the pipeline; return the clone.
+
+    It shares the files of DVC's cache, but not its records of runs: the stages that are out of date do run.
+    """
+    if changed := run(ROOT, f"git status --porcelain {' '.join(DECIDING)}"):
+        sys.exit(f"error: the clone would lack uncommitted changes; commit them first:\n{changed}")
+    clone = parent / "clone"
+    run(ROOT, f"git clone --quiet . {clone}")
+    run(clone, "git switch --quiet -C main")
+    (clone / ".dvc" / "cache").mkdir()
+    (clone / ".dvc" / "cache" / "files").symlink_to(Path(run(ROOT, "dvc cache dir").strip()) / "files")
+    run(clone, "dvc checkout --quiet")
+    return clone
 
 
 def change_params(folder: Path, values: dict) -> None:

@@ -28,8 +28,10 @@ def main(argv: list[str]) -> None:
     folder = args.plots
 
     # Training: losses, learning rate, gradient norm.
-    train, validation = plots.read_csv(folder / "training.csv"), plots.read_csv(folder / "validation.csv")
+    train = plots.read_csv(folder / "training.csv")
+    validation = plots.read_csv(folder / "validation.csv")
     plots.save_png(plots.training_figure(train, validation), folder / "training.png")
+    plots.save_png(plots.optimization_figure(train), folder / "optimization.png")
 
     # Evaluation: how much context helps.
     curve = plots.read_csv(folder / "loss_by_position.csv")

@@ -106,11 +106,15 @@ def difference_row(found: Difference) -> tuple:
 
 def pictures(is_evaluated: bool) -> list[dict]:
     """Draw training as far as it has come, and read the pictures of the evaluation if they are of this model."""
-    train, validation, pictures = curve("training"), curve("validation"), []
+    train, validation = curve("training"), curve("validation")
+    pictures = []
     if train or validation:
         png = plots.to_png(plots.training_figure(train, validation))
         caption = "Thin: mean between two log lines. Thick: smoothed. Dashed: the text that selects the best model."
         pictures.append(("training", png, caption))
+    if train:
+        png = plots.to_png(plots.optimization_figure(train))
+        pictures.append(("optimization", png, "The gradient norm is that before clipping."))
     files = {name: paths.PLOTS / f"{name}.png" for name in PICTURES if is_evaluated}
     pictures += [(name, path.read_bytes(), PICTURES[name]) for name, path in files.items() if path.exists()]
     return [{"name": name, "base64": base64.b64encode(png).decode(), "caption": text} for name, png, text in pictures]

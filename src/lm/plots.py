@@ -4,6 +4,7 @@
 """
 
 import csv
+import functools
 import io
 import math
 from collections.abc import Callable
@@ -39,9 +40,6 @@ STYLE: dict[Any, Any] = {
 }
 styled = style.context(STYLE, after_reset=True)  # a person's own matplotlibrc changes no picture
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
-NOTE = """Why the curves differ: they are taken on different text, and with
-train.sampled_vocab_size the training loss is an estimate from a sample
-of the vocabulary. Thin line: mean between two log lines. Thick line: smoothed."""
 NOT_NUMBERS = ("checkpoint_digest",)
 
 
@@ -124,19 +122,28 @@ def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str,
     axes.annotate(text, (x[-1], y[-1]), (6, shift), textcoords="offset points", **style)
 
 
-@styled
 def training_figure(train: dict, validation: dict) -> Figure:
-    """Return the losses, the learning rate and the gradient norm against tokens seen."""
-    panels = (
-        lambda axes: draw_losses(axes, train, validation),
-        lambda axes: draw_learning_rate(axes, train),
-        lambda axes: draw_gradient_norm(axes, train),
-    )
-    figure = figure_of(*panels, size=(7.5, 7.5), heights=(3, 1, 1), title="Loss during training")
-    if train and validation:
-        place = {"transform": figure.axes[0].transAxes, "ha": "right", "va": "top"}
-        figure.axes[0].text(0.99, 0.98, NOTE, color=GREY, fontsize=9, **place)
-    return figure
+    """Return both losses against tokens seen, with what they show as the title."""
+    draw = functools.partial(draw_losses, train=train, validation=validation)
+    return figure_of(draw, size=(7.5, 3.9), title=training_title(validation))
+
+
+def training_title(validation: dict) -> str:
+    """Return what the validation losses show: how far they fall, or where they were lowest."""
+    losses = validation.get("val_loss", [])
+    if len(losses) < 2:
+        return "Loss during training"
+    best = min(losses)
+    if best == losses[-1]:
+        return f"The validation loss falls to {best:.2f} nats per token"
+    tokens = EngFormatter(sep="").format_data(validation["tokens"][losses.index(best)])
+    return f"The validation loss is lowest after {tokens} tokens: {best:.2f} nats per token"
+
+
+def optimization_figure(train: dict) -> Figure:
+    """Return the learning rate and the gradient norm against tokens seen."""
+    panels = (functools.partial(draw_learning_rate, train=train), functools.partial(draw_gradient_norm, train=train))
+    return figure_of(*panels, size=(7.5, 3.9), title="Learning rate and gradient norm")
 
 
 def draw_losses(axes: Axes, train: dict, validation: dict) -> None:

@@ -15,7 +15,7 @@ from lm.core.files import read_json, write_json, write_text
 from lm.core.params import read_yaml
 from support.workspace import Workspace
 
-PICTURES = ["training", "loss_by_position", "contamination"]
+PICTURES = ["training", "optimization", "loss_by_position", "contamination"]
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_run_in_progress_shows_its_curve(folder):
     page, loss = made_page(), float(lines[2].split(",")[2])
     assert "Not compared with the committed run: this one is not finished." in page.words
     assert f"Not finished: {loss:.3f} nats per token on validation text after 5,120 of 10,240 tokens" in page.words
-    assert page.pictures == ["training"] and "not evaluated yet" in page.words
+    assert page.pictures == ["training", "optimization"] and "not evaluated yet" in page.words
     assert "bits_per_byte" not in page.words and "Samples" not in page.words and "tokens_seen" in page.words
 
 
@@ -132,7 +132,7 @@ def test_a_trained_model_that_is_not_evaluated_yet(folder):
     scored = read_json("data/evaluation/details.json")
     write_json("data/evaluation/details.json", scored | {"weights_sha256": "0" * 12})
     page = made_page()
-    assert "Trained: " in page.words and "not evaluated yet" in page.words and page.pictures == ["training"]
+    assert "Trained: " in page.words and "not evaluated yet" in page.words and page.pictures == ["training", "optimization"]
     assert f"{scored['perplexity']:.4f}" not in page.words
 
 

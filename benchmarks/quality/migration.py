@@ -1,0 +1,129 @@
+"""Train the default in parts, each on another processor and killed, and compare it with the undisturbed run.
+
+    PYTHONPATH=src:benchmarks python benchmarks/quality/migration.py --emulated "qemu-aarch64 -L ROOT PYTHON" --name ARM
+
+The parts run in a clone of the last commit, whose dvc.lock names the bits of the undisturbed run: two threads, then an
+emulated processor, then two processes, then one thread to the end. Each part but the last is ended by SIGKILL.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import yaml
+from matplotlib.axes import Axes
+
+from harness import RESULTS, clone_of_last_commit, hardware
+from lm import plots
+from lm.core.files import read_json, sha256_file, write_json
+from lm.train.checkpoints import list_checkpoints
+
+COMPARED = (
+    "data/models/best_model_params.pt",
+    "data/models/last_model_params.pt",
+    "plots/training.csv",
+    "plots/validation.csv",
+    "metrics/train.json",
+)
+STAGE = (
+    "src/train.py --train data/processed_datasets/train.bin --validation data/processed_datasets/validation.bin "
+    "--tokenizer data/tokenizer --models data/models --metrics metrics --plots plots"
+)
+PICTURE = RESULTS / "migration.png"
+
+
+def newest_step(clone: Path) -> int:
+    """Return the step of the newest checkpoint of the clone's only run, 0 if there is none."""
+    steps = [checkpoint.step for run in (clone / ".runs").glob("[!.]*") for checkpoint in list_checkpoints(run)]
+    return max(steps, default=0)
+
+
+def set_runtime(clone: Path, **values: int) -> None:
+    """Set values of the section `train` in the clone's runtime.yaml."""
+    content = yaml.safe_load((clone / "runtime.yaml").read_text())
+    content["train"] |= values
+    (clone / "runtime.yaml").write_text(yaml.safe_dump(content))
+
+
+def train_part(clone: Path, python: str, until: int | None) -> None:
+    """Train with this Python until there is a checkpoint of step `until`, and kill all processes; None: to the end."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("DVC_ROOT", "PYTHONPATH")}
+    stage = psutil.Popen([*shlex.split(python), *STAGE.split()], cwd=clone, env=environment)
+    while stage.poll() is None:
+        time.sleep(0.05)
+        if until is not None and newest_step(clone) >= until:
+            processes = [stage, *stage.children(recursive=True)]
+            for process in processes:
+                process.kill()
+            psutil.wait_procs(processes)
+    status = stage.wait()
+    if status and until is None:
+        sys.exit(f"error: the stage ended with {status}")
+
+
+def draw_parts(axes: Axes, curve: dict[str, list[float]], parts: list[dict]) -> None:
+    """Draw the training loss, each part in another colour and line style, with its name above its first step."""
+    first, looks = 0, itertools.cycle([(plots.BLUE, "-"), (plots.ORANGE, "--")])
+    for part, (color, line) in zip(parts, looks, strict=False):
+        last = sum(step <= part["to_step"] for step in curve["step"])
+        axes.plot(curve["step"][first : last + 1], curve["train_loss"][first : last + 1], color=color, linestyle=line)
+        axes.axvline(part["to_step"], color=plots.GREY, linewidth=0.8, linestyle=":")
+        middle = (part["from_step"] + part["to_step"]) / 2
+        axes.annotate(part["name"].replace(", ", "\n"), (middle, 0.97), xycoords=("data", "axes fraction"),
+                      color=color, fontsize=9, fontweight="bold", ha="center", va="top")  # fmt: skip
+        first = last
+    axes.set(xlabel="step", ylabel="training loss, nats per token")
+
+
+def main() -> None:
+    """Record the run in migration.json, and draw it."""
+    parser = argparse.ArgumentParser(description="Train in parts on several processors.")
+    parser.add_argument("--emulated", required=True, metavar="COMMAND", help="of Python on the emulated processor")
+    parser.add_argument("--name", required=True, help="of that processor, for the record")
+    parser.add_argument("--steps", type=int, default=100, help="that it trains (100)")
+    args = parser.parse_args()
+    here = hardware()["processor"].split(" (")[0]
+    native, emulated_until = sys.executable, 300 + args.steps
+    # Name, Python, processes, seconds from one checkpoint to the next (0: each step), step of the kill.
+    planned = [
+        (f"{here}, one process", native, 1, 5, 300),
+        (args.name, args.emulated, 1, 0, emulated_until),
+        (f"{here}, two processes", native, 2, 5, 700),
+        (f"{here}, one process", native, 1, 5, None),
+    ]
+
+    with tempfile.TemporaryDirectory(prefix="migration-") as temporary:
+        clone = clone_of_last_commit(Path(temporary))
+        undisturbed = {name: sha256_file(clone / name) for name in COMPARED}
+        for name in COMPARED:
+            (clone / name).unlink()
+        parts = []
+        for name, python, num_processes, checkpoint_every_s, until in planned:
+            set_runtime(clone, num_processes=num_processes, checkpoint_every_s=checkpoint_every_s)
+            begun, from_step = time.perf_counter(), newest_step(clone)
+            train_part(clone, python, until)
+            to_step = newest_step(clone) if until else read_json(clone / "data/models/model.json")["last"]["step"]
+            seconds = round(time.perf_counter() - begun)
+            parts.append({"name": name, "from_step": from_step, "to_step": to_step, "seconds": seconds})
+            print(parts[-1], flush=True)
+        migrated = {name: sha256_file(clone / name) for name in COMPARED}
+        curve = plots.read_csv(clone / "plots/training.csv")
+
+    found = {"parts": parts, "undisturbed_sha256": undisturbed, "migrated_sha256": migrated, "hardware": hardware()}
+    write_json(RESULTS / "migration.json", found)
+    if migrated != undisturbed:
+        sys.exit("error: the bits differ")
+    draw = functools.partial(draw_parts, curve=curve, parts=parts)
+    title = "Killed three times, on two processors: the weights of the undisturbed run"
+    plots.save_png(plots.figure_of(draw, size=(7.5, 3.4), title=title), PICTURE)
+
+
+if __name__ == "__main__":
+    main()
