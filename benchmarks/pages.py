@@ -35,6 +35,11 @@ def table(head: str, rows: list[tuple]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(str(cell).replace('|', ESCAPED) for cell in row)} |" for row in rows)])
 
 
+def paragraph(text: str) -> str:
+    """Return a text in lines of 120 characters."""
+    return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
 def machine(name: str) -> str:
     """Return the machine of a benchmark: processor, cores and memory."""
     found = read(name)["hardware"]
@@ -65,7 +70,7 @@ def default_run() -> str:
         f"{found['parameters'] / 1e6:.1f} million parameters, {embedding / 1e6:.1f} million of them in the embedding, "
         f"took {found['train_seconds'] / 60:.1f} minutes and ended at **{found['bits_per_byte']:.3f} bits per byte**."
     )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
+    return paragraph(text)
 
 
 def verdict() -> str:
@@ -93,6 +98,33 @@ def experiment(name: str) -> str:
     where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
     taken = f"{where} took {found['seconds'] / 60:.1f} minutes. `compare` prints, shortened:"
     return f"{taken}\n\n{output(shortened(found['printed']['python src compare main workspace']))}"
+
+
+def checkpoints() -> str:
+    """docs/experiments.md: a run whose checkpoints were deleted and rebuilt."""
+    found = read("checkpoints")
+    count = len(found["steps"])
+    megabytes = count * found["bytes_of_each"] / 1e6
+    total = sum(found["seconds"])
+    return paragraph(
+        f"On {machine('checkpoints')}, the default was trained with {count} validations, and all its checkpoints were "
+        f"deleted. `checkpoint` rebuilt the {count} of the validations, one after the other, with their digests. They "
+        f"are {megabytes:.0f} MB that need not be stored. Rebuilding all took {total:.0f} seconds, at most "
+        f"{max(found['seconds']):.0f} for one of them; the training had taken {found['train_seconds']:.0f} seconds."
+    )
+
+
+def migration() -> str:
+    """README: the parts of a run that moved from one processor to another, and what it ended with."""
+    found = read("migration")
+    parts = [f"steps {part['from_step']} to {part['to_step']} on {part['name']}" for part in found["parts"]]
+    sha256 = found["migrated_sha256"]["data/models/best_model_params.pt"]
+    assert found["migrated_sha256"] == found["undisturbed_sha256"]
+    return paragraph(
+        f"For example, a run of the default was killed three times, and continued elsewhere: {'; '.join(parts)}. The "
+        f"weights have the SHA-256 `{sha256[:16]}…` of the undisturbed run, and the curves with all digests have the "
+        f"same bytes."
+    )
 
 
 def output(text: str) -> str:
@@ -129,7 +161,7 @@ def tutorial_machine() -> str:
         f"What the commands print is shown shortened, on {machine('tutorial')}. It is for the standard library of "
         f"Python {python}; another version has another text, and gives other numbers."
     )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
+    return paragraph(text)
 
 
 def tutorial_trace() -> str:
@@ -182,7 +214,7 @@ def seeds() -> str:
         f"{deviation:.3f}, or {of_two_runs:.3f} for the difference of two runs. The difference above is "
         f"{difference / of_two_runs:.0f} times as large."
     )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
+    return paragraph(text)
 
 
 def baselines() -> str:
@@ -283,7 +315,7 @@ def default_evaluation() -> str:
         f"tokens are part of a 13-gram that also occurs in the training text. On the {clean['documents']} documents "
         f"with less than a fifth of such tokens, the same model reaches {clean['bits_per_byte']:.3f} bits per byte."
     )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
+    return paragraph(text)
 
 
 def rounding() -> str:
@@ -469,10 +501,12 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "sample": sample,
     "first-experiment": lambda: experiment("first_experiment"),
     "seeds": seeds,
+    "migration": migration,
     "graph": graph,
     "results": results,
     # docs/
     **TUTORIAL,
+    "checkpoints": checkpoints,
     "second-experiment": lambda: experiment("second_experiment"),
     "baselines": baselines,
     "speeds": speeds,
