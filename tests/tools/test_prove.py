@@ -5,7 +5,7 @@ import torch
 
 from lm.model.threads import set_num_threads
 from support import ROOT
-from tools.prove import cli, golden_run
+from tools.prove import cli, digests
 
 GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
 
@@ -32,8 +32,8 @@ def test_the_first_operation_that_differs_is_named(threads, monkeypatch, capsys)
 
 
 def test_weights_that_part_later_are_dated(threads, monkeypatch, capsys):
-    rate = golden_run.learning_rate
-    monkeypatch.setattr(golden_run, "learning_rate", lambda step, p: rate(step, p) * (1 + (step == 7) * 1e-6))
+    rate = digests.learning_rate
+    monkeypatch.setattr(digests, "learning_rate", lambda step, p: rate(step, p) * (1 + (step == 7) * 1e-6))
     assert cli.main([*GOLDEN, "--run", "short"]) == 4
     assert "weights first differ between steps 5 and 10" in capsys.readouterr().err
 
