@@ -66,7 +66,7 @@ class Operations(TorchDispatchMode):
         """Return where the current operation runs; of the backward pass, where the forward pass called for it."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            return f"in the backward pass {self.forward_places.get(node._sequence_nr(), self.place)}"
+            return f"{self.forward_places.get(node._sequence_nr(), self.place)} (backward)"
         innermost = max(self.modules.parents, key=len)
         module = innermost.partition(".")[2]
         place = f"in {module}" if module else self.place

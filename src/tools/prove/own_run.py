@@ -14,7 +14,6 @@ from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
-from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train import preflight
@@ -106,6 +105,8 @@ def read_run(num_steps: int) -> OwnRun:
     initial, initial_sha256 = load_initial(Path(params.init_from), config, tokenizer_sha256, params.numerics)
     ngrams = None
     if params.ngram_buckets is not None:
+        from lm.tokenizer.load import load_tokenizer  # slow to import, and not always needed
+
         tokenizer = load_tokenizer(TOKENIZER)
         check_tokenizer(tokens, tokenizer.sha256)
         ngrams = NgramEmbeddings(tokenizer.token_texts, tokens.vocab_size, params.ngram_buckets)
@@ -124,7 +125,9 @@ def read_run(num_steps: int) -> OwnRun:
 def read_bits(path: Path, run: OwnRun) -> dict:
     """Read the file; raise IntegrityError if it is missing or damaged, ParamsError if it is of another run."""
     bits = read_json(path, WRITE)
-    check_types(path, bits, {"run": dict, "computed_on": dict}, WRITE)
+    check_types(path, bits, {"run": dict, "computed_on": {"dtype": str}}, WRITE)
+    if bits["computed_on"]["dtype"] not in machine.COMPUTE_DTYPES:
+        raise IntegrityError(f"{path}: computed_on.dtype is {bits['computed_on']['dtype']}; {WRITE}")
     if different := changes(bits["run"], run.description):
         raise ParamsError(
             f"{path}: is of another run: {different}; use the parameters and data of that run, or {WRITE}"
