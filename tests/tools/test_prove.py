@@ -5,6 +5,7 @@ import shutil
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,10 +16,11 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.threads import ThreadTuner, set_num_threads
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import write_tokens
 from lm.tokens.windows import TokenWindows
 from support import ROOT
 from support.stages import MICRO_MODEL, change_params, stage_folder
-from support.train_cases import TOKENIZER, write_ids
+from support.train_cases import TOKENIZER
 from tools.prove import cli, digests, own_run
 
 GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
@@ -78,14 +80,24 @@ def test_a_processor_is_recorded_once(tmp_path):
 
 @pytest.fixture
 def own(tmp_path, threads, monkeypatch):
-    """The current directory: a small run of 8 steps, with token files of a fixed cycle."""
+    """The current directory: a small run of 8 steps, with its token files."""
     folder = stage_folder(tmp_path / "own")
     change_params(folder, SMALL)
     monkeypatch.chdir(folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    write_ids(FLAGS["--train"], 3000)
-    write_ids(FLAGS["--validation"], 700)
+    write_token_files()
     return folder
+
+
+def write_token_files(tokenizer: dict = TOKENIZER, num_tokens: int = 3000) -> None:
+    """Write token files of documents of 40 tokens, in which low ids are frequent and high ids rare."""
+    place = np.arange(num_tokens)
+    uniform = place * place * 7919 % 4099 % 50
+    ids = (uniform * uniform // 51).astype(np.uint16)
+    ids[39::40] = TOKENIZER["eot_id"]
+    meta = {"documents": num_tokens // 40, "utf8_bytes": num_tokens, "tokenizer": tokenizer}
+    for name in ("--train", "--validation"):
+        write_tokens(Path(FLAGS[name]), [ids], "uint16", lambda: meta)
 
 
 def prove(*arguments: str) -> int:
@@ -114,9 +126,7 @@ def add_tokenizer() -> None:
     folder.mkdir()
     write_trained_bpe(folder, [["a text of some words"]], 257)
     tokenizer = load_tokenizer(folder)
-    meta = TOKENIZER | {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
-    write_ids(FLAGS["--train"], 3000, meta)
-    write_ids(FLAGS["--validation"], 700, meta)
+    write_token_files(TOKENIZER | {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size})
 
 
 def continue_a_model() -> None:
@@ -229,7 +239,7 @@ def test_weights_that_differ_from_the_third_step_on_are_dated(own, monkeypatch, 
 def test_the_bits_of_another_run_are_not_compared(own, capsys):
     assert prove("--write") == 0
     change_params(own, {"train.seed": 7})
-    write_ids(FLAGS["--train"], 3001)
+    write_token_files(num_tokens=3001)
     assert prove("--steps", "3") == 2
     message = capsys.readouterr().err
     assert message.startswith("error: bits.json: is of another run: train.seed 1 → 7, tokens ")

@@ -57,7 +57,7 @@ class Operations(TorchDispatchMode):
         name = f"{func.overloadpacket} {self.current_place()}"
         result = func(*args, **(kwargs or {}))
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
-        if tensors and not func.is_view and "empty" not in name:
+        if tensors and not func.is_view and "empty" not in func.overloadpacket.__name__:
             self.calls[name] += 1
             self.digests[f"{name}, call {self.calls[name]}"] = digest(tensors[0])
         return result
