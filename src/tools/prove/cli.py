@@ -3,16 +3,20 @@
     python src prove                 # about a minute: 100 steps of a model of four layers
     python src prove --run short     # seconds: 20 steps of a smaller one
     python src prove --record        # also add this processor to the committed list of those that were seen
+    python src prove --run short --expect ecf70ec8ce03    # compare with a digest, for `git bisect run`
+    python src prove --params --write                     # before an upgrade: write the bits of your own run
+    python src prove --params                             # after it: compare with them
 
 Exact numerics promise the same bits on every processor, for any number of threads. If the bits differ, the exit
 status is 4, and the message names the first operation of the first step that differs, or the steps between which the
-weights first differ.
+weights first differ. With --params the run is the one that params.yaml, presets.yaml and data/ describe.
 """
 
+import argparse
+import re
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import read_json, write_json
@@ -20,59 +24,73 @@ from lm.model.threads import ThreadTuner
 from tools.common.arguments import tool_parser
 from tools.common.environment import processor
 from tools.common.paths import GOLDEN
+from tools.prove.digests import check_expected, first_difference, last_weights
 from tools.prove.golden_run import RUNS, train
+from tools.prove.own_run import prove_own_run
+
+BITS = Path("bits.json")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the arguments; a wrong one ends the program with status 2."""
+    parser = tool_parser("prove", __doc__)
+    run = parser.add_mutually_exclusive_group()
+    run.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
+    run.add_argument("--params", action="store_true", help="the first steps of the run of params.yaml")
+    parser.add_argument("--steps", type=int, default=5, help="number of steps with --params (5)")
+    parser.add_argument("--threads", type=int, help="number of threads (the cores that other processes leave free)")
+    parser.add_argument("--golden", type=Path, help=f"file of digests ({GOLDEN}; with --params {BITS})")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--expect", type=digest_prefix, help="compare the last weights with this digest, not the file")
+    action.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
+    action.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
+    args = parser.parse_args(argv)
+    if args.params and args.record is not None:
+        parser.error("--record lists processors that had the committed bits; leave out --params")
+    return args
+
+
+def digest_prefix(text: str) -> str:
+    """Parse the first 6 to 12 hex digits of a digest."""
+    if not re.fullmatch("[0-9a-f]{6,12}", text.lower()):
+        raise argparse.ArgumentTypeError(f"is {text}; it must be 6 to 12 hex digits")
+    return text.lower()
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Train the run and compare or write its digests; raise IntegrityError if they differ from the committed ones."""
-    parser = tool_parser("prove", __doc__)
-    parser.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
-    parser.add_argument("--threads", type=int, help="number of threads (the cores that other processes leave free)")
-    parser.add_argument("--golden", type=Path, default=GOLDEN, help=f"committed digests ({GOLDEN})")
-    parser.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
-    parser.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
-    args = parser.parse_args(argv)
+    """Train the run and compare or write its digests; raise IntegrityError if they differ."""
+    args = parse(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    cores = ThreadTuner("exact", adapts=args.threads is None and args.record is None)  # a record names the threads
-    with tqdm(total=RUNS[args.run][1], unit="step", desc=args.run, disable=None, leave=False) as bar:
+    if args.params:
+        prove_own_run(args, args.golden or BITS)
+    else:
+        prove_golden_run(args, args.golden or GOLDEN)
 
-        def after_a_step(steps: int) -> None:
-            """Advance the bar, and adapt the number of threads to the free cores."""
-            bar.update(steps)
-            cores.adapt()
 
-        found = train(args.run, after_a_step)
-    golden: dict = read_json(args.golden) if args.golden.exists() else {"seen_on": []}
+def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
+    """Train a run of RUNS and compare its digests with the committed ones, or write them."""
+    threads = ThreadTuner("exact", adapts=args.threads is None and args.record is None)  # a record names the threads
+    found = train(args.run, threads)
+    if args.expect:
+        return check_expected(found, args.expect)
+    golden: dict = read_json(path) if path.exists() else {"seen_on": []}
     if args.write:
-        write_json(args.golden, golden | {args.run: found, "torch": torch.__version__.split("+")[0]})
-        return print(f"{args.golden} has the digests of this machine")
+        write_json(path, golden | {args.run: found, "torch": torch.__version__.split("+")[0]})
+        return print(f"{path} has the digests of this machine")
     if args.run not in golden:
         raise IntegrityError(
-            f"{args.golden} lacks the digests of the run {args.run}; to add them, run `python src prove --write`"
+            f"{path} lacks the digests of the run {args.run}; to add them, run `python src prove --write`"
         )
-    last = list(found["weights"].values())[-1]
-    if problem := first_difference(found, golden[args.run]):
-        raise IntegrityError(f"{args.golden}: on this {processor()} {problem}")
+    last = last_weights(found)
+    if problem := first_difference(found, golden[args.run], "committed"):
+        raise IntegrityError(f"{path}: on this {processor()} {problem}")
     if args.record is not None:
-        seen_on = add_processor(golden["seen_on"], args.run, last, args.record, cores.threads)
-        write_json(args.golden, golden | {"seen_on": seen_on})
-    threads = "1 thread" if cores.threads == 1 else f"{cores.threads} threads"
-    print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {threads}")
-
-
-def first_difference(found: dict, golden: dict) -> str | None:
-    """Return what differs first from the committed digests, or None."""
-    for operation, digest in golden["first step"].items():
-        if found["first step"].get(operation) != digest:
-            return f"the first step differs in: {operation}"
-    steps, before = list(golden["weights"]), "1"
-    for step in steps:
-        if found["weights"].get(step) != golden["weights"][step]:
-            return f"the first step has the committed bits, the weights first differ between steps {before} and {step}"
-        before = step
-    return None
+        seen_on = add_processor(golden["seen_on"], args.run, last, args.record, threads.threads)
+        write_json(path, golden | {"seen_on": seen_on})
+    number = "1 thread" if threads.threads == 1 else f"{threads.threads} threads"
+    print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {number}")
 
 
 def add_processor(seen: list[dict], run: str, digest: str, how: str, num_threads: int) -> list[dict]:

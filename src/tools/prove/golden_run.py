@@ -4,20 +4,19 @@ Nothing of it depends on params.yaml or on a file, so that its digests change on
 """
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.threads import ThreadTuner
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
-from lm.train.step import compute_gradients, learning_rate, sampling_weights, update_weights
+from lm.train.step import sampling_weights
+from tools.prove.digests import Digests, digest_steps
 
 SMALL = ModelConfig(
     n_layer=2,
@@ -46,17 +45,9 @@ SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1536
 WEIGHTS_EVERY = {"short": 5, "minute": 25}  # steps from one digest of the weights to the next
 
 
-def digest(tensor: Tensor) -> str:
-    """Return 12 hex digits of the SHA-256 of a tensor's bytes."""
-    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()[:12]
-
-
-def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> dict[str, dict[str, str]]:
-    """Train the run `name` of RUNS and return the digests {"first step": {operation: digest}, "weights": {step: …}}.
-
-    The operations are those of the first step, in their order. `progress` is called with the steps done since.
-    """
-    (config, num_steps, sampled_vocab_size, document_start_id), operations, weights = RUNS[name], {}, {}
+def train(name: str, threads: ThreadTuner) -> Digests:
+    """Train the run `name` of RUNS and return its digests (`digest_steps`)."""
+    config, num_steps, sampled_vocab_size, document_start_id = RUNS[name]
     params = train_params(num_steps, sampled_vocab_size)
     model = Gemma3Model(config, params.numerics)
     model.init_weights(torch.Generator().manual_seed(params.seed))
@@ -67,43 +58,9 @@ def train(name: str, progress: Callable[[int], object] = lambda steps: None) -> 
     ids = make_ids(config.vocab_size)
     model.sampling_weights = sampling_weights(ids, config.vocab_size)
     windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
-    for step in range(num_steps):
-        hooks = record_forward(model, operations) if step == 0 else []
-        batch = windows.buffer(step)
-        x, y = torch.from_numpy(batch[:, :-1]), torch.from_numpy(batch[:, 1:])
-        compute_gradients(state, (x, y), params, torch.float32)
-        for hook in hooks:
-            hook.remove()
-        if step == 0:
-            operations |= {f"gradient of {name}": digest(p.grad) for name, p in named(model) if p.grad is not None}
-        update_weights(state, learning_rate(step, params))
-        if step == 0:
-            operations |= {f"update of {name}": digest(p) for name, p in named(model)}
-        if (step + 1) % WEIGHTS_EVERY[name] == 0:
-            weights[str(step + 1)] = digest(torch.cat([p.flatten() for p in model.parameters()]))
-        progress(1)
-    return {"first step": operations, "weights": weights}
-
-
-def named(model: Gemma3Model) -> Sequence[tuple[str, Tensor]]:
-    """Return the parameters with their names, from the output to the input, as gradients are computed."""
-    return [*model.named_parameters()][::-1]
-
-
-def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:
-    """Digest the output of every module of the next forward passes; return the hooks that do it."""
-
-    def hook(name: str):
-        """Return a hook that records under this name."""
-
-        def record(module, inputs, output: Tensor) -> None:
-            """Add the digest under a name that tells the micro-batches apart."""
-            number = sum(known.endswith(f" {name}") for known in digests) + 1
-            digests[f"micro-batch {number}: {name}"] = digest(output)
-
-        return record
-
-    return [module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name.count(".") > 1]
+    return digest_steps(
+        state, windows, params, torch.float32, num_steps, WEIGHTS_EVERY[name], threads, with_operations=False
+    )
 
 
 def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> TrainParams:
