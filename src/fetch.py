@@ -92,7 +92,7 @@ def report(manifest: dict) -> None:
         print(f"{rule} drops {each['documents']:,} documents, {each['characters']:,} characters")
 
 
-def refuse_text_git_would_take(path: Path) -> None:
+def reject_text_git_would_take(path: Path) -> None:
     """Raise ParamsError if Git neither tracks nor ignores a file below `path`; `dvc exp push` would publish it."""
     git = ["git", "--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--directory", "--", str(path)]
     listed = subprocess.run(git, capture_output=True, text=True)
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> None:
     # Find the user's own text, and keep it out of Git.
     local_path = Path(read_section(PARAMS, "local", LocalPath).path)
     link_into_copy(local_path)
-    refuse_text_git_would_take(local_path)
+    reject_text_git_would_take(local_path)
 
     # Fetch into temporary folders; data/raw appears when everything is there.
     with output_lock(args.raw), atomic_folder(args.raw) as folder, scratch_folder(args.raw) as fetched:

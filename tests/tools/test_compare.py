@@ -15,7 +15,7 @@ from lm.evaluate.intervals import ratio_interval
 from support.loss_cases import LN2, corpus
 from support.refusal import refused
 from tools.common.preview import previews
-from tools.common.revisions import refuse_other_text
+from tools.common.revisions import reject_other_text
 from tools.common.statistics import detectable_difference, holm
 from tools.compare import cli
 from tools.compare.report import report
@@ -250,11 +250,11 @@ def test_a_run_is_read_from_its_files():
     [revision("b", "1"), revision("b", "12", start_char=5), revision("b", "12", num_chars=9), revision("b", None)],
 )
 def test_runs_on_other_documents_are_refused(other):
-    refuse_other_text(revision("a", "12"), revision("b", "12"))
+    reject_other_text(revision("a", "12"), revision("b", "12"))
     with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
-        refuse_other_text(revision("a", "12"), other)
+        reject_other_text(revision("a", "12"), other)
     with pytest.raises(IntegrityError, match="different documents"):
-        refuse_other_text(revision("a", None), revision("b", None))
+        reject_other_text(revision("a", None), revision("b", None))
 
 
 def test_compare_refuses_other_text_before_it_reads_a_run(monkeypatch, capsys):

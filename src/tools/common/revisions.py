@@ -114,7 +114,7 @@ def matching(patterns: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def refuse_other_text(first: Revision, other: Revision) -> None:
+def reject_other_text(first: Revision, other: Revision) -> None:
     """Raise IntegrityError unless both validation files hold the same documents, whatever the tokenizer."""
     # The same range of characters of the same file.
     sidecars = [revision.read_json(VALIDATION_SIDECAR) for revision in (first, other)]

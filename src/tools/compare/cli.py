@@ -30,7 +30,7 @@ from tools.common.arguments import add_resampling, check_resampling, count, tool
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.preview import previews
-from tools.common.revisions import Revision, matching, refuse_other_text
+from tools.common.revisions import Revision, matching, reject_other_text
 from tools.common.timing import read_timing
 from tools.compare.report import report
 from tools.compare.runs import Group, Run, compare_with_first, group_by_seed
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> None:
     # Read the runs, all on the same documents.
     revisions = [Revision(name) for name in args.names]
     for other in revisions[1:]:
-        refuse_other_text(revisions[0], other)
+        reject_other_text(revisions[0], other)
     runs = [read_run(revision) for revision in revisions]
     if not all(np.array_equal(runs[0].utf8_bytes, run.utf8_bytes) for run in runs):
         raise IntegrityError(f"{DOCUMENT_LOSSES}: the runs count different bytes per document; run `dvc repro -f eval`")
