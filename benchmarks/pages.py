@@ -121,9 +121,9 @@ def migration() -> str:
     sha256 = found["migrated_sha256"]["data/models/best_model_params.pt"]
     assert found["migrated_sha256"] == found["undisturbed_sha256"]
     return paragraph(
-        f"For example, a run of the default was killed three times, and continued elsewhere: {'; '.join(parts)}. The "
-        f"weights have the SHA-256 `{sha256[:16]}…` of the undisturbed run, and the curves with all digests have the "
-        f"same bytes."
+        f"This run of {found['parts'][-1]['to_step']} steps of the default model was killed three times: "
+        f"{'; '.join(parts)}. Its weights have the SHA-256 of the undisturbed run (`{sha256[:16]}…`). Its curves, "
+        f"with the digest of the state at every validation, have the same bytes too."
     )
 
 

@@ -1,9 +1,10 @@
-"""Train the default in parts, each on another processor and killed, and compare it with the undisturbed run.
+"""Train a run in parts, each on another processor and killed, and compare it with the undisturbed run.
 
     PYTHONPATH=src:benchmarks python benchmarks/quality/migration.py --emulated "qemu-aarch64 -L ROOT PYTHON" --name ARM
 
-The parts run in a clone of the last commit, whose dvc.lock names the bits of the undisturbed run: two threads, then an
-emulated processor, then two processes, then one thread to the end. Each part but the last is ended by SIGKILL.
+The run is the beginning of the default, with a decay of its own: an emulated processor takes half a minute for a step.
+It runs in a clone of the last commit, first undisturbed, then in parts: one process, an emulated processor, two
+processes, one process. Each part but the last is ended by SIGKILL.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import functools
 import itertools
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -20,9 +22,9 @@ import psutil
 import yaml
 from matplotlib.axes import Axes
 
-from harness import RESULTS, clone_of_last_commit, hardware
+from harness import RESULTS, change_params, clone_of_last_commit, hardware
 from lm import plots
-from lm.core.files import read_json, sha256_file, write_json
+from lm.core.files import sha256_file, write_json
 from lm.train.checkpoints import list_checkpoints
 
 COMPARED = (
@@ -36,6 +38,14 @@ STAGE = (
     "src/train.py --train data/processed_datasets/train.bin --validation data/processed_datasets/validation.bin "
     "--tokenizer data/tokenizer --models data/models --metrics metrics --plots plots"
 )
+STEP_TOKENS = 2048
+VALUES = {
+    "train.max_tokens": 80 * STEP_TOKENS,
+    "train.log_every_tokens": STEP_TOKENS,
+    "train.eval_every_tokens": 10 * STEP_TOKENS,
+    "train.eval_tokens": 2 * STEP_TOKENS,
+}
+KILLS = (20, 40, 60)  # the steps after which a part is killed
 PICTURE = RESULTS / "migration.png"
 
 
@@ -87,29 +97,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train in parts on several processors.")
     parser.add_argument("--emulated", required=True, metavar="COMMAND", help="of Python on the emulated processor")
     parser.add_argument("--name", required=True, help="of that processor, for the record")
-    parser.add_argument("--steps", type=int, default=100, help="that it trains (100)")
     args = parser.parse_args()
     here = hardware()["processor"].split(" (")[0]
-    native, emulated_until = sys.executable, 300 + args.steps
-    # Name, Python, processes, seconds from one checkpoint to the next (0: each step), step of the kill.
+    # Name, Python, processes, step of the kill.
     planned = [
-        (f"{here}, one process", native, 1, 5, 300),
-        (args.name, args.emulated, 1, 0, emulated_until),
-        (f"{here}, two processes", native, 2, 5, 700),
-        (f"{here}, one process", native, 1, 5, None),
+        (f"{here}, one process", sys.executable, 1, KILLS[0]),
+        (args.name, args.emulated, 1, KILLS[1]),
+        (f"{here}, two processes", sys.executable, 2, KILLS[2]),
+        (f"{here}, one process", sys.executable, 1, None),
     ]
 
     with tempfile.TemporaryDirectory(prefix="migration-") as temporary:
         clone = clone_of_last_commit(Path(temporary))
+        change_params(clone, VALUES)
+
+        # Train undisturbed, and remove everything that it made.
+        set_runtime(clone, num_processes=1, checkpoint_every_s=0)
+        train_part(clone, sys.executable, until=None)
         undisturbed = {name: sha256_file(clone / name) for name in COMPARED}
+        shutil.rmtree(clone / ".runs")
         for name in COMPARED:
             (clone / name).unlink()
+
+        # Train in parts.
         parts = []
-        for name, python, num_processes, checkpoint_every_s, until in planned:
-            set_runtime(clone, num_processes=num_processes, checkpoint_every_s=checkpoint_every_s)
-            begun, from_step = time.perf_counter(), newest_step(clone)
+        for name, python, num_processes, until in planned:
+            set_runtime(clone, num_processes=num_processes)
+            begun = time.perf_counter()
+            from_step = newest_step(clone)
             train_part(clone, python, until)
-            to_step = newest_step(clone) if until else read_json(clone / "data/models/model.json")["last"]["step"]
+            to_step = newest_step(clone) if until else VALUES["train.max_tokens"] // STEP_TOKENS
             seconds = round(time.perf_counter() - begun)
             parts.append({"name": name, "from_step": from_step, "to_step": to_step, "seconds": seconds})
             print(parts[-1], flush=True)
