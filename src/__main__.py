@@ -36,6 +36,8 @@ TOOLS_BY_GOAL = {
         "verify": "tools.verify.cli",
         "prove": "tools.prove.cli",
         "reproduce": "tools.reproduce",
+        "compress": "extras.compress.compress",
+        "decompress": "extras.compress.decompress",
     },
     "take the model elsewhere, or bring one": {
         "export_hf": "tools.export_hf.cli",
