@@ -50,9 +50,8 @@ def computed(run: dict) -> str:
     """Return what a recorded run was computed on: `exact float32 on 2 threads, AVX2`."""
     last = run["computed_on"]
     numerics = run["segments"][-1].get("numerics", "fast")
-    threads = f"{last['threads']} thread{'s' if last['threads'] > 1 else ''}"
     code = last.get("instruction_set") or last["device"]
-    words = f"{last['dtype']} on {threads}, {code}"
+    words = f"{last['dtype']} on {threads(last)}, {code}"
     return f"exact {words}" if numerics == "exact" else words
 
 
@@ -230,6 +229,23 @@ def baselines() -> str:
         ("xz, of the validation text after the training text", f"{xz['after_the_training_text']:.3f}"),
     ]
     return table("the default's validation text under | bits per byte", rows)
+
+
+def compressed() -> str:
+    """docs/metrics.md: the size of the compressed validation file beside the loss of `eval`."""
+    found = read("compress")
+    text = (
+        f"The validation text of the default run has {found['utf8_bytes']:,} bytes, and its token file is compressed "
+        f"to {found['file_bytes']:,}. These are {found['bits_per_byte']:.4f} bits per byte, with the header of the "
+        f"file; `eval` reports {found['eval_bits_per_byte']:.4f}. {threads(found['compress']).capitalize()} compressed "
+        f"it, and {threads(found['decompress'])} decompressed it to the same bytes."
+    )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
+def threads(run: dict) -> str:
+    """Return the number of threads in words."""
+    return f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}"
 
 
 def graph() -> str:
@@ -509,6 +525,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "checkpoints": checkpoints,
     "second-experiment": lambda: experiment("second_experiment"),
     "baselines": baselines,
+    "compressed": compressed,
     "speeds": speeds,
     "step": step,
     "records": records,

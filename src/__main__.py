@@ -37,6 +37,8 @@ TOOLS_BY_GOAL = {
         "checkpoint": "tools.checkpoint",
         "prove": "tools.prove.cli",
         "reproduce": "tools.reproduce",
+        "compress": "extras.compress.compress",
+        "decompress": "extras.compress.decompress",
     },
     "take the model elsewhere, or bring one": {
         "export_hf": "tools.export_hf.cli",

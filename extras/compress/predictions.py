@@ -1,0 +1,49 @@
+"""The probabilities of a model in exact numerics, as integers.
+
+The bits of a model's logits are the same on every processor, for any number of threads, and whether a window is
+computed at once or token by token (lm.model.exact). So are those of their softmax. Times 2^30, a power of two, it stays
+as it is; rounded down it is an integer, and integers add up to the same sum in any order.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm.core.errors import DataError
+from lm.evaluate.generation import KVCache
+from lm.model import exact
+from lm.model.gemma3 import Gemma3Model
+
+SCALE = 2**30  # of a probability of 1; each token gets 1 more, so that none is impossible
+
+
+class Predictor:
+    """Compute the weights of the next token from hidden states; the head is packed once for all products."""
+
+    def __init__(self, model: Gemma3Model):
+        self.model = model
+        self.head = exact.pack(model.embed_tokens.weight.detach().mT)
+
+    def weights(self, hidden: Tensor) -> Iterator[np.ndarray]:
+        """Yield for each row of hidden states (N, C) the weights (V,) int64 of all tokens, each at least 1.
+
+        Raise DataError if the model's logits are not finite.
+        """
+        logits = hidden.new_empty(len(hidden), self.model.config.vocab_size)
+        for row in exact.multiply_packed(exact.rows_of(hidden), self.head, logits):
+            probabilities = exact.softmax(row).numpy()
+            if np.isnan(probabilities[0]):  # then all are
+                raise DataError("the model's logits are not finite; use a model whose training did not diverge")
+            yield (probabilities.astype(np.float64) * SCALE).astype(np.int64) + 1
+
+    def last_hidden(self, inputs: list[int], cache: KVCache) -> Tensor:
+        """Return the hidden state (1, C) of the last of the inputs, a window so far; the cache has those before it.
+
+        A model that keeps to its document numbers positions within the window, and so no cache can begin at a later
+        document. As soon as the window has a second one, all of it is computed again for each token.
+        """
+        if self.model.document_start_id in inputs[1:]:
+            return self.model.hidden(torch.tensor([inputs]))[:, -1]
+        return self.model.hidden(torch.tensor([inputs[cache.num_tokens :]]), cache)[:, -1]
