@@ -1,12 +1,7 @@
-"""A run that is killed and goes on elsewhere: on other instructions or another processor, on two processes, on one.
-
-To migrate to an emulated processor, name the command of a Python there that has the packages of
-requirements/bits.txt: EMULATED_PYTHON="qemu-aarch64 -L /opt/arm64 /opt/arm64/usr/bin/python3.11".
-"""
+"""A run that is killed and goes on elsewhere: on other instructions or another processor, on two processes, on one."""
 
 import contextlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,15 +10,13 @@ import psutil
 import pytest
 
 from lm.train.checkpoints import list_checkpoints
+from support.emulation import OTHER_PROCESSORS
 from support.train_cases import ARGUMENTS, clear, make_training, only_run, results, set_runtime, wait_for
 from support.workspace import Workspace
 
 MAX_STEPS = 400
 WAIT_S = 600  # an emulated processor takes minutes to import torch and to compile the loops
 NATIVE = [sys.executable]
-GENERIC = {"ATEN_CPU_CAPABILITY": "default", "NUMBA_CPU_NAME": "generic"}
-EMULATED = os.environ.get("EMULATED_PYTHON")
-NO_EMULATOR = "EMULATED_PYTHON is not set; the head of tests/faults/test_migration.py says to what"
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +58,7 @@ def train_until_killed(python: list[str], num_steps: int, **variables: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("python", "variables"),
-    [
-        pytest.param(NATIVE, GENERIC, id="other instructions"),
-        pytest.param(
-            shlex.split(EMULATED or ""), {}, id="emulated", marks=pytest.mark.skipif(not EMULATED, reason=NO_EMULATOR)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("python", "variables"), OTHER_PROCESSORS)
 def test_a_run_that_is_killed_and_goes_on_elsewhere_has_every_bit(workspace: Workspace, monkeypatch, python, variables):
     monkeypatch.chdir(workspace.folder)
     clear()

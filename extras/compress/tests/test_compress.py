@@ -5,7 +5,6 @@ import math
 import os
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +20,7 @@ from lm.evaluate.generation import KVCache
 from lm.model.score import score_tokens
 from lm.tokens.tokenfile import DTYPES, TokenFile, open_tokens, write_tokens
 from support import ROOT
+from support.emulation import OTHER_PROCESSORS
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import files_below, refused
 from support.tokenizer_cases import fuzzed_texts
@@ -149,12 +149,12 @@ def test_threads_change_no_byte(run, compressed, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("instructions", [{"ATEN_CPU_CAPABILITY": "default", "NUMBA_CPU_NAME": "generic"}])
-def test_instructions_change_no_byte(run, compressed, instructions, tmp_path):
-    """In a process of its own, with the instructions that every x86-64 processor has; it compiles all loops."""
-    environment = os.environ | instructions | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+@pytest.mark.parametrize(("python", "variables"), OTHER_PROCESSORS)
+def test_the_processor_changes_no_byte(run, compressed, python, variables, tmp_path):
+    """In a process of its own, which compiles all loops."""
+    environment = os.environ | variables | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     for arguments in (["compress", "text", "by_others"], ["decompress", str(compressed), "back"]):
-        subprocess.run([sys.executable, ROOT / "src", *arguments], env=environment, check=True)
+        subprocess.run([*python, ROOT / "src", *arguments], env=environment, check=True)
     assert Path("by_others").read_bytes() == compressed.read_bytes()
     assert Path("back").read_bytes() == Path("text").read_bytes()
 

@@ -132,7 +132,11 @@ def test_a_trained_model_that_is_not_evaluated_yet(folder):
     scored = read_json("data/evaluation/details.json")
     write_json("data/evaluation/details.json", scored | {"weights_sha256": "0" * 12})
     page = made_page()
-    assert "Trained: " in page.words and "not evaluated yet" in page.words and page.pictures == ["training", "optimization"]
+    assert (
+        "Trained: " in page.words
+        and "not evaluated yet" in page.words
+        and page.pictures == ["training", "optimization"]
+    )
     assert f"{scored['perplexity']:.4f}" not in page.words
 
 
