@@ -155,10 +155,12 @@ def tutorial_first(beginning: str, count: int) -> str:
 
 def tutorial_machine() -> str:
     """Where the commands ran."""
-    python = read("tutorial")["python"]
+    found = read("tutorial")
+    minutes = sum(found["seconds"].values()) / 60
     text = (
-        f"What the commands print is shown shortened, on {machine('tutorial')}. It is for the standard library of "
-        f"Python {python}; another version has another text, and gives other numbers."
+        f"What the commands print is shown shortened, on {machine('tutorial')}. There they took {minutes:.0f} minutes "
+        f"in all. They read the standard library of Python {found['python']}. Another version has another text, and "
+        f"gives other numbers."
     )
     return paragraph(text)
 
@@ -240,7 +242,7 @@ def compressed() -> str:
         f"file; `eval` reports {found['eval_bits_per_byte']:.4f}. {threads(found['compress']).capitalize()} compressed "
         f"it, and {threads(found['decompress'])} decompressed it to the same bytes."
     )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
+    return paragraph(text)
 
 
 def threads(run: dict) -> str:

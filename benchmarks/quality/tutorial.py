@@ -14,9 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from experiment import DECIDING, run
-
-from harness import RESULTS, ROOT, hardware
+from harness import DECIDING, RESULTS, ROOT, hardware, run
 from lm.core.files import write_json
 
 PAGE = ROOT / "docs" / "tutorial.md"
