@@ -13,6 +13,7 @@ import itertools
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,11 +42,12 @@ STAGE = (
 STEP_TOKENS = 2048
 VALUES = {
     "train.max_tokens": 80 * STEP_TOKENS,
+    "train.micro_batch_tokens": STEP_TOKENS // 2,  # which two processes can share
     "train.log_every_tokens": STEP_TOKENS,
     "train.eval_every_tokens": 10 * STEP_TOKENS,
     "train.eval_tokens": 2 * STEP_TOKENS,
 }
-KILLS = (20, 40, 60)  # the steps after which a part is killed
+KILLS = (20, 32, 56)  # the steps after which a part is killed
 PICTURE = RESULTS / "migration.png"
 
 
@@ -74,8 +76,9 @@ def train_part(clone: Path, python: str, until: int | None) -> None:
                 process.kill()
             psutil.wait_procs(processes)
     status = stage.wait()
-    if status and until is None:
-        sys.exit(f"error: the stage ended with {status}")
+    wanted = 0 if until is None else -signal.SIGKILL
+    if status != wanted:
+        sys.exit(f"error: the stage ended with {status}; it must be {wanted}")
 
 
 def draw_parts(axes: Axes, curve: dict[str, list[float]], parts: list[dict]) -> None:
