@@ -81,18 +81,18 @@ def train_part(clone: Path, python: str, until: int | None) -> None:
         sys.exit(f"error: the stage ended with {status}; it must be {wanted}")
 
 
-def draw_parts(axes: Axes, curve: dict[str, list[float]], parts: list[dict]) -> None:
-    """Draw the training loss, each part in another colour and line style, with its name above its first step."""
-    first, looks = 0, itertools.cycle([(plots.BLUE, "-"), (plots.ORANGE, "--")])
+def draw_parts(axes: Axes, losses: list[float], parts: list[dict]) -> None:
+    """Draw the training loss of each step, each part in another colour and line style, with its name above it."""
+    looks = itertools.cycle([(plots.BLUE, "-"), (plots.ORANGE, "--")])
     for part, (color, line) in zip(parts, looks, strict=False):
-        last = sum(step <= part["to_step"] for step in curve["step"])
-        axes.plot(curve["step"][first : last + 1], curve["train_loss"][first : last + 1], color=color, linestyle=line)
+        first, last = max(1, part["from_step"]), part["to_step"]
+        axes.plot(range(first, last + 1), losses[first - 1 : last], color=color, linestyle=line)
+        place = ((part["from_step"] + last) / 2, 0.97)
+        look = {"color": color, "fontsize": 9, "fontweight": "bold", "ha": "center", "va": "top"}
+        axes.annotate(part["name"].replace(", ", "\n"), place, xycoords=("data", "axes fraction"), **look)
+    for part in parts[:-1]:
         axes.axvline(part["to_step"], color=plots.GREY, linewidth=0.8, linestyle=":")
-        middle = (part["from_step"] + part["to_step"]) / 2
-        axes.annotate(part["name"].replace(", ", "\n"), (middle, 0.97), xycoords=("data", "axes fraction"),
-                      color=color, fontsize=9, fontweight="bold", ha="center", va="top")  # fmt: skip
-        first = last
-    axes.set(xlabel="step", ylabel="training loss, nats per token")
+    axes.set(xlabel="step", ylabel="training loss, nats per token", ylim=(min(losses) - 0.5, max(losses) + 1.5))
 
 
 def main() -> None:
@@ -136,12 +136,13 @@ def main() -> None:
         migrated = {name: sha256_file(clone / name) for name in COMPARED}
         curve = plots.read_csv(clone / "plots/training.csv")
 
-    found = {"parts": parts, "undisturbed_sha256": undisturbed, "migrated_sha256": migrated, "hardware": hardware()}
+    found = {"hardware": hardware(), "parts": parts, "training_loss": curve["train_loss"]}
+    found |= {"undisturbed_sha256": undisturbed, "migrated_sha256": migrated}
     write_json(RESULTS / "migration.json", found)
     if migrated != undisturbed:
         sys.exit("error: the bits differ")
-    draw = functools.partial(draw_parts, curve=curve, parts=parts)
-    title = "Killed three times, on two processors: the weights of the undisturbed run"
+    draw = functools.partial(draw_parts, losses=curve["train_loss"], parts=parts)
+    title = "Killed three times, moved to ARM and back: every bit is that of an undisturbed run"
     plots.save_png(plots.figure_of(draw, size=(7.5, 3.4), title=title), PICTURE)
 
 
