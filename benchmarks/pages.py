@@ -107,9 +107,10 @@ def checkpoints() -> str:
     total = sum(found["seconds"])
     return paragraph(
         f"On {machine('checkpoints')}, the default was trained with {count} validations, and all its checkpoints were "
-        f"deleted. `checkpoint` rebuilt the {count} of the validations, one after the other, with their digests. They "
-        f"are {megabytes:.0f} MB that need not be stored. Rebuilding all took {total:.0f} seconds, at most "
-        f"{max(found['seconds']):.0f} for one of them; the training had taken {found['train_seconds']:.0f} seconds."
+        f"deleted. `checkpoint` rebuilt that of each validation, one after the other, with the recorded digest. So "
+        f"these {count} files of {megabytes:.0f} MB in all need not be stored. To rebuild them took "
+        f"{max(found['seconds']):.0f} seconds each, {total:.0f} in all. The training had taken "
+        f"{found['train_seconds']:.0f} seconds."
     )
 
 
@@ -519,7 +520,6 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "sample": sample,
     "first-experiment": lambda: experiment("first_experiment"),
     "seeds": seeds,
-    "migration": migration,
     "graph": graph,
     "results": results,
     # docs/
