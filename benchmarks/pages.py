@@ -520,6 +520,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "sample": sample,
     "first-experiment": lambda: experiment("first_experiment"),
     "seeds": seeds,
+    "migration": migration,
     "graph": graph,
     "results": results,
     # docs/

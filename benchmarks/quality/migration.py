@@ -142,7 +142,7 @@ def main() -> None:
     if migrated != undisturbed:
         sys.exit("error: the bits differ")
     draw = functools.partial(draw_parts, losses=curve["train_loss"], parts=parts)
-    title = "Killed three times, moved to ARM and back: every bit is that of an undisturbed run"
+    title = "Killed three times, moved to ARM and back: the bits of an undisturbed run"
     plots.save_png(plots.figure_of(draw, size=(7.5, 3.4), title=title), PICTURE)
 
 

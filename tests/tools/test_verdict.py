@@ -61,7 +61,7 @@ def test_equal_bits(committed, capsys):
     lines, metrics = said(capsys), read_json("metrics/eval.json")
     documents = read_json("data/evaluation/details.json")["documents"]
     assert lines[:3] == [
-        "Bitwise identical to the committed run (all 18 outputs).",
+        "Bitwise identical to the committed run (all 19 outputs).",
         f"{metrics['bits_per_byte']:.3f} bits per byte (± {metrics['bpb_se']:.3f} over {documents} documents)",
         "next:",
     ]
@@ -72,7 +72,7 @@ def test_a_stage_that_dvc_yaml_no_longer_has_does_not_count(committed, capsys):
     """DVC leaves it in dvc.lock."""
     change_lock(lambda stages: stages.update(gone={"outs": [{"path": "data/gone", "md5": "0" * 32}]}))
     committed.commit("with a stage that is gone")
-    assert said(capsys)[0] == "Bitwise identical to the committed run (all 18 outputs)."
+    assert said(capsys)[0] == "Bitwise identical to the committed run (all 19 outputs)."
 
 
 def test_equal_bits_of_other_code(committed, capsys):
@@ -84,7 +84,7 @@ def test_equal_bits_of_other_code(committed, capsys):
 
     change_lock(change)
     first, second, *_ = said(capsys)
-    assert first.endswith("(all 18 outputs), although 1 of its inputs (code, packages or text) changed.")
+    assert first.endswith("(all 19 outputs), although 1 of its inputs (code, packages or text) changed.")
     assert second == "  src/train.py"
 
 
@@ -101,7 +101,7 @@ def test_other_bits_of_the_same_code_and_parameters(committed, capsys, numerics,
     change_lock(give_other_outputs)
     before, now = raise_loss()
     lines = said(capsys)
-    differ = "7 of 18 outputs differ, although code and parameters are the same."
+    differ = "7 of 19 outputs differ, although code and parameters are the same."
     assert lines[0] == f"Not bitwise identical to the committed run: {differ}"
     assert f"  bits_per_byte  {before:.5g} -> {now:.5g}" in lines
     (explained,) = (line for line in lines if "docs/reproducibility.md" in line)
@@ -128,7 +128,7 @@ def test_another_run_is_not_taken_for_other_bits(committed, capsys):
     change_lock(change)
     before, now = raise_loss()
     lines = said(capsys)
-    assert lines[0] == "Another run than the committed one: 3 of its parameters changed; 7 of 18 outputs differ."
+    assert lines[0] == "Another run than the committed one: 3 of its parameters changed; 7 of 19 outputs differ."
     rows = [line.split() for line in lines[2:5]]
     assert ["train.peak_lr", "0.01", "->", "0.5"] in rows and ["model.name", "micro", "->", "other"] in rows
     assert ["models.*.d_ff", "32", "->", "64"] in rows

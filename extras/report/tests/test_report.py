@@ -88,7 +88,7 @@ def test_the_page_begins_with_the_comparison_to_the_committed_run(folder):
     assert re.search(begins, made_page().text)[1] == "Not compared: this folder has no commit with a dvc.lock."
     commit(folder, "dvc.lock", "metrics")
     same = made_page()
-    assert re.search(begins, same.text)[1] == "Bitwise identical to the committed run (all 18 outputs)."
+    assert re.search(begins, same.text)[1] == "Bitwise identical to the committed run (all 19 outputs)."
     assert "committed this run" not in same.words
 
     # Another run: a parameter, outputs and a metric differ.
@@ -101,7 +101,7 @@ def test_the_page_begins_with_the_comparison_to_the_committed_run(folder):
     write_json("metrics/eval.json", metrics | {"bits_per_byte": metrics["bits_per_byte"] + 0.25})
     other = made_page()
     headline = re.search(begins, other.text)[1]
-    assert headline == "Another run than the committed one: 1 of its parameters changed; 4 of 18 outputs differ."
+    assert headline == "Another run than the committed one: 1 of its parameters changed; 4 of 19 outputs differ."
     assert "train.peak_lr 0.0100 0.5000 0.4900" in other.words
     assert re.search(r"bits_per_byte [\d.]+ [\d.]+ 0\.2500", other.words)
     assert other.words.index("train.peak_lr 0.0100") < other.words.index("± is one standard error")
