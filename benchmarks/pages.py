@@ -72,6 +72,22 @@ def default_run() -> str:
     return paragraph(text)
 
 
+def first_hour() -> str:
+    """README: how long its commands took in a fresh clone, and those of the tutorial."""
+    seconds = read("first_hour")["seconds"]
+    commands = list(seconds)
+    setup = commands[: commands.index("make") + 1]
+    page = commands[: commands.index("make back") + 1]
+    minutes, rest = divmod(round(sum(seconds[command] for command in setup)), 60)
+    of_page = sum(seconds[command] for command in page) / 60
+    of_tutorial = sum(read("tutorial")["seconds"].values()) / 60
+    return paragraph(
+        f"From clone to the end, it took {minutes}:{rest:02} minutes on {machine('first_hour')}, with a package mirror "
+        f"nearby. Down to `make back`, the commands of this page took {of_page:.0f} minutes in all, and those of the "
+        f"[tutorial](docs/tutorial.md) {of_tutorial:.0f}."
+    )
+
+
 def verdict() -> str:
     """README: the last lines that `make` prints."""
     return output(read("default")["verdict"])
@@ -516,6 +532,7 @@ def commands() -> str:
 FRAGMENTS: dict[str, Callable[[], str]] = {
     # README.md
     "default-run": default_run,
+    "first-hour": first_hour,
     "verdict": verdict,
     "sample": sample,
     "first-experiment": lambda: experiment("first_experiment"),
