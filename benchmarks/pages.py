@@ -77,9 +77,8 @@ def first_hour() -> str:
     seconds = read("first_hour")["seconds"]
     commands = list(seconds)
     setup = commands[: commands.index("make") + 1]
-    page = commands[: commands.index("make back") + 1]
     minutes, rest = divmod(round(sum(seconds[command] for command in setup)), 60)
-    of_page = sum(seconds[command] for command in page) / 60
+    of_page = sum(seconds.values()) / 60
     of_tutorial = sum(read("tutorial")["seconds"].values()) / 60
     return paragraph(
         f"From clone to the end, it took {minutes}:{rest:02} minutes on {machine('first_hour')}, with a package mirror "

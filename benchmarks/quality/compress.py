@@ -35,7 +35,8 @@ def main() -> None:
     folder = parser.parse_args().folder
     validation = folder / VALIDATION
     with tempfile.TemporaryDirectory(prefix="compress-") as temporary:
-        compressed, again = Path(temporary, "validation.rlmc"), Path(temporary, "again.bin")
+        compressed = Path(temporary, "validation.rlmc")
+        again = Path(temporary, "again.bin")
         compressing = timed(folder, 2, "compress", VALIDATION, compressed)
         decompressing = timed(folder, 1, "decompress", compressed, again)
         assert filecmp.cmp(validation, again, shallow=False), "decompress gave other bytes"

@@ -85,7 +85,8 @@ def draw_parts(axes: Axes, losses: list[float], parts: list[dict]) -> None:
     """Draw the training loss of each step, each part in another colour and line style, with its name above it."""
     looks = itertools.cycle([(plots.BLUE, "-"), (plots.ORANGE, "--")])
     for part, (color, line) in zip(parts, looks, strict=False):
-        first, last = max(1, part["from_step"]), part["to_step"]
+        first = max(1, part["from_step"])
+        last = part["to_step"]
         axes.plot(range(first, last + 1), losses[first - 1 : last], color=color, linestyle=line)
         place = ((part["from_step"] + last) / 2, 0.97)
         look = {"color": color, "fontsize": 9, "fontweight": "bold", "ha": "center", "va": "top"}

@@ -63,7 +63,8 @@ def encode(predictor: Predictor, tokens: TokenFile, seq_len: int, stride: int) -
     seq_len = min(seq_len, num_tokens)
     windows = list(windows_to_score(num_tokens, seq_len, stride))
     batch_size = max(1, BATCH_TOKENS // seq_len)
-    encoder, cores = Encoder(), ThreadTuner("exact")
+    encoder = Encoder()
+    cores = ThreadTuner("exact")
     for begin in tqdm(range(0, len(windows), batch_size), desc="compress", unit="batch", disable=None, leave=False):
         # Compute whole windows at once.
         batch = windows[begin : begin + batch_size]
@@ -99,8 +100,9 @@ def main(argv: list[str]) -> None:
     # Compress and write.
     payload = encode(Predictor(model), tokens, record["seq_len"], stride)
     token_bytes = tokens.ids.dtype.itemsize if args.file.suffix == ".bin" else 0
-    digests = files.first_bytes(record["best"]["sha256"]), files.first_bytes(tokens.meta["sha256"])
-    header = files.Header(token_bytes, len(tokens.ids), stride, *digests)
+    weights_digest = files.first_bytes(record["best"]["sha256"])
+    content_digest = files.first_bytes(tokens.meta["sha256"])
+    header = files.Header(token_bytes, len(tokens.ids), stride, weights_digest, content_digest)
     with atomic_write(args.out) as file:
         file.write(files.join(header, payload))
 

@@ -25,7 +25,8 @@ from lm.model.threads import ThreadTuner
 def decode(predictor: Predictor, header: files.Header, payload: bytes, seq_len: int, eot_id: int) -> list[int]:
     """Return the ids of all tokens."""
     ids: list[int] = []
-    decoder, cores = Decoder(payload), ThreadTuner("exact")
+    decoder = Decoder(payload)
+    cores = ThreadTuner("exact")
     seq_len = min(seq_len, header.num_tokens)
     windows = list(windows_to_score(header.num_tokens, seq_len, header.stride))
     for start, first in tqdm(windows, desc="decompress", unit="window", disable=None, leave=False):

@@ -76,10 +76,13 @@ def join(header: Header, payload: bytes) -> bytes:
 def split(path: Path) -> tuple[Header, bytes]:
     """Return the header and the payload; raise IntegrityError unless the file is as `compress` wrote it."""
     content = path.read_bytes()
-    fields, recorded, payload = content[: FIELDS.size], content[FIELDS.size : HEADER_BYTES], content[HEADER_BYTES:]
+    fields = content[: FIELDS.size]
+    recorded = content[FIELDS.size : HEADER_BYTES]
+    payload = content[HEADER_BYTES:]
     if not content.startswith(MAGIC):
         raise IntegrityError(f"{path}: was not written by `compress`; it must begin with {MAGIC.decode()}")
-    if (version := content[len(MAGIC) :][:1]) != bytes([VERSION]):
+    version = content[len(MAGIC) : len(MAGIC) + 1]
+    if version != bytes([VERSION]):
         raise IntegrityError(f"{path}: has version {version.hex()}; it must be {VERSION:02}: compress the text again")
     if digest(fields + payload) != recorded:
         raise IntegrityError(

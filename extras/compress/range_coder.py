@@ -42,7 +42,8 @@ class Encoder:
     def finish(self) -> bytes:
         """Return the bytes: the shortest that name a number of the interval, without zeros at the end."""
         # Round up to a number that ends in as many zero bytes as the interval allows.
-        end, step = self.low + self.length, WHOLE
+        end = self.low + self.length
+        step = WHOLE
         while -(-self.low // step) * step >= end:
             step //= 256
         self.low = -(-self.low // step) * step

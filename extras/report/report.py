@@ -36,7 +36,7 @@ def read(path: Path) -> dict:
 
 
 def curve(name: str) -> dict[str, list[float]]:
-    """Return the columns of plots/NAME.csv. A file that is missing or has no rows gives {}."""
+    """Return the columns of plots/NAME.csv, or {} if the file is missing or empty."""
     path = paths.PLOTS / f"{name}.csv"
     return plots.read_csv(path) if path.exists() else {}
 

@@ -44,7 +44,7 @@ NOT_NUMBERS = ("checkpoint_digest",)
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
-    """Read a CSV file of numbers; return its columns by name, or {} if it has no rows.
+    """Read a CSV file of numbers; return its columns by name, or {} if it is empty.
 
     Raise IntegrityError if the file is missing or damaged.
     """

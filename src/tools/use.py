@@ -83,7 +83,7 @@ def read_recipe(name: str) -> dict:
     if name not in names:
         raise ParamsError(f"there is no recipe {name!r}; the nearest is {nearest(name, names)}, of {', '.join(names)}")
     path = RECIPES / f"{name}.yaml"
-    read_yaml(path)  # it reports what is no valid YAML in one sentence
+    read_yaml(path)  # raises one clear sentence if the YAML is invalid
     values = comment_keeping_yaml().load(path.read_text(encoding="utf-8"))
     for file, sections in values.items():
         if file not in map(str, FILES):

@@ -36,6 +36,11 @@ FLAGS = {
 }  # fmt: skip
 ARGUMENTS = [word for flag in FLAGS.items() for word in flag]
 TRAIN = ("train", ARGUMENTS)
+TOKENS = Path("data/processed_datasets")
+PIPELINE_ARGUMENTS = [
+    f"--train={TOKENS}/train.bin", f"--validation={TOKENS}/validation.bin",
+    "--models=data/models", "--metrics=metrics", "--plots=plots",
+]  # fmt: skip
 TOKENIZER = {"kind": "bpe", "vocab_size": 50, "eot_id": 49, "sha256": "ab" * 32}
 MAX_STEPS = 8
 RESULTS = [
@@ -83,7 +88,31 @@ def fresh_training(workspace: Workspace, **runtime) -> Iterator[None]:
             yield
 
 
+def make_finished_run(folder: Path, kept_step: int) -> Workspace:
+    """Make a small copy in which a run of 20 steps has finished, with the paths of dvc.yaml.
+
+    It has validations at 5, 10, 15 and 20, checkpoints, and the weights of `kept_step`. It computes in fast numerics:
+    threads change its bits, and no loops are compiled.
+    """
+    workspace = Workspace(folder)
+    workspace.make_small()
+    workspace.change(**{"train.eval_every_tokens": 2560, "train.keep_weights_at": [kept_step * 512]})
+    workspace.change(**{"train.ngram_buckets": None, "train.numerics": "fast"})
+    with contextlib.chdir(folder):
+        TOKENS.mkdir(parents=True, exist_ok=True)
+        write_ids(TOKENS / "train.bin", 3000)
+        write_ids(TOKENS / "validation.bin", 700)
+        train_with_paths_of_pipeline()
+    return workspace
+
+
 # The functions below work in the current directory.
+
+
+def train_with_paths_of_pipeline() -> None:
+    """Run the stage on the files of data/, without a run folder of before."""
+    shutil.rmtree(".runs", ignore_errors=True)
+    assert train_stage.main(PIPELINE_ARGUMENTS) == 0
 
 
 def set_runtime(**values) -> None:

@@ -6,35 +6,22 @@ from pathlib import Path
 import pytest
 import torch
 
-import train as train_stage
 from lm.core.files import read_json, sha256_file, write_json
 from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from lm.train.state import digest_of, named_tensors
-from support.train_cases import write_ids
-from support.workspace import Workspace
+from support.train_cases import make_finished_run
 from tools import checkpoint
 from tools.common.retrain import CURVE, read_curve
 
-DATA, MODEL, KEPT = Path("data/processed_datasets"), Path("data/models/model.json"), Path("data/models/kept_weights")
-FLAGS = {"train": DATA / "train.bin", "validation": DATA / "validation.bin", "models": "data/models",
-         "metrics": "metrics", "plots": "plots"}  # fmt: skip
+KEPT = Path("data/models/kept_weights")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A finished run of 20 steps with validations at 5, 10, 15 and 20, which kept the weights of step 15."""
-    workspace = Workspace(tmp_path_factory.mktemp("checkpoint"))
-    workspace.make_small()
-    workspace.change(**{"train.eval_every_tokens": 2560, "train.keep_weights_at": [15 * 512]})
-    workspace.change(**{"train.ngram_buckets": None, "train.numerics": "fast"})  # loops would be compiled in each copy
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(workspace.folder)
         patch.delenv("DVC_ROOT", raising=False)
-        DATA.mkdir(parents=True, exist_ok=True)
-        write_ids(FLAGS["train"], 3000)
-        write_ids(FLAGS["validation"], 700)
-        assert train_stage.main([str(word) for name, path in FLAGS.items() for word in (f"--{name}", path)]) == 0
-    return workspace
+        return make_finished_run(tmp_path_factory.mktemp("checkpoint"), kept_step=15)
 
 
 @pytest.fixture

@@ -10,21 +10,12 @@ import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.train import checkpoints
-from support.train_cases import write_ids
-from support.workspace import Workspace
+from support.train_cases import make_finished_run, train_with_paths_of_pipeline
 from tools.common.retrain import CURVE, read_curve
 from tools.verify.recompute import Interval, choose, recompute
 
-DATA, MODEL = Path("data/processed_datasets"), Path("data/models/model.json")
-FLAGS = {"train": DATA / "train.bin", "validation": DATA / "validation.bin", "models": "data/models",
-         "metrics": "metrics", "plots": "plots"}  # fmt: skip
+MODEL = Path("data/models/model.json")
 MADE = (".runs", "data/models", "metrics", "plots", "params.yaml")
-
-
-def train():
-    """Run the stage with a fresh run folder."""
-    shutil.rmtree(".runs", ignore_errors=True)
-    assert train_stage.main([str(word) for name, path in FLAGS.items() for word in (f"--{name}", path)]) == 0
 
 
 def copy(source, target):
@@ -39,19 +30,10 @@ def copy(source, target):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A finished run of 20 steps with validations and checkpoints at 5, 10 and 15, which kept the weights of step 7."""
-    workspace = Workspace(tmp_path_factory.mktemp("recompute"))
-    workspace.make_small()
-    workspace.change(
-        **{"train.eval_every_tokens": 2560, "train.keep_weights_at": [7 * 512], "train.ngram_buckets": None}
-    )
-    workspace.change(**{"train.numerics": "fast"})  # whose bits threads change
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(workspace.folder)
         patch.delenv("DVC_ROOT", raising=False)
-        DATA.mkdir(parents=True, exist_ok=True)
-        write_ids(FLAGS["train"], 3000)
-        write_ids(FLAGS["validation"], 700)
-        train()
+        workspace = make_finished_run(tmp_path_factory.mktemp("recompute"), kept_step=7)
+        patch.chdir(workspace.folder)
         for name in MADE:
             copy(name, f"{name}~")
     return workspace
@@ -138,7 +120,7 @@ def test_a_weight_changed_by_one_bit_is_found(workspace, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(train_stage.step, "update_weights", altered)
-        train()
+        train_with_paths_of_pipeline()
     found = read_curve(CURVE)
     assert found[5] == honest[5] and found[10]["checkpoint_digest"] != honest[10]["checkpoint_digest"]
     pattern = r"plots/validation\.csv: step 10 has digest {} and .*; retrained from step 5: digest {} "

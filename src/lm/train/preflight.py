@@ -174,7 +174,7 @@ def check_memory(plan: Plan, device: str, available_bytes: int) -> list[str]:
 
 
 def reject_missing_compiler(params: TrainParams) -> None:
-    """Raise EnvironmentFailure if train.compile is true and this machine has no C++ compiler for torch.compile."""
+    """Raise EnvironmentFailure if train.compile is true, but torch.compile finds no C++ compiler on this machine."""
     if not params.compile:
         return
     candidates = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]

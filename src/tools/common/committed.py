@@ -90,7 +90,7 @@ def differences(committed: dict, now: dict) -> list[Difference]:
 
 
 def compare_with_committed() -> Comparison | None:
-    """Compare the two runs; None if there is no commit, or none with a dvc.lock.
+    """Compare the two runs; return None if no dvc.lock is committed.
 
     Raise IntegrityError if dvc.lock or an output that it records is missing here.
     """

@@ -38,9 +38,10 @@ def read_curve(path: Path) -> dict[int, dict[str, str]]:
 def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
     """Return model.json and the curve of validations of the workspace's run, each of them with a digest.
 
-    Raise IntegrityError if there are no digests, or if the workspace describes another run.
+    Raise IntegrityError if digests are missing, or if the workspace describes another run.
     """
-    model, recorded = read_json(MODEL), read_curve(CURVE)
+    model = read_json(MODEL)
+    recorded = read_curve(CURVE)
     has_digests = bool(recorded) and all(row.get(DIGEST) for row in recorded.values())
     if "fingerprint" not in model or not has_digests:
         problem = "missing, or without digests of checkpoints, which training on a GPU does not record"
@@ -52,7 +53,8 @@ def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
 
 def fault_of_model(model: dict) -> str | None:
     """Return a clause if model.json is of another run than the one that the workspace describes, else None."""
-    params, name = read_section(PARAMS, "train", TrainParams), read_section(PARAMS, "model.name", str)
+    params = read_section(PARAMS, "train", TrainParams)
+    name = read_section(PARAMS, "model.name", str)
     tokenizer = read_json(sidecar_path(TRAIN))["tokenizer"]
     config = read_section(PRESETS, f"models.{name}", ModelParams).config(tokenizer["vocab_size"])
     here = dataclasses.asdict(params) | {"config": dataclasses.asdict(config)}

@@ -74,11 +74,13 @@ def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
     threads = ThreadTuner("exact", adapts=args.threads is None and args.record is None)  # a record names the threads
     found = train(args.run, threads)
     if args.expect:
-        return check_expected(found, args.expect)
+        check_expected(found, args.expect)
+        return
     golden: dict = read_json(path) if path.exists() else {"seen_on": []}
     if args.write:
         write_json(path, golden | {args.run: found, "torch": torch.__version__.split("+")[0]})
-        return print(f"{path} has the digests of this machine")
+        print(f"{path} has the digests of this machine")
+        return
     if args.run not in golden:
         raise IntegrityError(
             f"{path} lacks the digests of the run {args.run}; to add them, run `python src prove --write`"

@@ -113,7 +113,8 @@ def digest_step(
     with_operations: bool,
 ) -> dict[str, str]:
     """Train one step on a batch of inputs and targets (B, T) int64; return the digests of its operations by name."""
-    model, digests = state.model, {}
+    model = state.model
+    digests: dict[str, str] = {}
 
     def operations(place: str) -> AbstractContextManager:
         """Return a context in which the operations of torch are digested, if they are asked for."""

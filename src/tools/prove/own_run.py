@@ -73,9 +73,11 @@ def prove_own_run(args: argparse.Namespace, path: Path) -> None:
     summary = f"{run.num_steps} steps, weights {last_weights(found)}"
     if args.write:
         write_json(path, {"run": run.description, "computed_on": computed_on, **found})
-        return print(f"{path} has the bits of this run: {summary}")
+        print(f"{path} has the bits of this run: {summary}")
+        return
     if args.expect:
-        return check_expected(found, args.expect)
+        check_expected(found, args.expect)
+        return
     changed = changes(before["computed_on"], computed_on) or "the same versions and machine"
     if problem := first_difference(found, common_operations(before, found), "same"):
         raise IntegrityError(f"{path}: {changed}: {problem}")
@@ -139,7 +141,8 @@ def read_bits(path: Path, run: OwnRun) -> dict:
 
 def build_state(run: OwnRun, device: torch.device, dtype: torch.dtype) -> TrainingState:
     """Build model and optimizers as the stage train does with one process."""
-    params, model = run.params, run.initial
+    params = run.params
+    model = run.initial
     if model is None:
         model = Gemma3Model(run.config, params.numerics)
         model.init_weights(torch.Generator().manual_seed(params.seed))

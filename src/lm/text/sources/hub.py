@@ -40,7 +40,7 @@ def check_repository(repo: str, revision: str) -> None:
 
 
 def check_splits(key: str, splits: Iterable[str]) -> None:
-    """Raise ValueError if there is no split, or if a split has a name that a folder cannot have."""
+    """Raise ValueError if no split is given, or if the name of a split cannot name a folder."""
     are_names = splits and all(re.fullmatch(r"\w[\w-]*", split) for split in splits)
     require(are_names, f"{key}", list(splits), "at least one split, named with letters and digits")
 

@@ -66,7 +66,7 @@ def _prepared_builder(fetch: DatasetsFetch, commit: str) -> Any:
 
 
 def _texts(rows, fetch: DatasetsFetch) -> Iterator[str | None]:
-    """Yield the text of each row of a datasets.Dataset. Raise DataError if there is no such column of strings."""
+    """Yield the text of each row of a datasets.Dataset. Raise DataError if `column` is missing or not of strings."""
     if fetch.column not in rows.column_names:
         problem = f"has no column {fetch.column!r}; its columns are {', '.join(rows.column_names)}"
         raise DataError(f"{fetch.repo}: {problem}")

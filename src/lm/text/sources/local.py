@@ -115,7 +115,7 @@ def find_files(path: Path, include: str) -> list[Path]:
     """Return the files in path order, without those whose names, or those of their folders, begin with a dot or _.
 
     Arrow and Spark leave out the same names, which programs give to files of their own: _SUCCESS, _metadata,
-    __pycache__. Raise DataError if there is no file, or for a link that DVC does not follow.
+    __pycache__. Raise DataError if no file is left, or for a link that DVC does not follow.
     """
     if path.is_file():
         return [path]

@@ -112,7 +112,7 @@ class TextFile:
             if names.count(self.column) > 1:
                 raise self._error(f"several columns are named {self.column!r}; rename all but one")
             for row in table:
-                if None in row:  # where DictReader puts the fields that have no name
+                if None in row:  # DictReader collects surplus fields under this key
                     found = f"has {len(names) + len(row[None])} fields, the first line names {len(names)}"
                     remedy = f'put texts that hold {delimiter!r} into quotation marks: "…"'
                     raise self._error(f"line {table.reader.line_num} {found}; {remedy}")
