@@ -43,6 +43,7 @@ class Plan:
         self.memory_bytes = (
             (PROCESS_BYTES if device == "cpu" else 0)
             + state_bytes(self.num_parameters, config, num_shards, device, dtype)
+            + sum_bytes(self.num_parameters, params)
             + activation_bytes(config, micro_batch_tokens, params.seq_len, params.numerics, device, dtype)
             + loss_bytes(config, micro_batch_tokens, params.numerics, device, dtype)
         )
@@ -94,6 +95,12 @@ def state_bytes(num_parameters: int, config: ModelConfig, num_shards: int, devic
     gradients = 4 * num_parameters
     gathered = 4 * config.vocab_size * config.d_model if num_shards > 1 else 0
     return bytes_per_parameter * num_parameters // num_shards + gradients + gathered
+
+
+def sum_bytes(num_parameters: int, params: TrainParams) -> int:
+    """Return the bytes of the sums of gradients: exact numerics add several micro-batches as int64."""
+    is_summed = params.numerics == "exact" and params.batch_tokens > params.micro_batch_tokens
+    return 8 * num_parameters if is_summed else 0
 
 
 def activation_bytes(

@@ -150,23 +150,31 @@ def average_gradients_exactly(
     that the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite, or does not
     fit into such an integer (above 1,024).
     """
-    parameters = list(model.parameters())
     micro_batches = list(zip(x.split(micro_batch_rows), y.split(micro_batch_rows), strict=True))
     count = len(micro_batches) * world.world_size
+
+    # A single micro-batch has its mean.
+    if count == 1:
+        loss = model.loss(x, y, draws)
+        loss.backward()
+        return loss.item()
+
+    # Add the gradients of this rank's micro-batches.
+    parameters = list(model.parameters())
+    totals = [torch.zeros(p.shape, dtype=torch.int64) for p in parameters]
     losses: list[float] = []
-    totals: list[Tensor] = []
     for micro_batch in micro_batches:
         loss = model.loss(*micro_batch, draws)
         loss.backward()
         losses.append(loss.item())
-        if count == 1:
-            return losses[0]
-        gradients: list[Any] = [p.grad for p in parameters]
-        if not all((gradient.abs() <= LARGEST_GRADIENT * GRADIENT_UNIT).all() for gradient in gradients):
-            losses[-1] = math.nan
-        model.zero_grad(set_to_none=True)
-        rounded = [as_integers(gradient) for gradient in gradients]
-        totals = [total.add_(more) for total, more in zip(totals, rounded, strict=True)] if totals else rounded
+        for p, total in zip(parameters, totals, strict=True):
+            gradient: Any = p.grad
+            if not (gradient.abs() <= LARGEST_GRADIENT * GRADIENT_UNIT).all():
+                losses[-1] = math.nan
+            total += as_integers(gradient)
+            p.grad = None  # one after the other, which takes less memory
+
+    # Average over the micro-batches of all ranks.
     world.add_integers(totals)
     for p, total in zip(parameters, totals, strict=True):
         p.grad = (total.double() * (GRADIENT_UNIT / count)).float()

@@ -135,6 +135,13 @@ def test_the_state_of_a_run_is_counted_once_for_each_copy():
     assert state_bytes(1000, config, 4, "cuda", torch.float32) == 1000 * (12 // 4 + 4) + head
 
 
+@pytest.mark.parametrize(("numerics", "bytes_per_parameter"), [("exact", 8), ("fast", 0)])
+def test_a_plan_counts_the_sums_of_several_micro_batches(numerics, bytes_per_parameter):
+    one, _ = plan_of(numerics=numerics, batch_tokens=128, micro_batch_tokens=128)
+    two, _ = plan_of(numerics=numerics, batch_tokens=256, micro_batch_tokens=128)
+    assert two.memory_bytes - one.memory_bytes == bytes_per_parameter * two.num_parameters
+
+
 def test_the_logits_of_all_tokens_never_exist_at_once():
     entries = 2**18
     for numerics, device, dtype, bytes_per_logit in (

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -220,6 +221,23 @@ def test_exact_gradients_are_the_mean_in_any_order(num_units):
     for gradient, total in zip(found[0][1:], totals, strict=True):
         mean = total / num_units
         assert ((gradient - mean).abs() <= 2.0**-24 * mean.abs() + 2.0**-40).all()
+
+
+def test_one_gradient_at_a_time_is_a_tensor_of_integers(monkeypatch):
+    """Which take twice the memory; the plan of a run counts only their sums."""
+    earlier = []
+
+    def recording(gradient):
+        assert all(reference() is None for reference in earlier)
+        integers = as_integers(gradient)
+        earlier.append(weakref.ref(integers))
+        return integers
+
+    monkeypatch.setattr(step, "as_integers", recording)
+    model = new_state().model
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
+    average_gradients_exactly(model, World(), x, y, 2)
+    assert len(earlier) == 2 * len(list(model.parameters()))
 
 
 def test_gradients_of_micro_batches_keep_40_binary_places():
