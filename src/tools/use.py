@@ -194,8 +194,7 @@ def main(argv: list[str]) -> None:
         after = {file: read_yaml(Path(folder, file)) for file in FILES}
     changes = [line for file in FILES for line in differences(file, read_yaml(file), after[file])]
     edited = edited_files()
-    changed = {file: text for file, text in texts.items() if text != file.read_text(encoding="utf-8")}
-    write_into(Path(), changed)
+    write_into(Path(), texts)
 
     # Say what the recipe is, what changed, and how to go on.
     for name in names:

@@ -13,6 +13,7 @@ from support.train_cases import make_finished_run
 from tools import checkpoint
 from tools.common.retrain import CURVE, read_curve
 
+MODEL = Path("data/models/model.json")
 KEPT = Path("data/models/kept_weights")
 
 
@@ -68,6 +69,9 @@ def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys, nearest):
 
 
 def test_its_weights_are_those_that_the_run_kept(run):
+    """Also if the run went on elsewhere, which its model.json records."""
+    model = read_json(MODEL)
+    write_json(MODEL, model | {"segments": [*model["segments"], model["segments"][0] | {"first_step": 16}]})
     remove(Checkpoint(run, 15))
     assert checkpoint.main(["15", "data/early"]) == 0
     (kept,) = KEPT.iterdir()
@@ -96,7 +100,9 @@ def test_a_checkpoint_with_another_digest_is_not_used(run, capfd):
     state = torch.load(stored.path, weights_only=True)
     next(iter(state["model"].values())).view(-1)[0] += 1
     torch.save(state, stored.path)
-    assert "checkpoint-000000010.pt: sha256 is " in fails(capfd, "10")
+    line = fails(capfd, "10")
+    assert "checkpoint-000000010.pt: sha256 is " in line
+    assert line.endswith("; delete it and checkpoint-000000010.json, and run `python src checkpoint 10`")
     write_json(stored.record, read_json(stored.record) | {"sha256": sha256_file(stored.path)})
     found = digest_of(named_tensors(state))
     assert f"its digest is {found}, plots/validation.csv records" in fails(capfd, "10", "data/early")
@@ -118,3 +124,10 @@ def test_the_workspace_must_describe_the_run(run, capfd):
     text = Path("params.yaml").read_text()
     Path("params.yaml").write_text(text.replace("seed: 1", "seed: 2"))
     assert fails(capfd, "10").startswith("error: data/models/model.json: seed is 1, params.yaml has 2")
+
+
+def test_every_validation_must_have_a_digest(run, capfd):
+    digest = read_curve(CURVE)[20]["checkpoint_digest"]
+    CURVE.write_text(CURVE.read_text().replace(digest, ""))
+    line = fails(capfd, "10")
+    assert line.startswith("error: plots/validation.csv: missing, or without digests of checkpoints")

@@ -1,10 +1,12 @@
 """`python src use`: recipes pass the check, train, keep comments; what is wrong writes nothing."""
 
+import json
 import re
 import subprocess
 
 import pytest
 import torch
+import yaml
 
 from lm.core.files import read_json
 from lm.core.params import coerce, read_yaml
@@ -210,6 +212,27 @@ def test_own_values_stay_and_are_named(folder, capsys):
     assert "params.yaml differed from the last commit before" in capsys.readouterr().out
     params = read_yaml("params.yaml")
     assert (params["train"]["seed"], params["train"]["numerics"], params["data"]["source"]) == (7, "fast", "local")
+
+
+@pytest.mark.parametrize("before", [None, {}], ids=["null", "empty"])
+def test_a_recipe_may_fill_a_value_that_was_null_or_empty(folder, capsys, before):
+    split = read_yaml("sources.yaml")["sources"]["local"]["fetch"]["split"]
+    recipe = {"sources.yaml": {"sources": {"local": {"fetch": {"split": split}}}}}
+    (folder / "recipes" / "mine.yaml").write_text(yaml.safe_dump(recipe))
+    change_params(folder, {"sources.local.fetch.split": before})
+    apply("mine")
+    said, name = capsys.readouterr().out, "sources.yaml: sources.local.fetch.split"
+    assert f"{name}  {json.dumps(before)} -> (none)\n" in said
+    assert f"{name}.validation_fraction  (none) -> {split['validation_fraction']}\n" in said
+    assert read_yaml("sources.yaml")["sources"]["local"]["fetch"]["split"] == split
+
+
+def test_long_values_stay_on_their_line(folder):
+    prompt = "Once upon a time, " * 20
+    path = folder / "sources.yaml"
+    path.write_text(path.read_text().replace("Once upon a time", prompt))
+    apply("own_text")
+    assert f'    - "{prompt}"\n' in path.read_text()
 
 
 WRONG = {

@@ -1,5 +1,6 @@
 """`python src verdict`: identical bits, other bits, another run, and no run to compare with."""
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -140,6 +141,41 @@ def test_another_run_is_not_taken_for_other_bits(committed, capsys):
     change_lock(lambda stages: stages["fetch"]["outs"][0].update(md5="0" * 32))
     lines = said(capsys)
     assert lines[-2].startswith(LOOK[1]) and lines[-1].startswith("  make back  ")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_code_is_another_run(committed, capsys, seed):
+    """With a parameter that changed too, or alone."""
+
+    def change(stages):
+        give_other_outputs(stages)
+        (code,) = (dep for dep in stages["train"]["deps"] if dep["path"] == "src/train.py")
+        code["md5"] = "0" * 32
+        stages["train"]["params"]["params.yaml"]["train"]["seed"] = seed
+
+    change_lock(change)
+    lines = said(capsys)
+    causes = "1 of its inputs (code, packages or text) changed"
+    if seed != 1:
+        causes = f"1 of its parameters and {causes}"
+    assert lines[0] == f"Another run than the committed one: {causes}; 7 of 19 outputs differ."
+    assert "  src/train.py" in lines
+    assert not any("reproducibility" in line for line in lines)
+    assert lines[-2].startswith(COMPARE) and lines[-1].startswith("  make back  ")
+
+
+def test_a_long_list_ends_with_how_many_more_there_are():
+    names = [f"name {number}" for number in range(14)]
+    assert verdict.listed(names[:12]) == [f"  {name}" for name in names[:12]]
+    assert verdict.listed(names[:13])[12:] == ["  and 1 more"]
+    assert verdict.listed(names)[12:] == ["  and 2 more"]
+
+
+def test_a_prompt_is_quoted_for_the_shell(committed, capsys):
+    sources = Path("sources.yaml")
+    sources.write_text(sources.read_text().replace("One old", "It's a"))
+    command = said(capsys)[-2].partition("#")[0]
+    assert shlex.split(command) == ["python", "src", "generate", "It's a"]
 
 
 def test_without_git_or_a_committed_run_nothing_is_compared(committed, capsys):

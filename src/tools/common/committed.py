@@ -108,7 +108,7 @@ def compare_with_committed() -> Comparison | None:
     # Inputs are what no stage has made.
     outputs_then = hashes(committed, "outs")
     deps_now, deps_then = hashes(now, "deps"), hashes(committed, "deps")
-    inputs = [each.name for each in differences(deps_then, deps_now) if each.name not in outputs_now | outputs_then]
+    inputs = [each.name for each in differences(deps_then, deps_now) if each.name not in outputs_now]
 
     # Parameters that presets of other names hold are compared field by field.
     params_now, params_then = recorded_params(now), recorded_params(committed)
