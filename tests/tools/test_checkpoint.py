@@ -1,16 +1,20 @@
 """`python src checkpoint`: a checkpoint of which only the digest was kept comes back with the same bits."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from lm.train.state import digest_of, named_tensors
+from support.refusal import files_below
 from support.train_cases import make_finished_run
 from tools import checkpoint
+from tools.common.paths import TRAIN
 from tools.common.retrain import CURVE, read_curve
 
 MODEL = Path("data/models/model.json")
@@ -118,6 +122,16 @@ def test_a_run_that_trains_other_bits_is_found(run, capfd):
     torch.save(state, start.path)
     write_json(start.record, read_json(start.record) | {"sha256": sha256_file(start.path)})
     assert "checkpoint-000000010.pt: its digest is " in fails(capfd, "10")
+
+
+def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd):
+    remove(Checkpoint(run, 10))
+    before = files_below(run)
+    os.truncate(TRAIN, 100)
+    assert checkpoint.main(["10"]) == IntegrityError.exit_code
+    *_, stage, command = capfd.readouterr().err.splitlines()
+    assert "train.bin" in stage and command == "error: src/train.py failed; its message is above"
+    assert files_below(run) == before
 
 
 def test_the_workspace_must_describe_the_run(run, capfd):
