@@ -73,7 +73,7 @@ class Decoder:
 
     def point(self, total: int) -> int:
         """Return a number from 0 to total - 1 in the part of the symbol that comes next."""
-        return min(self.offset // (self.length // total), total - 1)
+        return self.offset // (self.length // total)
 
     def remove(self, start: int, weight: int, total: int) -> None:
         """Go on after the symbol, which has the part that `Encoder.encode` was given."""

@@ -248,6 +248,33 @@ def test_the_bits_of_another_run_are_not_compared(own, capsys):
     )
 
 
+def test_a_run_from_other_initial_weights_is_another_one(own, capsys):
+    assert prove("--write") == 0
+    continue_a_model()
+    assert prove() == 2
+    assert "error: bits.json: is of another run: initial weights None → " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_dtype_that_is_chosen_on_the_machine_is_that_of_the_file(own, monkeypatch, dtype):
+    change_params(own, {"train.numerics": "fast", "train.dtype": "auto"})
+    assert prove("--write") == 0
+    bits = read_json("bits.json")
+    bits["computed_on"]["dtype"] = dtype
+    write_json("bits.json", bits)
+
+    def record(state, windows, params, dtype, *arguments, **options):
+        """Take the place of the training: record its dtype, and return the digests of the file."""
+        computed.append(dtype)
+        return bits
+
+    computed = []
+    monkeypatch.setattr(own_run, "digest_steps", record)
+    monkeypatch.setattr("lm.model.device.has_bfloat16", lambda device: True)
+    assert prove() == 0
+    assert computed == [getattr(torch, dtype)]
+
+
 def test_a_missing_or_damaged_file_is_refused_before_the_training(own, monkeypatch, capsys):
     assert prove("--write") == 0
     intact = read_json("bits.json")
@@ -272,12 +299,37 @@ def test_a_missing_or_damaged_file_is_refused_before_the_training(own, monkeypat
         assert message.endswith("; write it with `python src prove --params --write`\n")
 
 
-def test_a_run_that_cannot_be_digested_is_refused(own, capsys):
-    assert prove("--steps", "9") == 2
-    assert capsys.readouterr().err == "error: --steps is 9; it must be from 1 to 8, the steps of the run\n"
+def refusal(capsys, *arguments: str) -> tuple[int, str]:
+    """Return the exit status of `prove --params`, and its one sentence."""
+    capsys.readouterr()
+    status = prove(*arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    return status, line
+
+
+def test_a_run_that_cannot_be_digested_is_refused(own, monkeypatch, capsys):
+    steps = "error: --steps is 9; it must be from 1 to 8, the steps of the run"
+    assert refusal(capsys, "--steps", "9") == (2, steps)
     change_params(own, {"train.numerics": "fast", "train.compile": True})
-    assert prove("--write") == 2
-    assert "params.yaml: train.compile is true; it must be false" in capsys.readouterr().err
+    status, line = refusal(capsys, "--write")
+    assert status == 2 and "params.yaml: train.compile is true; it must be false" in line
+    change_params(own, {"train.compile": False, "train.dtype": "bfloat16"})
+    monkeypatch.setattr("lm.model.device.has_bfloat16", lambda device: False)
+    status, line = refusal(capsys, "--write")
+    assert status == 5 and "train.dtype is bfloat16, which this cpu only emulates" in line
+
+
+def test_token_files_that_do_not_fit_are_refused(own, capsys):
+    write_token_files(num_tokens=32)
+    assert refusal(capsys, "--write") == (
+        3,
+        f"error: {FLAGS['--train']}: 32 tokens, one window of train.seq_len needs 33",
+    )
+    add_tokenizer()
+    write_token_files()
+    change_params(own, {"train.ngram_buckets": 64})
+    status, line = refusal(capsys, "--write")
+    assert status == 4 and f"{FLAGS['--train']}: made with tokenizer " in line
 
 
 def test_views_and_new_memory_are_not_digested():

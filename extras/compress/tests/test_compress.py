@@ -159,6 +159,15 @@ def test_the_processor_changes_no_byte(run, compressed, python, variables, tmp_p
     assert Path("back").read_bytes() == Path("text").read_bytes()
 
 
+def test_each_window_may_have_one_new_token(run, trained):
+    params = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", f"stride_fraction: {1 / SEQ_LEN}"))
+    write_ids(Path("few.bin"), open_tokens("tokens.bin").ids[: SEQ_LEN + 5], trained.tokenizer)
+    assert run(compress, "few.bin", "small")[0] == run(decompress, "small", "again.bin")[0] == 0
+    assert split(Path("small"))[0].stride == 1
+    assert Path("again.bin").read_bytes() == Path("few.bin").read_bytes()
+
+
 def test_params_decide_the_windows_when_compressing_only(run, compressed):
     params = Path("params.yaml").read_text()
     Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", "stride_fraction: 0.25"))
@@ -191,6 +200,17 @@ def test_the_size_is_the_loss_that_eval_reports(run, models):
         f"{8 * (file_bytes - 38) / num_bytes:.4f} bits per byte, "
         f"{8 * (file_bytes - 38) * math.log(2) / len(tokens.ids):.4f} nats per token over {len(tokens.ids):,} tokens\n"
     )
+
+
+def test_a_loss_that_is_too_low_is_warned_of(run, trained):
+    meta = {"tokenizer": trained.tokenizer.sidecar_entry(), "documents": 5}
+    ids = open_tokens("tokens.bin").ids
+    for changed_documents, lines in ((0, 1), (1, 2)):
+        counts = {"unknown_tokens": 0, "changed_documents": changed_documents}
+        write_tokens(Path("lossy.bin"), [ids], "uint16", lambda counts=counts: meta | {"round_trip": counts})
+        _, printed, _ = run(compress, "lossy.bin", "small")
+        assert len(printed.splitlines()) == lines
+    assert printed.endswith("lossy tokenizer: bits per byte are too low\n")
 
 
 # Refusals.
