@@ -172,10 +172,12 @@ def test_a_long_list_ends_with_how_many_more_there_are():
 
 
 def test_a_prompt_is_quoted_for_the_shell(committed, capsys):
-    sources = Path("sources.yaml")
-    sources.write_text(sources.read_text().replace("One old", "It's a"))
-    command = said(capsys)[-2].partition("#")[0]
-    assert shlex.split(command) == ["python", "src", "generate", "It's a"]
+    prompt = 'It\'s "$1"'
+    content = read_yaml("sources.yaml")
+    content["sources"]["small"]["prompts"] = ["", f"{prompt}\n"]
+    write_text("sources.yaml", yaml.safe_dump(content))
+    command = said(capsys)[-2].partition("  #")[0]
+    assert shlex.split(command) == ["python", "src", "generate", prompt]
 
 
 def test_without_git_or_a_committed_run_nothing_is_compared(committed, capsys):
