@@ -162,7 +162,7 @@ def test_the_processor_changes_no_byte(run, compressed, python, variables, tmp_p
 def test_each_window_may_have_one_new_token(run, trained):
     params = Path("params.yaml").read_text()
     Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", f"stride_fraction: {1 / SEQ_LEN}"))
-    write_ids(Path("few.bin"), open_tokens("tokens.bin").ids[: SEQ_LEN + 5], trained.tokenizer)
+    write_ids(Path("few.bin"), open_tokens("tokens.bin").ids[3 : SEQ_LEN + 8], trained.tokenizer)
     assert run(compress, "few.bin", "small")[0] == run(decompress, "small", "again.bin")[0] == 0
     assert split(Path("small"))[0].stride == 1
     assert Path("again.bin").read_bytes() == Path("few.bin").read_bytes()
