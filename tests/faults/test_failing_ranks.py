@@ -99,6 +99,7 @@ def test_a_killed_launcher_stops_its_ranks_with_a_checkpoint(workspace, undistur
     stage = Stage(sabotage_ranks, "hold_at", 4)
     pids = held()
     stage.process.kill()
+    stage.process.join(ALL_DOWN_S)  # once it has ended, its ranks have the signal
     Path("go").touch()
     assert stage.end(ALL_DOWN_S).code == -signal.SIGKILL
     wait_all_gone(pids)
