@@ -279,7 +279,7 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, 
 
 
 def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) -> NgramEmbeddings | None:
-    """Read from a tokenizer's folder how the tokens of a training file are spelled; None if there are no buckets."""
+    """Return the n-gram embeddings for the tokens of a training file, or None if there are no buckets."""
     if num_buckets is None:
         return None
     if folder is None:

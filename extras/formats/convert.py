@@ -35,10 +35,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("input", type=Path, metavar="IN", help="X.bin, X.npy or a folder of dumps")
     add("output", type=Path, metavar="OUT", help="X.bin, X.npy, or any other name for a folder of dumps")
-    add("--tokenizer", type=Path, help="folder of the tokenizer that made IN; you need it only if IN has no sidecar")
+    add("--tokenizer", type=Path, help="folder of the tokenizer that made IN; only needed if IN has no sidecar")
     add("--row_length", type=int, help=".npy: tokens per row of a 2-D array (default: 1-D)")
     add("--seq_len", type=int, help="dumps: tokens per sample (required)")
-    add("--input_pad_token", type=int, help="id that pads IN's samples or rows, if IN has no record of it; -1: none")
+    add("--input_pad_token", type=int, help="id of the padding in IN, only needed if IN does not record it; -1: none")
     return parser.parse_args(argv)
 
 

@@ -50,6 +50,12 @@ def give_other_outputs(stages: dict) -> None:
                 entry["md5"] = "0" * 32
 
 
+def give_other_code(stages: dict) -> None:
+    """Give the code of train another hash."""
+    (code,) = (dep for dep in stages["train"]["deps"] if dep["path"] == "src/train.py")
+    code["md5"] = "0" * 32
+
+
 def raise_loss() -> tuple[float, float]:
     """Write another loss into the metrics; return the former and the new one."""
     metrics = read_json("metrics/eval.json")
@@ -78,12 +84,7 @@ def test_a_stage_that_dvc_yaml_no_longer_has_does_not_count(committed, capsys):
 
 def test_equal_bits_of_other_code(committed, capsys):
     """The check of a change that must not change results."""
-
-    def change(stages):
-        (code,) = (dep for dep in stages["train"]["deps"] if dep["path"] == "src/train.py")
-        code["md5"] = "0" * 32
-
-    change_lock(change)
+    change_lock(give_other_code)
     first, second, *_ = said(capsys)
     assert first.endswith("(all 19 outputs), although 1 of its inputs (code, packages or text) changed.")
     assert second == "  src/train.py"
@@ -149,8 +150,7 @@ def test_other_code_is_another_run(committed, capsys, seed):
 
     def change(stages):
         give_other_outputs(stages)
-        (code,) = (dep for dep in stages["train"]["deps"] if dep["path"] == "src/train.py")
-        code["md5"] = "0" * 32
+        give_other_code(stages)
         stages["train"]["params"]["params.yaml"]["train"]["seed"] = seed
 
     change_lock(change)
@@ -162,6 +162,25 @@ def test_other_code_is_another_run(committed, capsys, seed):
     assert "  src/train.py" in lines
     assert not any("reproducibility" in line for line in lines)
     assert lines[-2].startswith(COMPARE) and lines[-1].startswith("  make back  ")
+
+
+def test_an_output_that_was_renamed_is_a_changed_input(committed, capsys):
+    """As in dvc.yaml, which is not committed yet."""
+
+    def rename(stages):
+        for stage in stages.values():
+            for entry in [*stage["deps"], *stage["outs"]]:
+                if entry["path"] == "data/models":
+                    entry["path"] = "data/former"
+
+    now = Path("dvc.lock").read_text()
+    change_lock(rename)
+    committed.commit("with the former name")
+    Path("dvc.lock").write_text(now)
+    lines = said(capsys)
+    causes = "1 of its inputs (code, packages or text) changed"
+    assert lines[0] == f"Another run than the committed one: {causes}; 2 of 20 outputs differ."
+    assert "  data/former" in lines
 
 
 def test_a_long_list_ends_with_how_many_more_there_are():
