@@ -30,7 +30,7 @@ test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipel
 	$(PYTEST) -m slow tests/repository tests/[!r]*/ extras  # the longest files first
 
 # Numerical tests under other instructions: those of other processors, for oneDNN's products, torch's own loops and ours.
-NUMERICS = tests/lm/model tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_ngram_embeddings.py \
+NUMERICS = tests/lm/model tests/lm/exact tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_ngram_embeddings.py \
 	tests/lm/evaluate/test_generation.py tests/tools/test_export.py tests/tools/test_hugging_face.py tests/tools/test_prove.py
 SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 \
 	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic

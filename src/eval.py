@@ -44,10 +44,10 @@ from lm.evaluate.documents import (
     sum_by_document,
 )
 from lm.evaluate.samples import Sample, draw, measure, samples_record, summarize_samples, to_markdown
+from lm.exact.threads import ThreadTuner
 from lm.model.device import keep_freed_memory, pick_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_strides
-from lm.model.threads import ThreadTuner
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained, recorded_numerics
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import (

@@ -22,10 +22,10 @@ import torch
 from lm.core.errors import DivergedError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock
 from lm.core.params import read_section
+from lm.exact.threads import ThreadTuner
 from lm.model import device as machine
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
-from lm.model.threads import ThreadTuner
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows

@@ -71,8 +71,8 @@ MUTANTS = [
     # Model.
     Mutant("causality", MASKS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
            "lm/model/test_gemma3.py -k causality"),
-    Mutant("all terms of a product", "src/lm/model/loops.py", "adds = more or k > start", "adds = more",
-           "lm/model/test_exact.py"),
+    Mutant("all terms of a product", "src/lm/exact/cpu.py", "adds = more or k > start", "adds = more",
+           "lm/exact/test_functions.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),
     Mutant("hash of a checkpoint", FILES, "    if sha256 != recorded:\n", "    if False:\n",

@@ -24,8 +24,8 @@ from lm.core.errors import DataError, exit_with_status
 from lm.core.files import atomic_write
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
+from lm.exact.threads import ThreadTuner
 from lm.model.score import inputs_and_targets, windows_to_score
-from lm.model.threads import ThreadTuner
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import LOSSY, TokenFile, check_id_range, check_tokenizer, lossy_fractions, open_tokens
 from tools.common.paths import PARAMS

@@ -17,8 +17,8 @@ from extras.compress.range_coder import Decoder
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import atomic_write
 from lm.evaluate.generation import KVCache
+from lm.exact.threads import ThreadTuner
 from lm.model.score import windows_to_score
-from lm.model.threads import ThreadTuner
 
 
 @torch.inference_mode()

@@ -1,7 +1,7 @@
 """The probabilities of a model in exact numerics, as integers.
 
 The bits of a model's logits are the same on every processor, for any number of threads, and whether a window is
-computed at once or token by token (lm.model.exact). So are those of their softmax. Times 2^30, a power of two, it stays
+computed at once or token by token (lm.exact). So are those of their softmax. Times 2^30, a power of two, it stays
 as it is; rounded down it is an integer, and integers add up to the same sum in any order.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lm.core.errors import DataError
 from lm.evaluate.generation import KVCache
-from lm.model import exact
+from lm.exact import functions as exact
 from lm.model.gemma3 import Gemma3Model
 
 SCALE = 2**30  # of a probability of 1; each token gets 1 more, so that none is impossible

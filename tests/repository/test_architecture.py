@@ -19,9 +19,10 @@ MAY_IMPORT = {
     "text": {"core"},
     "tokens": {"core"},
     "tokenizer": {"core", "text", "tokens"},
-    "model": {"core", "tokens"},
-    "train": {"core", "tokens", "model"},
-    "evaluate": {"core", "tokens", "tokenizer", "model"},
+    "exact": {"core"},
+    "model": {"core", "tokens", "exact"},
+    "train": {"core", "tokens", "exact", "model"},
+    "evaluate": {"core", "tokens", "tokenizer", "exact", "model"},
     "plots": {"core", "tokens"},
 }
 

@@ -16,9 +16,9 @@ import train as train_stage
 from lm.core.errors import DataError
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection
+from lm.exact.threads import ThreadTuner
 from lm.model.config import ModelConfig
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
-from lm.model.threads import ThreadTuner
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows

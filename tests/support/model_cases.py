@@ -10,7 +10,7 @@ import tokenizers
 import torch
 from tokenizers import AddedToken, decoders, models, normalizers
 
-from lm.model.config import Numerics
+from lm.core.numerics import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.weights import save_models
 from lm.tokenizer.build import write_huggingface, write_trained_bpe

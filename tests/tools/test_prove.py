@@ -11,9 +11,9 @@ import torch
 
 import train as train_stage
 from lm.core.files import read_json, write_json
-from lm.model import exact
+from lm.exact import functions as exact
+from lm.exact.threads import ThreadTuner, set_num_threads
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.threads import ThreadTuner, set_num_threads
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import write_tokens
@@ -53,7 +53,7 @@ def test_twenty_steps_have_the_committed_bits(count, threads, capsys):
 
 def test_the_first_operation_that_differs_is_named(threads, monkeypatch, capsys):
     scaled = torch.nn.functional.silu
-    monkeypatch.setattr("lm.model.exact.gated_gelu", lambda gate, up: scaled(gate) * up)
+    monkeypatch.setattr("lm.exact.functions.gated_gelu", lambda gate, up: scaled(gate) * up)
     assert cli.main([*GOLDEN, "--run", "short"]) == 4
     assert "the first step differs in: micro-batch 1: layers.0.mlp.down_proj" in capsys.readouterr().err
 
@@ -212,7 +212,7 @@ def test_a_module_that_differs_in_exact_numerics_is_named(own, monkeypatch, caps
         result = rms_norm(x, weight, eps)
         return result.bfloat16().float() if len(calls) == 7 else result
 
-    monkeypatch.setattr("lm.model.exact.rms_norm", rounded_in_the_second_block)
+    monkeypatch.setattr("lm.exact.functions.rms_norm", rounded_in_the_second_block)
     assert prove() == 4
     problem = "the first step differs in: micro-batch 1: layers.1.input_layernorm\n"
     assert capsys.readouterr().err == f"error: bits.json: the same versions and machine: {problem}"
@@ -222,7 +222,7 @@ def test_an_update_that_differs_is_named(own, monkeypatch, capsys):
     change_params(own, {"train.optimizer": "adamw"})
     assert prove("--write") == 0
     power = exact.power
-    monkeypatch.setattr("lm.model.exact.power", lambda base, exponent: power(base, exponent) * (1 + 1e-5))
+    monkeypatch.setattr("lm.exact.functions.power", lambda base, exponent: power(base, exponent) * (1 + 1e-5))
     assert prove() == 4
     assert capsys.readouterr().err.endswith("the first step differs in: update of norm.weight\n")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from lm.core.numerics import Numerics
 from lm.core.params import require
-from lm.model import exact
-from lm.model.config import Numerics
+from lm.exact import functions as exact
 from lm.model.gemma3 import Gemma3Model
 
 

@@ -1,13 +1,8 @@
 """The shape of a model, without torch: the stage fetch checks it before anything is computed."""
 
 import dataclasses
-from typing import Literal
 
 from lm.core.params import require
-
-# What a model computes in: "exact" has the same bits on every processor (lm.model.exact), "fast" is torch's own
-# arithmetic (lm.model.kernels).
-Numerics = Literal["exact", "fast"]
 
 
 @dataclasses.dataclass(frozen=True)

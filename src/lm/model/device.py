@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure
-from lm.model.threads import get_num_threads
+from lm.exact.threads import get_num_threads
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a

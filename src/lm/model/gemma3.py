@@ -4,7 +4,7 @@
     C d_model   F d_ff   H query heads   K key/value heads   D head_dim
 
 Modules have the names of the published checkpoints, so that a conversion only changes a prefix. Each computes in
-torch's own arithmetic (lm.model.kernels) unless it is made with numerics="exact" (lm.model.exact).
+torch's own arithmetic (lm.model.kernels) unless it is made with numerics="exact" (lm.exact.functions).
 """
 
 import math
@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lm.model import exact, kernels
+from lm.core.numerics import Numerics
+from lm.exact import functions as exact
+from lm.model import kernels
 from lm.model.attention_masks import document_numbers
-from lm.model.config import ModelConfig, Numerics
+from lm.model.config import ModelConfig
 from lm.model.sampled_softmax import sample_vocabulary
 
 RECOMPILE_LIMIT = 64  # graphs of one function; the default of torch is 8
@@ -140,7 +142,7 @@ class Gemma3Model(nn.Module):
     """The decoder; its output head is its embedding (V, C), stored once.
 
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
-    rounding, or "exact": float32 on a CPU, with the same bits on every processor (lm.model.exact).
+    rounding, or "exact": float32 on a CPU, with the same bits on every processor (lm.exact.functions).
     `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """

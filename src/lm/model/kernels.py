@@ -1,7 +1,7 @@
 """Norm, attention and cross-entropy in torch's own arithmetic, in float32 or under autocast, on any device.
 
 Their gradients are written by hand where autograd is much slower on a CPU; tests compare them to those of plain torch.
-lm.model.exact has the same functions in exact numerics. Legend as in lm.model.gemma3.
+lm.exact.functions has the same functions in exact numerics. Legend as in lm.model.gemma3.
 """
 
 from collections.abc import Callable, Iterator

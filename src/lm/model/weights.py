@@ -19,10 +19,10 @@ from lm.core.files import (
     sha256_file,
     write_json,
 )
+from lm.core.numerics import Numerics
 from lm.core.params import coerce
 from lm.core.paths import KEPT_WEIGHTS
 from lm.model.archives import check_archive
-from lm.model.config import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 
 RECORD = "model.json"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lm.model import exact
-from lm.model.config import Numerics
+from lm.core.numerics import Numerics
+from lm.exact import functions as exact
 from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.ranks import SINGLE_PROCESS, World, shard_rows

@@ -7,10 +7,10 @@ import shutil
 import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.numerics import Numerics
 from lm.core.params import read_section
-from lm.model.config import Numerics
+from lm.exact.functions import CROSS_ENTROPY_ROWS
 from lm.model.device import idle_gpu_warnings, is_out_of_memory
-from lm.model.exact import CROSS_ENTROPY_ROWS
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.model.kernels import PRODUCTS_UP_TO
 from lm.train.config import TrainParams

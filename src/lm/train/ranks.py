@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lm.core.errors import DivergedError, EnvironmentFailure, Interrupted
-from lm.model import exact
+from lm.exact import functions as exact
 from lm.model.device import collective_backend
 from lm.model.gemma3 import Gemma3Model
 

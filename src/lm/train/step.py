@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
-from lm.model import exact
+from lm.exact import functions as exact
 from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows

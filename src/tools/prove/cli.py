@@ -20,7 +20,7 @@ import torch
 
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import read_json, write_json
-from lm.model.threads import ThreadTuner
+from lm.exact.threads import ThreadTuner
 from tools.common.arguments import tool_parser
 from tools.common.environment import processor
 from tools.common.paths import GOLDEN

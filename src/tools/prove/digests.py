@@ -12,8 +12,8 @@ from torch.utils.module_tracker import ModuleTracker
 from tqdm import tqdm
 
 from lm.core.errors import IntegrityError
+from lm.exact.threads import ThreadTuner
 from lm.model.gemma3 import Gemma3Model
-from lm.model.threads import ThreadTuner
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState

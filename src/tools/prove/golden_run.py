@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 import torch
 
+from lm.exact.threads import ThreadTuner
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.threads import ThreadTuner
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lm.model import exact, kernels
+from lm.exact import functions as exact
+from lm.model import kernels
 from lm.model.gemma3 import Gemma3Model, ModelConfig, flops_per_token
 from lm.model.sampled_softmax import sample_vocabulary
 from lm.train.step import sampling_weights

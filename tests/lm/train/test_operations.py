@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lm.exact.threads import set_num_threads
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.threads import set_num_threads
 from lm.tokens.windows import TokenWindows
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
@@ -87,7 +87,7 @@ def test_every_operation_of_a_step_was_reviewed(optimizer):
 
 
 PRINT_CODE = """
-from lm.model import loops
+from lm.exact import cpu as loops
 from test_operations import operations
 operations()
 operations(optimizer="adamw", document_start_id=49, seq_len=32)
@@ -112,7 +112,7 @@ def test_the_compiled_loops_call_no_library_and_join_no_operations(tmp_path):
 
 
 def test_an_operation_that_was_not_reviewed_is_found(monkeypatch):
-    monkeypatch.setattr("lm.model.exact.gated_gelu", lambda gate, up: torch.nn.functional.gelu(gate) * up)
+    monkeypatch.setattr("lm.exact.functions.gated_gelu", lambda gate, up: torch.nn.functional.gelu(gate) * up)
     assert operations() - REVIEWED == {"gelu", "gelu_backward"}
     assert {"_fused_adamw_", "linalg_vector_norm"} <= operations(numerics="fast") - REVIEWED
     one = torch.ones(2)
@@ -144,12 +144,12 @@ def weights_of(threads: int, seq_len: int, num_steps: int) -> list[torch.Tensor]
 
 @pytest.mark.parametrize("seq_len", [63, 128, 257])
 def test_a_step_has_the_same_bits_for_any_number_of_threads(seq_len, monkeypatch):
-    monkeypatch.setattr("lm.model.exact.PART_WORK", 1)  # each thread works, however little there is to do
+    monkeypatch.setattr("lm.exact.functions.PART_WORK", 1)  # each thread works, however little there is to do
     one = weights_of(1, seq_len, 1)
     for threads in (2, 3):
         assert all(map(torch.equal, one, weights_of(threads, seq_len, 1))), threads
 
 
 def test_twelve_steps_have_the_same_bits_for_two_threads(monkeypatch):
-    monkeypatch.setattr("lm.model.exact.PART_WORK", 1)
+    monkeypatch.setattr("lm.exact.functions.PART_WORK", 1)
     assert all(map(torch.equal, weights_of(1, 100, 12), weights_of(2, 100, 12)))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from lm.exact.threads import set_num_threads
 from lm.model.device import computed_on
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.threads import set_num_threads
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors

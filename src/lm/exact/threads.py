@@ -10,7 +10,7 @@ import time
 import psutil
 import torch
 
-from lm.model.config import Numerics
+from lm.core.numerics import Numerics
 
 LOOK_EVERY_S = 2.0
 FIRST_LOOK_S = 0.2

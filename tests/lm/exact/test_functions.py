@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm.model import exact, loops
+from lm.exact import cpu as loops
+from lm.exact import functions as exact
+from lm.exact.functions import product
+from lm.exact.threads import set_num_threads
 from lm.model.attention_masks import visible
-from lm.model.exact import product
-from lm.model.threads import set_num_threads
 from support.model_cases import build
 
 SHAPES = [(1, 5, 1), (3, 700, 1), (1, 256, 9), (64, 1100, 33), (33, 1, 2), (5, 257, 7), (13, 40, 70), (7, 300, 129)]

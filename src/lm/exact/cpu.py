@@ -5,7 +5,7 @@ rounds everywhere alike. No loop is compiled with `fastmath`, so LLVM joins and 
 may choose is how many *results* are computed at once: by vectors, tiles and threads.
 
 A loop whose last arguments are `part, parts` computes that part of its result; parts may run at the same time. Arrays
-are contiguous unless they come from `any_layout`. lm.model.exact calls the loops on tensors. They are in one file
+are contiguous unless they come from `any_layout`. lm.exact.functions calls the loops on tensors. They are in one file
 because numba compiles a loop again if its own file has changed, not if another one has.
 
 Legend as in lm.model.gemma3. N rows, and products of (M, K) and (K, N).

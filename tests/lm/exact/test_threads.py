@@ -9,8 +9,8 @@ import psutil
 import pytest
 import torch
 
-from lm.model import threads
-from lm.model.threads import ThreadTuner
+from lm.exact import threads
+from lm.exact.threads import ThreadTuner
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Float32 arithmetic with the same bits on every processor, for any number of threads, in torch's terms.
 
 A sum of floating-point numbers depends on the order of its terms, and libraries choose the order by the processor. The
-loops of lm.model.loops, which numba compiles, define it. All else is operations that IEEE 754 rounds everywhere alike,
+loops of lm.exact.cpu, which numba compiles, define it. All else is operations that IEEE 754 rounds everywhere alike,
 one torch call for each, so that no compiler joins two of them.
 
 A row of a batch, a position of a text, and a token after a cached past get the same bits whatever stands beside them.
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from lm.model import loops
-from lm.model.threads import get_num_threads
+from lm.exact import cpu as loops
+from lm.exact.threads import get_num_threads
 
 SHORT_WINDOW = 16  # tokens up to which attention does without products
 PART_WORK = 2**18  # operations that are worth a thread
@@ -49,7 +49,7 @@ def pool() -> ThreadPoolExecutor:
 
 
 def run(loop: Callable, *arguments, work: int) -> None:
-    """Call a loop of lm.model.loops in parts, at most one for each thread; arguments are tensors and numbers.
+    """Call a loop of lm.exact.cpu in parts, at most one for each thread; arguments are tensors and numbers.
 
     `work` is about the number of simple operations. To wake a thread takes as long as PART_WORK of them.
     """
