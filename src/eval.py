@@ -45,7 +45,7 @@ from lm.evaluate.documents import (
 )
 from lm.evaluate.samples import Sample, draw, measure, samples_record, summarize_samples, to_markdown
 from lm.exact.threads import ThreadTuner
-from lm.model.device import keep_freed_memory, pick_device
+from lm.model.device import keep_freed_memory, read_device
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_strides
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained, recorded_numerics
@@ -149,10 +149,10 @@ def parse_paths(argv: list[str]) -> argparse.Namespace:
 def load_as_trained(models: Path) -> tuple[Gemma3Model, dict]:
     """Return the best model of a folder and its record.
 
-    It computes as in its training: in exact numerics on the CPU, in others on a GPU if there is one.
+    It computes in the numerics of its training, on the device of runtime.yaml.
     """
     numerics = recorded_numerics(read_json(models / RECORD))
-    return load_trained(models, pick_device(numerics=numerics), numerics)
+    return load_trained(models, read_device(), numerics)
 
 
 @exit_with_status

@@ -255,7 +255,7 @@ def read_inputs(paths: argparse.Namespace, runtime: TrainRuntime, world: World, 
     preflight.check_lengths(PARAMS, params.seq_len, name, model_params.max_seq_len)
 
     # The device of this process.
-    device = machine.pick_device(world.local_rank if world.world_size > 1 else None, params.numerics)
+    device = machine.read_device(world.local_rank if world.world_size > 1 else None)
     machine.reject_emulation(params.dtype, device)
 
     # The token files.
@@ -389,8 +389,9 @@ def validate(training: Training, progress: Progress) -> None:
     inputs, state, params = training.inputs, training.state, training.inputs.params
     state.count_seconds("training")
     step.record_validation(state, step.validation_loss(state, inputs.validation, params, training.dtype), params)
-    # On a GPU nothing promises equal bits, and a digest would copy the whole state from it.
-    state.history.digests.append(state.digest() if inputs.device.type == "cpu" else "")
+    # In fast numerics on a GPU nothing promises equal bits, and a digest would copy the whole state from it.
+    has_digest = params.numerics == "exact" or inputs.device.type == "cpu"
+    state.history.digests.append(state.digest() if has_digest else "")
     state.count_seconds("validation")
     state.history.timing.append([state.history.validation[-1][1], *state.seconds.values()])
     if state.world.is_main:

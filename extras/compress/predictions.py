@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lm.core.errors import DataError
 from lm.evaluate.generation import KVCache
-from lm.exact import functions as exact
+from lm.exact import cpu
+from lm.exact.functions import rows_of, softmax
 from lm.model.gemma3 import Gemma3Model
 
 SCALE = 2**30  # of a probability of 1; each token gets 1 more, so that none is impossible
@@ -24,7 +25,7 @@ class Predictor:
 
     def __init__(self, model: Gemma3Model):
         self.model = model
-        self.head = exact.pack(model.embed_tokens.weight.detach().mT)
+        self.head = cpu.pack(model.embed_tokens.weight.detach().mT)
 
     def weights(self, hidden: Tensor) -> Iterator[np.ndarray]:
         """Yield for each row of hidden states (N, C) the weights (V,) int64 of all tokens, each at least 1.
@@ -32,8 +33,8 @@ class Predictor:
         Raise DataError if the model's logits are not finite.
         """
         logits = hidden.new_empty(len(hidden), self.model.config.vocab_size)
-        for row in exact.multiply_packed(exact.rows_of(hidden), self.head, logits):
-            probabilities = exact.softmax(row).numpy()
+        for row in cpu.multiply(rows_of(hidden), self.head, logits):
+            probabilities = softmax(row).numpy()
             if np.isnan(probabilities[0]):  # then all are
                 raise DataError("the model's logits are not finite; use a model whose training did not diverge")
             yield (probabilities.astype(np.float64) * SCALE).astype(np.int64) + 1

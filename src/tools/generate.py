@@ -99,7 +99,7 @@ def main(argv: list[str]) -> None:
     """Print --num_samples continuations of a prompt, one after the other."""
     args = parse(argv)
     tokenizer = load_tokenizer(args.tokenizer)
-    model, record = load_trained(args.models, machine.pick_device())
+    model, record = load_trained(args.models, machine.read_device())
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
     cores = ThreadTuner(adapts=model.device.type == "cpu")
     for number in range(args.num_samples):

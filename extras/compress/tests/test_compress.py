@@ -136,7 +136,7 @@ def test_a_model_that_keeps_to_documents_gives_other_bytes(run):
 
 
 def test_threads_change_no_byte(run, compressed, monkeypatch):
-    monkeypatch.setattr("lm.exact.functions.PART_WORK", 1)  # each thread works, however little there is to do
+    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)  # each thread works, however little there is to do
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -1,5 +1,6 @@
-"""The two arithmetics of a model: "exact" (lm.exact) and "fast" (torch's own)."""
+"""The arithmetic of a model, and where it computes."""
 
 from typing import Literal
 
-Numerics = Literal["exact", "fast"]
+Numerics = Literal["exact", "fast"]  # lm.exact, or torch's own
+DeviceChoice = Literal["auto", "cpu", "cuda"]  # `device` of runtime.yaml

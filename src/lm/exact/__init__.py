@@ -1,1 +1,8 @@
-"""Exact numerics: the same bits on every processor, for any number of threads."""
+"""Exact numerics: one definition of every sum, computed with the same bits on processors and on GPUs.
+
+order.py      the definition: every constant that decides a bit, and each operation as a plain loop
+functions.py  what a model and an optimizer call: autograd and shapes; `kernels_of` chooses by the device
+cpu.py        loops that numba compiles, with compiled.py and registers.py
+gpu.py        Triton kernels
+threads.py    the number of threads that compute
+"""

@@ -16,6 +16,9 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure
+from lm.core.numerics import DeviceChoice
+from lm.core.params import read_section
+from lm.core.paths import RUNTIME
 from lm.exact.threads import get_num_threads
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -28,13 +31,21 @@ PEAK_SIZES = {"cuda": 8192, "cpu": 1024}  # of square matrices; the larger ones 
 MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
-def pick_device(index: int | None = None, numerics: str = "fast") -> torch.device:
-    """Return GPU number `index`, the first if it is None; without a GPU, the CPU.
+def read_device(index: int | None = None) -> torch.device:
+    """Return the device that `device` of runtime.yaml chooses; raise ParamsError if it has another value."""
+    return pick_device(index, read_section(RUNTIME, "device", DeviceChoice))
 
-    CUDA_VISIBLE_DEVICES decides which GPUs there are. Exact numerics compute on the CPU. Raises EnvironmentFailure if
-    there are more ranks than GPUs.
+
+def pick_device(index: int | None = None, choice: DeviceChoice = "auto") -> torch.device:
+    """Return GPU number `index`, the first if it is None; for the choice "cpu", or "auto" without a GPU, the CPU.
+
+    CUDA_VISIBLE_DEVICES decides which GPUs there are. Raises EnvironmentFailure if the choice is "cuda" and there is
+    none, or if there are more ranks than GPUs.
     """
-    if numerics == "exact" or not has_gpu():
+    if choice == "cuda" and not has_gpu():
+        problem = f"device of {RUNTIME} is cuda, and torch finds no NVIDIA GPU here"
+        raise EnvironmentFailure(f"{problem}; set it to auto or cpu, or see docs/gpu.md")
+    if choice == "cpu" or not has_gpu():
         return torch.device("cpu")
     index = index or 0
     if index >= torch.cuda.device_count():
@@ -103,9 +114,13 @@ def bfloat16_speedup(device: torch.device) -> float:
 
 
 def computed_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1, sharded: bool = False) -> dict:
-    """Return all that a result depends on, bit for bit, besides parameters, code and data."""
+    """Return all that a result depends on, bit for bit, besides parameters, code and data.
+
+    Exact numerics have the same bits on a GPU; its name is recorded all the same.
+    """
     if numerics == "exact":
-        return {"numerics": "exact", **library_versions()}
+        gpu = {"gpu": device_name(device)} if device.type == "cuda" else {}
+        return {"numerics": "exact", **gpu, **library_versions()}
     return {"numerics": "fast", **describe(device, dtype, ranks, sharded)}
 
 
@@ -145,11 +160,9 @@ def describe_device(device: torch.device, num_threads: int) -> str:
     return device_name(device) if device.type == "cuda" else f"cpu, {threads}"
 
 
-def idle_gpu_warnings(numerics: str) -> list[str]:
-    """Return a warning if a GPU stays idle, because numerics are exact or torch is built for CPUs, or an empty list."""
-    if numerics == "exact" and has_gpu():
-        return ["train.numerics is exact, which computes on the CPU; set it to fast to use the GPU"]
-    if numerics == "fast" and torch.version.cuda is None and has_nvidia_driver():
+def idle_gpu_warnings() -> list[str]:
+    """Return a warning if a GPU stays idle because torch is built for CPUs, or an empty list."""
+    if torch.version.cuda is None and has_nvidia_driver():
         build = f"torch {torch.__version__} is built for CPUs"
         return [f"{build}, so the GPU stays idle; to replace it, run `rm -r .venv`, then `make .venv/ready`"]
     return []

@@ -3,15 +3,16 @@
     B batch   T tokens   S tokens with those cached   V vocabulary
     C d_model   F d_ff   H query heads   K key/value heads   D head_dim
 
-Modules have the names of the published checkpoints, so that a conversion only changes a prefix. Each computes in
+Modules have the names of the published checkpoints, so that a conversion only changes a prefix. A model computes in
 torch's own arithmetic (lm.model.kernels) unless it is made with numerics="exact" (lm.exact.functions).
 """
 
+import functools
 import math
+from types import ModuleType
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.core.numerics import Numerics
@@ -25,26 +26,34 @@ RECOMPILE_LIMIT = 64  # graphs of one function; the default of torch is 8
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
 
 
-class RMSNorm(nn.Module):
+class Layer(nn.Module):
+    """A module that computes with the functions of `math`; its model sets `numerics`."""
+
+    numerics: Numerics = "fast"
+
+    @property
+    def math(self) -> ModuleType:
+        """Return the module of functions in the numerics of the model."""
+        return exact if self.numerics == "exact" else kernels
+
+
+class RMSNorm(Layer):
     """Normalize over the last axis; the gain is 1 + weight."""
 
-    def __init__(self, width: int, eps: float, numerics: Numerics = "fast"):
+    def __init__(self, width: int, eps: float):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(width))
         self.eps = eps
-        self.numerics = numerics
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.numerics == "exact":
-            return exact.rms_norm(x, self.weight, self.eps)
-        return kernels.rms_norm(x, self.weight, self.eps)
+        return self.math.rms_norm(x, self.weight, self.eps)
 
 
 def rotary_table(num_positions: int, head_dim: int, base: float, device) -> tuple[Tensor, Tensor]:
     """Return cosines and signed sines (T, 1, D) of the first T positions (RoPE, arXiv 2104.09864)."""
     frequency = torch.tensor([base ** (-i / head_dim) for i in range(0, head_dim, 2)])
     angle = (torch.arange(num_positions)[:, None, None] * frequency).double()  # (T, 1, D/2), rounded as published
-    # float64 hides that the last bit of a cosine differs between processors.
+    # float64 hides that the last bit of a cosine differs between processors: for one angle in a billion it might not.
     cos, sin = angle.cos().float().to(device), angle.sin().float().to(device)
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
@@ -55,94 +64,87 @@ def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     return x * cos + x.roll(x.shape[-1] // 2, -1) * signed_sin
 
 
-class Linear(nn.Linear):
+class Linear(Layer, nn.Linear):
     """A linear layer without bias; its weight is zero until `init_weights` or `load_state_dict`."""
 
-    def __init__(self, in_features: int, out_features: int, numerics: Numerics = "fast"):
+    def __init__(self, in_features: int, out_features: int):
         super().__init__(in_features, out_features, bias=False)
-        self.numerics = numerics
 
     def reset_parameters(self):
         nn.init.zeros_(self.weight)  # nn.Linear would draw from the global generator
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.numerics == "exact":
-            return exact.linear(input, self.weight)
-        return kernels.linear(input, self.weight)
+        return self.math.linear(input, self.weight)
 
 
-class Attention(nn.Module):
+class Attention(Layer):
     """Grouped-query attention with normalized queries and keys: (B, T, C) → (B, T, C)."""
 
-    def __init__(self, config: ModelConfig, layer: int, numerics: Numerics = "fast"):
+    def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         C, H, K, D = config.d_model, config.n_head, config.n_kv_head, config.head_dim
         self.layer, self.head_dim, self.scale = layer, D, config.query_pre_attn_scalar**-0.5
         self.window = config.window(layer)
-        self.numerics = numerics
-        # Exact sums over positions begin at the first one, so the cache must keep it, except for short windows.
-        keeps_all = numerics == "exact" and not exact.is_short(self.window)
-        self.cached_window = config.max_seq_len if keeps_all else self.window
-        self.q_proj = Linear(C, H * D, numerics)
-        self.k_proj = Linear(C, K * D, numerics)
-        self.v_proj = Linear(C, K * D, numerics)
-        self.o_proj = Linear(H * D, C, numerics)
-        self.q_norm = RMSNorm(D, config.norm_eps, numerics)
-        self.k_norm = RMSNorm(D, config.norm_eps, numerics)
+        self.max_seq_len = config.max_seq_len
+        self.q_proj = Linear(C, H * D)
+        self.k_proj = Linear(C, K * D)
+        self.v_proj = Linear(C, K * D)
+        self.o_proj = Linear(H * D, C)
+        self.q_norm = RMSNorm(D, config.norm_eps)
+        self.k_norm = RMSNorm(D, config.norm_eps)
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
         """Attend from x (B, T, C) to itself and to the cached past, if any; `table` is its `rotary_table`.
 
         `mask` is one of `Gemma3Model.attention_masks`.
         """
-        attend = exact.attend if self.numerics == "exact" else kernels.attend
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
         q, k = rotate(self.q_norm(q), table).to(v.dtype), rotate(self.k_norm(k), table).to(v.dtype)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), (B, K, T, D) twice
         if cache is not None:
-            k, v = cache.extend(self.layer, k, v, self.cached_window)  # (B, K, S, D)
-        return self.o_proj(attend(q, k, v, self.scale, self.window, mask).transpose(1, 2).reshape(B, T, -1))
+            cached_window = self.math.cached_window(self.window, self.max_seq_len)
+            k, v = cache.extend(self.layer, k, v, cached_window)  # (B, K, S, D)
+        heads_out = self.math.attend(q, k, v, self.scale, self.window, mask)  # (B, H, T, D)
+        return self.o_proj(heads_out.transpose(1, 2).reshape(B, T, -1))
 
 
-class MLP(nn.Module):
+class MLP(Layer):
     """GeGLU (arXiv 2002.05202): (B, T, C) → (B, T, F) → (B, T, C)."""
 
-    def __init__(self, config: ModelConfig, numerics: Numerics = "fast"):
+    def __init__(self, config: ModelConfig):
         super().__init__()
-        self.numerics = numerics
-        self.gate_proj = Linear(config.d_model, config.d_ff, numerics)
-        self.up_proj = Linear(config.d_model, config.d_ff, numerics)
-        self.down_proj = Linear(config.d_ff, config.d_model, numerics)
+        self.gate_proj = Linear(config.d_model, config.d_ff)
+        self.up_proj = Linear(config.d_model, config.d_ff)
+        self.down_proj = Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        gated_gelu = exact.gated_gelu if self.numerics == "exact" else kernels.gated_gelu
-        return self.down_proj(gated_gelu(self.gate_proj(x), self.up_proj(x)))
+        return self.down_proj(self.math.gated_gelu(self.gate_proj(x), self.up_proj(x)))
 
 
 class Block(nn.Module):
     """Attention, then the MLP, each between two norms and added to x (B, T, C)."""
 
-    def __init__(self, config: ModelConfig, layer: int, numerics: Numerics = "fast"):
+    def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
-        self.input_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
-        self.self_attn = Attention(config, layer, numerics)
-        self.post_attention_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
-        self.pre_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
-        self.mlp = MLP(config, numerics)
-        self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps, numerics)
+        self.input_layernorm = RMSNorm(config.d_model, config.norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(config.d_model, config.norm_eps)
+        self.pre_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
+        self.mlp = MLP(config)
+        self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache, mask))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
 
-class Gemma3Model(nn.Module):
+class Gemma3Model(Layer):
     """The decoder; its output head is its embedding (V, C), stored once.
 
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
-    rounding, or "exact": float32 on a CPU, with the same bits on every processor (lm.exact.functions).
+    rounding, or "exact": float32, with the same bits on every processor and on NVIDIA GPUs (lm.exact).
     `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
     `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
     """
@@ -152,16 +154,18 @@ class Gemma3Model(nn.Module):
     def __init__(self, config: ModelConfig, numerics: Numerics = "fast"):
         super().__init__()
         self.config = config
-        self.numerics: Numerics = numerics
         self.document_start_id: int | None = None
-        self.softmax_less_targets = kernels.nats_and_gradient_
         # The rotary table of each base, as long as the longest text so far.
         self.kept_tables: dict[float, tuple[Tensor, Tensor]] = {}
         self.register_buffer("sampling_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
-        self.layers = nn.ModuleList(Block(config, layer, numerics) for layer in range(config.n_layer))
-        self.norm = RMSNorm(config.d_model, config.norm_eps, numerics)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        self.norm = RMSNorm(config.d_model, config.norm_eps)
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.numerics = numerics
+        self.cross_entropy = self.math.cross_entropy
 
     @property
     def device(self) -> torch.device:
@@ -189,20 +193,15 @@ class Gemma3Model(nn.Module):
         """Return the input of the head (B, T, C) for ids (B, T) int64, which continue the past in `cache`.
 
         `cache` is a lm.evaluate.generation.KVCache or None. Raises ValueError past max_seq_len, if ids that continue
-        a past begin another document, or if exact numerics are not given float32 on a CPU.
+        a past begin another document, or if exact numerics are not given float32 on a CPU or an NVIDIA GPU.
         """
-        if self.numerics == "exact":
-            exact.check_weights(self.norm.weight)
+        self.math.check_weights(self.norm.weight)
         start = 0 if cache is None else cache.num_tokens
         end = start + ids.shape[1]
         if end > self.config.max_seq_len:
             raise ValueError(f"{end} tokens; there must be at most max_seq_len ({self.config.max_seq_len})")
         masks = self.attention_masks(ids) if cache is None else self.reject_second_document(ids[:, int(start == 0) :])
-        # The head's gradient is dense: a sparse one of the input is added to it in place. A GPU is fast without.
-        x = F.embedding(ids, self.embed_tokens.weight, sparse=ids.device.type == "cpu")  # (B, T, C)
-        x = x * torch.tensor(self.config.d_model**0.5, dtype=x.dtype)  # rounded as published
-        if self.numerics == "fast":
-            x = x.to(kernels.compute_dtype(x))  # the sums of the blocks too: half the traffic on a GPU
+        x = self.math.embedding(ids, self.embed_tokens.weight, self.config.d_model**0.5)  # (B, T, C)
         tables = self.rotary_tables(start, end, x.device)
         for number, layer in enumerate(self.layers):
             base = self.config.rope_base(number)
@@ -240,14 +239,11 @@ class Gemma3Model(nn.Module):
             return {}
         windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
         heads = self.config.n_head
-        if self.numerics == "exact":
-            return {window: exact.first_seen(documents, window) for window in windows}
-        return {window: kernels.document_mask(documents, window, heads, self.norm.weight) for window in windows}
+        return {window: self.math.mask(documents, window, heads, self.norm.weight) for window in windows}
 
     def head(self, h: Tensor) -> Tensor:
         """Return the logits (…, V) of what `hidden` returns (…, C)."""
-        linear = exact.linear if self.numerics == "exact" else kernels.linear
-        return linear(h, self.embed_tokens.weight)
+        return self.math.linear(h, self.embed_tokens.weight)
 
     def forward(self, ids: Tensor, cache=None) -> Tensor:
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
@@ -267,9 +263,7 @@ class Gemma3Model(nn.Module):
         if draws is not None and len(draws) < self.config.vocab_size:
             chosen, targets, log_factors = sample_vocabulary(targets, self.sampling_weights, draws)
             entries = entries.index_select(0, chosen)  # threads add the gradient of entries[chosen] in any order
-        if self.numerics == "exact":
-            return exact.cross_entropy(h, entries, targets, rows, log_factors)
-        return kernels.cross_entropy(h, entries, targets, rows, log_factors, self.softmax_less_targets)
+        return self.cross_entropy(h, entries, targets, rows, log_factors)
 
     def token_losses(self, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
         """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
@@ -277,11 +271,7 @@ class Gemma3Model(nn.Module):
         In fast numerics the logits of at most `rows` tokens exist at a time.
         """
         h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
-        head, flat_targets = self.embed_tokens.weight, targets.flatten()
-        if self.numerics == "exact":
-            nats = exact.token_nats(h, head, flat_targets)
-        else:
-            nats = kernels.token_nats(h, head, flat_targets, rows)
+        nats = self.math.token_nats(h, self.embed_tokens.weight, targets.flatten(), rows)
         return nats.view(targets.shape)
 
     def compile(self, **options) -> None:
@@ -297,7 +287,8 @@ class Gemma3Model(nn.Module):
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         for layer in self.layers:
             layer.compile(**options)
-        self.softmax_less_targets = torch.compile(kernels.nats_and_gradient_, **options)
+        softmax_less_targets = torch.compile(kernels.nats_and_gradient_, **options)
+        self.cross_entropy = functools.partial(kernels.cross_entropy, softmax_less_targets=softmax_less_targets)
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:

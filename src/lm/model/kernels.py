@@ -1,6 +1,6 @@
-"""Norm, attention and cross-entropy in torch's own arithmetic, in float32 or under autocast, on any device.
+"""The functions of a model in torch's own arithmetic, in float32 or under autocast, on any device.
 
-Their gradients are written by hand where autograd is much slower on a CPU; tests compare them to those of plain torch.
+Gradients are written by hand where autograd is much slower on a CPU; tests compare them to those of plain torch.
 lm.exact.functions has the same functions in exact numerics. Legend as in lm.model.gemma3.
 """
 
@@ -24,6 +24,18 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of matrix products of `x`: that of autocast if it is on, else its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def check_weights(weight: Tensor) -> None:
+    """Accept every dtype and device, unlike lm.exact.functions."""
+
+
+def embedding(ids: Tensor, table: Tensor, scale: float) -> Tensor:
+    """Return the rows (…, C) of the table (V, C) for ids (…) int64, times `scale`, in the compute dtype."""
+    # The head's gradient is dense: a sparse one of the input is added to it in place. A GPU is fast without.
+    rows = F.embedding(ids, table, sparse=ids.device.type == "cpu")
+    scaled = rows * torch.tensor(scale, dtype=rows.dtype)  # rounded as published
+    return scaled.to(compute_dtype(scaled))  # the sums of the blocks too: half the traffic on a GPU
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -76,7 +88,12 @@ def takes_products(q: Tensor, S: int) -> bool:
     return trains_on_cpu and compute_dtype(q) == torch.bfloat16 and S <= PRODUCTS_UP_TO
 
 
-def document_mask(documents: Tensor, window: int, num_heads: int, weight: Tensor) -> Tensor:
+def cached_window(window: int, max_seq_len: int) -> int:
+    """Return how many positions a cache keeps: those that a window of this length sees."""
+    return window
+
+
+def mask(documents: Tensor, window: int, num_heads: int, weight: Tensor) -> Tensor:
     """Return the mask of `attend` that keeps each token of documents (B, T) to its own document.
 
     `weight` is one of the model, of which the dtype and the device are asked.
@@ -88,7 +105,7 @@ def document_mask(documents: Tensor, window: int, num_heads: int, weight: Tensor
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None = None) -> Tensor:
     """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
 
-    `mask` of `document_mask` replaces `window`: scores to add, (B, 1 or H, T, S).
+    `mask` of the function `mask` replaces `window`: scores to add, (B, 1 or H, T, S).
     """
     B, H, T, D = q.shape
     K, S = k.shape[1:3]

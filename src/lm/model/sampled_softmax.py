@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from lm.exact.functions import log
+
 
 def sample_vocabulary(targets: Tensor, weights: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Choose entries of the vocabulary for a softmax: all that are targets, and a sample of the others.
@@ -25,5 +27,5 @@ def sample_vocabulary(targets: Tensor, weights: Tensor, draws: Tensor) -> tuple[
     points = ((torch.arange(num_drawn) + draws[:num_drawn]) * stratum).long()  # on the CPU: GPUs are slow in float64
     points.clamp_(max=max(0, length - 1))  # a draw next to 1 is rounded up to it
     drawn = torch.searchsorted(ends, points.to(ends.device), right=True)
-    log_factors = (stratum / weights[drawn].cpu().double()).log().float()
+    log_factors = log(stratum / weights[drawn].cpu().double()).float()
     return torch.cat([present, drawn]), positions, log_factors.to(ends.device)

@@ -12,7 +12,8 @@ import zlib
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+
+from lm.exact.functions import sum_bags
 
 LONGEST_NGRAM = 3  # bytes, a mark at each end of the token included
 
@@ -39,11 +40,11 @@ class NgramEmbeddings:
 
     def sum_buckets(self, changes: Tensor) -> Tensor:
         """Return S @ changes (V, C) of changes (K, C)."""
-        return embedding_bag(self.buckets, changes, self.bucket_starts, mode="sum").mul_(self.scale)
+        return sum_bags(changes, self.buckets, self.bucket_starts).mul_(self.scale)
 
     def sum_tokens(self, gradient: Tensor) -> Tensor:
         """Return S^T @ gradient (K, C) of gradient (V, C)."""
-        return embedding_bag(self.tokens, gradient * self.scale, self.token_starts, mode="sum")
+        return sum_bags(gradient * self.scale, self.tokens, self.token_starts)
 
 
 def buckets_of(text: bytes, num_buckets: int) -> list[int]:

@@ -22,7 +22,7 @@ class AdamW(torch.optim.AdamW):
     """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101); torch's own, or exact."""
 
     def __init__(self, groups: list[dict], betas: tuple[float, float], numerics: Numerics = "fast"):
-        super().__init__(groups, lr=0.0, betas=betas, fused=True)
+        super().__init__(groups, lr=0.0, betas=betas, fused=numerics == "fast")
         self.numerics = numerics
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.numerics import Numerics
 from lm.core.params import read_section
-from lm.exact.functions import CROSS_ENTROPY_ROWS
+from lm.exact.cpu import LOSS_ROWS
 from lm.model.device import idle_gpu_warnings, is_out_of_memory
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.model.kernels import PRODUCTS_UP_TO
@@ -121,7 +121,7 @@ def activation_bytes(
 
 def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str, dtype: torch.dtype) -> int:
     """Return the bytes of the loss: the logits of some rows, on a GPU their softmax in float32, and the head's."""
-    most_rows = CROSS_ENTROPY_ROWS if numerics == "exact" else MAX_LOGITS // config.vocab_size
+    most_rows = LOSS_ROWS if numerics == "exact" else MAX_LOGITS // config.vocab_size
     rows = min(tokens, most_rows)
     softmax = 0 if device == "cpu" else 2 * 4
     return config.vocab_size * (rows * (dtype.itemsize + softmax) + config.d_model * (4 + 2 * dtype.itemsize))
@@ -192,7 +192,7 @@ def reject_missing_compiler(params: TrainParams) -> None:
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig) -> list[str]:
     """Return warnings about valid but suspicious settings, and a GPU that stays idle."""
-    messages, seq_len = idle_gpu_warnings(params.numerics), params.seq_len
+    messages, seq_len = idle_gpu_warnings(), params.seq_len
     if config.sliding_window >= seq_len and config.full_attention_every > 1:
         wide = f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}"
         messages.append(f"{wide}: sliding attention is never active, every layer sees the whole context")

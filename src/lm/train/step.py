@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
 from lm.exact import functions as exact
+from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT
 from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
 from lm.model.score import score_windows
@@ -137,18 +138,14 @@ def accumulate_gradients(
     return total
 
 
-GRADIENT_UNIT = 2.0**-40  # of the gradients of several micro-batches, which are added as integers
-LARGEST_GRADIENT = 2.0**50  # of those integers, so that a thousand of them fit into 64 bits
-
-
 def average_gradients_exactly(
     model: Gemma3Model, world: World, x: Tensor, y: Tensor, micro_batch_rows: int, draws: Tensor | None = None
 ) -> float:
     """Set each gradient to its mean over the micro-batches of all ranks; return the mean loss in nats per token.
 
     x, y: (B, T) int64, this rank's rows of the batch. The gradients of several micro-batches are added as integers, so
-    that the bits are the same for any number of ranks. The mean loss is NaN if one of them is not finite, or does not
-    fit into such an integer (above 1,024).
+    that the bits are the same for any number of ranks. They become infinite if one does not fit into such an integer:
+    if it is above 1,024 in size, or NaN.
     """
     micro_batches = list(zip(x.split(micro_batch_rows), y.split(micro_batch_rows), strict=True))
     count = len(micro_batches) * world.world_size
@@ -161,7 +158,8 @@ def average_gradients_exactly(
 
     # Add the gradients of this rank's micro-batches.
     parameters = list(model.parameters())
-    totals = [torch.zeros(p.shape, dtype=torch.int64) for p in parameters]
+    totals = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]
+    num_too_large = torch.zeros((), dtype=torch.int64, device=x.device)
     losses: list[float] = []
     for micro_batch in micro_batches:
         loss = model.loss(*micro_batch, draws)
@@ -169,21 +167,16 @@ def average_gradients_exactly(
         losses.append(loss.item())
         for p, total in zip(parameters, totals, strict=True):
             gradient: Any = p.grad
-            if not (gradient.abs() <= LARGEST_GRADIENT * GRADIENT_UNIT).all():
-                losses[-1] = math.nan
-            total += as_integers(gradient)
+            num_too_large += (~(gradient.abs() <= LARGEST_GRADIENT * GRADIENT_UNIT)).sum()
+            total += exact.as_integers(gradient)
             p.grad = None  # one after the other, which takes less memory
 
     # Average over the micro-batches of all ranks.
-    world.add_integers(totals)
+    world.add_integers([*totals, num_too_large])
     for p, total in zip(parameters, totals, strict=True):
-        p.grad = (total.double() * (GRADIENT_UNIT / count)).float()
+        mean = (total.double() * (GRADIENT_UNIT / count)).float()
+        p.grad = mean.masked_fill_(num_too_large > 0, torch.inf)
     return math.fsum(world.all_gather_numbers(losses)) / count
-
-
-def as_integers(gradient: Tensor) -> Tensor:
-    """Return a gradient as multiples of GRADIENT_UNIT, int64."""
-    return exact.multiples(gradient, GRADIENT_UNIT, LARGEST_GRADIENT)
 
 
 def check_finite(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from lm.core.numerics import DeviceChoice
 from lm.core.params import find_problems, read_section
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from lm.evaluate.config import EvalParams
@@ -20,7 +21,7 @@ def find_all_problems(folder: Path = Path()) -> list[str]:
     """Return a sentence for each wrong value in the four files, in the sections that the parameters select."""
     params, presets, sources, runtime = (folder / name for name in (PARAMS, PRESETS, SOURCES, RUNTIME))
     problems = find_problems(params, {"local": LocalPath, "train": TrainParams, "eval": EvalParams})
-    problems += find_problems(runtime, {"tokenize": TokenizeRuntime, "train": TrainRuntime})
+    problems += find_problems(runtime, {"device": DeviceChoice, "tokenize": TokenizeRuntime, "train": TrainRuntime})
 
     # These names select the sections of the other files.
     if wrong_names := find_problems(params, dict.fromkeys(NAMES, str)):

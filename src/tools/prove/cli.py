@@ -21,6 +21,7 @@ import torch
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import read_json, write_json
 from lm.exact.threads import ThreadTuner
+from lm.model.device import read_device
 from tools.common.arguments import tool_parser
 from tools.common.environment import processor
 from tools.common.paths import GOLDEN
@@ -72,7 +73,7 @@ def main(argv: list[str]) -> None:
 def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
     """Train a run of RUNS and compare its digests with the committed ones, or write them."""
     threads = ThreadTuner("exact", adapts=args.threads is None and args.record is None)  # a record names the threads
-    found = train(args.run, threads)
+    found = train(args.run, threads, read_device())
     if args.expect:
         check_expected(found, args.expect)
         return

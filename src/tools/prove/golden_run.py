@@ -45,8 +45,8 @@ SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1536
 WEIGHTS_EVERY = {"short": 5, "minute": 25}  # steps from one digest of the weights to the next
 
 
-def train(name: str, threads: ThreadTuner) -> Digests:
-    """Train the run `name` of RUNS and return its digests (`digest_steps`)."""
+def train(name: str, threads: ThreadTuner, device: torch.device) -> Digests:
+    """Train the run `name` of RUNS on a device and return its digests (`digest_steps`)."""
     config, num_steps, sampled_vocab_size, document_start_id = RUNS[name]
     params = train_params(num_steps, sampled_vocab_size)
     model = Gemma3Model(config, params.numerics)
@@ -54,9 +54,10 @@ def train(name: str, threads: ThreadTuner) -> Digests:
     model.document_start_id = document_start_id
     texts = {number: str(number).encode() for number in range(config.vocab_size)}
     ngrams = NgramEmbeddings(texts, config.vocab_size, NUM_BUCKETS)
-    state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     ids = make_ids(config.vocab_size)
     model.sampling_weights = sampling_weights(ids, config.vocab_size)
+    model.to(device)
+    state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
     return digest_steps(
         state, windows, params, torch.float32, num_steps, WEIGHTS_EVERY[name], threads, with_operations=False

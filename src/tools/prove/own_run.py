@@ -56,7 +56,7 @@ def prove_own_run(args: argparse.Namespace, path: Path) -> None:
     # Compute as the file was computed, where train.dtype leaves the choice.
     numerics = run.params.numerics
     threads = ThreadTuner(numerics, adapts=args.threads is None and numerics == "exact")
-    device = machine.pick_device(numerics=numerics)
+    device = machine.read_device()
     machine.reject_emulation(run.params.dtype, device)
     dtype = torch.float32
     if numerics == "fast":

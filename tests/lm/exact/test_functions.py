@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm.exact import cpu as loops
+from lm.exact import cpu
 from lm.exact import functions as exact
 from lm.exact.functions import product
+from lm.exact.order import LANES, SMALLEST_EXPONENT, TERMS
 from lm.exact.threads import set_num_threads
 from lm.model.attention_masks import visible
 from support.model_cases import build
@@ -37,13 +38,13 @@ def rounded(number: Fraction) -> Fraction:
 
 
 def defined_sum(a: list[Fraction], b: list[Fraction]) -> float:
-    """Return the sum of products by its definition: chains of loops.TERMS products, each added with one rounding."""
-    total = None
-    for start in range(0, len(a), loops.TERMS):
+    """Return the sum of products by its definition: chains of TERMS products, each added with one rounding."""
+    total = Fraction(0)
+    for start in range(0, len(a), TERMS):
         chain = Fraction(0)
-        for x, y in zip(a[start : start + loops.TERMS], b[start : start + loops.TERMS], strict=True):
+        for x, y in zip(a[start : start + TERMS], b[start : start + TERMS], strict=True):
             chain = rounded(chain + x * y)
-        total = chain if total is None else rounded(total + chain)
+        total = rounded(total + chain)
     return float(total)
 
 
@@ -85,7 +86,7 @@ def test_a_product_has_the_same_bits_for_every_layout_threads_and_neighbours(sha
 def threads(monkeypatch):
     """Return the function that sets the number of threads, each of which works, however little there is to do."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(exact, "PART_WORK", 1)
+    monkeypatch.setattr(cpu, "PART_WORK", 1)
     yield lambda number: set_num_threads(number, "exact")
     set_num_threads(before, "fast")
 
@@ -97,7 +98,7 @@ def test_an_error_in_any_thread_is_raised(threads):
 
     threads(3)
     with pytest.raises(MemoryError):
-        exact.run(fail, work=3)
+        cpu.run(fail, work=3)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -119,18 +120,18 @@ def test_numbers_that_are_not_finite_stay_so():
     assert found[3].isnan().all() and (found[5] == torch.inf).all() and found[[0, 8]].isfinite().all()
     h, head = draw(8, 4), draw(20, 4, seed=1)
     h[2, 1] = torch.nan
-    assert exact.token_nats(h, head, torch.arange(8)).isnan().nonzero().tolist() == [[2]]
+    assert exact.token_nats(h, head, torch.arange(8), 512).isnan().nonzero().tolist() == [[2]]
     assert exact.cross_entropy(h, head, torch.arange(8), 512).isnan()
     assert exact.softmax(torch.tensor([1.0, torch.nan])).isnan().any()
 
 
 def test_exponentials_and_logarithms_are_close_to_true_ones():
     x = torch.linspace(-41, 0, 100_001).numpy()
-    found = np.array([loops.exp(each) for each in x], np.float64)
+    found = np.array([cpu.exp(each) for each in x], np.float64)
     assert np.abs(found / np.exp(x.astype(np.float64)) - 1).max() < 2 * 2.0**-24
-    assert loops.exp(np.float32(-1e30)) == loops.exp(loops.SMALLEST) < 1e-18
+    assert cpu.exp(np.float32(-1e30)) == cpu.exp(SMALLEST_EXPONENT) < 1e-18
     for y in [*np.linspace(1, 3, 1001), *np.linspace(1, 1e6, 1001)]:
-        assert loops.log(np.float32(y)) == pytest.approx(math.log(np.float32(y)), rel=1e-14, abs=1e-14)
+        assert cpu.log(np.float32(y)) == pytest.approx(math.log(np.float32(y)), rel=1e-14, abs=1e-14)
 
 
 def test_powers_and_cosines_are_close_to_true_ones():
@@ -144,11 +145,11 @@ def test_powers_and_cosines_are_close_to_true_ones():
 @numba.njit
 def reductions(x):
     """Return the sum, the sum of squares, and the largest number of x, by instructions that only a loop can call."""
-    return loops.row_sum(x), loops.row_dot(x, x), loops.row_max(x)
+    return cpu.row_sum(x), cpu.row_dot(x, x), cpu.row_max(x)
 
 
 def test_sums_and_largest_numbers_have_every_term_once():
-    for length in range(1, 3 * loops.LANES + 2):
+    for length in range(1, 3 * LANES + 2):
         x = np.random.default_rng(length).integers(-200, 200, length).astype(np.float32)
         wide = x.astype(np.float64)
         assert reductions(x) == (wide.sum(), np.square(wide).sum(), wide.max())
@@ -286,13 +287,13 @@ def test_token_nats_are_those_in_float64(number, threads):
     h, head = draw(300, 40), draw(50, 40, seed=1)
     targets = torch.arange(300) % 50
     wanted = torch.nn.functional.cross_entropy(h.double() @ head.double().mT, targets, reduction="none")
-    assert torch.allclose(exact.token_nats(h, head, targets).double(), wanted, rtol=2e-6, atol=2e-6)
+    assert torch.allclose(exact.token_nats(h, head, targets, 512).double(), wanted, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_a_token_sees_its_window_of_its_document(window):
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [5, 5, 5, 5, 5, 5, 5, 6]])
-    found = exact.first_seen(documents, window)
+    found = exact.mask(documents, window, 1, torch.ones(1))
     for b, t in itertools.product(range(2), range(8)):
         seen = [s for s in range(max(0, t - window + 1), t + 1) if documents[b, s] == documents[b, t]]
         assert found[b, t] == seen[0]
@@ -320,7 +321,7 @@ def test_exact_numerics_refuse_what_they_cannot_compute():
     ids = draw_ids(1, 8)
     for model in (build(100, numerics="exact").bfloat16(), build(100, numerics="exact").to("meta")):
         with pytest.raises(
-            ValueError, match=r"numerics is exact, and the model computes in .*must compute in float32 on cpu"
+            ValueError, match=r"numerics is exact, and the model computes in .*must compute in float32 on cpu or cuda"
         ):
             model(ids)
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="computes in autocast on cpu"):

@@ -144,12 +144,12 @@ def weights_of(threads: int, seq_len: int, num_steps: int) -> list[torch.Tensor]
 
 @pytest.mark.parametrize("seq_len", [63, 128, 257])
 def test_a_step_has_the_same_bits_for_any_number_of_threads(seq_len, monkeypatch):
-    monkeypatch.setattr("lm.exact.functions.PART_WORK", 1)  # each thread works, however little there is to do
+    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)  # each thread works, however little there is to do
     one = weights_of(1, seq_len, 1)
     for threads in (2, 3):
         assert all(map(torch.equal, one, weights_of(threads, seq_len, 1))), threads
 
 
 def test_twelve_steps_have_the_same_bits_for_two_threads(monkeypatch):
-    monkeypatch.setattr("lm.exact.functions.PART_WORK", 1)
+    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)
     assert all(map(torch.equal, weights_of(1, 100, 12), weights_of(2, 100, 12)))

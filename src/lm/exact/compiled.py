@@ -1,0 +1,60 @@
+"""Compile loops with numba, and keep the compiled code beside them.
+
+numba compiles a kept loop again if the file of the loop has changed. A loop of this package also holds constants and
+instructions of the package's other files, so here a change of any of them counts.
+"""
+
+import contextlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core.caching import FunctionCache
+
+# No `fastmath`: LLVM then joins and reorders no additions and multiplications.
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+DAMAGED = (EOFError, pickle.UnpicklingError, OSError, AttributeError, ImportError, IndexError, ValueError)
+
+
+def loop(function: Callable) -> Any:
+    """Return the function, compiled at its first call for the types of its arguments."""
+    compiled: Any = njit(**OPTIONS)(function)
+    with contextlib.suppress(RuntimeError):  # no folder can be written: each process compiles
+        compiled._cache = LoopCache(function)
+    return compiled
+
+
+class LoopCache(FunctionCache):
+    """The kept code of a loop; what is damaged or cannot be written is compiled again."""
+
+    def __init__(self, function: Callable):
+        super().__init__(function)
+        self._cache_file._source_stamp = newest_change()
+
+    def load_overload(self, sig, target_context):
+        """Return the kept code for the types `sig`, or None."""
+        try:
+            return super().load_overload(sig, target_context)
+        except DAMAGED:
+            return None
+
+    def save_overload(self, sig, data):
+        """Keep the code for the types `sig`, if that is possible."""
+        try:
+            super().save_overload(sig, data)
+        except DAMAGED:
+            self.replace_index(sig, data)
+
+    def replace_index(self, sig, data) -> None:
+        """Begin an index anew in place of a damaged one."""
+        with contextlib.suppress(OSError):  # the folder cannot be written, or the disk is full: each process compiles
+            self.flush()
+            super().save_overload(sig, data)
+
+
+def newest_change() -> tuple:
+    """Return the times and sizes of all files of this package."""
+    stats = [path.stat() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return tuple((stat.st_mtime, stat.st_size) for stat in stats)
