@@ -1,0 +1,143 @@
+"""lm.exact.gpu without a GPU: its values in Triton's interpreter, and the instructions that the compiler makes.
+
+Two other processes compute them, because Triton reads when it is imported whether it interprets.
+"""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lm.exact import cpu, gpu, order
+from support import ROOT
+from support.gpu_cases import CASES, PRODUCT_PAIRS, PRODUCT_TERMS, ROW_NUMBERS, ROW_PAIRS, masks
+
+ROUNDED = {"fma.rn", "add.rn", "sub.rn", "mul.rn", "div.rn", "sqrt.rn"}  # as IEEE 754 says
+EXACT = {"max", "abs", "neg"}
+CONVERSIONS = {"cvt.rn.f32", "cvt.rn.f64", "cvt.f64.f32", "cvt.rn.f32.f64", "cvt.rzi.s64.f64"}
+KERNELS = {name for name in vars(gpu) if name.endswith("_kernel")}
+
+
+def lines_of(*command: str) -> list[dict]:
+    """Return what a module of tests prints, a line of JSON after the other."""
+    paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-m", *command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, dict]:
+    return {line["case"]: line for line in lines_of("support.gpu_cases")}
+
+
+# Compute capabilities: T4, A100, L4 and RTX 40, H100, RTX 50.
+CAPABILITIES = ["75", "90", *(pytest.param(each, marks=pytest.mark.slow) for each in ("80", "89", "120"))]
+
+
+@pytest.fixture(scope="module", params=CAPABILITIES)
+def compiled(request) -> list[dict]:
+    return lines_of("support.gpu_code", request.param)
+
+
+# Values.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interpreted_kernel_has_the_bits_of_the_cpu(interpreted, case):
+    assert set(interpreted[case]["differences"]) == {0}
+
+
+def sum_in_chains(terms: np.ndarray) -> np.float32:
+    total = np.float32(0)
+    for start in range(0, len(terms), order.TERMS):
+        chain = np.float32(0)
+        for term in terms[start : start + order.TERMS]:
+            chain += term
+        total += chain
+    return total
+
+
+def sum_in_lanes(terms: np.ndarray) -> np.float32:
+    lanes = np.zeros(order.LANES, np.float32)
+    for j, term in enumerate(terms):
+        lanes[j % order.LANES] += term
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = lanes[:half] + lanes[half:]
+    return lanes[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "num_terms", "pairs", "add"),
+    [
+        ("product_tree", PRODUCT_TERMS, PRODUCT_PAIRS, sum_in_chains),
+        ("row_tree", ROW_NUMBERS, ROW_PAIRS, sum_in_lanes),
+    ],
+)
+def test_terms_are_added_in_the_order_of_the_definition(interpreted, case, num_terms, pairs, add):
+    """A huge number takes in the ones that are added to it until its negative comes; the sum counts the others."""
+    expected = [float(add(terms)) for terms in masks(num_terms, pairs, "cpu").numpy()]
+
+    assert interpreted[case]["sums"] == expected
+    assert len(set(expected)) >= 10
+
+
+# Functions.
+
+
+def names_that_functions_call() -> set[str]:
+    source = (ROOT / "src" / "lm" / "exact" / "functions.py").read_text(encoding="utf-8")
+    called = re.findall(r"\bkernels(?:_of\([\w\[\]]+\))?\.(\w+)", source)
+    return set(called)
+
+
+def test_both_machines_have_the_functions_that_are_called():
+    names = names_that_functions_call()
+
+    assert {"multiply", "attention_gradient", "adamw"} <= names
+    for name in names:
+        of_cpu = inspect.signature(getattr(cpu, name)).parameters
+        of_gpu = inspect.signature(getattr(gpu, name)).parameters
+        assert list(of_cpu) == list(of_gpu), name
+
+
+# Instructions.
+
+
+def test_every_kernel_is_compiled(compiled):
+    assert {line["kernel"] for line in compiled} == KERNELS
+
+
+def test_every_operation_is_rounded_to_nearest(compiled):
+    """An operation without .rn may be joined with another; .ftz, .approx and .full have other results."""
+    for line in compiled:
+        for operation in line["operations"]:
+            name = operation.rsplit(".", 1)[0]
+            assert name in ROUNDED | EXACT or operation in CONVERSIONS, (line["kernel"], operation)
+
+
+def test_nothing_is_added_by_atomics(compiled):
+    assert [line["kernel"] for line in compiled if line["atomics"]] == []
+
+
+def test_the_compiler_of_instructions_may_join_nothing(compiled):
+    assert {line["joins"] for line in compiled} == {False}
+
+
+def test_products_have_as_many_fma_as_terms(compiled):
+    """A program joins the terms of its tile, in one loop or in two, and nothing else."""
+    products = [line for line in compiled if line["tile"]]
+
+    assert len({line["kernel"] for line in products}) == 4
+    for line in products:
+        BM, BN, BK = line["tile"]
+        terms_of_thread = BM * BN * BK // line["threads"]
+        fma = line["operations"]["fma.rn.f32"] + 2 * line["operations"].get("fma.rn.f32x2", 0)
+        assert fma % terms_of_thread == 0, line
