@@ -18,16 +18,28 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from lm.core.errors import EnvironmentFailure
 from lm.exact import cpu
 from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT, LOG_2, LOG_TERMS, NATS_UNIT, SHORT_WINDOW, TERMS
 
 
 def kernels_of(x: Tensor) -> ModuleType:
-    """Return the module that computes on the device of x: lm.exact.cpu or lm.exact.gpu, of equal functions."""
-    if x.device.type != "cuda":
-        return cpu
-    from lm.exact import gpu  # needs Triton, which CPU builds of torch lack
+    """Return the module that computes on the device of x (`kernels_on`)."""
+    return kernels_on(x.device.type)
 
+
+def kernels_on(device_type: str) -> ModuleType:
+    """Return lm.exact.gpu for "cuda", else lm.exact.cpu: both have the same functions and give the same bits.
+
+    Raise EnvironmentFailure if Triton is missing, which comes with torch's CUDA builds alone.
+    """
+    if device_type != "cuda":
+        return cpu
+    try:
+        from lm.exact import gpu
+    except ModuleNotFoundError as error:
+        problem = f"train.numerics is exact, which needs the package {error.name} on a GPU"
+        raise EnvironmentFailure(f"{problem}; install it, or set device in runtime.yaml to cpu") from None
     return gpu
 
 

@@ -23,7 +23,7 @@ from lm.tokens.tokenfile import sidecar_path
 from lm.train.config import TrainParams
 
 SOURCE = Path(__file__).resolve().parents[2]  # src
-CODE_FOLDERS = ("lm/core", "lm/model", "lm/tokenizer", "lm/tokens", "lm/train")
+CODE_FOLDERS = ("lm/core", "lm/exact", "lm/model", "lm/tokenizer", "lm/tokens", "lm/train")
 
 
 def run_fingerprint(

@@ -9,7 +9,7 @@ import torch
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.numerics import Numerics
 from lm.core.params import read_section
-from lm.exact.cpu import LOSS_ROWS
+from lm.exact.functions import kernels_on
 from lm.model.device import idle_gpu_warnings, is_out_of_memory
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.model.kernels import PRODUCTS_UP_TO
@@ -121,9 +121,13 @@ def activation_bytes(
 
 def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str, dtype: torch.dtype) -> int:
     """Return the bytes of the loss: the logits of some rows, on a GPU their softmax in float32, and the head's."""
-    most_rows = LOSS_ROWS if numerics == "exact" else MAX_LOGITS // config.vocab_size
+    if numerics == "exact":
+        most_rows = kernels_on(device).loss_rows(config.vocab_size)
+        softmax = 0
+    else:
+        most_rows = MAX_LOGITS // config.vocab_size
+        softmax = 0 if device == "cpu" else 2 * 4
     rows = min(tokens, most_rows)
-    softmax = 0 if device == "cpu" else 2 * 4
     return config.vocab_size * (rows * (dtype.itemsize + softmax) + config.d_model * (4 + 2 * dtype.itemsize))
 
 

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -9,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from lm.core.errors import EnvironmentFailure
+from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.model import device
 from lm.model.device import (
     COMPUTE_DTYPES,
@@ -19,6 +20,7 @@ from lm.model.device import (
     idle_gpu_warnings,
     is_out_of_memory,
     pick_device,
+    read_device,
     reject_emulation,
     resolve_dtype,
 )
@@ -71,28 +73,53 @@ def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, has, speedup, 
     assert resolve_dtype("float32", CPU, earlier="bfloat16") == torch.float32
 
 
-def test_a_gpu_is_used_in_fast_numerics_only(monkeypatch):
+def test_a_gpu_is_used_if_there_is_one_and_runtime_yaml_agrees(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device() == torch.device("cuda", 0), "CUDA_VISIBLE_DEVICES decides which one that is"
     assert pick_device(1) == torch.device("cuda", 1)
-    assert pick_device(numerics="exact") == pick_device(1, "exact") == CPU
+    assert pick_device(choice="cuda") == torch.device("cuda", 0)
+    assert pick_device(1, "cpu") == CPU
     with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
         pick_device(2)
-    assert "set it to fast to use the GPU" in " ".join(idle_gpu_warnings("exact"))
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    assert idle_gpu_warnings("fast") == []
+    assert idle_gpu_warnings() == []
+
+
+def test_a_gpu_that_runtime_yaml_asks_for_and_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device(choice="auto") == CPU
+    with pytest.raises(
+        EnvironmentFailure, match=r"device of runtime\.yaml is cuda, and torch finds no NVIDIA GPU here"
+    ):
+        pick_device(choice="cuda")
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("auto", "cuda"), ("cuda", "cuda"), ("cpu", "cpu")])
+def test_runtime_yaml_chooses_the_device(monkeypatch, tmp_path, choice, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.chdir(tmp_path)
+    Path("runtime.yaml").write_text(f"device: {choice}\n")
+
+    assert read_device().type == expected
+
+
+def test_another_device_is_refused(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("runtime.yaml").write_text("device: tpu\n")
+    with pytest.raises(ParamsError, match=r"runtime\.yaml: device is tpu"):
+        read_device()
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_build_for_cpus_beside_a_gpu_is_warned_of(monkeypatch, there):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(device, "has_nvidia_driver", lambda: there)
-    found = idle_gpu_warnings("fast")
+    found = idle_gpu_warnings()
     assert ["is built for CPUs, so the GPU stays idle; to replace it, run `rm -r .venv`" in each for each in found] == [
         True
     ] * there
-    assert idle_gpu_warnings("exact") == []
 
 
 def test_a_device_is_described_for_people(monkeypatch):
@@ -113,9 +140,12 @@ def test_failed_allocations_are_recognized_on_every_device(error, expected):
     assert is_out_of_memory(error) == expected
 
 
-def test_what_results_depend_on_is_recorded():
+def test_what_results_depend_on_is_recorded(monkeypatch):
     versions = {"torch": torch.__version__.split("+")[0], "numpy": np.__version__, "numba": numba.__version__}
     assert computed_on(CPU, torch.float32, "exact", 4) == {"numerics": "exact", **versions}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    on_a_gpu = computed_on(torch.device("cuda", 0), torch.float32, "exact")
+    assert on_a_gpu == {"numerics": "exact", "gpu": "NVIDIA H100", **versions}
     assert computed_on(CPU, torch.bfloat16, "fast", 4, True) == {
         "numerics": "fast", "device": "cpu", "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(), "dtype": "bfloat16", "threads": torch.get_num_threads(), "ranks": 4,

@@ -12,6 +12,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.core.errors import DivergedError
+from lm.exact import functions as exact
+from lm.exact.functions import as_integers
+from lm.exact.order import GRADIENT_UNIT
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
 from lm.train import step
@@ -20,9 +23,7 @@ from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import TrainingState
 from lm.train.step import (
-    GRADIENT_UNIT,
     accumulate_gradients,
-    as_integers,
     average_gradients_exactly,
     check_divergence,
     check_finite,
@@ -233,7 +234,7 @@ def test_one_gradient_at_a_time_is_a_tensor_of_integers(monkeypatch):
         earlier.append(weakref.ref(integers))
         return integers
 
-    monkeypatch.setattr(step, "as_integers", recording)
+    monkeypatch.setattr(exact, "as_integers", recording)
     model = new_state().model
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
     average_gradients_exactly(model, World(), x, y, 2)
