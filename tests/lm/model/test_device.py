@@ -108,7 +108,7 @@ def test_runtime_yaml_chooses_the_device(monkeypatch, tmp_path, choice, expected
 def test_another_device_is_refused(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("runtime.yaml").write_text("device: tpu\n")
-    with pytest.raises(ParamsError, match=r"runtime\.yaml: device is tpu"):
+    with pytest.raises(ParamsError, match=r"runtime\.yaml: device is 'tpu'; it must be one of auto, cpu, cuda"):
         read_device()
 
 

@@ -27,7 +27,7 @@ from support.workspace import MICRO_MODEL
 SRC = ROOT / "src"
 PARAMS = read_section(ROOT / "params.yaml", "train", TrainParams)
 CONFIG = ModelConfig(**MICRO_MODEL, vocab_size=50)
-FOLDERS = ("core", "model", "tokenizer", "tokens", "train")
+FOLDERS = ("core", "exact", "model", "tokenizer", "tokens", "train")
 FILES = ["train.py", *(str(path.relative_to(SRC)) for name in FOLDERS for path in (SRC / "lm" / name).rglob("*.py"))]
 
 
