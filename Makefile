@@ -65,7 +65,7 @@ bench: .venv/bench/ready ## Make every stale result of benchmarks/ again: hours 
 	dvc repro benchmarks/dvc.yaml
 	$(MAKE) figures
 
-bench-gpu: .venv/ready ## Measure 200 training steps of three models on a GPU, in ten minutes: gpu.json
+bench-gpu: .venv/ready ## Measure training steps of some models on a GPU, in eight minutes: gpu.json
 	PYTHONPATH=src:benchmarks python benchmarks/speed/gpu.py
 
 clean: ## Delete the training checkpoints of all runs (.runs)
