@@ -79,9 +79,13 @@ class Survey:
             yield texts
 
     def _keep(self, hashes: np.ndarray, documents: np.ndarray) -> None:
-        """Keep the n-grams up to the highest hash, which falls while they are more than MAX_NGRAMS."""
-        self._blocks.append((hashes, documents))
-        self._num_ngrams += len(hashes)
+        """Keep the n-grams up to the highest hash, which falls while they are more than MAX_NGRAMS.
+
+        Those of later batches are held to the hash that has been reached, so that the batches do not matter.
+        """
+        is_kept = hashes <= self._highest
+        self._blocks.append((hashes[is_kept], documents[is_kept]))
+        self._num_ngrams += np.count_nonzero(is_kept)
         while self._num_ngrams > MAX_NGRAMS:
             self._highest >>= np.uint64(1)
             kept_blocks = []

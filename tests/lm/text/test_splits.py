@@ -122,6 +122,22 @@ def test_a_sample_of_the_ngrams_finds_the_same_shared_text(monkeypatch):
     assert fractions[1][:20] == pytest.approx(196 / 396, abs=0.15) and not fractions[1][20:].any()
 
 
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_a_sample_of_the_ngrams_does_not_depend_on_the_batches(monkeypatch, batch_size):
+    monkeypatch.setattr("lm.text.splits.MAX_NGRAMS", 12_000)
+    early = [make_text(seed, num_words=400) for seed in range(20)]
+    twins = [text.replace("w1", "v1") for text in early]
+    texts = early + [make_text(seed, num_words=400) for seed in range(100, 140)] + twins
+
+    def shared_fractions(size: int) -> np.ndarray:
+        survey = Survey(5)
+        for _ in survey.collect_ngrams([texts[i : i + size] for i in range(0, len(texts), size)]):
+            pass
+        return survey.shared_fractions(np.arange(len(texts)))
+
+    assert np.array_equal(shared_fractions(batch_size), shared_fractions(len(texts)))
+
+
 def test_what_shares_exactly_the_limit_is_not_held_to_share_more(monkeypatch):
     texts = [make_text(seed) for seed in range(20)]
     for shared, is_more in ((0.1, False), (0.11, True)):
