@@ -1,6 +1,7 @@
 """Which record holds the SHA-256 of which file, and a reader that hashes each file once."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,9 @@ from lm.core.files import read_json, reject_special_file
 from lm.core.paths import KEPT_WEIGHTS
 from tools.common import paths
 from tools.common.parameters import flatten
+
+
+HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer would fit other files too
 
 
 class Link(NamedTuple):
@@ -117,7 +121,7 @@ def check_link(link: Link, digests: Digests, advice: str) -> Iterator[Finding]:
     if recorded is None:
         return
     sha256 = digests.of(link.file).sha256
-    if sha256.startswith(str(recorded)):
+    if HASH.fullmatch(str(recorded)) and sha256.startswith(str(recorded)):
         yield Finding(subject)
     else:
         yield Finding(subject, f"{link.entry} is {recorded}, but the SHA-256 of {link.file} is {sha256}", advice)
