@@ -35,6 +35,8 @@ from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 
 NGRAM_TOKENS = 13  # Brown et al. 2020, appendix C
 CONTAMINATED_FROM = 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
+MAX_COPIES = 0.05  # of the validation documents; more are warned of
+MAX_SHARE = 0.1  # of the validation text that one document should have; a larger share is warned of
 DUPLICATES = pa.schema([("split", pa.string()), ("document", pa.int64())] + [(kind, pa.bool_()) for kind in KINDS])
 CONTAMINATION = pa.schema(
     [
@@ -122,6 +124,21 @@ def describe_rows(manifest: dict) -> dict:
     }
 
 
+def warnings_about_validation(num_copies: int, utf8_bytes: list[int]) -> list[str]:
+    """Return what makes the validation loss misleading, given the documents that train has too and bytes of all."""
+    num_documents, longest = len(utf8_bytes), max(utf8_bytes)
+    warnings = []
+    if num_copies > MAX_COPIES * num_documents:
+        share = f"{num_copies / num_documents:.0%} of the validation documents"
+        warnings.append(f"{share} are copies of training text (but for white space); the validation loss is too low")
+    if longest > MAX_SHARE * sum(utf8_bytes):
+        share = f"{longest / sum(utf8_bytes):.0%} of the text"
+        warnings.append(
+            f"the longest of {num_documents} validation documents has {share}; few documents decide the score"
+        )
+    return warnings
+
+
 def open_current(path: Path, raw: Path, manifest: dict) -> TokenFile:
     """Open a token file. Raise IntegrityError if it was made from another text than that of `raw`."""
     tokens = open_tokens(path)
@@ -179,9 +196,11 @@ def main(argv: list[str]) -> None:
     fraction = contamination["contaminated_fraction"]
     metrics = {"bytes_per_token": card["train"]["bytes_per_token"], "contaminated_fraction": fraction}
     write_json(args.metrics / "data.json", metrics)
-    repeated = f"{duplicates['validation']['folded_across']} of {card['validation']['documents']}"
+    num_copies = duplicates["validation"]["folded_across"]
     contaminated = f"{fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
-    print(f"{repeated} validation documents are also in train; {contaminated}")
+    print(f"{num_copies} of {len(utf8_bytes)} validation documents are also in train; {contaminated}")
+    for warning in warnings_about_validation(num_copies, utf8_bytes):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 if __name__ == "__main__":

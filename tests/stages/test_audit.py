@@ -90,6 +90,30 @@ def test_only_duplicates_have_a_row(project):
     assert counts["train"] == {"exact_within": 1, "exact_across": 0, "folded_within": 1, "folded_across": 2}
 
 
+@pytest.mark.parametrize(("num_copies", "is_said"), [(1, False), (2, True)])
+def test_copies_of_training_text_are_warned_of(project, capsys, num_copies, is_said):
+    validation = [f"text {number:02d}" for number in range(20)]
+    project(["other", *(f" {text} " for text in validation[:num_copies])], validation)
+
+    run_audit()
+
+    said = capsys.readouterr()
+    assert f"{num_copies} of 20 validation documents are also in train" in said.out
+    warning = "warning: 10% of the validation documents are copies of training text (but for white space); the "
+    assert (warning in said.err) == is_said
+
+
+@pytest.mark.parametrize(("length", "is_said"), [(100, False), (101, True)])
+def test_a_document_with_more_than_a_tenth_of_validation_is_warned_of(project, capsys, length, is_said):
+    others = [f"{number:03d}" * 30 for number in range(10)]
+    project(["abc"], [*others, "x" * length])
+
+    run_audit()
+
+    warning = "warning: the longest of 11 validation documents has 10% of the text; few documents decide the score"
+    assert (warning in capsys.readouterr().err) == is_said
+
+
 def test_the_card_describes_the_vocabulary(project):
     project(["abc 12", "Zürich!"], ["d"])
     found = run_audit()["tokenizer"]

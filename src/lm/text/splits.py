@@ -1,7 +1,8 @@
 """Cut documents into training and validation so that no validation text is almost in training too.
 
 Near-duplicates form clusters, and a cluster goes to one side as a whole. Validation takes clusters that share few of
-their n-grams with the rest of the text, in the order of their hashes.
+their n-grams with the rest of the text, in the order of their hashes, and long clusters only if the short ones are too
+little text: a score that one document decides says little about others.
 The split is the same on every machine and for all file names.
 """
 
@@ -16,6 +17,8 @@ from lm.core.params import Range
 from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
 
 MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
+MAX_SHARE = 0.1  # of the validation text that one cluster should have
+HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT)  # tried in turn if the shorter clusters are far too little
 BATCH_CHARS = 1_000_000
 MAX_NGRAMS = 1 << 23  # that are held, 12 bytes each; of more text a sample decides, by hash
 DIGEST_BYTES = 32
@@ -37,9 +40,11 @@ class Split:
     """The digests of the documents for validation, and what a warning needs to know."""
 
     digests: frozenset[bytes]
+    num_chosen: int  # clusters in validation
     actual_fraction: float  # of the characters
     num_clusters: int
     longest_fraction: float  # the longest cluster's
+    longest_share: float  # of the validation text, the longest cluster's in it
     num_shared: int  # clusters in validation that share more than max_shared_fraction of their n-grams
 
 
@@ -113,8 +118,9 @@ class Survey:
 def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:
     """Return which documents are for validation, at least one cluster; None if all documents are one cluster.
 
-    Clusters that share more than max_shared_fraction come last, those that share least first. A cluster that would
-    make the split far too large, and the last of all, stay in training.
+    Clusters that share more than max_shared_fraction come last, those that share least first. A cluster with more than
+    MAX_SHARE of the validation text is taken only if the shorter ones are too little. One that would make the split far
+    too large, and the last of all, stay in training.
     """
     # Read all documents once. A cluster is known by its first document, and has the length of all its documents.
     survey = Survey(params.near_duplicates.ngram_words)
@@ -135,19 +141,42 @@ def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> 
     order = names[np.lexsort((-highest[names], shared[names]))]
 
     # Take clusters until there is enough text.
-    chosen = _fill(order, lengths, params.validation_fraction * lengths.sum())
+    num_unshared = int((shared[names] == 0).sum())
+    chosen = _fill(order, num_unshared, lengths, params.validation_fraction * lengths.sum())
     content = bytes(survey.digests)
     own = [content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in np.flatnonzero(np.isin(clusters, chosen))]
     fractions = lengths / lengths.sum()
+    longest_share = lengths[chosen].max() / lengths[chosen].sum()
     num_shared = int((shared[chosen] > 0).sum())
-    return Split(frozenset(own), fractions[chosen].sum(), len(names), fractions.max(), num_shared)
+    return Split(
+        digests=frozenset(own),
+        num_chosen=len(chosen),
+        actual_fraction=fractions[chosen].sum(),
+        num_clusters=len(names),
+        longest_fraction=fractions.max(),
+        longest_share=longest_share,
+        num_shared=num_shared,
+    )
 
 
-def _fill(order: np.ndarray, lengths: np.ndarray, wanted_chars: float) -> list[int]:
-    """Return the clusters, taken in order, that give the wanted characters without far too long ones."""
-    num_chars, chosen = 0, []
-    for cluster in order[:-1].tolist():  # the last is always for training
-        if num_chars < wanted_chars and num_chars + lengths[cluster] <= MAX_OVERSHOOT * wanted_chars:
-            num_chars += lengths[cluster]
-            chosen.append(cluster)
-    return chosen or [min(order.tolist(), key=lambda cluster: lengths[cluster])]
+def _fill(order: np.ndarray, num_unshared: int, lengths: np.ndarray, wanted_chars: float) -> list[int]:
+    """Return the clusters, taken in order, that give about the wanted characters, without long ones if possible.
+
+    The first `num_unshared` of the order share little with others.
+    """
+    candidates = order[:-1].tolist()  # the last is always for training
+    rounds = [(candidates[:num_unshared], MAX_SHARE), (candidates, 2 * MAX_SHARE)]
+    rounds += [(candidates, share) for share in HIGHER_SHARES]
+
+    num_chars = 0
+    chosen = {}  # a dict keeps the order
+    for clusters, share in rounds:
+        if share in HIGHER_SHARES and num_chars >= wanted_chars / MAX_OVERSHOOT:
+            break
+        for cluster in clusters:
+            length = lengths[cluster]
+            is_candidate = cluster not in chosen and length <= share * wanted_chars
+            if is_candidate and num_chars < wanted_chars and num_chars + length <= MAX_OVERSHOOT * wanted_chars:
+                num_chars += length
+                chosen[cluster] = None
+    return list(chosen) or [min(order.tolist(), key=lambda cluster: lengths[cluster])]

@@ -12,7 +12,6 @@ from lm.core.paths import KEPT_WEIGHTS
 from tools.common import paths
 from tools.common.parameters import flatten
 
-
 HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer would fit other files too
 
 

@@ -44,7 +44,7 @@ def test_shared_text_stays_in_training():
 def test_what_shares_least_validates_if_all_is_shared():
     licence = make_text(0, num_words=60)
     texts = [f"{licence} {make_text(seed, num_words=40 + seed)}" for seed in range(1, 60)]
-    split = choose_validation([texts], split_params(max_shared_fraction=0.0))
+    split = choose_validation([texts], split_params(validation_fraction=0.2, max_shared_fraction=0.0))
     assert split.num_shared == len(split.digests) >= 4
     assert {text_sha256(text) for text in texts[-len(split.digests) :]} == split.digests, "the longest share least"
 
@@ -70,17 +70,33 @@ def test_both_sides_have_a_document():
     assert sum(is_chosen(texts, split_params(validation_fraction=0.01))) == 1
 
 
+def fill(lengths: list[int], wanted_chars: float, num_unshared: int | None = None) -> list[int]:
+    order = np.arange(len(lengths))
+    return _fill(order, len(order) if num_unshared is None else num_unshared, np.array(lengths), wanted_chars)
+
+
 def test_clusters_are_taken_up_to_the_wanted_characters():
-    lengths = np.array([10, 5, 5, 1])
-    assert _fill(np.arange(4), lengths, wanted_chars=10) == [0], "10 are enough"
-    assert _fill(np.arange(4), lengths, wanted_chars=11) == [0, 1]
-    assert _fill(np.arange(2), np.array([15, 5]), wanted_chars=10) == [0], "half as much again is not too long"
-    assert _fill(np.arange(2), np.array([16, 5]), wanted_chars=10) == [1]
+    assert fill([10, 5, 5, 1], wanted_chars=10) == [1, 2], "10 are enough"
+    assert fill([10, 5, 5, 1], wanted_chars=16) == [1, 2, 0]
+    assert fill([10, 5, 5, 1], wanted_chars=15) == [1, 2], "two thirds are enough to leave out a long one"
+    assert fill([15, 5], wanted_chars=10) == [0], "half as much again is not too long"
+    assert fill([16, 5], wanted_chars=10) == [1]
 
 
 def test_the_shortest_cluster_validates_if_all_are_too_long():
-    assert _fill(np.arange(4), np.array([90, 60, 50, 70]), wanted_chars=10) == [2]
-    assert _fill(np.arange(3), np.array([90, 60, 50]), wanted_chars=10) == [2], "also if it is the last"
+    assert fill([90, 60, 50, 70], wanted_chars=10) == [2]
+    assert fill([90, 60, 50], wanted_chars=10) == [2], "also if it is the last"
+
+
+def test_no_cluster_has_more_than_a_tenth_of_validation_if_the_short_ones_are_enough():
+    assert fill([90, *[10] * 5, 11, *[10] * 5, 1], wanted_chars=100) == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
+    assert fill([90, *[10] * 8, 15, 12, 1], wanted_chars=100) == [*range(1, 9), 9, 10], "else the next longer ones"
+    assert fill([50, *[10] * 6, 5], wanted_chars=100) == [1, 2, 3, 4, 5, 6, 0]
+
+
+def test_shared_text_validates_before_a_cluster_with_more_than_a_fifth():
+    assert fill([20, 20, 20, 20, *[1] * 90], wanted_chars=100, num_unshared=4)[:4] == [0, 1, 2, 3]
+    assert fill([21, 21, 21, 21, *[1] * 90], wanted_chars=100, num_unshared=4) == list(range(4, 93))
 
 
 def test_a_split_says_what_it_holds():
@@ -97,6 +113,7 @@ def test_a_split_says_what_it_holds():
     assert split.num_clusters == len(texts) - 1
     assert split.actual_fraction == pytest.approx(sum(chosen) / total)
     assert split.longest_fraction == pytest.approx(len(texts[35]) / total) and split.longest_fraction > 0.4
+    assert split.longest_share == pytest.approx(max(chosen) / sum(chosen))
     assert split.num_shared == 0 and max(chosen) < 1000
     # All others together are less than is wanted, so that the documents with the licence are taken too.
     split = choose_validation(in_batches(texts[1:35]), split_params(validation_fraction=0.8))

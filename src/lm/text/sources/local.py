@@ -4,6 +4,7 @@ lm.text.sources.text_files reads the documents of each file.
 """
 
 import dataclasses
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.text_files import TextFile
-from lm.text.splits import MAX_OVERSHOOT, SplitParams, choose_validation, in_batches, text_sha256
+from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, SplitParams, choose_validation, in_batches, text_sha256
 
 MAX_LISTED = 10  # files that cannot be read
-SPLIT_AT_BLANK_LINES = """`dvc exp run -S data.source=local -S 'sources.yaml:sources.local.fetch.separator="\\n\\n"'`"""
+CUT_WHERE = "at chapters or articles into at least 50 documents, as files or by sources.local.fetch.separator"
+CUT = f"cut long texts {CUT_WHERE}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,17 +156,29 @@ def _reject_link(file: Path) -> None:
 
 def _choose_validation(files: list[Path], fetch: LocalFetch, params: SplitParams) -> frozenset[bytes]:
     """Return the digests of the documents for validation; warn if the split is not as it was asked for."""
-    split = choose_validation(in_batches(filter(None, _documents(files, fetch, Findings()))), params)
+    documents = filter(None, _documents(files, fetch, Findings()))
+    first_two = list(itertools.islice(documents, 2))
+    if not first_two:
+        raise DataError(f"local.path: no document of {len(files)} files has text; put text there")
+    if len(first_two) == 1:
+        found = "the text is one document, and two are needed: one to train on, one to validate"
+        raise DataError(f"local.path: {found}; cut it {CUT_WHERE}")
+    split = choose_validation(in_batches(itertools.chain(first_two, documents)), params)
     if split is None:
-        found = f"all documents of {len(files)} files are one, or near-duplicates, and one is needed for validation"
-        remedy = f"add files, or make each paragraph a document with {SPLIT_AT_BLANK_LINES}"
-        raise DataError(f"local.path: {found}; {remedy}")
+        found = (
+            f"all documents of {len(files)} files are near-duplicates of each other, and one is needed for validation"
+        )
+        raise DataError(f"local.path: {found}; add other text")
+
     fraction, actual = params.validation_fraction, split.actual_fraction
     if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
         found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
         why = f"the longest of {split.num_clusters} clusters of near-duplicates has {split.longest_fraction:.1%}"
-        remedy = f"to make each paragraph a document, run {SPLIT_AT_BLANK_LINES}"
-        print(f"warning: {found}, as {why}; {remedy}", file=sys.stderr)
+        print(f"warning: {found}, as {why}; {CUT}", file=sys.stderr)
+    if split.longest_share > MAX_SHARE:
+        found = f"the longest of {split.num_chosen} clusters of near-duplicates in validation"
+        problem = f"has {split.longest_share:.0%} of its characters, so that few documents decide the score"
+        print(f"warning: {found} {problem}; add text, or {CUT}", file=sys.stderr)
     if split.num_shared:
         limit = f"{params.max_shared_fraction:.0%} of their {params.near_duplicates.ngram_words}-word n-grams"
         found = f"{split.num_shared} clusters of near-duplicates in validation share more than {limit}"

@@ -220,7 +220,7 @@ def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, split):
     fetch_local(fetch_params(split=split, separator="---"), tmp_path / "in", tmp_path / "out")
     assert "fetch.separator is '---', which occurs in none of 3 files" in capsys.readouterr().err
     fetch_local(fetch_params(split=split, separator="\n\n"), tmp_path / "in", tmp_path / "out2")
-    assert "separator" not in capsys.readouterr().err
+    assert "which occurs in none" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-be"])
@@ -334,9 +334,41 @@ def test_without_a_fraction_there_is_one_split(tmp_path):
 
 def test_one_document_cannot_be_split(tmp_path):
     (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
-    with pytest.raises(
-        DataError, match=r"all documents of 1 files are one, or near-duplicates.*sources\.local\.fetch\.separator="
-    ):
+
+    with pytest.raises(DataError, match=r"the text is one document, .*; cut it at chapters or articles into at least"):
         fetch_local(fetch_params(), tmp_path / "book.txt", tmp_path / "out")
+
     fetch_local(fetch_params(separator="\n\n"), tmp_path / "book.txt", tmp_path / "out2")
     assert sum(map(len, splits(tmp_path / "out2").values())) == 2
+
+
+def test_text_that_cannot_be_split_is_told_apart(tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "empty.txt").write_text("")
+    with pytest.raises(DataError, match="no document of 1 files has text"):
+        fetch_local(fetch_params(), source, tmp_path / "out")
+
+    for name in "ab":
+        (source / f"{name}.txt").write_text("the same words in both files\n" * 3)
+    with pytest.raises(DataError, match="all documents of 3 files are near-duplicates of each other"):
+        fetch_local(fetch_params(), source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("num_short", "is_said"), [(200, False), (20, True)])
+def test_one_document_never_is_most_of_validation_if_there_are_others(tmp_path, capsys, num_short, is_said):
+    """As TinyStories has them: a few documents a hundred times as long as the others."""
+    source = tmp_path / "in"
+    source.mkdir()
+    lengths = [800] * num_short + [num_short * 200] * 2
+    for number, length in enumerate(lengths):
+        words = " ".join(f"{number}w{i}" for i in range(length // 5))
+        (source / f"{number:04d}.txt").write_text(words)
+
+    fetch_local(fetch_params(split=split_params(0.15)), source, tmp_path / "out")
+
+    chosen = sorted(map(len, splits(tmp_path / "out")["validation"]))
+    said = capsys.readouterr().err
+    assert (chosen[-1] > 0.1 * sum(chosen)) == is_said
+    assert ("of its characters, so that few documents decide the score; add text, or cut long" in said) == is_said
+    assert not is_said or f"warning: the longest of {len(chosen)} clusters" in said
