@@ -17,6 +17,7 @@ from lm.core.errors import DataError, EnvironmentFailure
 from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
+from lm.text.sources.not_text import is_left_out
 from lm.text.sources.text_files import TextFile
 from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, SplitParams, choose_validation, in_batches, text_sha256
 
@@ -91,22 +92,29 @@ class Findings:
         self.num_replaced: dict[Path, int] = {}  # characters that became U+FFFD, of the files that have some
         self.num_text_files = 0  # files without rows
         self.num_separated_files = 0  # of these, the files that the separator divides
+        self.html: list[Path] = []  # web pages whose names do not say so
 
     def add(self, file: TextFile, num_documents: int) -> None:
         """Count a file that was read."""
         if file.num_replaced:
             self.num_replaced[file.path] = file.num_replaced
+        if file.is_unnamed_html:
+            self.html.append(file.path)
         if not file.has_rows:
             self.num_text_files += 1
             self.num_separated_files += num_documents > 1
 
     def warn(self, num_files: int, separator: str | None) -> None:
-        """Print a warning for characters that are not UTF-8, and for a separator that divides no file."""
+        """Print a warning for characters that are not UTF-8, for unnamed HTML, for a separator that divides no file."""
         if self.num_replaced:
             where = f"{sum(self.num_replaced.values())} characters in {len(self.num_replaced)} of {num_files} files"
             first = next(iter(self.num_replaced))
             problem = f"are not UTF-8 and became U+FFFD, first in {first}; save them as UTF-8"
             print(f"warning: {where} {problem}", file=sys.stderr)
+        if self.html:
+            where = f"{len(self.html)} of {num_files} files hold HTML, first {self.html[0]}"
+            remedy = "the model learns the markup; remove pages of errors, save others as text or as .html"
+            print(f"warning: {where}; {remedy}", file=sys.stderr)
         if separator and self.num_text_files and not self.num_separated_files:
             where = f"which occurs in none of {self.num_text_files} files"
             remedy = "each is one document; correct the separator"
@@ -117,22 +125,26 @@ def find_files(path: Path, include: str) -> list[Path]:
     """Return the files in path order, without those whose names, or those of their folders, begin with a dot or _.
 
     Arrow and Spark leave out the same names, which programs give to files of their own: _SUCCESS, _metadata,
-    __pycache__. Raise DataError if no file is left, or for a link that DVC does not follow.
+    __pycache__. Files of systems are left out too. Raise DataError if no file is left, or for a link that DVC does not
+    follow.
     """
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise DataError(f"local.path is {path}, which does not exist; put text there or change the path")
 
-    # Sort out the names that begin with a dot or with _.
+    # Sort out the names that begin with a dot or with _, and files of systems.
     matching = set(path.glob(include))
-    files, left_out = [], []
+    files, left_out, of_systems = [], [], []
     for file in sorted(path.rglob("*")):
         parts = file.relative_to(path).parts
         if any(part.startswith(".") for part in parts):
             continue
         if any(part.startswith("_") for part in parts):
             left_out += [file] if file in matching and file.is_file() else []
+            continue
+        if is_left_out(parts, file):
+            of_systems += [file] if file in matching and file.is_file() else []
             continue
         _reject_link(file)
         if file in matching and file.is_file():
@@ -143,6 +155,9 @@ def find_files(path: Path, include: str) -> list[Path]:
     if left_out:
         found = f"{len(left_out)} files are left out, as their names or folders begin with _, first {left_out[0]}"
         print(f"warning: {found}; to read them, rename them", file=sys.stderr)
+    if of_systems:
+        found = f"{len(of_systems)} files are left out, as systems and DVC write them beside others"
+        print(f"warning: {found}, first {of_systems[0]}", file=sys.stderr)
     return files
 
 

@@ -1,9 +1,10 @@
 """Read the documents of a file of own text, plain or compressed.
 
 .parquet, .csv, .tsv and .jsonl files have one document per row (`column`). A .json file has one per item of its array,
-or one per line. Any other file is one document, or several if `separator` is set. Text is UTF-8, or UTF-16 with a
-byte-order mark. Invalid bytes and lone surrogates become U+FFFD and are counted (in parquet files they are rejected).
-Binary files are rejected, whatever their names.
+or one per line; so has any other file whose content is JSON. Any other file is one document, or several if `separator`
+is set. Text is UTF-8, or UTF-16 with a byte-order mark. Invalid bytes and lone surrogates become U+FFFD and are counted
+(in parquet files they are rejected). Binary files are rejected, whatever their names, and so is what
+lm.text.sources.not_text knows.
 """
 
 import codecs
@@ -11,6 +12,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pyarrow as pa
 
 from lm.core.errors import DataError
 from lm.text.parquet import iter_batches
+from lm.text.sources.not_text import is_unnamed_html, reason_to_reject
 
 REPLACEMENT = "\ufffd"
 MAX_UNREADABLE_FRACTION = 0.1  # of a file's characters: U+FFFD for invalid bytes, and NUL
@@ -26,9 +29,11 @@ BINARY_START_BYTES = 8000  # a file with a NUL among its first bytes is binary, 
 MAX_PIECE_BYTES = 2**31 - 1  # of a line, or of a file without lines: a document of Arrow cannot be larger
 TOO_LARGE = f"more than {MAX_PIECE_BYTES:,} bytes, more than a document can have; cut it into smaller files"
 CODECS = {".gz": "gzip", ".zst": "zstd"}
-JSON_LINES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson", ".jsonlines", ".ldjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_MAGIC = b"PAR1"
+# The number of a part after the suffix that tells the format: a.jsonl-00000-of-00002, a.csv.1
+PART = re.compile(r"(\.(?:jsonl|ndjson|jsonlines|ldjson|json|csv|tsv|parquet))[-._]\d+(?:-of-\d+)?")
 csv.field_size_limit(MAX_PIECE_BYTES)
 
 
@@ -40,9 +45,8 @@ class TextFile:
         self.separator = _unescape(separator) if separator else None
         self.num_replaced = 0  # characters that became U+FFFD
         self._num_chars = self._num_nuls = 0  # of the text that was decoded
-        names = [suffix.lower() for suffix in path.suffixes]
-        kinds = [name for name in names if name not in CODECS]
-        self.kind = kinds[-1] if kinds else ""  # .jsonl of x.JSONL.gz
+        self.is_unnamed_html = False
+        self.kind = _kind(path)  # .jsonl of x.JSONL.gz; the content may correct it
 
     @property
     def has_rows(self) -> bool:
@@ -51,11 +55,21 @@ class TextFile:
 
     def documents(self) -> Iterator[str | None]:
         """Yield the documents, None for null. Raise DataError with the file and the place if it cannot be read."""
+        with open(self.path, "rb") as file:  # not decompressed, as a pointer in place of a compressed file is not
+            self._reject_known(file.read(BINARY_START_BYTES))
         if self.kind == ".parquet":
             for batch in iter_batches(self.path, [self.column]):
                 yield from batch.column(0).to_pylist()
             return
-        self._reject_binary()
+
+        with self._open() as file:
+            start = file.read(BINARY_START_BYTES)
+        self._reject_binary(start)
+        self._reject_known(start)
+        if not self.has_rows:
+            self.kind = self._kind_of_json(start)
+            self.is_unnamed_html = is_unnamed_html(self.kind, _decode_start(start))
+
         if self.kind in JSON_LINES or (self.kind == ".json" and self._holds_json_lines()):
             yield from self._json_lines()
         elif self.kind == ".json":
@@ -99,26 +113,75 @@ class TextFile:
         except (ValueError, RecursionError):
             return False
 
+    def _kind_of_json(self, start: bytes) -> str:
+        """Return `.jsonl` or `.json` if a file of another name holds JSON lines or one JSON value, else its kind."""
+        if not _decode_start(start).startswith(("{", "[")):
+            return self.kind
+        if self._holds_json_lines():
+            return ".jsonl"
+        with self._open() as file:
+            content = _read(file, self.path)
+        try:
+            json.loads(content.decode(_encoding(content), errors="replace"))
+        except (ValueError, RecursionError):
+            return self.kind
+        return ".json"
+
+    def _plain_rows(self) -> Iterator[str | None]:
+        """Yield the document of each line of a TSV whose lines have equally many fields: what stands between tabs.
+
+        Quotation marks are text, but for a field that only a writer of CSV makes, with doubled marks inside.
+        """
+        names, are_all_quoted, index = [], False, 0
+        for line in self._lines():
+            fields = line.removesuffix("\n").split("\t")
+            if not line.strip():
+                continue
+            if not names:
+                are_all_quoted = all(_is_quoted(field) for field in fields)
+                names = [_unquote(field, are_all_quoted) for field in fields]
+                index = self._index_of_column(names)
+                continue
+            yield _unquote(fields[index], are_all_quoted)
+
+    def _is_plain_tsv(self) -> bool:
+        """Return whether all lines of a TSV have as many tabs as the first one, so that no field holds a line end."""
+        reader = TextFile(self.path, self.column, None)  # counts the characters for itself
+        counts = {line.count("\t") for line in reader._lines() if line.strip()}
+        return len(counts) == 1 and counts != {0}
+
     def _table(self, delimiter: str) -> Iterator[str | None]:
         """Yield the document of each row below the names of the columns; none of an empty file."""
+        if delimiter == "\t" and self._is_plain_tsv():
+            yield from self._plain_rows()
+            return
         lines = self._lines()
         table = csv.DictReader(lines, delimiter=delimiter, strict=True)
         try:
             names = list(table.fieldnames or ())
             if not names and not any(line.strip() for line in lines):
                 return
-            if self.column not in names:
-                raise self._no_column("the first line", names)
-            if names.count(self.column) > 1:
-                raise self._error(f"several columns are named {self.column!r}; rename all but one")
+            self._index_of_column(names)
             for row in table:
                 if None in row:  # DictReader collects surplus fields under this key
                     found = f"has {len(names) + len(row[None])} fields, the first line names {len(names)}"
                     remedy = f'put texts that hold {delimiter!r} into quotation marks: "…"'
                     raise self._error(f"line {table.reader.line_num} {found}; {remedy}")
+                if delimiter == "\t" and any(_may_be_rows(field, names) for field in row.values()):
+                    found = "several lines up to it are one field, as it is between quotation marks"
+                    raise self._error(f"line {table.reader.line_num}: {found}; write the rows as JSONL")
                 yield row[self.column]
         except csv.Error as error:
-            raise self._error(f"line {table.reader.line_num}: {error}; correct or remove the file") from None
+            remedy = "correct the quotation marks, or write the rows as JSONL"
+            raise self._error(f"line {table.reader.line_num}: {error}; {remedy}") from None
+
+    def _index_of_column(self, names: list[str]) -> int:
+        """Return the place of the column in the first line of a table. Raise DataError if it is not there once."""
+        if self.column not in names:
+            raise self._no_column("the first line", names)
+        if names.count(self.column) > 1:
+            raise self._error(f"several columns are named {self.column!r}; rename all but one")
+        return names.index(self.column)
 
     def _parse(self, text: str, place: str) -> Any:
         try:
@@ -155,10 +218,14 @@ class TextFile:
                 problem = f"not a whole {self.path.suffix} file ({error}); replace or remove it"
                 raise self._error(problem) from None
 
-    def _reject_binary(self) -> None:
+    def _reject_known(self, start: bytes) -> None:
+        """Raise DataError if the file is known to be something else than text for people."""
+        reason = reason_to_reject(self.path, _decode_start(start))
+        if reason:
+            raise self._error(reason)
+
+    def _reject_binary(self, start: bytes) -> None:
         """Raise DataError if the file, decompressed, is not text: by Git's rule, it has a NUL in its first bytes."""
-        with self._open() as file:
-            start = file.read(BINARY_START_BYTES)
         if start.startswith(PARQUET_MAGIC):
             raise self._error("is a parquet file; give it a name that ends in .parquet, not compressed")
         if b"\0" in start and _encoding(start) != "utf-16":
@@ -215,6 +282,32 @@ class TextFile:
         return self._error(f"{place} has no {self.column!r} but {', '.join(names)}; {remedy}")
 
 
+def _kind(path: Path) -> str:
+    """Return the suffix in small letters, without that of a compression and the number of a part; maybe ""."""
+    kinds = [suffix for suffix in Path(path.name.lower()).suffixes if suffix not in CODECS]
+    part = PART.fullmatch("".join(kinds[-2:])) or PART.fullmatch("".join(kinds[-1:]))
+    if part:
+        return part[1]
+    return kinds[-1] if kinds else ""
+
+
+def _is_quoted(field: str) -> bool:
+    """Return whether a field could be one between the quotation marks of CSV."""
+    return len(field) > 1 and field[0] == field[-1] == '"' and '"' not in field[1:-1].replace('""', "")
+
+
+def _unquote(field: str, are_all_quoted: bool) -> str:
+    """Return a field of a TSV without the marks of CSV, if all fields have them, or if it has doubled ones inside."""
+    if _is_quoted(field) and (are_all_quoted or '""' in field[1:-1]):
+        return field[1:-1].replace('""', '"')
+    return field
+
+
+def _may_be_rows(field: str | None, names: list[str]) -> bool:
+    """Return whether a field of a TSV may be several rows, which two marks at the beginning and the end have joined."""
+    return field is not None and "\n" in field and ("\t" in field or len(names) == 1)
+
+
 def _unescape(separator: str) -> str:
     r"""Return the separator with \n, \r and \t, as a shell passes them, as characters, and its line ends as LF."""
     for escaped, character in ((r"\n", "\n"), (r"\r", "\r"), (r"\t", "\t")):
@@ -225,6 +318,11 @@ def _unescape(separator: str) -> str:
 def _encoding(start: bytes) -> str:
     """Return the encoding by the byte-order mark at the start of a file, which decoding removes."""
     return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+def _decode_start(start: bytes) -> str:
+    """Return the first characters of a file, without a byte-order mark and white space at the beginning."""
+    return start.decode(_encoding(start), errors="replace").lstrip()
 
 
 def _read(file: io.BufferedReader, path: Path) -> bytes:

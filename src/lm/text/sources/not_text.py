@@ -1,0 +1,67 @@
+"""Recognize files beside own text that are not text for people: files of systems, stand-ins, documents to convert.
+
+Programs put files of their own beside a user's, and tools leave a pointer, or a part of a download, in place of a file.
+All are text by their bytes, so that a model would learn them. Files that every system hides are left out with their
+number; all else is rejected, because text would be missing.
+"""
+
+import re
+from pathlib import Path
+
+# Names of files that systems put beside the files of people, and of folders with such files.
+SYSTEM_NAMES = re.compile(r".*zone\.identifier|desktop\.ini|(eh)?thumbs\.db|icon\r", re.IGNORECASE | re.DOTALL)
+SYSTEM_FOLDERS = ("$RECYCLE.BIN", "System Volume Information", "@eaDir")
+DVC_RECORD = ".dvc"
+PARTIAL_SUFFIXES = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".filepart", ".aria2")
+
+SYSTEM_FILE = "is a file that a system put beside another; remove it"
+TO_TEXT = "save it as plain text, or as JSONL"
+# How a file begins, after a byte-order mark and white space, and what it is then. Markup such as HTML and TeX is text.
+STARTS = {
+    "%PDF-": f"is a PDF file; {TO_TEXT}, such as with pdftotext",
+    "%!PS": f"is a PostScript file; {TO_TEXT}, such as with ps2ascii",
+    "{\\rtf": f"is an RTF file; {TO_TEXT}",
+    "From: <Saved by ": f"is a saved web page (MHTML); {TO_TEXT}",
+    "version https://git-lfs.github.com/spec/": "is a pointer of Git LFS, not the file; fetch it with git lfs pull",
+    "/annex/objects/": "is a pointer of git-annex, not the file; fetch it with git annex get",
+    "# xet version": "is a pointer of git-xet, not the file; fetch it with git xet checkout",
+    "[ZoneTransfer]": SYSTEM_FILE,
+    "[.ShellClassInfo]": SYSTEM_FILE,
+    "[InternetShortcut]": "is a link to a web page, not its text; save the page as text",
+}
+# Files beside the rows of a dataset that `datasets` saved, with a key that each has.
+SAVED_DATASET = {"dataset_info.json": '"features"', "dataset_dict.json": '"splits"', "state.json": '"_data_files"'}
+HTML = re.compile(r"<!doctype html|<html[\s>]", re.IGNORECASE)
+
+
+def is_left_out(parts: tuple[str, ...], path: Path) -> bool:
+    """Return True for a file of a system, and for DVC's record of a file that is there.
+
+    `parts`: the names of the folders below local.path, and of the file.
+    """
+    is_of_system = SYSTEM_NAMES.fullmatch(parts[-1]) or set(parts) & set(SYSTEM_FOLDERS)
+    is_record = path.suffix == DVC_RECORD and path.with_suffix("").exists()
+    return bool(is_of_system or is_record)
+
+
+def reason_to_reject(path: Path, start: str) -> str | None:
+    """Return what a file is instead of text, and what to do; None if nothing is known.
+
+    `start`: its first characters, without white space at the beginning.
+    """
+    if path.suffix.lower() in PARTIAL_SUFFIXES:
+        return f"is a part of a download by its name ({path.suffix}); complete it, or remove it"
+    if path.suffix == DVC_RECORD and re.search("^(outs|md5|deps):", start, re.MULTILINE):
+        return "is DVC's record of a file that is not there; fetch it with dvc pull, or remove the record"
+    for beginning, reason in STARTS.items():
+        if start.startswith(beginning):
+            return reason
+    key = SAVED_DATASET.get(path.name)
+    if key and key in start:
+        return "belongs to a dataset that save_to_disk wrote; load it with load_from_disk and write it with to_parquet"
+    return None
+
+
+def is_unnamed_html(kind: str, start: str) -> bool:
+    """Return True if a file is a web page, such as the error page of a download, but its name has no such suffix."""
+    return kind in ("", ".txt", ".text") and bool(HTML.match(start))

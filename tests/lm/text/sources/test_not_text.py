@@ -1,0 +1,87 @@
+"""What is not text for people is left out with its number, refused or warned of, but never read in silence."""
+
+import gzip
+import re
+
+import pytest
+
+from lm.core.errors import DataError
+from lm.text.sources.local import LocalFetch, fetch_local, find_files
+from lm.text.sources.text_files import TextFile
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+DVC = "outs:\n- md5: 1f0c\n  size: 5\n  path: a.txt\n"
+
+
+def documents(path) -> list[str | None]:
+    return list(TextFile(path, "text", None).documents())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.txt", LFS, "is a pointer of Git LFS, not the file; fetch it with git lfs pull"),
+        ("a.jsonl", LFS, "is a pointer of Git LFS"),
+        ("a.parquet", LFS, "is a pointer of Git LFS"),
+        ("a.jsonl.gz", LFS, "is a pointer of Git LFS"),
+        ("a.txt", "/annex/objects/SHA256E-s5--1f0c.txt\n", "is a pointer of git-annex"),
+        ("a.txt", "# xet version 0\n", "is a pointer of git-xet"),
+        ("a.txt.dvc", DVC, "is DVC's record of a file that is not there; fetch it with dvc pull"),
+        ("a.txt.part", "the beginning", r"is a part of a download by its name \(\.part\); complete it"),
+        ("a.jsonl.gz.crdownload", "x", "is a part of a download"),
+        ("a.pdf", "%PDF-1.4\n1 0 obj\n", "is a PDF file; save it as plain text"),
+        ("a.txt", "\ufeff \n%PDF-1.4\n", "is a PDF file"),
+        ("a.ps", "%!PS-Adobe-3.0\n", "is a PostScript file"),
+        ("a.rtf", "{\\rtf1\\ansi words}", "is an RTF file"),
+        ("a.mht", "From: <Saved by Blink>\nSubject: words\n", "is a saved web page"),
+        ("a.url", "[InternetShortcut]\nURL=https://example.org\n", "is a link to a web page"),
+        ("a.txt", "[ZoneTransfer]\nZoneId=3\n", "is a file that a system put beside another"),
+        ("dataset_dict.json", '{"splits": ["train"]}', "belongs to a dataset that save_to_disk wrote"),
+        ("state.json", '{"_data_files": [{"filename": "a.arrow"}]}', "belongs to a dataset that save_to_disk wrote"),
+        ("dataset_info.json", '{"features": {"text": {"dtype": "string"}}}', "belongs to a dataset that save_to_disk"),
+    ],
+)
+def test_stand_ins_and_documents_to_convert_are_refused(tmp_path, name, content, sentence):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=f"{re.escape(name)}: {sentence}"):
+        documents(tmp_path / name)
+
+
+def test_a_compressed_pdf_is_refused(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"%PDF-1.4\n"))
+    with pytest.raises(DataError, match=r"a\.gz: is a PDF file"):
+        documents(tmp_path / "a.gz")
+
+
+def test_files_that_systems_and_dvc_put_beside_text_are_left_out(tmp_path, capsys):
+    beside = ["a.txt:Zone.Identifier", "a.txt\uf03aZone.Identifier", "desktop.ini", "Thumbs.db", "a.txt.dvc"]
+    for name in ("a.txt", *beside, "$RECYCLE.BIN/b.txt", "Zone.Identifiers.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+
+    found = find_files(tmp_path, "**/*")
+
+    assert [path.name for path in found] == ["Zone.Identifiers.txt", "a.txt"]
+    said = capsys.readouterr().err
+    assert "warning: 6 files are left out, as systems and DVC write them beside others, first " in said
+
+
+def test_left_out_files_that_include_does_not_take_are_not_counted(tmp_path, capsys):
+    for name in ("a.txt", "desktop.ini"):
+        (tmp_path / name).write_text(name)
+    assert find_files(tmp_path, "*.txt") == [tmp_path / "a.txt"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("b.txt", True), ("b", True), ("b.html", False), ("b.php", False)])
+def test_a_web_page_under_the_name_of_a_text_is_warned_of(tmp_path, capsys, name, is_said):
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.txt").write_text("words")
+    (source / name).write_text("\n<!doctype HTML>\n<title>404 Not Found</title>")
+
+    manifest = fetch_local(LocalFetch("local", "**/*", "text", None, None), source, tmp_path / "out")
+
+    assert manifest["splits"]["text"]["documents"] == 2
+    warning = f"warning: 1 of 2 files hold HTML, first {source / name}; the model learns the markup"
+    assert (warning in capsys.readouterr().err) == is_said

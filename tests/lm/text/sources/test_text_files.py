@@ -1,0 +1,139 @@
+"""Files of rows under any name are read row by row, and quotation marks join no rows of a TSV."""
+
+import csv
+import gzip
+import json
+
+import pytest
+
+from lm.core.errors import DataError
+from lm.text.sources.text_files import TextFile
+
+ROWS = '{"text": "one two", "url": "https://a.b"}\n{"text": "three", "timestamp": "2019"}\n'
+NAMES = [
+    "a.jsonlines",
+    "a.ldjson",
+    "a.jl",
+    "a.jsonl-00000-of-00002",
+    "a.jsonl.00000-of-00002",
+    "a.jsonl_1",
+    "a.jsonl.1",
+    "a.json.1",
+    "part-00000",
+    "a.txt",
+]
+
+
+def documents(path) -> list[str | None]:
+    return list(TextFile(path, "text", None).documents())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_json_lines_are_rows_whatever_their_name(tmp_path, name, compress):
+    path = tmp_path / (name + {bytes: "", gzip.compress: ".gz"}[compress])
+    path.write_bytes(compress(ROWS.encode()))
+
+    file = TextFile(path, "text", None)
+
+    assert list(file.documents()) == ["one two", "three"]
+    assert file.has_rows
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.1", "a.jsonl-00000-of-00002"])
+def test_the_number_of_a_part_does_not_hide_the_suffix(tmp_path, name):
+    (tmp_path / name).write_text('"a string"\n\n"another"\n')
+    assert documents(tmp_path / name) == ["a string", "another"]
+
+
+def test_the_parts_of_a_table_are_tables(tmp_path):
+    for name in ("a.csv.1", "a.csv-00000-of-00002"):
+        (tmp_path / name).write_text('id,text\n1,"one, two"\n')
+        assert documents(tmp_path / name) == ["one, two"]
+
+
+@pytest.mark.parametrize("name", ["a.ipynb", "a.txt", "a"])
+def test_a_json_object_without_rows_is_refused_whatever_its_name(tmp_path, name):
+    (tmp_path / name).write_text(json.dumps({"cells": [{"source": ["words"]}]}, indent=1))
+    with pytest.raises(DataError, match=f"{name}: holds one JSON dict and no rows"):
+        documents(tmp_path / name)
+
+
+def test_json_lines_without_the_column_are_refused(tmp_path):
+    (tmp_path / "part-00000").write_text('{"body": "words"}\n')
+    with pytest.raises(DataError, match="part-00000: line 1 has no 'text' but body"):
+        documents(tmp_path / "part-00000")
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.json5", "a.v2"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[Verse 1]\nwords\n",
+        "{ int x = 1; }\n",
+        "{{ template }}\n",
+        '"Yes," he said.\n"No."\n',
+        '"Yes."\n"No."\n',
+        "# Title\n\n```json\n{}\n```\n",
+        "<!DOCTYPE html>\n<html></html>\n",
+        "<?xml version='1.0'?><svg/>\n",
+        "\\documentclass{book}\n",
+        "%!TEX root = main.tex\n",
+        "version 1 of https://git-lfs.github.com\n",
+    ],
+)
+def test_text_and_markup_that_look_a_little_like_other_formats_are_text(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    assert documents(tmp_path / name) == [content]
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ('id\ttext\n1\t"Hello, she said.\n2\trow\n3\tThen: bye"\n', ['"Hello, she said.', "row", 'Then: bye"']),
+        ('id\ttext\r\n1\t"Hello," she said.\r\n2\t"One mark\r\n', ['"Hello," she said.', '"One mark']),
+        ('id\ttext\n1\t"Hello."\n\n2\t"She said ""no""."\n', ['"Hello."', 'She said "no".']),
+        ('"id"\t"text"\n"1"\t"Hello."\n"2"\t""\n', ["Hello.", ""]),
+        ('text\tid\n"a\tb"\t1\n"line 1\nline 2"\t2\n', ["a\tb", "line 1\nline 2"]),
+    ],
+)
+def test_a_quotation_mark_in_a_tsv_is_text_unless_a_writer_of_csv_needs_it(tmp_path, content, texts):
+    (tmp_path / "a.tsv").write_bytes(content.encode())
+    assert documents(tmp_path / "a.tsv") == texts
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+@pytest.mark.parametrize("has_long_texts", [True, False])
+def test_what_a_writer_of_csv_writes_as_tsv_is_read(tmp_path, quoting, order, has_long_texts):
+    texts = ["plain", 'a "word"', '"all of it"', "", '"begin', 'end"', "'"]
+    texts += ["two\nlines", "a\ttab"] if has_long_texts else []
+    with open(tmp_path / "a.tsv", "w", newline="") as file:
+        rows = [("id", "text"), *enumerate(texts)]
+        writer = csv.writer(file, delimiter="\t", quoting=quoting)
+        writer.writerows([[row[column] for column in order] for row in rows])
+
+    assert documents(tmp_path / "a.tsv") == texts
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('id\ttext\n1\t"Hello.\n2\n3\tbye"\n', "line 4: several lines up to it are one field"),
+        ('text\n"Hello.\nA row.\nbye"\n', "line 4: several lines up to it are one field"),
+        ('text\n"Hello.\n', "line 2: unexpected end of data; correct the quotation marks, or write the rows as JSONL"),
+    ],
+)
+def test_rows_of_a_tsv_are_never_swallowed(tmp_path, content, sentence):
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.raises(DataError, match=f"a.tsv: {sentence}"):
+        documents(tmp_path / "a.tsv")
+
+
+def test_invalid_bytes_of_a_tsv_are_counted_once(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"id\ttext\n1\tlong enough for one bad \xff byte\n")
+
+    file = TextFile(tmp_path / "a.tsv", "text", None)
+
+    assert list(file.documents()) == ["long enough for one bad \ufffd byte"]
+    assert file.num_replaced == 1
