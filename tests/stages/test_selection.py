@@ -1,5 +1,6 @@
 """The rules of a selection in the stage fetch: what they drop and why, what the manifest records."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from fetch import ChosenSource, parts_of_mixture, parts_of_source
 from lm.core.errors import DataError
 from lm.core.params import coerce, read_yaml
 from lm.text.compose import compose
-from lm.text.rules import Selection
+from lm.text.rules import RULES, Selection
 from lm.text.slices import Slice
 from support import ROOT
 from support.mixture_cases import NO_RULES, WHOLE, write_fetched
@@ -98,6 +99,29 @@ def test_without_rules_every_document_stays():
     assert texts_of("train") == ["x", "x"] and texts_of("validation") == ["x"]
     assert manifest["selection"]["dropped"] == {"mine": {"validation": {}, "train": {}}}
     assert manifest["selection"]["examples"] == {}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_alone_is_applied(rule):
+    value = rules().near_duplicates if rule == "near_duplicates" else getattr(rules(), rule)
+    junk = {"max_chars": "word " * 1_100_000, "exact_duplicates": DOCUMENTS[1], "near_duplicates": edited(DOCUMENTS[1])}
+    train = [*DOCUMENTS[1:], (JUNK | junk)[rule]]
+
+    select({"mine": {"train": train, "validation": DOCUMENTS[:1]}}, dataclasses.replace(NO_RULES, **{rule: value}))
+
+    assert texts_of("train") == DOCUMENTS[1:]
+
+
+def test_the_shares_of_a_mixture_are_those_of_the_text_that_the_rules_leave():
+    """Half of the bytes of `a` are dropped, after which both sources have as many, and none is repeated."""
+    short = {name: [f"{name}{number:04d}" + "x" * 95 for number in range(50)] for name in "ab"}
+    long = ["y" * 500] * 10
+    texts = {"a": {"train": short["a"] + long, "validation": ["a"]}, "b": {"train": short["b"], "validation": ["b"]}}
+
+    manifest = select(texts, dataclasses.replace(NO_RULES, max_chars=100))
+
+    assert sorted(texts_of("train")) == sorted(short["a"] + short["b"])
+    assert [source["passes"] for source in manifest["splits"]["train"]["sources"].values()] == [1.0, 1.0]
 
 
 def test_copies_in_another_source_are_dropped():

@@ -77,6 +77,13 @@ def test_merges_are_recovered_from_ranks():
     assert recover_merges(ranks) == merges
 
 
+@pytest.mark.parametrize("pretokenizer", sorted(PATTERNS))
+def test_a_pair_that_occurs_twice_is_merged(pretokenizer):
+    assert b"ab" in train_bpe([["ab ab"]], 300, pretokenizer)[0]
+    assert b"ab" in train_bpe([["ab"], ["ab"]], 300, pretokenizer)[0], "in two batches"
+    assert b"ab" not in train_bpe([["ab"]], 300, pretokenizer)[0]
+
+
 def test_only_words_too_long_for_the_trainer_are_cut():
     longest = "é" * 1000
     for text in ("", "short words", longest, f"{longest} {longest}", " " * 1000 + "x"):

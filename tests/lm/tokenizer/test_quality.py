@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.quality import count_scripts, count_sources, measure_vocabulary, script_of
 from lm.tokens.tokenfile import TokenFile
@@ -52,6 +53,22 @@ def test_the_longest_entries_that_occur_are_listed(tmp_path):
     assert [entry["count"] for entry in card["longest"]] == [ids.tolist().count(i) for i in longest]
     assert len(used[longest[0]]) > len(used[longest[-1]])
     assert card["unused_entries"] == tokenizer.vocab_size - len(used) - 1
+
+
+def test_the_fractions_of_the_card_leave_out_the_ends_of_documents(tmp_path):
+    """`ab` is one entry here, so that of the four tokens with text three are single bytes."""
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256}
+    write_byte_level(tmp_path, ranks, "bpe")
+    tokenizer = load_tokenizer(tmp_path)
+    ids, _ = tokenizer.encode_documents(["xab", "yz", ""])
+    tokens = TokenFile(Path("x.bin"), ids, {"tokenizer": tokenizer.sidecar_entry()})
+
+    card = measure_vocabulary(tokens, tokens, tokenizer)
+
+    assert card["single_byte_fraction"] == 3 / 4
+    assert card["unused_entries"] == 258 - 5
+    assert card["unused_fraction"] == (258 - 5) / 258
+    assert card["longest"][0] == {"text": "ab", "utf8_bytes": 2, "count": 1}
 
 
 def test_sources_are_counted_apart():

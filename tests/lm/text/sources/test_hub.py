@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from lm.text.compose import Part
+from lm.text.slices import Slice
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below
@@ -99,6 +101,16 @@ def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
         "utf8_bytes": 5,
         "dropped_rows": {"null": 1, "empty": 1},
     }
+
+
+def test_the_documents_of_several_files_are_in_the_listed_order(hub, tmp_path):
+    texts = {"z.parquet": "first", "a.parquet": "second", "m.parquet": "third"}
+    hub.add("datasets", "o/n", A, {path: parquet_bytes(text=[text]) for path, text in texts.items()})
+
+    (answer,) = run(hub, tmp_path / "hf", ["fetch", hub_fetch(files={"train": list(texts)}), f"{tmp_path}/raw"])
+
+    part = Part("s", "train", tmp_path / "raw", answer["value"], Slice("train", 0, None))
+    assert [batch.column(0).to_pylist() for batch, _ in part.rows()] == [["first"], ["second"], ["third"]]
 
 
 @pytest.mark.parametrize("path", ["data/x.parquet", "tokenizer.json"])  # known by SHA-256, by git's SHA-1
