@@ -52,6 +52,16 @@ def test_a_row_has_its_source_and_its_bytes(tmp_path):
     assert entry["sources"]["b"] == {"documents": 8, "utf8_bytes": 48, "passes": 1.6}
 
 
+def test_documents_whose_turn_comes_at_once_are_in_the_order_of_the_sources(tmp_path):
+    """With many sources of few documents, all at once; a sort that is not stable keeps the order of sixteen only."""
+    names = [f"s{number:02d}" for number in range(40)]
+    sources = {name: {"train": [f"{name} 1", f"{name} 2"], "validation": [name]} for name in names}
+
+    write_mixture(tmp_path, sources, dict.fromkeys(names, 1.0))
+
+    assert texts_of(tmp_path, TRAIN) == [f"{name} {turn}" for turn in (1, 2) for name in names]
+
+
 def test_each_source_has_its_own_slices(tmp_path):
     slices = {"train": {"split": "train", "start_char": 30, "num_chars": None}}
     slices["validation"] = {"split": "train", "start_char": 0, "num_chars": 30}

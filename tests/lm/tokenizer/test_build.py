@@ -118,12 +118,24 @@ def write_slow(source, bpe_folder):
     write_json(source / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
 
 
+def write_prefix_space(source, bpe_folder):
+    """The text `x` is the entry Ġx, as a space is added before it; only inside of a text is it the special token x."""
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġx"]
+    vocab = {letter: index for index, letter in enumerate(letters)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab, [("Ġ", "x")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["x"])
+    save_tokenizer(backend, source, eos_token="x")
+
+
 @pytest.mark.parametrize(
     ("write", "problem"),
     [
         (functools.partial(write_word_level, eos_token="EOS"), "'EOS'"),
         (functools.partial(write_word_level, eos="two words"), "nor an eos token"),
         (functools.partial(write_byte_level_with_eos, eos="Ġ"), r"gives the text ' ' the id of 'Ġ', which must not"),
+        (write_prefix_space, "gives the text 'axb' the id of 'x', which must not come from a document"),
         (write_dropout, "dropout"),
         (write_slow, "ByT5Tokenizer is not a fast"),
     ],
@@ -134,6 +146,44 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(bpe_folder, tmp_path, write,
     write(tmp_path / "source", bpe_folder)
     with pytest.raises(DataError, match=problem):
         write_huggingface(tmp_path / "out", tmp_path / "source")
+
+
+def import_byte_level(folder: Path, **config) -> Path:
+    """Import a vocabulary of bytes, the end of a document and, after it, an added token that is ordinary text."""
+    for name in ("source", "out"):
+        (folder / name).mkdir()
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<|endoftext|>"])
+    backend.add_tokens(["<tag>"])
+    save_tokenizer(backend, folder / "source", eos_token="<|endoftext|>", **config)
+    write_huggingface(folder / "out", folder / "source")
+    return folder / "out"
+
+
+def test_an_ordinary_token_that_was_added_last_counts_as_an_entry(tmp_path):
+    tokenizer = load_tokenizer(import_byte_level(tmp_path))
+    assert (tokenizer.eot_id, tokenizer.vocab_size) == (256, 258)
+    assert tokenizer.encode_documents(["<tag>"])[0].tolist() == [257, 256]
+
+
+def test_several_chat_templates_are_left_out(tmp_path):
+    """They would be files in a folder, of which meta.json has no hash."""
+    templates = [{"name": name, "template": "{{ messages }}"} for name in ("default", "tool_use")]
+    out = import_byte_level(tmp_path, chat_template=templates)
+    assert load_tokenizer(out).encode("ab") == [ord("a") - 33, ord("b") - 33]
+    assert all(path.is_file() for path in out.iterdir())
+
+
+def test_transformers_decodes_spaces_as_they_were(bpe_folder):
+    from transformers import AutoTokenizer
+
+    auto = AutoTokenizer.from_pretrained(bpe_folder)
+    text = "do n't , he said . Yes !"
+    assert auto.decode(load_tokenizer(bpe_folder).encode(text)) == text
+    assert auto.clean_up_tokenization_spaces is False
 
 
 def test_an_import_does_not_depend_on_the_path(bpe_folder, tmp_path):

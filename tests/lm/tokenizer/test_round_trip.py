@@ -8,15 +8,18 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.text.documents import Chunk
 from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import encode_here, encode_in_processes
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.round_trip import count_losses
+from lm.tokenizer.round_trip import check_ids, count_losses
 from lm.tokens.tokenfile import lossy_fractions
 from support import tokenize_cases
-from support.tokenizer_cases import save_tokenizer
+from support.fuzz import chunk_of
+from support.tokenizer_cases import save_tokenizer, write_bpe
 
 END = "end of text"  # several words, so that no text gives it
 TEXTS = ["a cat", "A cat", "a  cat", "a café", "½ cat", "a dog", " a cat"]
@@ -82,6 +85,42 @@ def test_what_is_not_given_back_is_counted(tmp_path, backend, unknown, changed):
         assert losses.unknown_tokens == sum(word in text.split() for word in unknown), text
     ids, _ = tokenizer.encode_documents(TEXTS)
     assert count_losses(ids, TEXTS, tokenizer) == (len(unknown), len(changed))
+
+
+@pytest.mark.parametrize("text", ["a cat ", "a cat\n", "\na cat", "  a cat"])
+def test_lost_white_space_at_the_ends_is_counted(tmp_path, text):
+    tokenizer = load(word_level(), tmp_path)
+    ids, _ = tokenizer.encode_documents([text])
+    assert count_losses(ids, [text], tokenizer).changed_documents == 1
+
+
+def test_losses_of_several_chunks_are_added(tmp_path):
+    tokenizer = load(word_level(), tmp_path)
+    counts = TextCounts()
+
+    for _ in counts.ids_of(encode_here([chunk_of(TEXTS[:3]), chunk_of(TEXTS[3:]), chunk_of(TEXTS)], tokenizer)):
+        pass
+
+    assert (counts.documents, counts.unknown_tokens, counts.changed_documents) == (14, 8, 10)
+
+
+@pytest.mark.parametrize("is_byte_level", [True, False])
+def test_ids_without_an_end_for_each_document_are_refused(tmp_path, is_byte_level):
+    """A byte-level vocabulary also shows a lost or a new byte; no other one can."""
+    folder = tmp_path / "bytes"
+    folder.mkdir()
+    tokenizer = load_tokenizer(write_bpe(folder)) if is_byte_level else load(word_level(), tmp_path)
+    texts = chunk_of(["a cat", "a"])
+    ids, _ = tokenizer.encode_documents(texts.texts.to_pylist())
+    end = ids[-1:]
+
+    check_ids(ids, texts, tokenizer)
+    too_few, too_many, moved = ids[ids != end], np.concatenate([ids, end]), np.concatenate([end, ids[:-1]])
+    wrong = [too_few, np.concatenate([too_few, end]), too_many, moved, ids[:0]]
+
+    for each in wrong + ([np.delete(ids, 0)] if is_byte_level else []):
+        with pytest.raises(IntegrityError, match="tokenizer: 2 documents of 6 bytes gave"):
+            check_ids(each, texts, tokenizer)
 
 
 def test_processes_count_as_one_does(tmp_path):
