@@ -1,3 +1,3 @@
 """The fixtures of support."""
 
-from support.fixtures import finished, pytest_collection_modifyitems  # noqa: F401
+from support.fixtures import finished, pytest_collection_finish, pytest_collection_modifyitems  # noqa: F401

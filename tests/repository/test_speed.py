@@ -1,4 +1,4 @@
-"""What keeps training small and quick to start."""
+"""What keeps training small and quick to start, and the tests too."""
 
 import dataclasses
 import subprocess
@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model
 from support import ROOT
+from support.fixtures import IMPORTED_AT_COLLECTION
 from support.model_cases import build
 
 NOT_IMPORTED = {"datasets", "dvc", "huggingface_hub", "pandas", "pyarrow", "tiktoken", "tokenizers", "transformers"}
@@ -47,3 +48,8 @@ def test_the_train_stage_imports_no_slow_package():
     code = f"import sys, train; print(*({NOT_IMPORTED!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_collection_of_tests_imports_no_slow_package(request):
+    """Each worker collects all files, so that one import at the top of a file costs its time three times."""
+    assert request.config.stash[IMPORTED_AT_COLLECTION] == set()

@@ -4,6 +4,7 @@ Threads wait for each other by spinning, which beside other processes makes smal
 """
 
 import os
+import sys
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
@@ -15,6 +16,9 @@ from support.workspace import ALL, Workspace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 SLOW_TIMEOUT_S = 3600
+# Packages that are slow to import and that few tests need; those import them in their functions.
+IMPORTED_LATE = {"datasets", "gguf", "huggingface_hub", "lm_eval", "sympy", "torch._dynamo", "transformers"}
+IMPORTED_AT_COLLECTION = pytest.StashKey[set[str]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,6 +26,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note which of IMPORTED_LATE the test files have imported, which each worker pays."""
+    session.config.stash[IMPORTED_AT_COLLECTION] = IMPORTED_LATE & sys.modules.keys()
 
 
 @pytest.fixture(scope="session")

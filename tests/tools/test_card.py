@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard
 
 from lm.core.files import write_json
 from lm.core.params import read_yaml
@@ -43,6 +42,8 @@ def render(exported, evaluation=EVALUATION, manifest=MANIFEST, license_id=None, 
 
 
 def test_the_hub_reads_the_head_of_the_card(exported):
+    from huggingface_hub import ModelCard
+
     data = ModelCard.load(exported.path / "README.md").data
     assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "text-generation", None)
     (result,) = data.eval_results

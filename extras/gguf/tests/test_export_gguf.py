@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import gguf
 import numpy as np
 import pytest
 import tokenizers
 import torch
 from tokenizers import AddedToken, pre_tokenizers
-from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from extras.gguf import vocabulary
 from extras.gguf.export_gguf import main
@@ -76,6 +74,8 @@ def run(request, tmp_path_factory) -> SimpleNamespace:
 
 def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     """Return the entries and the tensors of a file."""
+    import gguf
+
     reader = gguf.GGUFReader(path)
     entries = {name: field.contents() for name, field in reader.fields.items()}
     return entries, {tensor.name: tensor.data for tensor in reader.tensors}
@@ -282,8 +282,10 @@ def test_the_vocabulary_of_the_file_gives_our_ids(run):
     assert len(fuzzed) > 500
 
 
-def read_config(path: Path) -> Gemma3TextConfig:
+def read_config(path: Path):
     """Return the shape of a file as llama.cpp reads it (src/models/gemma3.cpp)."""
+    from transformers import Gemma3TextConfig
+
     entries, _ = read(path)
     shape = {name.removeprefix("gemma3."): value for name, value in entries.items() if name.startswith("gemma3.")}
     n_layer, head_dim = shape["block_count"], shape["attention.key_length"]
@@ -315,6 +317,8 @@ def test_transformers_computes_our_logits_from_the_file(tmp_path, every):
 
     The difference is one of rounding: about 2e-6 of the largest logit was seen, 1e-4 is allowed.
     """
+    from transformers import AutoModelForCausalLM
+
     run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), full_attention_every=every)
     ours, _, tokenizer = load_run(run.folder / "models", run.folder / "tokenizer")
     theirs = AutoModelForCausalLM.from_pretrained(

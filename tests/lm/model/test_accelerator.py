@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch._dynamo  # its tables must hold torch's own functions, before a test replaces one
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -28,6 +27,8 @@ class Float64Finder(TorchDispatchMode):
 
 @pytest.mark.parametrize("document_start_id", [None, 0])
 def test_a_step_on_a_gpu_makes_no_float64_tensor(monkeypatch, document_start_id):
+    import torch._dynamo  # its tables must hold torch's own functions, before one is replaced
+
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # torch knows no autocast for meta
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50)).to("meta")
     model.document_start_id = document_start_id

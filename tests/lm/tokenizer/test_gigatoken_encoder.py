@@ -20,10 +20,13 @@ from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
 # Characters that gigatoken reads otherwise than tiktoken, as regular expressions.
 ONLY_TIKTOKEN = SCHEMES[PATTERNS["gpt2"]][1]
 ANY_NEW = SCHEMES[PATTERNS["o200k"]][1]
-# The same characters one by one, without END.
-NEW = re.findall(ONLY_TIKTOKEN, "".join(scalars()))
-NEW_TO_O200K = re.findall(ANY_NEW, "".join(scalars()))
 NAMES = {"bpe": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}  # of pre-tokenizers
+
+
+@pytest.fixture(scope="module")
+def new() -> list[str]:
+    """Return the characters of ONLY_TIKTOKEN one by one, without END."""
+    return re.findall(ONLY_TIKTOKEN, "".join(scalars()))
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +71,18 @@ def test_only_characters_of_the_rule_differ(tokenizers, name):
     assert np.array_equal(encoder.encode_texts(texts), expected)
 
 
-def test_every_new_character_differs_in_some_context(tokenizers):
+def test_every_new_character_differs_in_some_context(tokenizers, new):
     """The rule names no character without need. That of o200k names 42 marks more."""
+    new_to_o200k = re.findall(ANY_NEW, "".join(scalars()))
     o200k = tokenizers("o200k")
     encoder = open_gigatoken(o200k)
     differ = set()
     for context in ("{0}'s", "A{0}a{0}B", "b{0}{0} {0}!"):
-        texts = [context.replace("{0}", character) for character in NEW_TO_O200K]
+        texts = [context.replace("{0}", character) for character in new_to_o200k]
         found = set(texts_that_differ(encoder, o200k, texts))
-        differ |= {character for character, text in zip(NEW_TO_O200K, texts, strict=True) if text in found}
-    assert differ == set(NEW_TO_O200K)
-    assert len(NEW_TO_O200K) == len(NEW) + 42
+        differ |= {character for character, text in zip(new_to_o200k, texts, strict=True) if text in found}
+    assert differ == set(new_to_o200k)
+    assert len(new_to_o200k) == len(new) + 42
 
 
 def test_a_sample_of_the_fuzz_shows_no_difference(tokenizer):
@@ -88,13 +92,13 @@ def test_a_sample_of_the_fuzz_shows_no_difference(tokenizer):
     assert len(texts) > 3600 and texts_that_differ(encoder, tokenizer, texts) == []
 
 
-def test_tiktoken_encodes_documents_with_new_characters(tokenizer):
-    texts = [NEW[0] + "'s", "plain", f"a{END}b", "漢字", *SPECIAL, *NEW[-3:], "\0", "é" + END, "end"]
+def test_tiktoken_encodes_documents_with_new_characters(tokenizer, new):
+    texts = [new[0] + "'s", "plain", f"a{END}b", "漢字", *SPECIAL, *new[-3:], "\0", "é" + END, "end"]
     encoder = open_gigatoken(tokenizer)
     ids = encoder.encode(chunk_of(texts))
     assert ids.tolist() == tokenizer.encode_documents(texts)[0].tolist()
     assert encoder.documents_by_tiktoken == 6
-    assert encoder.encode(chunk_of(NEW[:2])).tolist() == tokenizer.encode_documents(NEW[:2])[0].tolist()
+    assert encoder.encode(chunk_of(new[:2])).tolist() == tokenizer.encode_documents(new[:2])[0].tolist()
     assert ids.dtype == tokenizer.dtype and "8 documents by tiktoken instead" in encoder.summary()
 
 
