@@ -35,7 +35,7 @@ NUMERICS = tests/lm/model tests/lm/exact tests/lm/train/test_step.py tests/lm/tr
 SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 \
 	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic
 test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions of six kinds of processors
-	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) -m "not slow" $(NUMERICS); done
+	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) $(NUMERICS); done
 
 mutants: .venv/ready-dev ## Remove one safeguard at a time and check that a test fails
 	PYTHONPATH=src:tests python tests/mutants.py

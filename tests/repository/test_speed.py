@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model
 from support import ROOT
-from support.fixtures import IMPORTED_AT_COLLECTION
+from support.fixtures import COSTLY_FILES, IMPORTED_AT_COLLECTION
 from support.model_cases import build
 
 NOT_IMPORTED = {"datasets", "dvc", "huggingface_hub", "pandas", "pyarrow", "tiktoken", "tokenizers", "transformers"}
@@ -53,3 +53,11 @@ def test_the_train_stage_imports_no_slow_package():
 def test_the_collection_of_tests_imports_no_slow_package(request):
     """Each worker collects all files, so that one import at the top of a file costs its time three times."""
     assert request.config.stash[IMPORTED_AT_COLLECTION] == set()
+
+
+def test_costly_files_run_first(request):
+    assert [name for name in COSTLY_FILES if not (ROOT / name).is_file()] == []
+    order = [item.path.relative_to(ROOT).as_posix() for item in request.session.items]
+    files = list(dict.fromkeys(order))
+    collected = [name for name in COSTLY_FILES if name in files]
+    assert files[: len(collected)] == collected

@@ -12,17 +12,30 @@ import lm.core.environment  # noqa: F401 - before torch
 import pytest
 
 from lm.core.files import output_lock
+from support import ROOT
 from support.workspace import Workspace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 SLOW_TIMEOUT_S = 3600
+# Files of more than a minute of CPU time, which run first: the last worker to end has a short one. Of the first three
+# only one waits for `finished`.
+COSTLY_FILES = [
+    "extras/suite/tests/test_suite.py",
+    "tests/lm/model/test_gemma3.py",
+    "tests/lm/train/test_kept_weights.py",
+    "tests/tools/test_verify.py",
+    "tests/faults/test_damaged_inputs.py",
+    "tests/tools/test_use.py",
+]
 # Packages that are slow to import and that few tests need; those import them in their functions.
 IMPORTED_LATE = {"datasets", "gguf", "huggingface_hub", "lm_eval", "sympy", "torch._dynamo", "transformers"}
 IMPORTED_AT_COLLECTION = pytest.StashKey[set[str]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests another time limit than pyproject.toml."""
+    """Put costly files first, and give slow tests another time limit than pyproject.toml."""
+    ranks = {ROOT / name: rank for rank, name in enumerate(COSTLY_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))

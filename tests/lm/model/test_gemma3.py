@@ -332,7 +332,7 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(dtype, monkeypatch):
     # Kernels that torch cached for other instructions (`make test-numerics`) crash: a folder for each set of them.
     cache = Path(tempfile.gettempdir()) / f"torchinductor-{torch.backends.cpu.get_cpu_capability()}"
