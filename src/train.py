@@ -36,7 +36,7 @@ from lm.train.fingerprint import run_fingerprint
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.outputs import keep_weights, publish, write_curves, write_metrics, write_results, write_timing
-from lm.train.progress import Progress, print_end
+from lm.train.progress import Progress, print_end, shows_bar
 from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.state import TrainingState
 
@@ -176,7 +176,13 @@ def train(inputs: Inputs, world: World) -> None:
     batches = step.prefetch(
         windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params)
     )
-    peak_flops = machine.matmul_peak_flops(inputs.device, dtype) * world.world_size
+
+    # Measure the peak speed, which only a bar shows.
+    peak_flops = None
+    if shows_bar(world):
+        peak_flops = machine.matmul_peak_flops(inputs.device, dtype) * world.world_size
+
+    # Count the time, and show the run.
     staying = checkpoints.staying_steps(params, runtime.keep_checkpoints)
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
     last_save, last_save_s = state.measured, 0.0

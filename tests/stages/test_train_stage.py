@@ -236,6 +236,22 @@ def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts)
     assert looks[20:] == [True], "after each batch"
 
 
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_the_peak_speed_is_measured_for_a_bar_only(workspace, monkeypatch, capsys, is_shown):
+    """It costs a third of a second of all cores."""
+    measured = []
+    monkeypatch.setattr(train_stage, "shows_bar", lambda world: is_shown)
+    monkeypatch.setattr(train_stage.machine, "matmul_peak_flops", lambda *given: measured.append(given) or 1e9)
+    workspace.change(**{"train.seed": 21 + is_shown})  # a run of its own
+
+    assert train_stage.main(ARGUMENTS) == 0
+
+    out, err = capsys.readouterr()
+    assert len(measured) == int(is_shown)
+    assert ("val_loss=" in err and "mfu=" in err) is is_shown
+    assert ("validation loss" in out.split("best validation loss")[0]) is not is_shown
+
+
 def test_a_model_keeps_to_documents_and_is_trained_on(workspace, tmp_path, capsys):
     for name, count in (("train.bin", 3000), ("validation.bin", 700)):
         write_ids(name, count, TOKENIZER | {"eot_id": 5})

@@ -1,25 +1,35 @@
 """What a run prints while it trains and at its end."""
 
+import sys
 import time
 
 from tqdm import tqdm
 
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
+from lm.train.ranks import World
 from lm.train.state import TrainingState
 
 
-class Progress(tqdm):
-    """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation."""
+def shows_bar(world: World) -> bool:
+    """Return True if this process shows a bar: it is the main rank, and stderr is a terminal."""
+    return world.is_main and sys.stderr.isatty()
 
-    def __init__(self, plan: Plan, state: TrainingState, params: TrainParams, peak_flops: float):
+
+class Progress(tqdm):
+    """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation.
+
+    peak_flops: FLOP/s of all ranks at best, of which the bar shows the share that training reaches; None without a bar.
+    """
+
+    def __init__(self, plan: Plan, state: TrainingState, params: TrainParams, peak_flops: float | None):
         super().__init__(
             total=plan.max_tokens,
             initial=state.step * params.batch_tokens,
             unit="tok",
             unit_scale=True,
             desc="train",
-            disable=not state.world.is_main or None,
+            disable=peak_flops is None,
         )
         self.plan, self.state, self.peak_flops = plan, state, peak_flops
         self.started, self.first_step = time.monotonic(), state.step
@@ -29,7 +39,7 @@ class Progress(tqdm):
         """Show the newest losses, the speed since the start of this process, and the time left."""
         steps, seconds = self.state.step - self.first_step, time.monotonic() - self.started
         (step, tokens, val_loss), train_rows = self.state.history.validation[-1], self.state.history.train
-        if not self.disable:
+        if self.peak_flops is not None:
             mfu = self.plan.flops_per_step * steps / seconds / self.peak_flops
             self.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
         elif self.state.world.is_main:
