@@ -1,6 +1,7 @@
 """Train a run in parts, each on another processor and killed, and compare it with the undisturbed run.
 
     PYTHONPATH=src:benchmarks python benchmarks/quality/migration.py --emulated "qemu-aarch64 -L ROOT PYTHON" --name ARM
+    PYTHONPATH=src:benchmarks python benchmarks/quality/migration.py --draw  # the picture of the recorded run
 
 The run is the beginning of the default, with a decay of its own: an emulated processor takes half a minute for a step.
 It runs in a clone of the last commit, first undisturbed, then in parts: one process, an emulated processor, two
@@ -9,7 +10,6 @@ processes, one process. Each part but the last is ended by SIGKILL.
 
 import argparse
 import functools
-import itertools
 import os
 import shlex
 import shutil
@@ -22,10 +22,11 @@ from pathlib import Path
 import psutil
 import yaml
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from harness import RESULTS, change_params, clone_of_last_commit, hardware
 from lm import plots
-from lm.core.files import sha256_file, write_json
+from lm.core.files import read_json, sha256_file, write_json
 from lm.train.checkpoints import list_checkpoints
 
 COMPARED = (
@@ -48,7 +49,8 @@ VALUES = {
     "train.eval_tokens": 2 * STEP_TOKENS,
 }
 KILLS = (20, 32, 56)  # the steps after which a part is killed
-PICTURE = RESULTS / "migration.png"
+RECORD, PICTURE = RESULTS / "migration.json", RESULTS / "migration.png"
+LOOKS = [(plots.BLUE, "-"), (plots.ORANGE, "--")]  # of the processors, in the order of their first parts
 
 
 def newest_step(clone: Path) -> int:
@@ -82,9 +84,11 @@ def train_part(clone: Path, python: str, until: int | None) -> None:
 
 
 def draw_parts(axes: Axes, losses: list[float], parts: list[dict]) -> None:
-    """Draw the training loss of each step, each part in another colour and line style, with its name above it."""
-    looks = itertools.cycle([(plots.BLUE, "-"), (plots.ORANGE, "--")])
-    for part, (color, line) in zip(parts, looks, strict=False):
+    """Draw the training loss of each step, each processor in its colour and line style, with the part's name above."""
+    processors = dict.fromkeys(part["name"].split(", ")[0] for part in parts)
+    looks = dict(zip(processors, LOOKS, strict=True))
+    for part in parts:
+        color, line = looks[part["name"].split(", ")[0]]
         first = max(1, part["from_step"])
         last = part["to_step"]
         axes.plot(range(first, last + 1), losses[first - 1 : last], color=color, linestyle=line)
@@ -93,15 +97,44 @@ def draw_parts(axes: Axes, losses: list[float], parts: list[dict]) -> None:
         axes.annotate(part["name"].replace(", ", "\n"), place, xycoords=("data", "axes fraction"), **look)
     for part in parts[:-1]:
         axes.axvline(part["to_step"], color=plots.GREY, linewidth=0.8, linestyle=":")
-    axes.set(xlabel="step", ylabel="training loss, nats per token", ylim=(min(losses) - 0.5, max(losses) + 1.5))
+    axes.set(ylabel="training loss\nnats per token", ylim=(min(losses) - 0.5, max(losses) + 2.5))
+
+
+def draw_undisturbed(axes: Axes, losses: list[float]) -> None:
+    """Draw the training loss of each step of the undisturbed run."""
+    axes.plot(range(1, len(losses) + 1), losses, color=plots.GREY, linewidth=1.0)
+    place = (0.98, 0.92)
+    look = {"color": plots.GREY, "fontsize": 9, "ha": "right", "va": "top"}
+    axes.annotate("not killed, on one processor: the same losses", place, xycoords="axes fraction", **look)
+    axes.set(xlabel="step", ylabel="training loss\nnats per token", ylim=(min(losses) - 0.5, max(losses) + 0.5))
+
+
+def picture(found: dict) -> Figure:
+    """Return the picture of a record: the run in parts, and below it the undisturbed one, which has its losses."""
+    curves = "plots/training.csv"
+    if found["migrated_sha256"][curves] != found["undisturbed_sha256"][curves]:
+        sys.exit(f"error: {RECORD}: the runs have other losses; one curve cannot be drawn for both")
+    losses = found["training_loss"]
+    panels = (
+        functools.partial(draw_parts, losses=losses, parts=found["parts"]),
+        functools.partial(draw_undisturbed, losses=losses),
+    )
+    title = "Killed three times, moved to ARM and back: the bits of an undisturbed run"
+    return plots.figure_of(*panels, size=(7.5, 4.6), heights=(3, 2), title=title)
 
 
 def main() -> None:
     """Record the run in migration.json, and draw it."""
     parser = argparse.ArgumentParser(description="Train in parts on several processors.")
-    parser.add_argument("--emulated", required=True, metavar="COMMAND", help="of Python on the emulated processor")
-    parser.add_argument("--name", required=True, help="of that processor, for the record")
+    parser.add_argument("--draw", action="store_true", help="draw the recorded run again, and train nothing")
+    parser.add_argument("--emulated", metavar="COMMAND", help="of Python on the emulated processor")
+    parser.add_argument("--name", help="of that processor, for the record")
     args = parser.parse_args()
+    if args.draw:
+        plots.save_png(picture(read_json(RECORD)), PICTURE)
+        return
+    if not (args.emulated and args.name):
+        parser.error("give --emulated and --name, or --draw")
     here = hardware()["processor"].split(" (")[0]
     # Name, Python, processes, step of the kill.
     planned = [
@@ -139,12 +172,10 @@ def main() -> None:
 
     found = {"hardware": hardware(), "parts": parts, "training_loss": curve["train_loss"]}
     found |= {"undisturbed_sha256": undisturbed, "migrated_sha256": migrated}
-    write_json(RESULTS / "migration.json", found)
+    write_json(RECORD, found)
     if migrated != undisturbed:
         sys.exit("error: the bits differ")
-    draw = functools.partial(draw_parts, losses=curve["train_loss"], parts=parts)
-    title = "Killed three times, moved to ARM and back: the bits of an undisturbed run"
-    plots.save_png(plots.figure_of(draw, size=(7.5, 3.4), title=title), PICTURE)
+    plots.save_png(picture(found), PICTURE)
 
 
 if __name__ == "__main__":

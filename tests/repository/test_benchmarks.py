@@ -4,11 +4,13 @@ import json
 import math
 import os
 import re
+import runpy
 import subprocess
 import sys
 
 import yaml
 
+from lm.plots import to_png
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
 from support.workspace import Workspace
@@ -26,6 +28,23 @@ def test_generated_figures_are_those_of_the_committed_results():
     command = [sys.executable, BENCHMARKS / "pages.py", "--check"]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_picture_of_the_migration_is_of_its_record_with_one_colour_per_processor(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    script = runpy.run_path(str(BENCHMARKS / "quality" / "migration.py"))
+    record = json.loads((RESULTS / "migration.json").read_text())
+
+    figure = script["picture"](record)
+
+    parts, undisturbed = figure.axes
+    colors = [line.get_color() for line in parts.lines if len(line.get_xdata()) > 2]
+    processors = [part["name"].split(", ")[0] for part in record["parts"]]
+    assert len(colors) == len(processors)
+    assert len(set(zip(processors, colors, strict=True))) == len(set(processors)) == len(set(colors))
+    (curve,) = undisturbed.lines
+    assert list(curve.get_ydata()) == record["training_loss"]
+    assert to_png(figure) == (RESULTS / "migration.png").read_bytes()
 
 
 def test_every_result_has_a_stage_or_a_row_of_a_settled_question():
