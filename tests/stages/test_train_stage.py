@@ -1,5 +1,6 @@
 """What the train stage prints and writes, and what it refuses with which exit code and sentence."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -23,7 +24,7 @@ from lm.tokenizer.build import write_trained_bpe
 from lm.tokens.tokenfile import open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.checkpoints import list_checkpoints
-from lm.train.config import TrainParams
+from lm.train.config import TrainParams, TrainRuntime
 from lm.train.ranks import World
 from lm.train.state import History
 from lm.train.step import learning_rate, sampling_weights
@@ -234,6 +235,40 @@ def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts)
     assert model.numerics == numerics
     eval_stage.score(model, open_tokens("validation.bin"), 32, [32], Cores())
     assert looks[20:] == [True], "after each batch"
+
+
+@pytest.mark.parametrize(("device", "share"), [("cpu", 4), ("cuda", 1)])
+def test_the_ranks_of_a_host_share_its_memory_and_each_has_a_gpu(workspace, monkeypatch, device, share):
+    free_bytes = []
+    monkeypatch.setattr(World, "all_reduce_max", lambda self, *numbers: numbers)
+    monkeypatch.setattr(train_stage.machine, "available_memory_bytes", lambda device: 10_000_000)
+    monkeypatch.setattr(train_stage.preflight, "check_memory", lambda plan, device, free: stop(free_bytes.append(free)))
+    paths = SimpleNamespace(train=Path("train.bin"), validation=Path("validation.bin"), tokenizer=None)
+    inputs = train_stage.read_inputs(paths, read_section("runtime.yaml", "train", TrainRuntime), World())
+    inputs = dataclasses.replace(inputs, device=torch.device(device))
+
+    with pytest.raises(DataError):
+        train_stage.build(inputs, World(world_size=8, local_world_size=4), None)
+
+    assert free_bytes == [10_000_000 // share]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, capsys, rank):
+    monkeypatch.setattr(train_stage.preflight, "warnings", lambda *given: ["a setting is unusual"])
+    training = SimpleNamespace(
+        inputs=SimpleNamespace(device=torch.device("cpu"), params=None, config=None),
+        plan=SimpleNamespace(lines=lambda: ["steps        20"]),
+        state=SimpleNamespace(world=World(rank, 8, local_world_size=4)),
+        warnings=["memory is short"],
+        threads=SimpleNamespace(threads=3, warnings=lambda: ["a core is busy"]),
+    )
+
+    train_stage.print_plan(training)
+
+    out = "device       cpu, 3 threads\nsteps        20\nprocesses    8, 4 on this host\n"
+    err = "warning: a setting is unusual\nwarning: memory is short\nwarning: a core is busy\n"
+    assert capsys.readouterr() == ((out, err) if rank == 0 else ("", ""))
 
 
 @pytest.mark.parametrize("is_shown", [True, False])

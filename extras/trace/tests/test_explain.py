@@ -212,6 +212,19 @@ def test_tokens_of_another_tokenizer_are_not_traced(project, trace, monkeypatch)
     assert (status, output) == (4, "") and "train.bin: made with tokenizer" in error
 
 
+def test_the_best_weights_have_read_the_windows_up_to_their_step(project, trace):
+    """The run went on after its best validation."""
+    model = read_json(project.folder / "data/models/model.json")
+    write_json(project.folder / "data/models/model.json", model | {"best": {"step": 5, "sha256": "1234"}})
+    text = ((), " end of", "--min_tokens", 2)
+
+    status, output, _ = trace(*text)
+
+    assert status == 0 and " of them read in the first 5 steps\n" in output
+    assert output == trace(*text, "--steps", 5)[1] != trace(*text, "--steps", STEPS)[1]
+    write_json(project.folder / "data/models/model.json", model)
+
+
 def test_weights_before_the_first_step_have_read_nothing(project, trace):
     model = read_json(project.folder / "data/models/model.json")
     write_json(project.folder / "data/models/model.json", model | {"best": {"step": 0, "sha256": "1234"}})

@@ -9,7 +9,7 @@ import torch
 
 from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from support.model_cases import SHAPE, build
+from support.model_cases import SHAPE, assert_close, build
 
 CONFIG = ModelConfig(**SHAPE | {"max_seq_len": 128}, vocab_size=53)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
@@ -36,6 +36,19 @@ def test_the_cache_changes_no_bit_of_exact_logits(window, pieces):
         assert torch.equal(logits, model(ids))
     kept = [cache.past[layer][0].shape[2] for layer in range(CONFIG.n_layer)]
     assert kept == [min(window - 1, 70) if layer != 2 else 70 for layer in range(4)]
+
+
+@pytest.mark.parametrize("window", [1, 8, 200])
+@pytest.mark.parametrize("pieces", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
+def test_the_cache_changes_fast_logits_by_rounding_alone(window, pieces):
+    """A piece of several tokens sees what came before it, and of itself only what is not later."""
+    model = build(53, sliding_window=window, max_seq_len=128)
+    ids = torch.randint(53, (2, 70), generator=torch.Generator().manual_seed(0))
+    cache = KVCache()
+    with torch.inference_mode():
+        logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
+        wanted = model(ids)
+    assert_close(logits, wanted)
 
 
 @pytest.fixture

@@ -104,5 +104,8 @@ def test_lengths_in_tokens_are_whole_steps():
     """What does not divide is rounded down, to one step at least."""
     params = train_params(max_tokens=64 * 11 - 1, eval_every_tokens=64 * 3 - 1, log_every_tokens=64 * 2 - 1)
     assert (params.max_steps, params.eval_every_steps, params.log_every_steps, params.batch_size) == (10, 2, 1, 4)
-    params = train_params(eval_every_tokens=1, log_every_tokens=1, keep_weights_at=[0, 63, 64, 64 * 3 + 1])
-    assert (params.eval_every_steps, params.log_every_steps, params.kept_weights_steps) == (1, 1, {0, 1, 3})
+    params = train_params(eval_every_tokens=1, log_every_tokens=1)
+    assert (params.eval_every_steps, params.log_every_steps) == (1, 1)
+    params = train_params(eval_every_tokens=64 * 2 - 1, log_every_tokens=64 * 3 - 1)
+    assert (params.eval_every_steps, params.log_every_steps) == (1, 2)
+    assert train_params(keep_weights_at=[0, 63, 64 * 3 + 33]).kept_weights_steps == {0, 3}
