@@ -40,14 +40,24 @@ def machine(monkeypatch):
     return machine
 
 
-@pytest.mark.parametrize(("foreign", "wanted"), [(0.4, 4), (0.6, 3), (9.0, 1)])
-def test_others_get_their_cores_and_one_thread_remains(machine, foreign, wanted):
+@pytest.mark.parametrize(
+    ("most", "foreign", "wanted", "warnings"),
+    [
+        (4, 0.4, 4, []),
+        (4, 0.6, 3, ["other processes use 0.6 of 4 cores; this one takes 3 threads instead of 4 until they end"]),
+        (4, 9.0, 1, ["other processes use 9.0 of 4 cores; this one takes 1 thread instead of 4 until they end"]),
+        (3, 1.0, 3, []),  # one core was free
+        (3, 2.0, 2, ["other processes use 2.0 of 4 cores; this one takes 2 threads instead of 3 until they end"]),
+    ],
+)
+def test_others_get_their_cores_and_one_thread_remains(machine, most, foreign, wanted, warnings):
+    torch.set_num_threads(most)
     machine.foreign = foreign
+
     cores = ThreadTuner()
-    assert torch.get_num_threads() == wanted
-    assert len(cores.warnings()) == (wanted < 4)
-    if wanted == 1:
-        assert "takes 1 thread instead of 4" in cores.warnings()[0]
+
+    assert torch.get_num_threads() == cores.threads == wanted
+    assert cores.warnings() == warnings
 
 
 def test_the_number_of_threads_follows_the_others(machine):

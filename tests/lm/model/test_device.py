@@ -3,6 +3,7 @@
 import platform
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -15,10 +16,12 @@ from lm.model import device
 from lm.model.device import (
     COMPUTE_DTYPES,
     available_memory_bytes,
+    bfloat16_speedup,
     computed_on,
     describe_device,
     idle_gpu_warnings,
     is_out_of_memory,
+    matmul_peak_flops,
     pick_device,
     read_device,
     reject_emulation,
@@ -71,6 +74,35 @@ def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, has, speedup, 
         for earlier in ("float32", "bfloat16"):
             assert resolve_dtype("auto", CPU, earlier) == COMPUTE_DTYPES[earlier]
     assert resolve_dtype("float32", CPU, earlier="bfloat16") == torch.float32
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """A clock that matrix products move on: a list of the seconds that each takes in float32, the last one for ever.
+
+    In bfloat16 they take a quarter.
+    """
+    durations = [0.5]
+    now = [0.0]
+
+    def product(a, b, out=None):
+        duration = durations.pop(0) if len(durations) > 1 else durations[0]
+        now[0] += duration if a.dtype == torch.float32 else duration / 4
+
+    monkeypatch.setattr(torch, "mm", product)
+    monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    return durations
+
+
+def test_the_speedup_of_bfloat16_is_the_time_of_float32_products_by_its_own(seconds):
+    assert bfloat16_speedup(CPU) == 4
+
+
+@pytest.mark.parametrize(("dtype", "peak"), [(torch.float32, 4000), (torch.bfloat16, 16_000)])
+def test_the_peak_is_two_operations_for_each_multiply_add_of_the_fastest_product(seconds, dtype, peak):
+    """A product of two matrices of 10 by 10 has 1,000 multiply-adds."""
+    seconds[:] = [3.0, 0.5, 1.0]
+    assert matmul_peak_flops(CPU, dtype, size=10, seconds=4) == peak
 
 
 def test_a_gpu_is_used_if_there_is_one_and_runtime_yaml_agrees(monkeypatch):

@@ -218,6 +218,26 @@ def test_chunked_loss_is_the_cross_entropy(rows):
         assert (found[name] - grads[name]).abs().max() <= 1e-5 * largest, name
 
 
+@pytest.mark.parametrize(("vocab_size", "seq_len"), [(2**17, 9), (2**19 + 1, 2)])
+def test_the_loss_of_a_large_vocabulary_is_the_cross_entropy(vocab_size, seq_len):
+    """The softmax takes few rows at a time there: four, and the last time two, or one."""
+    small = {"n_layer": 1, "full_attention_every": 1, "d_model": 16, "n_head": 1, "n_kv_head": 1}
+    config = dataclasses.replace(TINY, **small, vocab_size=vocab_size)
+    model = build(config)
+    ids = draw_ids(config, 2, seq_len)
+    targets = draw_ids(config, 2, seq_len, seed=1)
+
+    loss = model.loss(ids, targets)
+    each = model.token_losses(ids, targets)
+
+    wanted = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="none")
+    assert_close(each.flatten(), wanted, 1e-6)
+    assert_close(loss, wanted.mean(), 1e-6)
+    found, grads = gradients(model, loss), gradients(model, wanted.mean())
+    for name in grads:
+        assert (found[name] - grads[name]).abs().max() <= 1e-5 * grads[name].abs().max(), name
+
+
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch, sampled):
     """As on a GPU: zeros below the head, whose logits are -inf."""
