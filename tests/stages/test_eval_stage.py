@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import eval as eval_stage
+from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection, sum_by_span
@@ -123,6 +124,25 @@ def test_the_figures_are_those_of_their_tokens(tokenizer, numerics):
     assert rows[-1, 1] == pytest.approx(apart[positions >= 16].mean(dtype="float64"), rel=1e-5)
 
 
+@pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])
+def test_threads_follow_the_free_cores_where_they_change_no_bit(tokenizer, monkeypatch, capsys, numerics, adapts):
+    made = []
+
+    def stop(*given):
+        raise DataError("enough was scored")
+
+    monkeypatch.setattr(eval_stage, "ThreadTuner", lambda numerics, adapts: made.append((numerics, adapts)))
+    monkeypatch.setattr(eval_stage, "score", stop)
+    change_json(MODEL, segments=[{"from_step": 0, "numerics": numerics}])
+    change_params(Path(), {"eval.stride_fraction": 0.25})
+
+    assert eval_stage.main(ARGUMENTS) == 3
+
+    assert made == [(numerics, adapts)]
+    num_tokens = len(open_tokens(VALIDATION).ids)
+    assert capsys.readouterr().out == f"scoring {num_tokens:,} tokens in windows of 32, moved by 8 and 32\n"
+
+
 def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
     """Each prompt has texts of its own seeds, which are compared with the training text."""
     compared = []
@@ -146,7 +166,9 @@ def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
     expected = [
         draw(model, tokenizer, prompt, 12, seed, temperature=1.5, top_k=7) for prompt in prompts for seed in (5, 6)
     ]
-    samples = read_json("data/evaluation/samples.json")["samples"]
+    record = read_json("data/evaluation/samples.json")
+    samples = record["samples"]
+    assert record["settings"] == "Temperature 1.5, top-k 7, seeds from 5 on."
     assert [(each["prompt"], each["ids"]) for each in samples] == [(one.prompt, one.ids.tolist()) for one in expected]
     assert samples[0]["ids"] != samples[1]["ids"]
 

@@ -132,3 +132,15 @@ def test_effective_number_and_dominating_documents():
     assert effective_documents(np.full(7, 300)) == pytest.approx(7)
     assert list(dominating_documents(np.array([10, 60, 4, 126])).items()) == [(3, 0.63), (1, 0.3)], "the largest first"
     assert dominating_documents(np.array([5, 95])) == {1: 0.95}, "one that holds 5 % does not dominate"
+
+
+@pytest.mark.parametrize(("effect", "p_value", "is_bound"), [(0.9, 0.09, False), (1.1, 0.03, False), (1.2, 0.02, True)])
+def test_the_least_p_value_of_the_resamples_is_a_bound(effect, p_value, is_bound):
+    """One hundred samples, this one among them, show at least 2 %, one sample for each tail."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(50, 150, 12)
+    values = (rng.normal(size=12) + effect) * sizes
+
+    estimate = ratio_interval(values, sizes, np.random.default_rng(1), resamples=99)
+
+    assert (estimate.p_value, estimate.p_is_bound) == (p_value, is_bound)

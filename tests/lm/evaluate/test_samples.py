@@ -43,9 +43,9 @@ def test_ngrams_that_reach_out_of_a_copy_are_new():
 
 def test_copies_and_repetitions_are_measured():
     copied, new, twice = sample(range(50, 70)), sample(range(900, 850, -1), ended=False), sample([5, 3, 1, 9] * 5)
-    measures = measure([copied, new, twice], TRAIN)
-    assert [entry["longest_copy_tokens"] for entry in measures] == [20, 0, 0]
-    assert [entry["new_fraction"] for entry in measures] == [0.0, 1.0, 1.0]
+    measures = measure([new, copied, twice], TRAIN)
+    assert [entry["longest_copy_tokens"] for entry in measures] == [0, 20, 0]
+    assert [entry["new_fraction"] for entry in measures] == [1.0, 0.0, 1.0]
     assert [entry["repeated_fraction"] for entry in measures] == pytest.approx([0.0, 0.0, 13 / 17])
     assert summarize_samples(measures) == {
         "samples": 3,
@@ -66,7 +66,7 @@ def test_an_empty_sample_has_no_fractions():
 
 
 def test_the_markdown_shows_the_measures_beside_each_text():
-    drawn = [sample(range(50, 70)), sample([5, 3, 1, 9] * 5, ended=False)]
+    drawn = [sample(range(50, 71)), sample([5, 3, 1, 9] * 5, ended=False)]
     text = to_markdown(samples_record(drawn, measure(drawn, TRAIN), "Seed 1.", WORDS))
-    assert "## 1. `Once`, ended by the model\n\nlongest copy 20 tokens; 0% of its 8-grams are new" in text
+    assert "## 1. `Once`, ended by the model\n\nlongest copy 21 tokens; 0% of its 8-grams are new" in text
     assert "## 2. `Once`, cut after 20 tokens" in text and "76% of its 4-grams are repeated" in text
