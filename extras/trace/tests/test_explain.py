@@ -9,6 +9,7 @@ import pytest
 
 from extras.trace import explain as explain_tool
 from extras.trace import trace as trace_tool
+from extras.trace.documents import describe_documents
 from lm.core.files import read_json, write_json
 from lm.evaluate.copies import Copy
 from lm.tokenizer.build import write_trained_bpe
@@ -118,6 +119,22 @@ def test_rows_match_the_stream(project, explain):
     assert epochs == list(itertools.chain(*passes))[: len(epochs)] and epochs[-1] > 0
 
 
+def test_the_step_is_described(explain):
+    """Seven windows of 24 tokens are 168 tokens."""
+    first = explain("--step", 2)[1].splitlines()[0]
+    assert first == "step 2 of 0 to 11: 7 windows of 24 tokens, seed 3; tokens seen 336 before it, 504 after it"
+
+
+def test_a_document_of_a_mixture_is_named_with_its_source(project):
+    tokens = open_tokens(project.folder / "data/processed_datasets/train.bin")
+    sources = [f"source-{number}" for number in range(len(project.texts))]
+    begin, end = tokens.spans[3][0], tokens.spans[4][1]
+
+    lines = describe_documents(tokens, project.tokenizer, sources, int(begin), int(end))
+
+    assert [line.split(",")[0] for line in lines] == ["document 3 of source-3", "document 4 of source-4"]
+
+
 def test_a_step_or_row_outside_the_run_is_refused(explain):
     for arguments, named in (
         (("--step", STEPS), f"--step is {STEPS}; it must be from 0 to {STEPS - 1}"),
@@ -162,6 +179,47 @@ def test_a_place_is_read_by_a_window_that_has_two_of_its_tokens():
     others = [at for at in range(90) if at not in expected]
     places, num_read = trace_tool.places_read(Copy(4, 4 + length, 90, list(range(90))), starts, SEQ_LEN)
     assert (places, num_read) == ([*expected, *others], len(expected))
+
+
+@pytest.mark.parametrize(
+    ("readings", "most", "lines"),
+    [
+        (
+            [(0, [(3, 1)], 1), (1, [(5, 0), (7, 2)], 2), (2, [(9, 4)], 3), (3, [], 1), (4, [(12, 0)], 1)],
+            4,
+            [
+                "read whole: step 3 row 1 (epoch 0)",
+                "read cut into 2 windows: step 5 row 0, step 7 row 2 (epoch 1)",
+                "read in part, 1 of 3 windows: step 9 row 4 (epoch 2)",
+                "read whole: step 12 row 0 (epoch 4)",
+            ],
+        ),
+        (
+            [(0, [(3, 1)], 1), (1, [(5, 0)], 1), (2, [(9, 4)], 1)],
+            1,
+            ["read whole: step 3 row 1 (epoch 0)", "and in 2 more epochs"],
+        ),
+        ([(0, [], 1)], 1, ["not read in the first 1,200 steps"]),
+    ],
+)
+def test_each_epoch_that_reads_a_place_has_a_line(readings, most, lines):
+    windows = SimpleNamespace(readings=lambda begin, end, steps: readings)
+    assert trace_tool.describe_readings(windows, 0, 9, 1200, most) == lines
+
+
+def test_tokens_of_two_copies_that_overlap_count_once(project, trace, monkeypatch):
+    """Of 12 tokens, the first nine are in a copy, two of them in both."""
+    copies = [Copy(0, 6, 1, [0]), Copy(4, 9, 1, [50])]
+    monkeypatch.setattr(trace_tool, "find_copies", lambda *given: [copies])
+    _, output, _ = trace(project.windows.ids[:12])
+    assert output.startswith("12 tokens; 3 of them, between ⟦ and ⟧, are new: ")
+
+
+def test_the_reading_of_many_places_is_counted_among_the_first_ones(project, trace, monkeypatch):
+    """Each of the 40 documents has the text at its end; one of the first three places is read by no window."""
+    monkeypatch.setattr(trace_tool, "MOST_PLACES", 3)
+    _, output, _ = trace((), " end of", "--min_tokens", 2, "--steps", STEPS)
+    assert "40 times in the training text, 2 of the first 3 read in the first 12 steps\n" in output
 
 
 def test_new_text_is_marked_and_frequent_text_is_counted(project, trace):
