@@ -108,6 +108,11 @@ def test_each_curve_is_drawn_against_its_tokens():
     assert lines_of(gradient_norm) == [(x, noisy[::-1]), (x, smooth(noisy[::-1]).tolist())]
 
 
+def test_the_highest_learning_rate_is_inside_the_picture():
+    learning_rate, _ = optimization_figure(TRAIN).axes
+    assert learning_rate.get_ylim()[0] == 0 and learning_rate.get_ylim()[1] > max(TRAIN["lr"]) > TRAIN["lr"][0]
+
+
 def test_the_loss_by_position_is_drawn_with_its_first_and_last_value():
     (axes,) = figure_of(PANELS["position"], size=(4, 3)).axes
     assert lines_of(axes) == [(CURVE["context_tokens"], CURVE["nats_per_token"])]
@@ -152,6 +157,7 @@ def test_a_document_is_drawn_at_its_bits_per_byte_with_its_bytes_as_area():
     np.testing.assert_allclose([*clean.get_offsets(), *not_clean.get_offsets()], expected)
     smallest, largest, middle = *sorted(clean.get_sizes()), not_clean.get_sizes()[0]
     assert (middle - smallest) / (largest - smallest) == pytest.approx((80 - 20) / (100 - 20))
+    assert largest == 6 + 55 * 4, "the longest document has the same area beside any others, in a picture of 4 inches"
     (limit,) = axes.lines
     assert list(limit.get_xdata()) == [0.2, 0.2]
     # All points lie within the axes.
