@@ -130,8 +130,10 @@ def test_the_names_of_two_curves_do_not_overlap(train_end, validation_end):
     validation = VALIDATION | {"val_loss": [9.0, validation_end]}
     figure = figure_of(DRAW(draw_losses, train=train, validation=validation), size=(7.5, 4))
     figure.draw_without_rendering()
-    low, high = sorted((text.get_window_extent() for text in figure.axes[0].texts), key=lambda box: box.y0)
-    assert low.y1 <= high.y0
+    low, high = sorted(figure.axes[0].texts, key=lambda text: text.get_window_extent().y0)
+    assert low.get_window_extent().y1 <= high.get_window_extent().y0
+    ends = [float(text.get_text().splitlines()[1]) for text in (low, high)]
+    assert ends == sorted(ends), "the name of the higher curve is above the other"
 
 
 @pytest.mark.parametrize("last", [100, 65, 32768])

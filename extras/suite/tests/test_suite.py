@@ -8,6 +8,7 @@ import pytest
 
 from extras.suite import suite
 from lm.core.files import read_json, write_json
+from lm.plots import figure_of
 from support.refusal import refused
 from support.workspace import Workspace
 from tools.export_hf import cli as export_hf
@@ -31,6 +32,33 @@ def made(tmp_path_factory, finished):
             write_json(f"lm_eval-{name}.json", {"model": {"weights_sha256": sha256}, "tasks": tasks})
         assert suite.main(["--tasks", *(f"lm_eval-{name}.json" for name in NAMES)]) == 0
     return workspace
+
+
+def test_accuracies_go_to_the_row_of_their_weights(tmp_path):
+    rows = [{"weights": "ab12"}, {"weights": "cd34"}]
+    accuracy = {"value": 0.7, "stderr": 0.1}
+    tasks = {"pairs": {"metrics": {"acc": accuracy}}, "text": {"metrics": {"perplexity": {"value": 3.0}}}}
+    write_json(tmp_path / "cd.json", {"model": {"weights_sha256": "cd34" * 16}, "tasks": tasks})
+
+    names = suite.add_accuracies(rows, [tmp_path / "cd.json"])
+
+    assert names == ["pairs"]
+    assert rows == [{"weights": "ab12"}, {"weights": "cd34", "pairs": 0.7, "pairs_se": 0.1}]
+
+
+def test_a_curve_has_its_standard_errors_and_its_last_value():
+    """A document alone has no standard error, and a row without the column no point."""
+    points = [(0, 2.5, None), (512, 2.0, 0.25), (2048, 1.23456, 0.125)]
+    rows = [{"tokens": tokens, "loss": loss, "loss_se": error} for tokens, loss, error in points]
+
+    figure = figure_of(lambda axes: suite.draw(axes, [*rows, {"tokens": 4096}], ["loss"], "loss"), size=(7.5, 3.6))
+
+    (axes,) = figure.axes
+    line, _, (bars,) = axes.containers[0].lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 512, 2048], [2.5, 2.0, 1.23456])
+    heights = [height for segment in bars.get_segments() for height in segment[:, 1]]
+    assert heights == pytest.approx([2.5, 2.5, 1.75, 2.25, 1.10956, 1.35956])
+    assert [text.get_text() for text in axes.texts] == ["1.235"]
 
 
 @pytest.fixture

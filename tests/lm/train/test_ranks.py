@@ -259,6 +259,27 @@ def test_torchrun_and_srun_are_recognised(monkeypatch, environment, place):
     assert ranks.world_from_environment(sharded=True) == World(*place, sharded=place[1] > 1)
 
 
+def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):
+    """At most ten numbers at once, and a longer gradient alone. The other rank has twice these gradients."""
+    sent = []
+
+    def add_the_other_rank(flat):
+        sent.append(len(flat))
+        flat *= 3
+
+    monkeypatch.setattr(ranks, "BUCKET_NUMBERS", 10)
+    monkeypatch.setattr(ranks.dist, "all_reduce", add_the_other_rank)
+    parameters = [torch.zeros(shape, requires_grad=True) for shape in [(2, 2), (6,), (1,), (30,), (3, 3), (1,), (1,)]]
+    for number, p in enumerate(parameters):
+        p.grad = torch.full_like(p, number + 1.0)
+
+    World(0, 2).average_gradients(parameters)
+
+    assert sent == [10, 1, 30, 10, 1]
+    for number, p in enumerate(parameters):
+        assert torch.equal(p.grad, torch.full_like(p, 1.5 * (number + 1)))
+
+
 def test_a_missing_address_is_named(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     is_named = pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 1 of 2")
