@@ -237,20 +237,56 @@ def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts)
     assert looks[20:] == [True], "after each batch"
 
 
-@pytest.mark.parametrize(("device", "share"), [("cpu", 4), ("cuda", 1)])
-def test_the_ranks_of_a_host_share_its_memory_and_each_has_a_gpu(workspace, monkeypatch, device, share):
-    free_bytes = []
+@pytest.fixture
+def planned(workspace, monkeypatch):
+    """Return a function that builds a run of several ranks, up to the check of its memory; it returns the plan.
+
+    The plan has the tokens of a micro-batch, the shards, the dtype, and the free bytes of the machine's 10 million.
+    """
     monkeypatch.setattr(World, "all_reduce_max", lambda self, *numbers: numbers)
     monkeypatch.setattr(train_stage.machine, "available_memory_bytes", lambda device: 10_000_000)
-    monkeypatch.setattr(train_stage.preflight, "check_memory", lambda plan, device, free: stop(free_bytes.append(free)))
-    paths = SimpleNamespace(train=Path("train.bin"), validation=Path("validation.bin"), tokenizer=None)
-    inputs = train_stage.read_inputs(paths, read_section("runtime.yaml", "train", TrainRuntime), World())
-    inputs = dataclasses.replace(inputs, device=torch.device(device))
+    found = SimpleNamespace()
 
-    with pytest.raises(DataError):
-        train_stage.build(inputs, World(world_size=8, local_world_size=4), None)
+    def plan(params, config, train_tokens, micro_batch_tokens, num_shards, device, dtype):
+        found.micro_batch_tokens, found.num_shards, found.dtype = micro_batch_tokens, num_shards, dtype
 
-    assert free_bytes == [10_000_000 // share]
+    def check_memory(plan, device, free_bytes):
+        found.free_bytes = free_bytes
+        raise DataError("enough was built")
+
+    monkeypatch.setattr(train_stage.preflight, "Plan", plan)
+    monkeypatch.setattr(train_stage.preflight, "check_memory", check_memory)
+
+    def build(world: World, device: str = "cpu", saved: dict | None = None) -> SimpleNamespace:
+        paths = SimpleNamespace(train=Path("train.bin"), validation=Path("validation.bin"), tokenizer=None)
+        inputs = train_stage.read_inputs(paths, read_section("runtime.yaml", "train", TrainRuntime), World())
+        with pytest.raises(DataError):
+            train_stage.build(dataclasses.replace(inputs, device=torch.device(device)), world, saved)
+        return found
+
+    return build
+
+
+@pytest.mark.parametrize(("device", "share"), [("cpu", 4), ("cuda", 1)])
+def test_the_ranks_of_a_host_share_its_memory_and_each_has_a_gpu(planned, device, share):
+    found = planned(World(world_size=8, local_world_size=4), device)
+    assert found.free_bytes == 10_000_000 // share
+
+
+@pytest.mark.parametrize(("sharded", "num_shards"), [(True, 8), (False, 1)])
+def test_the_memory_of_a_rank_is_that_of_its_rows_and_its_shard(planned, sharded, num_shards):
+    """Each of eight ranks takes two of the 16 sequences of 32 tokens."""
+    found = planned(World(world_size=8, local_world_size=8, sharded=sharded))
+    assert (found.micro_batch_tokens, found.num_shards) == (2 * 32, num_shards)
+
+
+def test_a_run_continues_in_the_dtype_of_its_last_segment(planned, workspace, monkeypatch):
+    """It went on, in between, on a processor without bfloat16."""
+    monkeypatch.setattr(train_stage.machine, "has_bfloat16", lambda device: True)
+    workspace.change(**{"train.numerics": "fast", "train.dtype": "auto"})
+    segments = [{"dtype": "bfloat16"}, {"dtype": "float32"}]
+    assert planned(World(), saved={"segments": segments}).dtype == torch.float32
+    assert planned(World(), saved={"segments": segments[::-1]}).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -394,6 +430,20 @@ def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, ca
     workspace.change(**{"eval.sample_tokens": 1024})
     assert train_stage.main(ARGUMENTS) == 2
     assert "eval.sample_tokens is 1024; it must be 1 or more, below models." in capsys.readouterr().err
+
+
+def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(workspace, monkeypatch, slow_down):
+    last_saves_s = []
+    monkeypatch.setattr(train_stage, "checkpoint_interval_s", lambda every_s, last_s: last_saves_s.append(last_s) or 0)
+    slow_down(train_stage.checkpoints, "save_checkpoint", 0.02)
+    workspace.change(**{"train.seed": 31})  # a run of its own
+
+    assert train_stage.main(ARGUMENTS) == 0
+
+    run = json.loads(Path("data/models/model.json").read_text())["fingerprint"]
+    all_saves_s = json.loads(Path(".runs", run, "timing.json").read_text())["saving_seconds"][-1]
+    assert last_saves_s[0] == 0 and min(last_saves_s[1:]) >= 0.02
+    assert sum(last_saves_s) <= 1.01 * all_saves_s
 
 
 def test_a_checkpoint_that_takes_long_is_saved_less_often():

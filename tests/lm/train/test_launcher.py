@@ -1,9 +1,13 @@
-"""A run that was started in the background goes on when its shell ends."""
+"""A run that was started in the background goes on when its shell ends; ranks share the threads of the machine."""
 
 import os
 import subprocess
 import sys
 
+import pytest
+import torch
+
+from lm.train import launcher
 from support import ROOT
 from support.train_cases import wait_for
 
@@ -36,3 +40,22 @@ def test_a_run_outlives_its_shell(tmp_path):
     (tmp_path / "go").touch()
     wait_for((tmp_path / "ended").exists)
     assert (tmp_path / "ended").read_text() == "0", (tmp_path / "printed").read_text()
+
+
+@pytest.mark.parametrize(("chosen", "world_size", "threads"), [(None, 4, "2"), (None, 16, "1"), ("3", 4, "3")])
+def test_ranks_share_the_threads_unless_a_person_chose_their_number(monkeypatch, chosen, world_size, threads):
+    started = []
+
+    def launch(config, program):
+        return lambda *arguments: started.append((config.nproc_per_node, program, arguments))
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", launch)
+    monkeypatch.setattr(launcher.logging, "disable", lambda level: None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(launcher.sys, "argv", ["train.py", "--debug"])
+    monkeypatch.setattr(os, "environ", {} if chosen is None else {"OMP_NUM_THREADS": chosen})
+
+    launcher.start(world_size, ["train.py", "--models"])
+
+    assert os.environ["OMP_NUM_THREADS"] == threads
+    assert started == [(world_size, sys.executable, ("train.py", "--models", "--debug"))]
