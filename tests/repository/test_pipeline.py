@@ -77,7 +77,7 @@ def test_parameters_are_the_sections_read(stage):
 
 # Packages that stages import but that decide no byte of a result: they read YAML, look up hardware, show progress, or
 # download files whose hashes are checked. matplotlib draws pictures, in the stage plot, which lists requirements.txt.
-DECIDE_NOTHING = {"httpx2", "huggingface_hub", "matplotlib", "psutil", "requests", "ruamel", "tqdm"}
+DECIDE_NOTHING = {"httpx2", "huggingface_hub", "matplotlib", "psutil", "requests", "ruamel", "tqdm", "triton"}
 
 
 @pytest.mark.parametrize("stage", STAGES)

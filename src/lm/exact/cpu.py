@@ -117,7 +117,8 @@ def exp(x):
     whole = magic - MAGIC
     f = fma(x, LOG2E_LOW, fma(x, LOG2E, -whole))
     p = fma(fma(fma(fma(fma(fma(E0, f, E1), f, E2), f, E3), f, E4), f, E5), f, E6)
-    return times_power(p, magic)
+    power = times_power(p, magic)
+    return power if x == x else x  # the bits of a NaN may become those of a number
 
 
 @loop

@@ -218,12 +218,12 @@ class Tile(NamedTuple):
     maxnreg: int | None = None  # registers of a thread: fewer let more programs run, that wait for each other's loads
 
 
-# Tiles, and how fast they are computed, relative to the first, if there are enough. Large ones read less.
+# Tiles, and how fast they are computed on an H100, relative to the first, if there are enough. Large ones read less.
 SPEEDS = {
     Tile(128, 128, 16, 8): 1.0,
     Tile(128, 64, 16, 4): 1.0,
-    Tile(64, 64, 16, 4): 0.9,
-    Tile(64, 32, 16, 2): 0.85,
+    Tile(64, 64, 16, 4): 1.03,
+    Tile(64, 32, 16, 2): 0.92,
 }
 FLAT_TILE = Tile(16, 64, 32, 2)  # of few rows
 BUSY_WARPS = 8  # warps that keep a multiprocessor busy
@@ -231,9 +231,9 @@ CHAIN_TIME = 0.2  # to write and add the sums of the chains of a product, relati
 
 
 def tile_time(tile: Tile, num_rows: int, num_columns: int, num_matrices: int, device: torch.device) -> float:
-    """Return about how long a product takes for each term, in numbers of the multiprocessor that has most tiles."""
+    """Return about how long each term of a product takes: the results of the multiprocessor that has most of them."""
     num_tiles = cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN) * num_matrices
-    tiles_of_processor = cdiv(num_tiles, num_processors(device))
+    tiles_of_processor = max(1, cdiv(num_tiles, num_processors(device)))
     busy = min(1.0, tiles_of_processor * tile.num_warps / BUSY_WARPS)
     return tiles_of_processor * tile.BM * tile.BN / (SPEEDS[tile] * busy)
 
@@ -251,12 +251,14 @@ def is_faster_by_chains(num_rows: int, num_columns: int, num_terms: int, device:
     """Return True if a product of few tiles is faster when all of its chains are computed at the same time."""
     num_chains = num_terms // order.TERMS
     size = num_rows * num_columns
-    if num_rows <= FLAT_TILE.BM or num_chains * order.TERMS < num_terms or num_chains * size > CHAIN_NUMBERS:
+    if num_rows <= FLAT_TILE.BM or num_chains < 2:
+        return False
+    if num_chains * order.TERMS < num_terms or num_chains * size > CHAIN_NUMBERS:
         return False
     tile = tile_for(num_rows, num_columns, 1, device)
     together = tile_time(tile, num_rows, num_columns, 1, device)
     tile = tile_for(num_rows, num_columns, num_chains, device)
-    of_chains = tile_time(tile, num_rows, num_columns, num_chains, device) / max(num_chains, 1)
+    of_chains = tile_time(tile, num_rows, num_columns, num_chains, device) / num_chains
     return of_chains + CHAIN_TIME * size / num_processors(device) < together
 
 
@@ -274,7 +276,7 @@ def multiply(a: Tensor, packed: Tensor, out: Tensor, adds: bool = False) -> Tens
 
 
 def multiply_by_chains(a: Tensor, b: Tensor, out: Tensor, adds: bool) -> Tensor:
-    """Do what `multiply` does: compute all chains, then add them in their order."""
+    """Do what `multiply` does for a multiple of TERMS: compute all chains at once, then add them in their order."""
     num_rows, num_terms = a.shape
     num_columns = b.shape[1]
     num_chains = num_terms // order.TERMS
@@ -344,7 +346,7 @@ def exp(x):
     p = tl.fma(p, f, E5)
     p = tl.fma(p, f, E6)
     bits = p.to(tl.int32, bitcast=True) + (magic.to(tl.int32, bitcast=True) << 23)  # p 2^whole
-    return bits.to(tl.float32, bitcast=True)
+    return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # the bits of a NaN may become those of a number
 
 
 @triton.jit
@@ -664,9 +666,11 @@ def scores_kernel(
     BK: tl.constexpr,
 ):
     """scores (B, H, T, S) = q k for q (B, T, H, D) and k (B, K, D, S); tiles that no position sees are not written."""
-    b = tl.program_id(1) // H
-    head = tl.program_id(1) % H
-    top, left = tile_of(tl.program_id(0), T, S, BM, BN)
+    tiles = tl.cdiv(T, BM) * tl.cdiv(S, BN)
+    matrix = tl.program_id(0) // tiles
+    b = matrix // H
+    head = matrix % H
+    top, left = tile_of(tl.program_id(0) % tiles, T, S, BM, BN)
     row = top + tl.arange(0, BM)
     column = left + tl.arange(0, BN)
     term = tl.arange(0, BK)
@@ -682,7 +686,7 @@ def scores_kernel(
         from_k = k + (group * D + term)[:, None] * S + column[None, :]
         total = tl.zeros((BM, BN), tl.float32)
         total = add_products(total, from_q, from_k, 1, S, is_row, is_column, 0, D, D, MASKED, BM, BN, BK)
-        place = (tl.program_id(1).to(tl.int64) * T + row)[:, None] * S + column[None, :]
+        place = (matrix.to(tl.int64) * T + row)[:, None] * S + column[None, :]
         tl.store(scores + place, total, mask=is_row[:, None] & is_column[None, :])
 
 
@@ -699,6 +703,7 @@ def softmax_kernel(scores, first, T, S, H, num_rows, ROWS: tl.constexpr):
     seen = scores + start + begin[:, None]
     largest = row_max(seen, width, longest, ROWS)
     total = row_exponentials(seen, largest, width, longest, ROWS)
+    tl.debug_barrier()  # no thread writes before all have read
 
     lane = tl.arange(0, LANES)[None, :]
     for j in tl.range(0, S, LANES, loop_unroll_factor=UNROLL):
@@ -722,6 +727,7 @@ def slopes_kernel(slopes, p, first, T, H, num_rows, ROWS: tl.constexpr):
     start = row[:, None].to(tl.int64) * T
     seen = start + begin[:, None]
     along = row_dots(slopes + seen, p + seen, width, longest, ROWS)
+    tl.debug_barrier()  # no thread writes before all have read
 
     lane = tl.arange(0, LANES)[None, :]
     for j in tl.range(0, T, LANES, loop_unroll_factor=UNROLL):
@@ -750,9 +756,11 @@ def query_sums_kernel(
     BK: tl.constexpr,
 ):
     """out (B, T, H, D) = weights (B, H, T, S) x (B, S, K, D), over the positions that a tile of queries sees."""
-    b = tl.program_id(1) // H
-    head = tl.program_id(1) % H
-    top, left = tile_of(tl.program_id(0), T, D, BM, BN)
+    tiles = tl.cdiv(T, BM) * tl.cdiv(D, BN)
+    matrix = tl.program_id(0) // tiles
+    b = matrix // H
+    head = matrix % H
+    top, left = tile_of(tl.program_id(0) % tiles, T, D, BM, BN)
     row = top + tl.arange(0, BM)
     column = left + tl.arange(0, BN)
     term = tl.arange(0, BK)
@@ -761,7 +769,7 @@ def query_sums_kernel(
 
     begin = tl.min(tl.load(first + b * T + row, mask=is_row, other=S), 0) // BK * BK
     end = S - T + tl.minimum(top + BM, T)
-    weight_row = tl.program_id(1).to(tl.int64) * T + row
+    weight_row = matrix.to(tl.int64) * T + row
     position = b.to(tl.int64) * S + term
     from_weights = weights + weight_row[:, None] * S + term[None, :]
     from_x = x + (position * K + head // (H // K))[:, None] * D + column[None, :]
@@ -798,9 +806,11 @@ def position_sums_kernel(
     BK: tl.constexpr,
 ):
     """out (B, T, K, D) = weights (B, H, T, T) transposed times x (B, T, H, D), the heads of a group in their order."""
-    b = tl.program_id(1) // K
-    group = tl.program_id(1) % K
-    top, left = tile_of(tl.program_id(0), T, D, BM, BN)
+    tiles = tl.cdiv(T, BM) * tl.cdiv(D, BN)
+    matrix = tl.program_id(0) // tiles
+    b = matrix // K
+    group = matrix % K
+    top, left = tile_of(tl.program_id(0) % tiles, T, D, BM, BN)
     row = top + tl.arange(0, BM)
     column = left + tl.arange(0, BN)
     term = tl.arange(0, BK)
@@ -841,7 +851,7 @@ def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
     tile = SCORES_TILE if T > FLAT_TILE.BM else FLAT_TILE
     scores = q.new_empty(B, H, T, S)
     turned = k.permute(0, 2, 3, 1).contiguous()  # (B, K, D, S): as `pack`
-    grid = (cdiv(T, tile.BM) * cdiv(S, tile.BN), B * H)
+    grid = (cdiv(T, tile.BM) * cdiv(S, tile.BN) * B * H,)
     launch(scores_kernel, grid, q, turned, first, scores, T, S, H, K, D, **tile_constants(tile, T, S, D))
     return scores
 
@@ -855,7 +865,7 @@ def query_sums(weights: Tensor, x: Tensor, first: Tensor) -> Tensor:
     K, D = x.shape[2:]
     tile = QUERIES_TILE if T > FLAT_TILE.BM else FLAT_TILE
     out = x.new_empty(B, T, H, D)
-    grid = (cdiv(T, tile.BM) * cdiv(D, tile.BN), B * H)
+    grid = (cdiv(T, tile.BM) * cdiv(D, tile.BN) * B * H,)
     launch(query_sums_kernel, grid, weights, x, first, out, T, S, H, K, D, **tile_constants(tile, T, D, S))
     return out
 
@@ -865,7 +875,7 @@ def position_sums(weights: Tensor, x: Tensor, first: Tensor, num_groups: int) ->
     B, T, H, D = x.shape
     tile = POSITIONS_TILE
     out = x.new_empty(B, T, num_groups, D)
-    grid = (cdiv(T, tile.BM) * cdiv(D, tile.BN), B * num_groups)
+    grid = (cdiv(T, tile.BM) * cdiv(D, tile.BN) * B * num_groups,)
     constants = tile_constants(tile, T, D, T)
     launch(position_sums_kernel, grid, weights, x, first, out, T, H, num_groups, D, **constants)
     return out
@@ -1135,6 +1145,7 @@ def loss_kernel(logits, targets, nats, num_rows, V, row_stride, GRADIENT: tl.con
     value = log(total) - (logit - largest).to(tl.float64)
     tl.store(nats + row, value.to(tl.float32), mask=is_row)
     if GRADIENT:
+        tl.debug_barrier()  # no thread writes before all have read
         lane = tl.arange(0, LANES)[None, :]
         for j in tl.range(0, V, LANES, loop_unroll_factor=UNROLL):
             inside = j + lane < width
