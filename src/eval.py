@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm.core.errors import DataError, IntegrityError, exit_with_status
+from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import (
     PARQUET,
     atomic_folder,
@@ -43,7 +43,7 @@ from lm.evaluate.documents import (
     source_of_documents,
     sum_by_document,
 )
-from lm.evaluate.samples import Sample, draw, measure, samples_record, summarize_samples, to_markdown
+from lm.evaluate.samples import Sample, begin_text, draw, measure, samples_record, summarize_samples, to_markdown
 from lm.exact.threads import ThreadTuner
 from lm.model.device import keep_freed_memory, read_device
 from lm.model.gemma3 import Gemma3Model
@@ -92,6 +92,15 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
         raise DataError(f"{validation.path}: contains no text, only ends of documents; use another slice")
 
 
+def check_prompts(name: str, prompts: tuple[str, ...], tokenizer: Tokenizer, max_seq_len: int) -> None:
+    """Raise ParamsError if a prompt of the list `name` of sources.yaml leaves no room for a sample."""
+    for number, prompt in enumerate(prompts):
+        num_tokens = len(begin_text(tokenizer, prompt))
+        if num_tokens >= max_seq_len:
+            found = f"{SOURCES}: {name}[{number}] has {num_tokens} tokens, the end-of-text id before it included"
+            raise ParamsError(f"{found}; it must have fewer than the model's max_seq_len ({max_seq_len}): shorten it")
+
+
 def score(
     model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: ThreadTuner
 ) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -108,7 +117,7 @@ def score(
 def draw_samples(
     model: Gemma3Model, tokenizer: Tokenizer, prompts: tuple[str, ...], params: EvalParams
 ) -> list[Sample]:
-    """Draw `num_samples` continuations of each prompt."""
+    """Draw `num_samples` continuations of each prompt; without prompts, none."""
     sampling = {"temperature": params.temperature, "top_k": params.top_k}
     seeds = range(params.seed, params.seed + params.num_samples)
     return [
@@ -164,7 +173,8 @@ def main(argv: list[str]) -> None:
     # Read the parameters.
     params = read_params()
     source = read_section(PARAMS, "data.source", str)
-    prompts = read_section(SOURCES, f"sources.{source}.prompts", tuple[str, ...])
+    prompts_name = f"sources.{source}.prompts"
+    prompts = read_section(SOURCES, prompts_name, tuple[str, ...])
 
     # Open the inputs and check that they belong together. Clearing the pages of freed logits again and again would take
     # a third of the time.
@@ -176,6 +186,7 @@ def main(argv: list[str]) -> None:
     utf8_bytes, known = read_audit(paths.audit / "contamination.parquet", validation)
     model, record = load_as_trained(paths.models)
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
+    check_prompts(prompts_name, prompts, tokenizer, model.config.max_seq_len)
     seq_len = record["seq_len"]
     stride = max(1, round(params.stride_fraction * seq_len))
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")

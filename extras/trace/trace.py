@@ -57,6 +57,8 @@ def sample_ids(number: int, weights_sha256: str) -> list[int]:
         raise IntegrityError(f"{EVALUATION_DETAILS}: evaluates other weights than {MODEL} records; run `dvc repro`")
     described = read_json(SAMPLES)
     check_types(SAMPLES, described, {"samples": [{"ids": [int]}]}, "run `dvc repro -f eval`")
+    if not described["samples"]:
+        raise ParamsError(f"{SAMPLES}: has no samples; give the source prompts in sources.yaml, or name a text")
     if not 1 <= number <= len(described["samples"]):
         raise ParamsError(f"--sample is {number}; it must be from 1 to {len(described['samples'])}, as in {SAMPLES}")
     return described["samples"][number - 1]["ids"]

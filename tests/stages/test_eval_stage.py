@@ -173,6 +173,48 @@ def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
     assert samples[0]["ids"] != samples[1]["ids"]
 
 
+def test_a_source_without_prompts_is_scored_and_has_no_samples(tokenizer):
+    source = read_section("params.yaml", "data.source", str)
+    change_params(Path(), {f"sources.{source}.prompts": []})
+
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    assert read_json("data/evaluation/samples.json")["samples"] == []
+    summary = read_json("data/evaluation/details.json")["samples"]
+    assert summary.pop("samples") == 0 and set(summary.values()) == {None}
+    assert read_json("metrics/eval.json")["bits_per_byte"] > 0
+
+
+def prompt_of(num_tokens: int, tokenizer) -> str:
+    """Return a text that has this many tokens, the end-of-text id before it included."""
+    texts = ("x\x00" * (n // 2) + "x" * (n % 2) for n in range(num_tokens))
+    return next(text for text in texts if 1 + len(tokenizer.encode(text)) == num_tokens)
+
+
+@pytest.mark.parametrize(("num_tokens", "room"), [(90, 6), (95, 1)])
+def test_a_sample_ends_where_the_model_is_full(tokenizer, num_tokens, room):
+    """The model takes 96 tokens."""
+    source = read_section("params.yaml", "data.source", str)
+    change_params(Path(), {f"sources.{source}.prompts": [prompt_of(num_tokens, tokenizer)], "eval.sample_tokens": 9})
+
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    (sample,) = read_json("data/evaluation/samples.json")["samples"]
+    assert len(sample["ids"]) == room or "ended by the model" in sample["title"]
+
+
+def test_a_prompt_that_fills_the_model_is_refused_before_anything_is_scored(tokenizer, capsys):
+    source = read_section("params.yaml", "data.source", str)
+    change_params(Path(), {f"sources.{source}.prompts": ["", prompt_of(96, tokenizer)]})
+
+    status = eval_stage.main(ARGUMENTS)
+
+    printed = capsys.readouterr()
+    found = f"sources.yaml: sources.{source}.prompts[1] has 96 tokens"
+    refused(status, printed.err, 2, found, "fewer than the model's max_seq_len (96)")
+    assert "scoring" not in printed.out and not Path("metrics").exists()
+
+
 def change_json(path: Path, **entries) -> None:
     """Give a file of JSON other entries."""
     write_json(path, read_json(path) | entries)

@@ -60,6 +60,14 @@ def test_the_card_has_the_loss_with_its_error_and_interval(card):
     assert "windows of 32 tokens that move by 16" in card and "up to 67 tokens in 9 samples" in card
 
 
+def test_a_run_without_samples_names_none(exported):
+    none = {"samples": 0, "longest_copy_tokens": None}
+
+    card = render(exported, EVALUATION | {"samples": none})
+
+    assert "copied from the training text. Do not use it" in " ".join(card.split()) and "None" not in card
+
+
 def test_the_card_has_data_training_and_hashes(exported, card):
     assert "- train: 9 documents, 12,345 UTF-8 bytes, 5,000 tokens\n" in card
     assert "after step 10 of 20," in card and "over the training text 0.50 times" in card

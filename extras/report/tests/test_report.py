@@ -158,3 +158,11 @@ def test_changed_parameters_are_named(folder):
     write_text("dvc.lock", json.dumps({"stages": {"train": {"params": {"params.yaml": recorded}}}}))
     words = made_page().words
     assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words and words.count(", was ") == 1
+
+
+def test_a_run_without_samples_has_no_section_of_them(folder):
+    write_json("data/evaluation/samples.json", {"settings": "Seed 1.", "samples": []})
+
+    words = made_page().words
+
+    assert "Samples" not in words and "Seed 1." not in words

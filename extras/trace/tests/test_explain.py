@@ -295,3 +295,12 @@ def test_weights_before_the_first_step_have_read_nothing(project, trace):
     )
     assert trace(some, "--steps", STEPS)[0] == 0
     write_json(project.folder / "data/models/model.json", model)
+
+
+def test_a_run_without_samples_says_how_to_get_some(project, trace, capsys):
+    write_json("data/evaluation/details.json", {"weights_sha256": "12"})
+    write_json("data/evaluation/samples.json", {"samples": []})
+
+    status = trace_tool.main(["--sample", "1"])
+
+    assert status == 2 and "samples.json: has no samples; give the source prompts" in capsys.readouterr().err

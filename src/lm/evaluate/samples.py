@@ -24,11 +24,20 @@ class Sample:
     ended: bool  # the model wrote the end-of-text id
 
 
+def begin_text(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the ids of a text that begins with a prompt: the end-of-text id, then those of the prompt."""
+    return [tokenizer.eot_id, *tokenizer.encode(prompt)]
+
+
 def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int, seed: int, **sampling) -> Sample:
-    """Continue a prompt to the end of the text or by `max_tokens`; `sampling` as `generate` takes it."""
-    prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
+    """Continue a prompt to the end of the text, by at most `max_tokens` and at most to the model's max_seq_len.
+
+    `sampling` as `generate` takes it. The prompt leaves room for one token at least.
+    """
+    prompt_ids = begin_text(tokenizer, prompt)
+    num_tokens = min(max_tokens, model.config.max_seq_len - len(prompt_ids))
     generator = torch.Generator().manual_seed(seed)
-    ids = list(generate(model, prompt_ids, max_tokens, generator=generator, eot_id=tokenizer.eot_id, **sampling))
+    ids = list(generate(model, prompt_ids, num_tokens, generator=generator, eot_id=tokenizer.eot_id, **sampling))
     ended = ids[-1:] == [tokenizer.eot_id]
     ids = ids[:-1] if ended else ids
     return Sample(prompt, np.array(ids, np.int64), ended)
@@ -69,7 +78,7 @@ def repeated_fraction(ids: np.ndarray) -> float | None:
 
 
 def summarize_samples(measures: list[dict]) -> dict:
-    """Return the longest copy of all samples and the means of the fractions."""
+    """Return the longest copy of all samples and the means of the fractions; without samples all are None."""
 
     def mean(name: str) -> float | None:
         values = [entry[name] for entry in measures if entry[name] is not None]
@@ -78,7 +87,7 @@ def summarize_samples(measures: list[dict]) -> dict:
     return {
         "samples": len(measures),
         "ended_fraction": mean("ended"),
-        "longest_copy_tokens": max(entry["longest_copy_tokens"] for entry in measures),
+        "longest_copy_tokens": max((entry["longest_copy_tokens"] for entry in measures), default=None),
         "new_8gram_fraction": mean("new_fraction"),
         "repeated_4gram_fraction": mean("repeated_fraction"),
     }

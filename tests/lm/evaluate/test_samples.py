@@ -28,7 +28,8 @@ def test_a_sample_begins_after_end_of_text_and_ends_before_it(monkeypatch, drawn
 
     monkeypatch.setattr(samples, "generate", generate)
     tokenizer = SimpleNamespace(eot_id=9, encode=lambda text: [1, 2])
-    found = samples.draw(None, tokenizer, "Once", 3, 17, temperature=0.5, top_k=4)
+    model = SimpleNamespace(config=SimpleNamespace(max_seq_len=6))
+    found = samples.draw(model, tokenizer, "Once", 3, 17, temperature=0.5, top_k=4)
     assert (found.prompt, found.ids.tolist(), found.ended) == ("Once", kept, ended)
     assert given == [([9, 1, 2], 3, 17, 9, {"temperature": 0.5, "top_k": 4})]
 
