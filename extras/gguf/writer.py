@@ -6,18 +6,24 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from extras.gguf.reader import open_gguf, query_divisor
 from extras.gguf.vocabulary import Vocabulary
+from lm.core.errors import DataError
 from lm.core.files import atomic_write
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from tools.common.hugging_face import to_hugging_face
+from tools.common.readers import check_reader
 
 ARCHITECTURE = gguf.MODEL_ARCH.GEMMA3
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 FILE_TYPES = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16}
-LAYERS_OF_27B = 62  # llama.cpp scales the queries of a model with 62 layers by another width
 
 
 def write_gguf(path: Path, model: Gemma3Model, vocabulary: Vocabulary, dtype: str) -> None:
-    """Write a model and its vocabulary as one file, all or nothing; matrices have `dtype`, "f32" or "f16"."""
+    """Write a model and its vocabulary as one file, all or nothing; matrices have `dtype`, "f32" or "f16".
+
+    Raise IntegrityError if a reader computes other losses from it than this project's code from the same weights.
+    """
     with atomic_write(path) as file:
         writer = gguf.GGUFWriter(file.name, gguf.MODEL_ARCH_NAMES[ARCHITECTURE])
         writer.add_file_type(FILE_TYPES[dtype])
@@ -29,6 +35,18 @@ def write_gguf(path: Path, model: Gemma3Model, vocabulary: Vocabulary, dtype: st
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+        check_reader(path, as_stored(model, dtype), open_gguf(Path(file.name)), vocabulary.eot_id)
+
+
+def as_stored(model: Gemma3Model, dtype: str) -> Gemma3Model:
+    """Return the model with matrices that are rounded as in the file."""
+    if dtype == "f32":
+        return model
+    rounded = Gemma3Model(model.config, model.numerics)
+    weights = model.state_dict()
+    rounded.load_state_dict({name: w.half().float() if w.ndim == 2 else w for name, w in weights.items()})
+    rounded.document_start_id = model.document_start_id
+    return rounded
 
 
 def add_shape(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
@@ -69,13 +87,19 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
 
 
 def llama_tensors(model: Gemma3Model, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each weight under its name in llama.cpp, whose norms multiply by the weight instead of 1 + weight."""
+    """Yield each weight under its name in llama.cpp, whose norms multiply by the weight instead of 1 + weight.
+
+    Raise DataError for a weight that `dtype` cannot hold.
+    """
     names = gguf.get_tensor_name_map(ARCHITECTURE, model.config.n_layer)
     for theirs, weight in to_hugging_face(model.state_dict()).items():
         array = weight.numpy()
         if array.ndim == 1:
             array = 1 + array
         elif dtype == "f16":
+            if np.abs(array).max() > LARGEST_FLOAT16:
+                problem = f"{theirs} has a weight beyond {LARGEST_FLOAT16:,.0f}, which float16 cannot hold"
+                raise DataError(f"{problem}; export it with --dtype f32")
             array = array.astype(np.float16)
         if theirs.endswith("q_norm.weight"):
             array = array * np.float32(query_gain(model.config))
@@ -84,5 +108,5 @@ def llama_tensors(model: Gemma3Model, dtype: str) -> Iterator[tuple[str, np.ndar
 
 def query_gain(config: ModelConfig) -> float:
     """Return the factor by which queries are multiplied, because llama.cpp derives their scale from other sizes."""
-    divisor = config.d_model // config.n_head if config.n_layer == LAYERS_OF_27B else config.head_dim
+    divisor = query_divisor(config.n_layer, config.head_dim, config.d_model, config.n_head)
     return (divisor / config.query_pre_attn_scalar) ** 0.5

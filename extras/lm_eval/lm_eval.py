@@ -29,6 +29,7 @@ from tools.common.export import load_run, write_model
 from tools.common.extras import explain_missing
 from tools.common.hugging_face import WEIGHTS
 from tools.common.paths import MODELS, TOKENIZER
+from tools.common.readers import check_reader, open_with_transformers
 from tools.common.tables import table
 
 PACKAGES = ("lm_eval", "torch", "transformers", "tokenizers", "datasets")
@@ -140,7 +141,9 @@ def main(argv: list[str]) -> None:
     rows = run(args, args.export) if args.export else []
     for models in () if args.export else args.models:
         with tempfile.TemporaryDirectory() as folder:
-            write_model(Path(folder), *load_run(models, args.tokenizer))
+            model, record, tokenizer = load_run(models, args.tokenizer)
+            write_model(Path(folder), model, record, tokenizer)
+            check_reader(models, model, open_with_transformers(Path(folder)), tokenizer.eot_id)
             rows += run(args, Path(folder), f"-{models.name}" if len(args.models) > 1 else "")
     rows.sort(key=lambda row: row[:2])  # of one task and metric by step: sorting keeps the order of the models
     print("\n".join(table(["task", "metric", "value", "standard error", "step", "tokens"], rows)))

@@ -18,9 +18,12 @@ from tokenizers import AddedToken, pre_tokenizers
 
 from extras.gguf import vocabulary
 from extras.gguf.export_gguf import main
+from extras.gguf.reader import open_gguf
 from extras.gguf.vocabulary import describe_vocabulary
+from extras.gguf.writer import llama_tensors
 from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
+from lm.model import kernels
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from support import tokenizer_cases
@@ -117,11 +120,11 @@ def test_weights_are_ours_and_norms_have_the_one_that_gemma_adds(run):
 
 
 @pytest.mark.parametrize(("n_layer", "divisor"), [(4, 16), (62, 8)])
-def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(tmp_path, n_layer, divisor):
+def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(n_layer, divisor):
     """llama.cpp divides scores by the root of head_dim, or of d_model / n_head in a model of 62 layers; here 24."""
-    run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), n_layer=n_layer)
-    _, tensors = read(run.path)
-    ours = 1 + run.model.layers[1].self_attn.q_norm.weight.detach().numpy()
+    model = build(400, n_layer=n_layer)
+    tensors = dict(llama_tensors(model, "f32"))
+    ours = 1 + model.layers[1].self_attn.q_norm.weight.detach().numpy()
     assert np.allclose(tensors["blk.1.attn_q_norm.weight"], ours * (divisor / 24) ** 0.5, rtol=1e-6)
 
 
@@ -282,49 +285,45 @@ def test_the_vocabulary_of_the_file_gives_our_ids(run):
     assert len(fuzzed) > 500
 
 
-def read_config(path: Path):
-    """Return the shape of a file as llama.cpp reads it (src/models/gemma3.cpp)."""
-    from transformers import Gemma3TextConfig
-
-    entries, _ = read(path)
-    shape = {name.removeprefix("gemma3."): value for name, value in entries.items() if name.startswith("gemma3.")}
-    n_layer, head_dim = shape["block_count"], shape["attention.key_length"]
-    slides = shape.get("attention.sliding_window_pattern", [False] * n_layer)
-    base = shape["rope.freq_base"]
-    return Gemma3TextConfig(
-        vocab_size=len(entries["tokenizer.ggml.tokens"]),
-        hidden_size=shape["embedding_length"],
-        intermediate_size=shape["feed_forward_length"],
-        num_hidden_layers=n_layer,
-        num_attention_heads=shape["attention.head_count"],
-        num_key_value_heads=shape["attention.head_count_kv"],
-        head_dim=head_dim,
-        query_pre_attn_scalar=head_dim,  # of fewer than 62 layers
-        rms_norm_eps=shape["attention.layer_norm_rms_epsilon"],
-        max_position_embeddings=shape["context_length"],
-        sliding_window=shape.get("attention.sliding_window", shape["context_length"]),
-        layer_types=["sliding_attention" if slide else "full_attention" for slide in slides],
-        rope_parameters={
-            "full_attention": {"rope_type": "default", "rope_theta": base},
-            "sliding_attention": {"rope_type": "default", "rope_theta": shape.get("rope.freq_base_swa", base)},
-        },
-    )
-
-
 @pytest.mark.parametrize("every", [1, 3, 9])
 def test_transformers_computes_our_logits_from_the_file(tmp_path, every):
     """Windows of 8 tokens in all layers but every nth; with 9, in all. The arithmetic of both is torch's, in float32.
 
     The difference is one of rounding: about 2e-6 of the largest logit was seen, 1e-4 is allowed.
     """
-    from transformers import AutoModelForCausalLM
 
     run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), full_attention_every=every)
     ours, _, tokenizer = load_run(run.folder / "models", run.folder / "tokenizer")
-    theirs = AutoModelForCausalLM.from_pretrained(
-        tmp_path, gguf_file=run.path.name, config=read_config(run.path), dtype=torch.float32
-    )
+    theirs = open_gguf(run.path)
     ids = torch.randint(tokenizer.vocab_size, (1, 90), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         wanted, found = ours(ids)[0], theirs(ids).logits[0]
     assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_a_model_of_changed_code_is_not_written(tmp_path, monkeypatch, capfd, dtype):
+    """The gate is a squared ReLU; the file of before stays."""
+    run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"))
+    before = run.path.read_bytes()
+    monkeypatch.setattr(kernels, "gated_gelu", lambda gate, up: gate.relu() ** 2 * up)
+
+    status = call(run.path, *run.options, "--dtype", dtype)
+
+    refused(status, capfd.readouterr().err, 4, f"{run.path}: transformers computes ", "nothing was written")
+    assert run.path.read_bytes() == before and not list(tmp_path.glob(".*.tmp"))
+
+
+def test_matrices_that_float16_cannot_hold_are_not_written(tmp_path, capfd):
+    tokenizer = write_bpe(tmp_path / "tokenizer")
+    model = build(tokenizer.vocab_size)
+    model.layers[0].mlp.down_proj.weight.data[0, 0] = 1e5
+    write_trained(tmp_path / "models", model, tokenizer)
+
+    status = call(
+        tmp_path / "out.gguf", "--models", tmp_path / "models", "--tokenizer", tokenizer.folder, "--dtype", "f16"
+    )
+
+    sentence = "model.layers.0.mlp.down_proj.weight has a weight beyond 65,504"
+    refused(status, capfd.readouterr().err, 3, sentence, "export it with --dtype f32")
+    assert not (tmp_path / "out.gguf").exists()

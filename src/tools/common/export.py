@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from lm.core.files import write_json
+from lm.core.files import read_json, write_json
 from lm.model.gemma3 import Gemma3Model
-from lm.model.weights import RECORD, check_trained_with, load_trained
+from lm.model.weights import RECORD, check_trained_with, load_trained, recorded_numerics
 from lm.tokenizer.build import write_for_generation
 from lm.tokenizer.load import META, Tokenizer, load_tokenizer
 from tools.common import paths
@@ -15,8 +15,12 @@ from tools.common.hugging_face import write_pretrained
 
 
 def load_run(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, Tokenizer]:
-    """Return the best model of a run, its record and its tokenizer. Raise IntegrityError if they do not fit."""
-    model, record = load_trained(models, torch.device("cpu"))
+    """Return the best model of a run, its record and its tokenizer. Raise IntegrityError if they do not fit.
+
+    The model is on the CPU and computes in the numerics of its training.
+    """
+    numerics = recorded_numerics(read_json(models / RECORD))
+    model, record = load_trained(models, torch.device("cpu"), numerics)
     tokenizer = load_tokenizer(tokenizer_folder)
     check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
     return model, record, tokenizer

@@ -10,6 +10,7 @@ imported too.
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tools.common.export import load_run, tokenizer_files, write_model
 from tools.common.hugging_face import CONFIG, GENERATION_CONFIG, read_exported_record, read_pretrained
 from tools.common.hugging_face import WEIGHTS as SAFETENSORS
 from tools.common.parameters import SELECTORS, flatten, recorded_params, selected_presets
+from tools.common.readers import build_with_transformers, check_reader, compare_losses, open_with_transformers
 from tools.export_hf.card import model_card, read_figures
 
 CARD = "README.md"
@@ -57,7 +59,10 @@ def check_replaceable(folder: Path, names: set[str]) -> None:
 
 
 def export(args: argparse.Namespace, folder: Path) -> None:
-    """Write the best model of args.models, its tokenizer and its card, all or nothing."""
+    """Write the best model of args.models, its tokenizer and its card, all or nothing.
+
+    Raise IntegrityError if transformers computes other losses from it than this project's code.
+    """
     model, record, tokenizer = load_run(args.models, args.tokenizer)
     params, figures = chosen_params(args, record), read_figures(args, record)
     card = model_card(record, params, figures, tokenizer.eot_id, args.license)
@@ -66,6 +71,7 @@ def export(args: argparse.Namespace, folder: Path) -> None:
     with atomic_folder(folder) as temporary:
         write_model(temporary, model, record, tokenizer)
         write_text(temporary / CARD, card)
+        check_reader(folder, model, open_with_transformers(temporary), tokenizer.eot_id)
 
 
 def chosen_params(args: argparse.Namespace, record: dict) -> dict:
@@ -96,6 +102,7 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
         raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
     check_replaceable(folder, set())
     model, own = read_pretrained(args.source), args.source / RECORD
+    warn_of_other_code(args.source, model)
     with atomic_folder(folder) as temporary:
         copied = temporary / paths.TOKENIZER.name
         copied.mkdir()
@@ -109,6 +116,14 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
         else:
             record = foreign_record(args.source, model, tokenizer, sha256)
         write_json(temporary / RECORD, record)
+
+
+def warn_of_other_code(source: Path, model: Gemma3Model) -> None:
+    """Warn if the code in src/lm/model computes other losses from imported weights than transformers."""
+    agreement = compare_losses(model, build_with_transformers(model), eot_id=0)
+    if not agreement.is_close:
+        why = "the code in src/lm/model is not the Gemma 3 that the weights were trained in"
+        print(f"warning: {source}: {agreement}: {why}; `git diff src/lm/model` shows its change", file=sys.stderr)
 
 
 def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha256: str) -> dict:
