@@ -65,6 +65,24 @@ def test_transformers_tokenizes_and_decodes_the_same(exported):
     assert auto.bos_token_id == auto.eos_token_id == auto.pad_token_id == exported.tokenizer.eot_id
 
 
+def test_prompts_of_a_batch_continue_as_each_alone(exported, theirs):
+    """Padding on the right would put end-of-text tokens between a shorter prompt and its continuation."""
+    from transformers import AutoTokenizer
+
+    auto = AutoTokenizer.from_pretrained(exported.path)
+    prompts = ["", "some words", "a prompt of more tokens than the others", "x"]
+    settings = {"do_sample": False, "max_new_tokens": 12}
+
+    batch = auto(prompts, return_tensors="pt", padding=True)
+    together = theirs.generate(**batch, **settings)[:, batch["input_ids"].shape[1] :]
+
+    assert auto.padding_side == "left" and len(set(batch["attention_mask"].sum(1).tolist())) > 2
+    for prompt, continued in zip(prompts, together, strict=True):
+        alone = auto(prompt, return_tensors="pt")
+        expected = theirs.generate(**alone, **settings)[0, alone["input_ids"].shape[1] :]
+        assert continued[: len(expected)].tolist() == expected.tolist()
+
+
 def test_the_code_of_the_card_generates(exported, monkeypatch, capsys):
     monkeypatch.chdir(exported.path)
     (code,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.DOTALL)

@@ -79,6 +79,9 @@ def test_a_written_configuration_says_what_readers_of_every_version_need(tmp_pat
     assert ours.rope_base_global != ours.rope_base_local
     sliding = "sliding_attention"
     assert config["layer_types"] == [sliding, sliding, "full_attention", sliding]
+    # Before 4.53, transformers knows the layers by this number alone, and without it takes every sixth as full.
+    slides = [bool((layer + 1) % config["sliding_window_pattern"]) for layer in range(4)]
+    assert slides == [each == sliding for each in config["layer_types"]]
     assert config["tie_word_embeddings"] is True and config["dtype"] == "float32"
     # A padding id in config.json would stop the gradient of that embedding.
     assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (299, 299, None)

@@ -179,7 +179,7 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
         raise
     except Exception as error:
         raise DataError(f"transformers cannot write the tokenizer: {type(error).__name__}: {error}") from error
-    config = read_json(folder / TOKENIZER_CONFIG)
+    config = readable_by_all(read_json(folder / TOKENIZER_CONFIG))
     write_json(folder / TOKENIZER_CONFIG, {**config, "split_special_tokens": True})
 
     backend = open_backend(folder / BACKEND)
@@ -233,6 +233,16 @@ def _check_ordinary(backend: Tokenizer, special_tokens: dict[str, int], unk_id: 
                 raise DataError(f"the tokenizer {given}, which must not come from a document; choose another tokenizer")
 
 
+def readable_by_all(config: dict) -> dict:
+    """Return a tokenizer_config.json with names that transformers 4 knows too; they mean the same in transformers 5."""
+    config = dict(config)
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):  # transformers 4 has a mapping of that name
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    return config
+
+
 def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
     """Write a copy of the tokenizer of `source` that begins each text with `eot_id`, and pads with it on the left."""
     backend = open_backend(source / BACKEND)
@@ -244,7 +254,8 @@ def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
         backend.save(str(folder / BACKEND))
     special = {"bos_token": eot, "eos_token": eot, "pad_token": eot, "padding_side": "left"}
     added = {"add_bos_token": True, "add_eos_token": False, "model_input_names": ["input_ids", "attention_mask"]}
-    write_json(folder / TOKENIZER_CONFIG, read_json(source / TOKENIZER_CONFIG) | special | added)
+    config = readable_by_all(read_json(source / TOKENIZER_CONFIG))
+    write_json(folder / TOKENIZER_CONFIG, config | special | added)
 
 
 @contextlib.contextmanager

@@ -87,8 +87,11 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
         "hidden_activation": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
         **hugging_face_config(model.config),
-        "rope_theta": model.config.rope_base_global,  # the names before transformers 5
+        # The names before transformers 5. Before 4.53, sliding_window_pattern alone says which layers slide: without it
+        # every sixth layer is full, as in the published model.
+        "rope_theta": model.config.rope_base_global,
         "rope_local_base_freq": model.config.rope_base_local,
+        "sliding_window_pattern": model.config.full_attention_every,
     }
     write_json(folder / CONFIG, config | special_ids)
     # pad_token_id is for generation alone: in config.json it would stop the gradient of that embedding.

@@ -14,18 +14,19 @@ import pytest
 import tiktoken
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
 
 import make_tokenizer
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer import build
-from lm.tokenizer.build import write_huggingface
+from lm.tokenizer.build import write_for_generation, write_huggingface
 from lm.tokenizer.byte_level import cut_long_words, recover_merges, train_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.pretokenize import PATTERNS
 from support import ROOT
 from support.mixture_cases import write_source
-from support.tokenizer_cases import TEXTS, TRAINING, VOCAB_SIZE, digests, save_tokenizer, write_bpe
+from support.tokenizer_cases import TEXTS, TRAINING, VOCAB_SIZE, digests, save_tokenizer, write_bpe, write_gemma_like
 
 BPE = {"kind": "bpe", "vocab_size": VOCAB_SIZE, "pretokenizer": "gpt2"}
 
@@ -192,6 +193,27 @@ def test_an_import_does_not_depend_on_the_path(bpe_folder, tmp_path):
         (tmp_path / f"{place}.out").mkdir()
         write_huggingface(tmp_path / f"{place}.out", source, repo="owner/name")
     assert digests(tmp_path / "here.out") == digests(tmp_path / "there.out")
+
+
+def test_readers_of_transformers_4_know_the_names_of_an_imported_tokenizer(tmp_path):
+    """transformers 4.51 and 4.57 opened both folders when this was written; with the names of 5 they raised errors."""
+    for name in ("source", "saved", "imported", "export"):
+        (tmp_path / name).mkdir()
+    auto = AutoTokenizer.from_pretrained(write_gemma_like(tmp_path / "source"))
+    auto.add_special_tokens({"extra_special_tokens": ["<start_of_turn>", "<end_of_turn>"]})
+    auto.save_pretrained(tmp_path / "saved")
+    config = read_json(tmp_path / "saved" / "tokenizer_config.json")
+    write_json(tmp_path / "saved" / "tokenizer_config.json", config | {"tokenizer_class": "TokenizersBackend"})
+
+    meta = write_huggingface(tmp_path / "imported", tmp_path / "saved")
+    write_for_generation(tmp_path / "export", tmp_path / "imported", meta["eot_id"])
+
+    for name in ("imported", "export"):
+        config = read_json(tmp_path / name / "tokenizer_config.json")
+        assert config["tokenizer_class"] == "PreTrainedTokenizerFast" and "extra_special_tokens" not in config
+        assert config["additional_special_tokens"] == ["<start_of_turn>", "<end_of_turn>"]
+        again = AutoTokenizer.from_pretrained(tmp_path / name)
+        assert again("see <tag> x").input_ids[1:] == auto("see <tag> x").input_ids[1:]
 
 
 def test_end_of_text_comes_before_eos(bpe_folder, tmp_path):
