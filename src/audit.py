@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import PARQUET, atomic_folder, output_lock, write_json
+from lm.core.messages import say
 from lm.text.documents import describe_text, is_mixture, iter_texts, read_manifest
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
 from lm.text.selection import sum_by_rule
@@ -198,9 +199,9 @@ def main(argv: list[str]) -> None:
     write_json(args.metrics / "data.json", metrics)
     num_copies = duplicates["validation"]["folded_across"]
     contaminated = f"{fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
-    print(f"{num_copies} of {len(utf8_bytes)} validation documents are also in train; {contaminated}")
+    say(f"{num_copies} of {len(utf8_bytes)} validation documents are also in train; {contaminated}")
     for warning in warnings_about_validation(num_copies, utf8_bytes):
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", file=sys.stderr)
 
 
 if __name__ == "__main__":

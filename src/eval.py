@@ -33,6 +33,7 @@ from lm.core.files import (
     write_json,
     write_text,
 )
+from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, SOURCES
 from lm.evaluate.config import EvalParams
@@ -227,7 +228,7 @@ def main(argv: list[str]) -> None:
         write_json(evaluation / "details.json", details)
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
         write_json(paths.metrics / "eval.json", metrics_of(details))
-    print(f"{summary_line(details)}; evaluation took {time.perf_counter() - start_s:.0f} s")
+    say(f"{summary_line(details)}; evaluation took {time.perf_counter() - start_s:.0f} s")
 
 
 if __name__ == "__main__":

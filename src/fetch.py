@@ -19,6 +19,7 @@ import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import atomic_folder, output_lock, scratch_folder
+from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.compose import Part, compose
@@ -80,16 +81,16 @@ def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weight
 def report(manifest: dict) -> None:
     """Print what each split contains, and what the rules drop."""
     for split, entry in manifest["splits"].items():
-        print(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
+        say(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
         for name, source in entry.get("sources", {}).items():
             share, passes = source["utf8_bytes"] / entry["utf8_bytes"], source.get("passes", 1.0)
-            print(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} passes")
+            say(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} passes")
     for name, source in manifest["sources"].items():
         for split, entry in source["splits"].items():
             if dropped := ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count):
-                print(f"{name}, {split}: rows left out: {dropped}")
+                say(f"{name}, {split}: rows left out: {dropped}")
     for rule, each in sum_by_rule(manifest["selection"]["dropped"]).items():
-        print(f"{rule} drops {each['documents']:,} documents, {each['characters']:,} characters")
+        say(f"{rule} drops {each['documents']:,} documents, {each['characters']:,} characters")
 
 
 def reject_text_git_would_take(path: Path) -> None:

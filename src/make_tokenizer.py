@@ -12,6 +12,7 @@ import lm.core.environment  # noqa: F401 - before transformers loads torch
 
 from lm.core.errors import exit_with_status
 from lm.core.files import atomic_folder, output_lock
+from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.documents import describe_text, iter_texts, open_manifest
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> None:
             of_model = path / "tokenizer"
             meta = write_from_folder(folder, of_model if of_model.exists() else path)
 
-    print(f"{args.tokenizer}: {name}, {meta['vocab_size']:,} entries, {meta['dtype']}")
+    say(f"{args.tokenizer}: {name}, {meta['vocab_size']:,} entries, {meta['dtype']}")
 
 
 if __name__ == "__main__":

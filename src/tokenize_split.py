@@ -19,6 +19,7 @@ import lm.core.environment  # noqa: F401 - before NumPy
 
 from lm.core.errors import exit_with_status
 from lm.core.files import output_lock
+from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, RUNTIME, SOURCES
 from lm.text.documents import (
@@ -129,9 +130,9 @@ def main(argv: list[str]) -> None:
         unknown, changed = (f"{fraction:.2%}" for fraction in lost.values())
         found = f"{unknown} of the tokens are unknown, and {changed} of the documents are decoded to another text"
         advice = "do not compare them with those of another tokenizer"
-        print(f"warning: {args.tokens}: {found}; {LOSSY}; {advice}", file=sys.stderr)
+        say(f"warning: {args.tokens}: {found}; {LOSSY}; {advice}", file=sys.stderr)
     bytes_per_token = meta["utf8_bytes"] / meta["tokens"]
-    print(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")
+    say(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")
 
 
 if __name__ == "__main__":

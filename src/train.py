@@ -21,6 +21,7 @@ import torch
 
 from lm.core.errors import DivergedError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock
+from lm.core.messages import say
 from lm.core.params import read_section
 from lm.exact.threads import ThreadTuner
 from lm.model import device as machine
@@ -132,7 +133,7 @@ def run_stage(paths: argparse.Namespace, runtime: TrainRuntime, argv: list[str])
         checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
         if (folder / "done").exists():
             again = f"rm -r {shlex.quote(str(folder))} && dvc repro -f train"
-            print(
+            say(
                 f"this run is already finished: its results are copied from {folder}, nothing is trained; "
                 f"to train it again: {again}"
             )
@@ -151,7 +152,7 @@ def run_rank(paths: argparse.Namespace, runtime: TrainRuntime, world: World) -> 
     inputs = read_inputs(paths, runtime, world, is_verified=True)
     if (inputs.folder / "done").exists():
         if world.is_main:
-            print(f"this run is already finished: `dvc repro` copies its results from {inputs.folder}")
+            say(f"this run is already finished: `dvc repro` copies its results from {inputs.folder}")
         return
     with ranks.joined(world, inputs.device, runtime.timeout_s):
         train(inputs, world)
@@ -367,12 +368,12 @@ def print_plan(training: Training) -> None:
     if not world.is_main:
         return
     device = machine.describe_device(inputs.device, training.threads.threads)
-    print("\n".join([f"device       {device}", *plan.lines()]), flush=True)
+    say("\n".join([f"device       {device}", *plan.lines()]))
     if world.world_size > 1:
-        print(f"processes    {world.world_size}, {world.local_world_size} on this host", flush=True)
+        say(f"processes    {world.world_size}, {world.local_world_size} on this host")
     messages = preflight.warnings(plan, inputs.params, inputs.config)
     for message in messages + training.warnings + training.threads.warnings():
-        print(f"warning: {message}", file=sys.stderr, flush=True)
+        say(f"warning: {message}", file=sys.stderr)
 
 
 def resume(training: Training, saved: dict | None) -> None:
@@ -385,7 +386,7 @@ def resume(training: Training, saved: dict | None) -> None:
             reason = f"its newest checkpoint does not fit: {' '.join(str(error).split())}"
             raise IntegrityError(f"{inputs.folder}: {reason}; delete the folder to train from scratch") from None
         if world.is_main:
-            print(f"resumed at step {state.step} from {inputs.folder}", flush=True)
+            say(f"resumed at step {state.step} from {inputs.folder}")
     here = machine.computed_on(inputs.device, training.dtype, inputs.params.numerics, world.world_size, world.sharded)
     state.record_machine(here)
 

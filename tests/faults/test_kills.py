@@ -16,6 +16,7 @@ from support.refusal import files_below, refused
 from support.stages import change_params, module_and_arguments, outputs_of, run_here, write_texts
 from support.train_cases import (
     Stage,
+    at_step,
     check_rerun,
     die_at,
     die_at_any,
@@ -186,6 +187,38 @@ def test_a_signal_saves_a_checkpoint_and_the_next_run_goes_on(only_stopping_save
     refused(ended.code, ended.err, code, f"training stopped at step 5 ({number.name}); a checkpoint is saved")
     assert not Path("data/models").exists()
     check_rerun(undisturbed, "resumed at step 5 ")
+
+
+def lose_readers(step: int, number: int | None = None) -> None:
+    """A sabotage: after this step nobody reads what the stage prints any more, and a signal comes, if one is given.
+
+    So it is when Ctrl-C ends the `tee` of `2>&1 | tee log.txt`.
+    """
+
+    def lose() -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        for descriptor in (1, 2):
+            os.dup2(writer, descriptor)
+        if number:
+            os.kill(os.getpid(), number)
+
+    at_step(step, lose)
+
+
+@pytest.mark.parametrize("step", [3, 4], ids=["between validations", "before a validation"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_checkpoint_though_nobody_reads(only_stopping_saves, undisturbed, step, number, code):
+    ended = run_stage(lose_readers, step, number)
+
+    assert ended.code == code and newest_step() == step
+    check_rerun(undisturbed, f"resumed at step {step} ")
+
+
+def test_a_run_that_nobody_reads_ends_with_its_results(only_stopping_saves, undisturbed):
+    ended = run_stage(lose_readers, 3)
+
+    assert ended.code == 0 and results() == undisturbed
 
 
 def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed):

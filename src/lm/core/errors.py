@@ -9,6 +9,7 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 
+from lm.core.messages import say, send_to_nowhere
 from lm.core.paths import repository_root
 
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
@@ -127,9 +128,9 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
             return 0
         if "--debug" in argv:
             traceback.print_exception(cause)
-        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr, flush=True)
+        say("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         if isinstance(error, ParamsError) and (advice := _advice_on_parameters()):
-            print(advice, file=sys.stderr, flush=True)
+            say(advice, file=sys.stderr)
         return error.exit_code
 
     return wrapped
@@ -140,6 +141,6 @@ def _output_is_closed(text: str) -> bool:
     try:
         print(end=text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        send_to_nowhere(sys.stdout)
         return True
     return False

@@ -16,6 +16,7 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure
+from lm.core.messages import say
 from lm.core.numerics import DeviceChoice
 from lm.core.params import read_section
 from lm.core.paths import RUNTIME
@@ -94,7 +95,7 @@ def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -
         speedup = math.inf if device.type == "cuda" else bfloat16_speedup(device)
         name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
         reason = "this GPU has it" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
-    print(f"dtype        {name} ({reason})", flush=True)
+    say(f"dtype        {name} ({reason})")
     return COMPUTE_DTYPES[name]
 
 

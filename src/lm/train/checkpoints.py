@@ -18,6 +18,7 @@ from pathlib import Path
 
 from lm.core.errors import BusyError, IntegrityError
 from lm.core.files import atomic_folder, check_sha256, check_types, make_folder, output_lock, read_json, write_json
+from lm.core.messages import say
 from lm.core.paths import KEPT_WEIGHTS
 from lm.model.weights import RECORD, WEIGHTS, load_tensors, save_tensors, step_name
 from lm.train.config import TrainParams
@@ -88,7 +89,7 @@ def load_newest_checkpoint(run: Path) -> dict | None:
         try:
             return load_checkpoint(checkpoint)
         except IntegrityError as error:
-            print(f"warning: {error}; trying the checkpoint before it", file=sys.stderr)
+            say(f"warning: {error}; trying the checkpoint before it", file=sys.stderr)
     if found:
         remedy = "delete the folder to train from scratch"
         raise IntegrityError(f"{run}: none of {len(found)} checkpoints is intact; {remedy}")
@@ -143,15 +144,15 @@ def extend(run: Path, length_free: str, params: TrainParams) -> None:
             _copy_kept_weights(checkpoint.run, run, earlier)
             link_checkpoint(checkpoint, run)
             same = f"which has the same steps up to step {checkpoint.step}"
-            print(f"extends run {checkpoint.run.name}, {same}", flush=True)
+            say(f"extends run {checkpoint.run.name}, {same}")
             return
         except (OSError, IntegrityError) as error:
-            print(f"warning: {error}; not extended from there", file=sys.stderr, flush=True)
+            say(f"warning: {error}; not extended from there", file=sys.stderr)
     if others:
         reason = f"it has no checkpoint up to step {params.decay_begins}, where this run's learning rate begins to fall"
         if params.schedule == "cosine":
             reason = "with train.schedule cosine every learning rate depends on the length; wsd can be extended"
-        print(f"run {others[0].name} differs in train.max_tokens only, but is not extended: {reason}", flush=True)
+        say(f"run {others[0].name} differs in train.max_tokens only, but is not extended: {reason}")
 
 
 def _read_decay_begins(other: Path, length_free: str) -> int | None:
@@ -164,7 +165,7 @@ def _read_decay_begins(other: Path, length_free: str) -> int | None:
         form = {"length_free": str, "decay_begins": int}
         check_types(other / "run.json", record, form, f"delete {other}")
     except (OSError, IntegrityError) as error:
-        print(f"warning: {error}; the run is not extended from there", file=sys.stderr, flush=True)
+        say(f"warning: {error}; the run is not extended from there", file=sys.stderr)
         return None
     return record["decay_begins"] if record["length_free"] == length_free else None
 

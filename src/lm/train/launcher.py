@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from lm.core.errors import EnvironmentFailure, Interrupted
+from lm.core.messages import say_in_handler
 
 # The launcher relays a signal to its ranks as another one: its own SIGTERM ends them after one of them has failed.
 RELAYED_AS = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
@@ -126,11 +127,11 @@ class StopRequest:
             return
         if self._received:
             stopped = f"stopped at once ({signal.Signals(number).name})"
-            os.write(2, f"error: {stopped}; `dvc repro` continues from the last saved checkpoint\n".encode())
+            say_in_handler(f"error: {stopped}; {CONTINUES}")
             os._exit(128 + number)
         self._received = number
         if self._verbose:
-            print("\nstopping after this step; send the signal again to stop at once", file=sys.stderr, flush=True)
+            say_in_handler("\nstopping after this step; send the signal again to stop at once")
 
     @property
     def signal_number(self) -> int:

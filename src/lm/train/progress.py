@@ -5,6 +5,7 @@ import time
 
 from tqdm import tqdm
 
+from lm.core.messages import say
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.ranks import World
@@ -49,13 +50,13 @@ class Progress(tqdm):
             if steps:
                 speed = steps * self.plan.max_tokens / self.plan.max_steps / seconds
                 line += f", {speed:,.0f} tokens/s, {(self.plan.max_tokens - tokens) / speed / 60:.1f} min left"
-            print(line, flush=True)
+            say(line)
             self.rows_shown = len(train_rows)
 
 
 def print_end(state: TrainingState, params: TrainParams) -> None:
     """Print why a run ended early, its time by activity, and its best validation loss."""
     if state.step < params.max_steps:
-        print(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
-    print("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
-    print(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")
+        say(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
+    say("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
+    say(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")

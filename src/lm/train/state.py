@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from lm.core.messages import say
 from lm.model.gemma3 import Gemma3Model
 from lm.train.ranks import SINGLE_PROCESS, World
 
@@ -79,7 +80,7 @@ class TrainingState:
         bits_before = {name: value for name, value in before.items() if name != "gpu"}
         bits_here = {name: value for name, value in here.items() if name != "gpu"}
         if before and bits_before != bits_here and self.world.is_main:
-            print(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
+            say(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
         self.segments.append({"from_step": self.step, **here})
 
     def weights(self) -> dict[str, torch.Tensor]:

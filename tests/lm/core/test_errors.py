@@ -1,5 +1,6 @@
 """A failure prints one sentence and returns an exit code; --debug adds the traceback."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,40 @@ def test_a_reader_that_ends_first_gives_no_message(tmp_path, arguments, status):
     program.stdout.close()
     assert program.stderr.read() == ("error: x is 1\n" if status == 2 else "")
     assert program.wait() == status and Path(tmp_path, "before").exists()
+
+
+SAYING = """
+import sys
+from pathlib import Path
+from lm.core.errors import ParamsError, exit_with_status
+from lm.core.messages import say
+
+@exit_with_status
+def main(argv):
+    say("words")
+    say("words", file=sys.stderr)
+    Path("saved").touch()
+    say("words")
+    if argv:
+        raise ParamsError("x is 1")
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["fail"], 2)])
+@pytest.mark.parametrize("full", [False, True], ids=["no reader", "full disk"])
+def test_words_that_cannot_be_written_decide_nothing(tmp_path, arguments, status, full):
+    reader, writer = os.pipe()
+    os.close(reader)
+    lost = os.open("/dev/full", os.O_WRONLY) if full else writer
+
+    done = subprocess.run(
+        [sys.executable, "-c", SAYING, *arguments], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "src")},
+        stdout=lost, stderr=lost,
+    )  # fmt: skip
+
+    assert done.returncode == status and (tmp_path / "saved").exists()
 
 
 # In a run of `dvc exp run`.
