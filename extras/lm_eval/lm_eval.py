@@ -6,9 +6,10 @@
     python src lm_eval --export exported --tasks blimp lambada_openai --limit 100 --samples items/a
 
 Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output; of several models
-to a file each, such as lm_eval-step-000000512.json, which `python src suite --tasks` reads. The windows have the length
-of the training. --check also scores each request with lm.model and compares. A task of lm-eval downloads its data; a
-task file can name Python code, so run only task folders that you trust.
+to a file each, such as lm_eval-step-000000512.json, with the names of parents where names are equal, which `python src
+suite --tasks` reads. The windows have the length of the training. --check also scores each request with lm.model and
+compares. A task of lm-eval downloads its data; a task file can name Python code, so run only task folders that you
+trust.
 Needs `pip install -r requirements/lm-eval.txt`.
 """
 
@@ -110,6 +111,23 @@ def rows_of(tasks: dict[str, dict]) -> list[list[str]]:
     ]
 
 
+def suffixes_of(folders: list[Path]) -> dict[Path, str]:
+    """Return what distinguishes the results of each folder in a name: "-NAME", with its parents where names are equal.
+
+    One folder needs nothing. Raise ParamsError if a folder is named twice.
+    """
+    if len(folders) == 1:
+        return {folders[0]: ""}
+    parts = {folder: folder.resolve().parts[1:] for folder in folders}
+    if len(set(parts.values())) < len(folders):
+        raise ParamsError("--models: a folder is named twice; name each once")
+    for num_parts in range(1, max(map(len, parts.values())) + 1):
+        suffixes = {folder: "-" + "-".join(names[-num_parts:]) for folder, names in parts.items()}
+        if len(set(suffixes.values())) == len(folders):
+            return suffixes
+    raise ParamsError("--models: the names of two folders differ in - and / only; rename one")
+
+
 def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[str]]:
     """Run the tasks with the model of a folder, write the figures, and return the rows of the table.
 
@@ -139,11 +157,12 @@ def main(argv: list[str]) -> None:
     args = parse(argv)
     load_harness()
     rows = run(args, args.export) if args.export else []
+    suffixes = suffixes_of(args.models)
     for models in () if args.export else args.models:
         with tempfile.TemporaryDirectory() as folder:
             model, record, tokenizer = load_run(models, args.tokenizer)
             write_model(Path(folder), model, record, tokenizer)
             check_reader(models, model, open_with_transformers(Path(folder)), tokenizer.eot_id)
-            rows += run(args, Path(folder), f"-{models.name}" if len(args.models) > 1 else "")
+            rows += run(args, Path(folder), suffixes[models])
     rows.sort(key=lambda row: row[:2])  # of one task and metric by step: sorting keeps the order of the models
     print("\n".join(table(["task", "metric", "value", "standard error", "step", "tokens"], rows)))

@@ -57,6 +57,40 @@ def test_every_wrong_value_of_every_stage_is_one_line(folder, capsys):
     assert len(said.splitlines()) == len(CASES)
 
 
+STARTS = {
+    "of Hugging Face": (["config.json", "model.safetensors"], "`python src export_hf --from {} data/start`"),
+    "an export": (["config.json", "model.json", "model.safetensors"], "`python src export_hf --from {} data/start`"),
+    "of runs": (["ab12/run.json", "ab12/checkpoint-000000003.pt"], "`python src checkpoint STEP data/start`"),
+    "of a run": (["run.json", "checkpoint-000000003.pt"], "`python src checkpoint STEP data/start`"),
+    "of other files": (["notes.txt"], "it has no model.json; name one that"),
+    "without weights": (["model.json"], "it has no best_model_params.pt; name one that"),
+}
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_a_folder_that_no_run_can_start_from_is_refused_with_the_right_command(folder, capsys, case):
+    names, remedy = STARTS[case]
+    for name in names:
+        (folder / "begin" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "begin" / name).touch()
+    change_params(folder, {"train.init_from": "begin"})
+
+    status = main([])
+
+    refused(status, capsys.readouterr().err, 2, "params.yaml: train.init_from is begin, ", remedy.format("begin"))
+
+
+@pytest.mark.parametrize("names", [[], [".gitignore"], ["model.json", "best_model_params.pt", "tokenizer/meta.json"]])
+def test_a_folder_that_a_run_can_start_from_is_accepted(folder, names):
+    (folder / "begin").mkdir()
+    for name in names:
+        (folder / "begin" / name).parent.mkdir(exist_ok=True)
+        (folder / "begin" / name).touch()
+    change_params(folder, {"train.init_from": "begin"})
+
+    assert main([]) == 0
+
+
 @pytest.mark.parametrize("name", USED)
 def test_a_name_that_selects_nothing_is_refused_with_the_known_ones(folder, capsys, name):
     change_params(folder, {name: "nope"})

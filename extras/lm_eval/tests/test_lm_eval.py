@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 
 from extras.lm_eval import agreement
-from extras.lm_eval.lm_eval import main
+from extras.lm_eval.lm_eval import main, suffixes_of
 from extras.lm_eval.make_tasks import main as make_tasks
-from lm.core.errors import DataError, IntegrityError
+from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import read_json
 from lm.model.score import score_tokens
 from support import tokenizer_cases
@@ -215,3 +215,21 @@ def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
         difference()
     generated = {"generated": tiny.samples[2:]}
     assert agreement.check_agreement(tiny.export, model, SEQ_LEN, generated) == {"generated": None}
+
+
+@pytest.mark.parametrize(
+    ("folders", "suffixes"),
+    [
+        (["a/models"], [""]),
+        (["a/one", "b/two"], ["-one", "-two"]),
+        (["a/models", "b/models"], ["-a-models", "-b-models"]),
+        (["x/a/models", "y/a/models", "y/a/other"], ["-x-a-models", "-y-a-models", "-y-a-other"]),
+    ],
+)
+def test_the_results_of_each_folder_have_a_name_of_their_own(folders, suffixes):
+    assert list(suffixes_of([Path(folder) for folder in folders]).values()) == suffixes
+
+
+def test_a_folder_that_is_named_twice_is_refused():
+    with pytest.raises(ParamsError, match="--models: a folder is named twice; name each once"):
+        suffixes_of([Path("a/models"), Path("a/../a/models")])

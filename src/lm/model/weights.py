@@ -24,9 +24,9 @@ from lm.core.params import coerce
 from lm.core.paths import KEPT_WEIGHTS
 from lm.model.archives import check_archive
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
+from lm.model.initial import RECORD, WEIGHTS, reject_other_folder
 
-RECORD = "model.json"
-WEIGHTS, LAST_WEIGHTS = "best_model_params.pt", "last_model_params.pt"
+LAST_WEIGHTS = "last_model_params.pt"
 WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
 
 
@@ -129,8 +129,12 @@ def build(config: ModelConfig, weights: dict[str, Tensor], most: int, numerics: 
 def load_initial(
     folder: Path, config: ModelConfig, tokenizer_sha256: str, numerics: Numerics = "fast"
 ) -> tuple[Gemma3Model, str] | tuple[None, None]:
-    """Return the model that a run starts from, after checks, and its weights' SHA-256; (None, None) without one."""
-    if folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir()):
+    """Return the model that a run starts from, after checks, and its weights' SHA-256; (None, None) without one.
+
+    Raise ParamsError for a folder of another kind, IntegrityError for a model that does not fit.
+    """
+    reject_other_folder(folder)
+    if all(path.name.startswith(".") for path in folder.iterdir()):
         return None, None
     model, record = load_trained(folder, torch.device("cpu"), numerics)
     advice = f"set tokenizer.name to folder and tokenizer.path to {folder}"

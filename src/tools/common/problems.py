@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from lm.core.errors import ParamsError
 from lm.core.numerics import DeviceChoice
 from lm.core.params import find_problems, read_section
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from lm.evaluate.config import EvalParams
 from lm.model.config import ModelParams
+from lm.model.initial import reject_other_folder
 from lm.text.rules import Selection
 from lm.text.slices import AnySlice, Slice
 from lm.text.sources.kinds import AnyFetch
@@ -38,4 +40,19 @@ def find_all_problems(folder: Path = Path()) -> list[str]:
         f"tokenizers.{tokenizer}": TokenizerParams,
         f"models.{model}": ModelParams,
     }
-    return problems + find_problems(sources, of_source) + find_problems(presets, of_presets)
+    problems += find_problems(sources, of_source) + find_problems(presets, of_presets)
+    return problems or find_wrong_start(params)
+
+
+def find_wrong_start(params: Path) -> list[str]:
+    """Return a sentence if a folder is at train.init_from, but not one to start from.
+
+    A missing one may be pulled by DVC before the training.
+    """
+    start = params.parent / read_section(params, "train.init_from", str)
+    try:
+        if start.exists():
+            reject_other_folder(start)
+    except ParamsError as error:
+        return [f"{params}: {error}"]
+    return []

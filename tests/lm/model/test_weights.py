@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from lm.core.errors import IntegrityError
+from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import sha256_file, write_json
 from lm.model.weights import (
     load_initial,
@@ -87,6 +87,11 @@ def test_a_run_starts_from_the_best_weights_of_a_folder(trained, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".gitkeep").touch()
     assert load_initial(tmp_path / "empty", best.config, TOKENIZER) == (None, None)
+
+
+def test_a_folder_that_is_missing_is_not_one_of_the_pipeline(tmp_path, trained):
+    with pytest.raises(ParamsError, match=r"train\.init_from is .*nothing, which does not exist; name a folder like"):
+        load_initial(tmp_path / "nothing", trained[1].config, TOKENIZER)
 
 
 def test_a_run_does_not_start_from_a_model_of_another_tokenizer_or_shape(trained):
