@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from extras.formats.stream import Stream, padding_of, unpadded
-from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
+from lm.core.errors import DataError, IntegrityError, ParamsError, UserError, names_file
 from lm.core.files import atomic_folder, check_types, read_json, sha256_file, write_json
 from lm.tokens.tokenfile import DTYPES, make_sidecar
 
@@ -88,7 +88,7 @@ def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.n
 def _load(path: Path) -> np.ndarray:
     """Return the ids (n, seq_len) of one dump; raise IntegrityError unless it is equally long lists of ids."""
     try:
-        with open(path, "rb") as file:
+        with names_file(path), open(path, "rb") as file:
             rows = np.array(_ListUnpickler(file).load())
             if file.read(1):
                 raise pickle.UnpicklingError("bytes follow the pickle")

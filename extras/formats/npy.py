@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from extras.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
-from lm.core.errors import DataError, IntegrityError, ParamsError, UserError
+from lm.core.errors import DataError, IntegrityError, ParamsError, UserError, names_file
 from lm.core.files import atomic_write, read_json, write_json
 from lm.tokens.tokenfile import DTYPES
 
@@ -26,7 +26,8 @@ def open_npy(path: Path) -> np.ndarray:
     Raises IntegrityError for anything else, also for a truncated file, and DataError for an empty array.
     """
     try:
-        ids = np.lib.format.open_memmap(path, mode="r")
+        with names_file(path):
+            ids = np.lib.format.open_memmap(path, mode="r")
     except (OSError, UserError):
         raise
     except Exception as error:  # a damaged header can raise anything

@@ -1,11 +1,13 @@
 """Errors that a user can act on: one sentence and one exit code each. Other exceptions are bugs, with a traceback."""
 
+import contextlib
+import errno
 import functools
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -14,6 +16,27 @@ from lm.core.paths import repository_root
 
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
 REPAIR = "run `python src verify --cache`, which names the command that repairs it"
+
+
+# What to do after an error of the system.
+REMEDIES = {
+    errno.EACCES: "check who may read and write it (`ls -l`)",
+    errno.EPERM: "check who may read and write it (`ls -l`)",
+    errno.EROFS: "the disk is mounted read-only; work on another one, or mount it for writing",
+    errno.ENOENT: "check the name, and that the command runs at the repository's root",
+    errno.ENOTDIR: "a part of the path is a file; rename one of them",
+    errno.EISDIR: "it is a folder; name a file",
+    errno.ENAMETOOLONG: "use shorter names of folders and files",
+    errno.ENOSPC: "free some space on that disk and run the same command again",
+    errno.EDQUOT: "free some of your quota on that disk and run the same command again",
+    errno.EFBIG: "the disk or `ulimit -f` allows no larger file; use another disk, or raise the limit",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
+    errno.ENFILE: "too many files are open on this machine; end other programs",
+    errno.ENOMEM: "end other programs, or use a machine with more memory",
+    errno.EIO: "the disk, or the network to it, fails; check it (`dmesg`), and run the same command again",
+    errno.ESTALE: "the network disk has lost it; mount the disk again, and run the same command again",
+    errno.ENODEV: "this disk cannot map files into memory; work on another one",
+}
 
 
 class UserError(Exception):
@@ -96,6 +119,26 @@ def _advice_on_parameters() -> str:
     return "params.yaml, presets.yaml and sources.yaml keep what -S wrote; `make back` undoes it"
 
 
+def describe_os_error(error: OSError) -> str:
+    """Return a sentence about an error of the system: the file, if it is known, what happened, and what to do."""
+    where = f"{error.filename}: " if error.filename else ""
+    remedy = REMEDIES.get(error.errno or 0, "add --debug to the command of the stage or tool to see where")
+    return f"{where}{error.strerror or error}; {remedy}"
+
+
+@contextlib.contextmanager
+def names_file(path: Path | str) -> Iterator[None]:
+    """Give `path` to an error of the system that names no file, such as one of reading, syncing or locking it."""
+    try:
+        yield
+    except BrokenPipeError:  # of a print
+        raise
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
     """Wrap `main(argv)`: return an exit status; print a `UserError`, with `--debug` its traceback too.
 
@@ -119,8 +162,7 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
         except MemoryError as raised:
             cause, error = raised, EnvironmentFailure(f"out of memory: {raised or 'an allocation failed'}")
         except OSError as raised:
-            cause = raised
-            error = EnvironmentFailure(f"{raised.filename or 'input/output'}: {raised.strerror or raised}")
+            cause, error = raised, EnvironmentFailure(describe_os_error(raised))
         is_broken_pipe = isinstance(cause, BrokenPipeError)
         if _output_is_closed("\n" if is_broken_pipe else "") and (error is None or is_broken_pipe):
             return 128 + signal.SIGPIPE

@@ -11,11 +11,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import psutil
 
-from lm.core.errors import REPAIR, BusyError, EnvironmentFailure, IntegrityError
+from lm.core.errors import REPAIR, BusyError, EnvironmentFailure, IntegrityError, names_file
+from lm.core.messages import say
 
 # Every parquet file is written so: equal tables have equal bytes, and damage is found when it is read.
 PARQUET = {"compression": "none", "write_page_checksum": True}
@@ -77,7 +78,8 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         _remove(left)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
+        with names_file(path):
+            yield temporary
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
@@ -107,7 +109,8 @@ def sync(path: Path) -> None:
     """Make the bytes of a file, or the names in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with names_file(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -135,7 +138,9 @@ def read_json(path: Path | str, advice: str | None = None) -> dict:
     The error says what to do: `advice` for a file of the user's, else to run the pipeline, which makes the file.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_reject_constant)
+        with names_file(path):
+            text = Path(path).read_text(encoding="utf-8")
+        value = json.loads(text, parse_constant=_reject_constant)
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; {advice or 'run `dvc repro` to make it'}") from None
     except (ValueError, RecursionError) as error:  # RecursionError: thousands of brackets
@@ -202,7 +207,7 @@ def safe_join(folder: Path, name: str, record: Path) -> Path:
 
 def sha256_file(path: Path | str) -> str:
     """Return the SHA-256 of a file in hex; the file is read in blocks. Raise IntegrityError for a pipe or a device."""
-    with open(reject_special_file(path), "rb") as file:
+    with names_file(path), open(reject_special_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -235,15 +240,32 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
     path = Path(path)
     make_folder(path.parent)
     with open(path.with_name(f".{path.name}.lock"), "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _try_lock(file, path):
             file.seek(0)
             holder = file.read().strip() or "unknown"
             if not wait:
-                raise BusyError(f"{path}: process {holder} is writing it; wait until it ends, or stop it") from None
-            print(f"{path}: waiting for process {holder}", file=sys.stderr, flush=True)
+                raise BusyError(f"{path}: process {holder} is writing it; wait until it ends, or stop it")
+            say(f"{path}: waiting for process {holder}", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        print(os.getpid(), end="", file=file, flush=True)
+        with names_file(file.name):
+            file.truncate(0)
+            print(os.getpid(), end="", file=file, flush=True)
         yield
+
+
+def _try_lock(file: IO, path: Path) -> bool:
+    """Lock the file of an output, or return False if another process has locked it.
+
+    Raise EnvironmentFailure if the disk has no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        reason = f"this disk has no file locks ({os.strerror(error.errno)}), by which one process at a time writes it"
+        remedy = "mount it with locks (Lustre: -o flock; NFS: with its lock service), or clone onto another disk"
+        raise EnvironmentFailure(f"{path}: {reason}; {remedy}") from None
+    return True

@@ -17,7 +17,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 
-from lm.core.errors import ParamsError, UserError
+from lm.core.errors import ParamsError, UserError, names_file
 
 Section = typing.TypeVar("Section")
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
@@ -47,7 +47,8 @@ SEED = Range(lambda value: 0 <= value < 2**63, "from 0 to below 2^63")
 def read_yaml(path: Path | str) -> dict:
     """Read a YAML mapping. Raise ParamsError, with the file and the line, if that fails."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with names_file(path):
+            text = Path(path).read_text(encoding="utf-8")
         value = YAML(typ="safe").load(text)
     except FileNotFoundError:
         raise ParamsError(f"{path}: missing; run the command at the repository's root") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from lm.core.errors import REPAIR, DataError, IntegrityError
+from lm.core.errors import REPAIR, DataError, IntegrityError, names_file
 from lm.core.files import atomic_write, check_sha256, check_types, read_json, write_json
 
 FORMAT_VERSION = 1
@@ -52,7 +52,8 @@ def sidecar_path(path: Path) -> Path:
 
 def map_ids(path: Path, meta: dict) -> np.ndarray:
     """Map the stream (N,) without reading or checking it."""
-    return np.memmap(path, DTYPES[meta["dtype"]], "r")
+    with names_file(path):
+        return np.memmap(path, DTYPES[meta["dtype"]], "r")
 
 
 def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe) -> dict:

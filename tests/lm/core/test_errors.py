@@ -1,5 +1,6 @@
 """A failure prints one sentence and returns an exit code; --debug adds the traceback."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -42,6 +43,33 @@ def test_each_error_has_an_exit_code(capsys, error, code, sentence):
     assert main(["--debug"]) == code
     shown = capsys.readouterr().err
     assert "Traceback" in shown and "in main\n    raise error" in shown and shown.splitlines()[-1].startswith(sentence)
+
+
+@pytest.mark.parametrize("number", [*errors.REMEDIES, errno.ENOSYS, errno.ENXIO])
+def test_an_error_of_the_system_has_a_remedy(capsys, number):
+    main = failing(OSError(number, os.strerror(number), "x.bin"))
+
+    assert main([]) == 5
+
+    what, remedy = capsys.readouterr().err.strip().split("; ", 1)
+    assert what == f"error: x.bin: {os.strerror(number)}" and len(remedy) > 15
+
+
+def test_an_error_of_the_system_without_a_file_says_how_to_find_the_place(capsys):
+    assert failing(OSError(errno.ENOSYS, "Function not implemented"))([]) == 5
+    said = capsys.readouterr().err
+    assert said.startswith("error: Function not implemented; add --debug to the command of the stage or tool")
+
+
+def test_an_error_that_names_no_file_gets_its_name():
+    with pytest.raises(OSError, match="other") as caught, errors.names_file("x.bin"):
+        raise OSError(5, "Input/output error", "other")
+    assert caught.value.filename == "other"
+    with pytest.raises(OSError, match=r"x\.bin"), errors.names_file("x.bin"):
+        raise OSError(5, "Input/output error")
+    with pytest.raises(BrokenPipeError) as broken, errors.names_file("x.bin"):
+        raise BrokenPipeError(32, "Broken pipe")
+    assert broken.value.filename is None, "a print has failed, not the file"
 
 
 def test_a_bug_keeps_its_traceback():

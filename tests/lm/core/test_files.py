@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from lm.core.errors import BusyError, IntegrityError
+from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
 from lm.core.files import (
     atomic_folder,
     atomic_write,
     check_types,
+    make_folder,
     output_lock,
     read_json,
     safe_join,
@@ -20,6 +22,7 @@ from lm.core.files import (
     write_json,
     write_text,
 )
+from lm.core.params import read_yaml
 from support import ROOT
 
 
@@ -224,3 +227,41 @@ def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path, name
 def test_the_place_of_a_wrong_value_is_named(tmp_path, value, problem):
     with pytest.raises(IntegrityError, match=f"x.json: {problem}"):
         check_types(tmp_path / "x.json", value, {"n": int, "files": [{str: str}]}, "write it again")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_disk_without_locks_is_named_with_a_way_out(tmp_path, monkeypatch, number):
+    def flock(file, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+
+    sentence = rf"{tmp_path}/out: this disk has no file locks .* -o flock; NFS"
+    with pytest.raises(EnvironmentFailure, match=sentence), output_lock(tmp_path / "out"):
+        raise AssertionError("written without a lock")
+
+
+def failing_sync(descriptor: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("write", [write_text, lambda path, text: make_folder(path / "sub")])
+def test_a_file_that_cannot_be_synced_is_named(tmp_path, monkeypatch, write):
+    monkeypatch.setattr(os, "fsync", failing_sync)
+
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        write(tmp_path / "x.json", "text")
+
+    assert caught.value.filename.startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("read", [read_json, read_yaml, sha256_file])
+def test_a_file_that_cannot_be_read_is_named(monkeypatch, read):
+    """A read of this file of Linux fails as a damaged disk does: with an error that names no file."""
+    path = Path("/proc/self/mem")
+    monkeypatch.setattr("lm.core.files.reject_special_file", Path)
+
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        read(path)
+
+    assert caught.value.filename == str(path)

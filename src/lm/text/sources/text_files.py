@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lm.core.errors import DataError
+from lm.core.errors import DataError, names_file
 from lm.text.parquet import iter_batches
 from lm.text.sources.not_text import is_unnamed_html, reason_to_reject
 
@@ -208,7 +208,7 @@ class TextFile:
     def _open(self) -> Iterator[io.BufferedReader]:
         """Open the file for reading bytes, decompressed by its suffix."""
         codec = CODECS.get(self.path.suffix.lower())
-        with open(self.path, "rb") as file:
+        with names_file(self.path), open(self.path, "rb") as file:
             if not codec:
                 yield file
                 return
