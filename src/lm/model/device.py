@@ -174,19 +174,59 @@ def has_nvidia_driver() -> bool:
     return any(Path(path).exists() for path in ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libcuda.so.1"))
 
 
-def available_memory_bytes(device: torch.device, cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that can be allocated now on the GPU, or on the machine or in its container."""
+def available_memory_bytes(
+    device: torch.device,
+    cgroup: Path = Path("/sys/fs/cgroup"),
+    membership: Path = Path("/proc/self/cgroup"),
+) -> int:
+    """Return the bytes that can be allocated now on the GPU, or on the machine, in its container or its job."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
-    try:  # the limit of a container, where its control group (version 2) is mounted
-        limit, used, stat = ((cgroup / f"memory.{name}").read_text().split() for name in ("max", "current", "stat"))
+    limits = [memory_left(folder) for folder in control_groups(cgroup, membership)]
+    return min([free, *(left for left in limits if left is not None)])
+
+
+def control_groups(cgroup: Path, membership: Path) -> list[Path]:
+    """Return the folders of the control groups, of version 2 and 1, that may limit the memory of this process.
+
+    They are its own group and the groups around it. In a container the own one may be at the root of `cgroup`.
+    """
+    folders = [cgroup, cgroup / "memory"]
+    try:
+        lines = membership.read_text().splitlines()
     except OSError:
-        return free
-    if limit == ["max"]:
-        return free
-    cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel frees them on demand
-    return min(free, int(limit[0]) - int(used[0]) + cached)
+        return folders
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            root = cgroup
+        elif "memory" in controllers.split(","):
+            root = cgroup / "memory"
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        folders += [root / each for each in (group, *group.parents)]
+    return list(dict.fromkeys(folders))
+
+
+def memory_left(folder: Path) -> int | None:
+    """Return the bytes that a control group may still allocate, or None if it has no limit."""
+    for limit_file, used_file, cached_entry in (
+        ("memory.max", "memory.current", "inactive_file"),  # version 2
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
+    ):
+        try:
+            limit = (folder / limit_file).read_text().strip()
+            used = int((folder / used_file).read_text())
+            stat = (folder / "memory.stat").read_text().split()
+        except OSError:
+            continue
+        if limit == "max":
+            return None
+        cached = int(stat[stat.index(cached_entry) + 1])  # files read once; the kernel frees them on demand
+        return int(limit) - used + cached
+    return None
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -39,11 +39,39 @@ def test_the_limit_of_a_container_counts_if_it_is_lower(tmp_path, limit, expecte
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text("700000\n")
         (tmp_path / "memory.stat").write_text("anon 400000\ninactive_file 200000\nactive_file 100000\n")
-    found = available_memory_bytes(CPU, tmp_path)
+    found = available_memory_bytes(CPU, tmp_path, tmp_path / "none")
     if expected is None:
         assert found == pytest.approx(psutil.virtual_memory().available, rel=0.2)
     else:
         assert found == expected
+
+
+def write_group(folder: Path, version: int, limit: int) -> None:
+    """Write the memory files of a control group that uses 700,000 bytes, 200,000 of them for files read once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for name, value in zip(names, (limit, 700_000), strict=True):
+        (folder / name).write_text(f"{value}\n")
+    prefix = "" if version == 2 else "total_"
+    (folder / "memory.stat").write_text(f"{prefix}cache 400000\n{prefix}inactive_file 200000\n")
+
+
+@pytest.mark.parametrize("place", [".", "slurm/job_7", "slurm"], ids=["container", "own group", "group around it"])
+@pytest.mark.parametrize(("version", "root"), [(2, "."), (1, "memory")])
+def test_the_limit_of_each_control_group_counts(tmp_path, version, root, place):
+    write_group(tmp_path / root / place, version, 1_000_000)
+    member = tmp_path / "member"
+    member.write_text("0::/slurm/job_7\n" if version == 2 else "4:cpu,cpuacct:/x\n9:memory:/slurm/job_7\n0::/\n")
+
+    assert available_memory_bytes(CPU, tmp_path, member) == 500_000
+
+
+def test_the_lowest_of_several_limits_counts(tmp_path):
+    for place, limit in ((".", 2**63 - 4096), ("slurm", 900_000), ("slurm/job_7", 1_000_000)):
+        write_group(tmp_path / "memory" / place, 1, limit)
+    (tmp_path / "member").write_text("9:memory:/slurm/job_7\n")
+
+    assert available_memory_bytes(CPU, tmp_path, tmp_path / "member") == 400_000
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch reports the instruction sets on Linux only")
