@@ -101,7 +101,5 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(args.tokenizer)
     model, record = load_trained(args.models, machine.read_device())
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
-    cores = ThreadTuner(adapts=model.device.type == "cpu")
     for number in range(args.num_samples):
-        cores.adapt()
         print_sample(model, tokenizer, args.seed + number, args)

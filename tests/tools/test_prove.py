@@ -51,6 +51,12 @@ def test_twenty_steps_have_the_committed_bits(count, threads, capsys):
     assert capsys.readouterr().out.endswith(threads)
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_number_of_threads_below_one_is_refused(capsys, number):
+    assert cli.main([*GOLDEN, "--run", "short", "--threads", str(number)]) == 2
+    assert f"--threads is {number}; it must be at least 1" in capsys.readouterr().err
+
+
 def test_the_first_operation_that_differs_is_named(threads, monkeypatch, capsys):
     scaled = torch.nn.functional.silu
     monkeypatch.setattr("lm.exact.functions.gated_gelu", lambda gate, up: scaled(gate) * up)

@@ -16,6 +16,7 @@ LOOK_EVERY_S = 2.0
 FIRST_LOOK_S = 0.2
 
 _num_threads: int | None = None  # of exact numerics, once it was set
+_tuned: tuple[int, int] | None = None  # by the last tuner: torch's number as it left it, and the most that it may take
 
 
 def set_num_threads(number: int, numerics: Numerics) -> None:
@@ -24,7 +25,8 @@ def set_num_threads(number: int, numerics: Numerics) -> None:
     In exact numerics torch's own operations have one. They are short, and torch's other threads would wait for the next
     one by keeping their cores busy, which the loops need: with two threads on two cores a step took 1.4 times as long.
     """
-    global _num_threads
+    global _num_threads, _tuned
+    _tuned = None
     _num_threads = number if numerics == "exact" else None
     torch.set_num_threads(1 if numerics == "exact" else number)
 
@@ -43,8 +45,8 @@ class ThreadTuner:
 
     def __init__(self, numerics: Numerics = "fast", adapts: bool = True):
         self.numerics: Numerics = numerics
-        self.most = self.threads = torch.get_num_threads()
-        set_num_threads(self.most, numerics)
+        self.most = self.threads = _most_threads()
+        self._set()
         self.adapts = adapts and "OMP_NUM_THREADS" not in os.environ
         if self.adapts:
             self._looked, self._busy_s = time.monotonic(), _foreign_cpu_seconds()
@@ -74,7 +76,19 @@ class ThreadTuner:
             self.foreign = max(0.0, (busy_s - self._busy_s) / (now - self._looked))  # cores
             self.threads = max(1, min(self.most, len(_usable_cores()) - round(self.foreign)))
         self._looked, self._busy_s = now, busy_s
+        self._set()
+
+    def _set(self) -> None:
+        """Compute with `threads` from now on."""
+        global _tuned
         set_num_threads(self.threads, self.numerics)
+        _tuned = torch.get_num_threads(), self.most
+
+
+def _most_threads() -> int:
+    """Return the number of threads that torch has, or had before an earlier tuner of this process lowered it."""
+    number = torch.get_num_threads()
+    return _tuned[1] if _tuned is not None and _tuned[0] == number else number
 
 
 def _usable_cores() -> list[int]:

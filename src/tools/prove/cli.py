@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from lm.core.errors import IntegrityError, exit_with_status
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import read_json, write_json
 from lm.exact.threads import ThreadTuner
 from lm.model.device import read_device
@@ -62,6 +62,8 @@ def digest_prefix(text: str) -> str:
 def main(argv: list[str]) -> None:
     """Train the run and compare or write its digests; raise IntegrityError if they differ."""
     args = parse(argv)
+    if args.threads is not None and args.threads < 1:
+        raise ParamsError(f"--threads is {args.threads}; it must be at least 1")
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.params:

@@ -126,3 +126,21 @@ def test_in_exact_numerics_torch_has_one_thread_beside_those_of_the_loops(machin
     machine.foreign = 1.0
     ThreadTuner(numerics)
     assert (threads.get_num_threads(), torch.get_num_threads()) == (3, of_torch)
+
+
+@pytest.mark.parametrize("second", ["exact", "fast"])
+@pytest.mark.parametrize("first", ["exact", "fast"])
+def test_a_second_run_in_one_process_has_all_threads(machine, first, second):
+    """The first one leaves torch with one thread, or with those that other processes left free."""
+    machine.foreign = 3.0
+    ThreadTuner(first)
+    machine.foreign = 0.0
+
+    assert ThreadTuner(second).threads == threads.get_num_threads() == 4
+
+
+def test_a_number_that_a_person_sets_between_two_runs_counts(machine):
+    ThreadTuner("exact")
+    torch.set_num_threads(2)
+
+    assert ThreadTuner("exact").threads == 2
