@@ -1,6 +1,6 @@
 """What a step does differently on a GPU (cuda).
 
-It is part of the fingerprint of a run. lm.model.device, which describes the machine, is not.
+lm.model.device describes the machine.
 """
 
 import torch
