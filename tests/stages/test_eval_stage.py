@@ -1,6 +1,7 @@
 """Stage eval on a small untrained model: it scores what the model was trained with, and refuses everything else."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,18 @@ def test_threads_follow_the_free_cores_where_they_change_no_bit(tokenizer, monke
     assert made == [(numerics, adapts)]
     num_tokens = len(open_tokens(VALIDATION).ids)
     assert capsys.readouterr().out == f"scoring {num_tokens:,} tokens in windows of 32, moved by 8 and 32\n"
+
+
+def test_the_printed_line_has_the_figures_of_the_files(tokenizer, capsys):
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    details, metrics = read_json("data/evaluation/details.json"), read_json("metrics/eval.json")
+    line = capsys.readouterr().out.splitlines()[-1]
+    nats, bits, se = (float(number) for number in re.findall(r"\d+\.\d{4}", line))
+    assert nats == pytest.approx(details["nats_per_token"], abs=6e-5)
+    assert bits == pytest.approx(metrics["bits_per_byte"], abs=6e-5) and bits != nats
+    assert se == pytest.approx(metrics["bpb_se"], abs=6e-5)
+    assert "over 20 documents" in line
 
 
 def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):

@@ -14,6 +14,7 @@ from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support.export_cases import call, write_export
 from support.model_cases import CPU, TEXTS, build, write_bpe, write_gemma_like
+from tools.common.export import load_run
 from tools.common.hugging_face import hugging_face_config, to_hugging_face
 from tools.generate import main as generate_main
 from tools.generate import parse as parse_generate
@@ -258,3 +259,22 @@ def test_a_folder_that_cannot_be_imported_is_refused(foreign, tmp_path, capsys, 
     change(tmp_path / "hf")
     assert call("--from", tmp_path / "hf", tmp_path / "models") == status and not (tmp_path / "models").exists()
     assert re.search(f"^error: .*{sentence}", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_the_printed_size_is_that_of_all_files(exported, tmp_path, capsys):
+    assert call(tmp_path / "out", *exported.options) == 0
+
+    total = sum(map(len, contents(tmp_path / "out").values()))
+    assert capsys.readouterr().out == f"{tmp_path / 'out'}: {total:,} bytes\n"
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_a_model_is_loaded_in_the_numerics_of_its_training(exported, tmp_path, numerics):
+    """The check of an export compares what was trained, not torch's arithmetic for all."""
+    shutil.copytree(exported.folder / "models", tmp_path / "models")
+    path = tmp_path / "models" / "model.json"
+    write_json(path, read_json(path) | {"segments": [{"from_step": 0, "numerics": numerics}]})
+
+    model, _, _ = load_run(tmp_path / "models", exported.folder / "tokenizer")
+
+    assert model.numerics == numerics

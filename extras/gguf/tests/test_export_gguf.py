@@ -327,3 +327,11 @@ def test_matrices_that_float16_cannot_hold_are_not_written(tmp_path, capfd):
     sentence = "model.layers.0.mlp.down_proj.weight has a weight beyond 65,504"
     refused(status, capfd.readouterr().err, 3, sentence, "export it with --dtype f32")
     assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_the_printed_size_is_that_of_the_file(run, capfd):
+    assert call(run.folder / "size.gguf", *run.options) == 0
+
+    size = (run.folder / "size.gguf").stat().st_size
+    assert capfd.readouterr().out == f"{run.folder / 'size.gguf'}: {size:,} bytes\n"

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from extras.lm_eval import agreement
-from extras.lm_eval.lm_eval import main, suffixes_of
+from extras.lm_eval.lm_eval import main, read_metrics, rows_of, suffixes_of
 from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import read_json
@@ -233,3 +233,20 @@ def test_the_results_of_each_folder_have_a_name_of_their_own(folders, suffixes):
 def test_a_folder_that_is_named_twice_is_refused():
     with pytest.raises(ParamsError, match="--models: a folder is named twice; name each once"):
         suffixes_of([Path("a/models"), Path("a/../a/models")])
+
+
+def test_the_rows_have_value_and_error_of_each_metric():
+    metrics = {"acc": {"value": 0.25, "stderr": 0.0433}, "bits_per_byte": {"value": 1.5, "stderr": None}}
+
+    rows = rows_of({"stories": {"metrics": metrics}})
+
+    assert rows == [["stories", "acc", "0.2500", "0.0433"], ["stories", "bits_per_byte", "1.5000", ""]]
+
+
+def test_a_metric_has_its_own_standard_error():
+    entry = {"alias": "x", "acc,none": 0.5, "acc_stderr,none": 0.1, "acc,strict": 0.25, "acc_stderr,strict": "N/A"}
+
+    assert read_metrics(entry) == {
+        "acc": {"value": 0.5, "stderr": 0.1},
+        "acc (strict)": {"value": 0.25, "stderr": None},
+    }

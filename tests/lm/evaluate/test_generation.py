@@ -141,9 +141,11 @@ def test_filters_follow_their_definitions():
 
 
 @pytest.mark.parametrize("numerics", ["fast", "exact"])
-@pytest.mark.parametrize(("temperature", "top_k"), [(0.5, None), (1.0, 2)])
-def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, numerics):
-    logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "apart"), [(0.5, None, 1), (1.0, 2, 1), (2.0, None, 1), (0.3, None, 0.2), (0.01, 3, 0.01)]
+)
+def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, apart, numerics):
+    logits = apart * torch.tensor([1.0, 0.0, -1.0, 0.5])
     generator = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature, top_k=top_k)
     counts = torch.bincount(
