@@ -93,12 +93,13 @@ def check_inputs(model_json: Path, record: dict, validation: TokenFile, tokenize
         raise DataError(f"{validation.path}: contains no text, only ends of documents; use another slice")
 
 
-def check_prompts(name: str, prompts: tuple[str, ...], tokenizer: Tokenizer, max_seq_len: int) -> None:
-    """Raise ParamsError if a prompt of the list `name` of sources.yaml leaves no room for a sample."""
+def check_prompts(source: str, prompts: tuple[str, ...], tokenizer: Tokenizer, max_seq_len: int) -> None:
+    """Raise ParamsError if a prompt of a source leaves no room for a sample."""
     for number, prompt in enumerate(prompts):
         num_tokens = len(begin_text(tokenizer, prompt))
         if num_tokens >= max_seq_len:
-            found = f"{SOURCES}: {name}[{number}] has {num_tokens} tokens, the end-of-text id before it included"
+            name = f"{SOURCES}: sources.{source}.prompts[{number}]"
+            found = f"{name} has {num_tokens} tokens, the end-of-text id before it included"
             raise ParamsError(f"{found}; it must have fewer than the model's max_seq_len ({max_seq_len}): shorten it")
 
 
@@ -174,8 +175,7 @@ def main(argv: list[str]) -> None:
     # Read the parameters.
     params = read_params()
     source = read_section(PARAMS, "data.source", str)
-    prompts_name = f"sources.{source}.prompts"
-    prompts = read_section(SOURCES, prompts_name, tuple[str, ...])
+    prompts = read_section(SOURCES, f"sources.{source}.prompts", tuple[str, ...])
 
     # Open the inputs and check that they belong together. Clearing the pages of freed logits again and again would take
     # a third of the time.
@@ -187,7 +187,7 @@ def main(argv: list[str]) -> None:
     utf8_bytes, known = read_audit(paths.audit / "contamination.parquet", validation)
     model, record = load_as_trained(paths.models)
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
-    check_prompts(prompts_name, prompts, tokenizer, model.config.max_seq_len)
+    check_prompts(source, prompts, tokenizer, model.config.max_seq_len)
     seq_len = record["seq_len"]
     stride = max(1, round(params.stride_fraction * seq_len))
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
