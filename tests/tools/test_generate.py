@@ -152,6 +152,6 @@ def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
 
 
 def test_the_number_of_threads_stays_so_that_a_seed_gives_one_text(run, monkeypatch):
-    monkeypatch.setattr("lm.model.threads.set_num_threads", pytest.fail)
+    monkeypatch.setattr("lm.exact.threads.set_num_threads", pytest.fail)
 
     assert run("x", "--num_samples", 2, "--max_new_tokens", 3)[0] == 0

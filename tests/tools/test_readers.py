@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lm.core.files import read_json, write_json
-from lm.model import exact, kernels
+from lm.exact import functions as exact
+from lm.model import kernels
 from support.export_cases import call, write_run
 from support.model_cases import build
 from support.refusal import refused
@@ -48,7 +49,7 @@ CHANGES = {
     "a gelu without the tanh": lambda patch, model: patch.setattr(kernels, "gated_gelu", exact_gelu),
     "another scale": lambda patch, model: patch.setattr(model.layers[1].self_attn, "scale", 0.25),
     "another sliding window": lambda patch, model: patch.setattr(model.layers[0].self_attn, "window", 7),
-    "no final norm": lambda patch, model: patch.setattr(model, "norm", torch.nn.Identity()),
+    "another epsilon": lambda patch, model: patch.setattr(model.norm, "eps", 0.1),
 }
 
 
