@@ -5,7 +5,7 @@
 
 Each validation of a run is a checkpoint that takes no space: plots/validation.csv has its step and the digest of its
 weights and optimizers, data/models/model.json the fingerprint of the run. This command trains from the nearest stored
-checkpoint before it, or from the initial weights. In exact numerics, the bits are the same on every processor.
+checkpoint before it, or from the initial weights. In exact numerics, the bits are the same on every device.
 """
 
 import time

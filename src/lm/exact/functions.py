@@ -1,4 +1,4 @@
-"""Float32 arithmetic with the same bits on every processor, for any number of threads, in torch's terms.
+"""Float32 arithmetic with the same bits on every processor and NVIDIA GPU, for any number of threads, in torch's terms.
 
 A sum of floating-point numbers depends on the order of its terms, and libraries choose the order by the processor.
 lm.exact.order defines it, and lm.exact.cpu and lm.exact.gpu compute in it. All else is operations that IEEE 754 rounds

@@ -44,7 +44,7 @@ def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
     recorded = read_curve(CURVE)
     has_digests = bool(recorded) and all(row.get(DIGEST) for row in recorded.values())
     if "fingerprint" not in model or not has_digests:
-        problem = "missing, or without digests of checkpoints, which training on a GPU does not record"
+        problem = "missing, or without digests of checkpoints, which fast numerics do not record on a GPU"
         raise IntegrityError(f"{CURVE}: {problem}; run `dvc repro`")
     if fault := fault_of_model(model):
         raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")

@@ -7,9 +7,10 @@
     python src prove --params --write                     # before an upgrade: write the bits of your own run
     python src prove --params                             # after it: compare with them
 
-Exact numerics promise the same bits on every processor, for any number of threads. If the bits differ, the exit
-status is 4, and the message names the first operation of the first step that differs, or the steps between which the
-weights first differ. With --params the run is the one that params.yaml, presets.yaml and data/ describe.
+Exact numerics promise the same bits on every processor and every NVIDIA GPU, for any number of threads; `device` in
+runtime.yaml chooses where the run computes. If the bits differ, the exit status is 4, and the message names the first
+operation of the first step that differs, or the steps between which the weights first differ. With --params the run is
+the one that params.yaml, presets.yaml and data/ describe.
 """
 
 import argparse
