@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 from harness import ROOT
+from lm.core.numerics import DeviceChoice
 from lm.core.params import read_yaml
 from lm.evaluate.config import EvalParams
 from lm.model.config import ModelParams
@@ -39,7 +40,7 @@ FILES: dict[str, dict[str, typing.Any]] = {  # name → type; NAME is that of a 
         "models": {"NAME": ModelParams},
     },
     "sources.yaml": {"sources": {"NAME": SOURCE}},
-    "runtime.yaml": {"tokenize": TokenizeRuntime, "train": TrainRuntime},
+    "runtime.yaml": {"device": DeviceChoice, "tokenize": TokenizeRuntime, "train": TrainRuntime},
 }  # fmt: skip
 
 
