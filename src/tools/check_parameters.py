@@ -5,16 +5,26 @@
 A stage reads its own sections only. This command reads those of all stages, so that a wrong value is found in the first
 second of `dvc repro`, not when the last stage starts. It is a command beside the stages, not imported by them: no
 value or code of a later stage decides what an earlier one writes. Exit status 2, and a sentence for each wrong value.
+
+In a stage that DVC runs, it also deletes the metrics of later stages that are of a former run.
 """
+
+import os
 
 from lm.core.errors import ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
+from tools.common.former_metrics import delete_former_metrics
 from tools.common.problems import find_all_problems
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Raise ParamsError with all wrong values."""
+    """Raise ParamsError with all wrong values. In a stage, delete the metrics of later stages of a former run."""
     tool_parser("check_parameters", __doc__).parse_args(argv)
     if problems := find_all_problems():
         raise ParamsError("\n".join(problems))
+
+    # DVC names the stage that it runs.
+    if stage := os.environ.get("DVC_STAGE"):
+        for metric in delete_former_metrics(stage):
+            print(f"{metric}: deleted, because it is of a former run; its stage writes it again")

@@ -1,9 +1,12 @@
 """`python src check_parameters` finds the wrong values of all stages at once."""
 
+from pathlib import Path
+
 import pytest
 
 from support.refusal import refused
 from support.stages import change_params, stage_folder
+from support.workspace import Workspace
 from tools.check_parameters import main
 
 WRONG = {
@@ -97,3 +100,58 @@ def test_a_name_that_selects_nothing_is_refused_with_the_known_ones(folder, caps
     refused(main([]), capsys.readouterr().err, 2, "nope is missing; there are: ")
     change_params(folder, {name: 5})
     refused(main([]), capsys.readouterr().err, 2, f"{name} is 5, not a string")
+
+
+# Metrics of a former run.
+
+SCORES = ["metrics/data.json", "metrics/train.json", "metrics/eval.json"]
+
+
+@pytest.fixture
+def rerun(finished, tmp_path, monkeypatch) -> Workspace:
+    """The small pipeline after its run, as the working directory."""
+    workspace = Workspace(tmp_path / "ws", finished)
+    monkeypatch.chdir(workspace.folder)
+    return workspace
+
+
+def check_in_stage(monkeypatch, stage: str) -> list[str]:
+    """Check the parameters as DVC does in a stage; return the metrics that are left."""
+    monkeypatch.setenv("DVC_STAGE", stage)
+    assert main([]) == 0
+    return [path for path in SCORES if Path(path).exists()]
+
+
+@pytest.mark.parametrize(
+    ("stage", "changed", "left"),
+    [
+        ("train", {}, SCORES[:2]),  # of other code or text
+        ("fetch", {}, SCORES),  # perhaps the text is the same
+        ("fetch", {"eval.stride_fraction": 1.0}, SCORES[:2]),
+        ("fetch", {"train.seed": 2}, SCORES[:1]),
+        ("make_tokenizer", {"tokenizers.bpe.vocab_size": 300}, []),
+    ],
+)
+def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(rerun, monkeypatch, capsys, stage, changed, left):
+    rerun.change(**changed)
+
+    assert check_in_stage(monkeypatch, stage) == left
+
+    said = capsys.readouterr().out
+    assert [path for path in SCORES if f"{path}: deleted" in said] == [path for path in SCORES if path not in left]
+
+
+def test_a_run_without_a_lock_has_no_metrics_of_its_own(rerun, monkeypatch):
+    Path("dvc.lock").unlink()
+
+    assert check_in_stage(monkeypatch, "fetch") == []
+
+
+def test_the_command_by_hand_and_other_pipelines_delete_no_metric(rerun, monkeypatch):
+    rerun.change(**{"train.seed": 2})
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+
+    assert main([]) == 0
+    left = check_in_stage(monkeypatch, "benchmarks/dvc.yaml:train")
+
+    assert left == SCORES

@@ -1,0 +1,60 @@
+"""Delete the metrics that a former run left for the stages that come later in this one.
+
+DVC deletes the outputs of a stage before it runs it, but not those of the stages after it. These would keep the values
+of the former run, which is the committed one in the copies of `--temp` and the queue, and `dvc exp show` would print
+them as results of the run that has just begun.
+"""
+
+from pathlib import Path
+
+from lm.core.params import read_yaml
+from tools.common.paths import LOCK, PIPELINE
+
+TRAINING = "train"
+
+
+def delete_former_metrics(stage: str) -> list[Path]:
+    """Delete the metrics of later stages that the run will write again; return their paths.
+
+    stage: the stage of dvc.yaml that begins. If it is training, the evaluation is of other weights. An earlier stage
+    may write what it wrote before, so then a metric is deleted only if a parameter differs from dvc.lock.
+    """
+    stages = read_yaml(PIPELINE)["stages"]
+    if stage not in stages:
+        return []
+    recorded = read_yaml(LOCK)["stages"] if LOCK.exists() else {}
+    names = list(stages)
+    deleted = []
+    for number in range(names.index(stage) + 1, len(names)):
+        up_to_here = names[: number + 1]
+        is_former = stage == TRAINING or any(has_other_parameters(recorded.get(name)) for name in up_to_here)
+        for metric in metrics_of(stages[names[number]]):
+            if is_former and metric.exists():
+                metric.unlink()
+                deleted.append(metric)
+    return deleted
+
+
+def metrics_of(stage: dict) -> list[Path]:
+    """Return the paths of the metrics of a stage of dvc.yaml."""
+    entries = stage.get("metrics", [])
+    return [Path(path) for entry in entries for path in (entry if isinstance(entry, dict) else [entry])]
+
+
+def has_other_parameters(recorded: dict | None) -> bool:
+    """Return whether a parameter of a stage of dvc.lock has another value now; True for a stage that never ran."""
+    if recorded is None:
+        return True
+    for path, values in recorded.get("params", {}).items():
+        now = read_yaml(path)
+        if any(value_of(now, name) != value for name, value in values.items()):
+            return True
+    return False
+
+
+def value_of(content: dict, name: str):
+    """Return the value of a dotted name, None if there is none."""
+    value: object = content
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
