@@ -130,6 +130,7 @@ def check_in_stage(monkeypatch, stage: str) -> list[str]:
         ("fetch", {"eval.stride_fraction": 1.0}, SCORES[:2]),
         ("fetch", {"train.seed": 2}, SCORES[:1]),
         ("make_tokenizer", {"tokenizers.bpe.vocab_size": 300}, []),
+        ("audit", {"train.seed": 2}, SCORES[:2]),  # which training does not need, and may run after it
     ],
 )
 def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(rerun, monkeypatch, capsys, stage, changed, left):
@@ -145,6 +146,11 @@ def test_a_run_without_a_lock_has_no_metrics_of_its_own(rerun, monkeypatch):
     Path("dvc.lock").unlink()
 
     assert check_in_stage(monkeypatch, "fetch") == []
+
+
+def test_the_first_run_keeps_the_metrics_that_it_has_written(rerun):
+    """DVC may run `audit`, which training does not need, after training."""
+    assert all(Path(path).exists() for path in SCORES)
 
 
 def test_the_command_by_hand_and_other_pipelines_delete_no_metric(rerun, monkeypatch):

@@ -23,21 +23,33 @@ def delete_former_metrics(stage: str) -> list[Path]:
     if stage not in stages:
         return []
     recorded = read_yaml(LOCK)["stages"] if LOCK.exists() else {}
-    names = list(stages)
     deleted = []
-    for number in range(names.index(stage) + 1, len(names)):
-        up_to_here = names[: number + 1]
-        is_former = stage == TRAINING or any(has_other_parameters(recorded.get(name)) for name in up_to_here)
-        for metric in metrics_of(stages[names[number]]):
+    for name in stages:
+        needed = stages_before(name, stages)
+        if stage not in needed:
+            continue
+        is_former = stage == TRAINING or any(has_other_parameters(recorded.get(each)) for each in {name, *needed})
+        for metric in paths_of(stages[name], "metrics"):
             if is_former and metric.exists():
                 metric.unlink()
                 deleted.append(metric)
     return deleted
 
 
-def metrics_of(stage: dict) -> list[Path]:
-    """Return the paths of the metrics of a stage of dvc.yaml."""
-    entries = stage.get("metrics", [])
+def stages_before(name: str, stages: dict) -> set[str]:
+    """Return the stages of dvc.yaml whose outputs the stage `name` needs, directly or through others."""
+    inputs = set(paths_of(stages[name], "deps"))
+    needed = set()
+    for other, content in stages.items():
+        outputs = [path for kind in ("outs", "metrics", "plots") for path in paths_of(content, kind)]
+        if other != name and inputs.intersection(outputs):
+            needed |= {other} | stages_before(other, stages)
+    return needed
+
+
+def paths_of(stage: dict, kind: str) -> list[Path]:
+    """Return the paths of a list of a stage of dvc.yaml, such as its metrics."""
+    entries = stage.get(kind, [])
     return [Path(path) for entry in entries for path in (entry if isinstance(entry, dict) else [entry])]
 
 
