@@ -11,14 +11,14 @@ import dataclasses
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
-from lm.core.errors import ParamsError, exit_with_status
+from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import atomic_folder, output_lock, scratch_folder
+from lm.core.git import git
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
@@ -94,10 +94,24 @@ def report(manifest: dict) -> None:
 
 
 def reject_text_git_would_take(path: Path) -> None:
-    """Raise ParamsError if Git neither tracks nor ignores a file below `path`; `dvc exp push` would publish it."""
-    git = ["git", "--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--directory", "--", str(path)]
-    listed = subprocess.run(git, capture_output=True, text=True)
-    if listed.returncode == 0 and listed.stdout:
+    """Raise ParamsError if Git neither tracks nor ignores a file below `path`; `dvc exp push` would publish it.
+
+    Raise it too if `path` is a link in place of a tracked folder. Warn if Git cannot say what it tracks.
+    """
+    untracked = ("ls-files", "--others", "--exclude-standard", "--directory")
+    try:
+        would_take = git("--literal-pathspecs", *untracked, "--", str(path))
+        tracked = git("--literal-pathspecs", "ls-files", "--", str(path))
+    except EnvironmentFailure as error:
+        print(f"warning: whether Git ignores {path} is unknown: {error}", file=sys.stderr, flush=True)
+        return
+    if tracked and path.is_symlink():
+        problem = (
+            f"local.path is {path}, a link in place of a folder that Git tracks: `dvc exp run` would fail and hide"
+        )
+        remedy = f"run `rm {path} && git restore {path}`, and name the folder itself, {os.path.realpath(path)}"
+        raise ParamsError(f"{PARAMS}: {problem} uncommitted edits in a stash of Git; {remedy}, as local.path")
+    if would_take:
         pattern = shlex.quote("/" + re.sub(r"([*?[]| $)", r"\\\1", os.path.relpath(path)))
         problem = f"local.path is {path}, inside the repository, and Git does not ignore it"
         remedy = f"run `echo {pattern} >> .gitignore`, or move the text elsewhere"

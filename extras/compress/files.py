@@ -13,6 +13,7 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from tools.common.arguments import tool_parser
+from tools.common.lock import warn_of_changed_code
 from tools.common.paths import MODELS, TOKENIZER
 
 MAGIC, VERSION = b"RLMC", 1
@@ -54,6 +55,7 @@ def load(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, Token
     tokenizer = load_tokenizer(tokenizer_folder)
     model, record = load_trained(models, torch.device("cpu"), "exact")
     check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
+    warn_of_changed_code(models)
     return model, record, tokenizer
 
 

@@ -14,13 +14,15 @@ from pathlib import Path
 import jinja2
 
 from lm import plots
-from lm.core.errors import IntegrityError, exit_with_status
+from lm.core.errors import EnvironmentFailure, IntegrityError, exit_with_status
 from lm.core.files import read_json, sha256_file, write_text
+from lm.core.git import git
 from lm.core.params import read_yaml
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.committed import MISSING, Difference, compare_with_committed
-from tools.common.environment import git, versions
+from tools.common.environment import versions
+from tools.common.lock import read_lock, stages_of, stages_of_former_runs
 from tools.common.parameters import flatten, recorded_params, selected_presets
 from tools.common.timing import read_timing
 
@@ -48,7 +50,8 @@ def gather() -> dict:
 
     # An evaluation belongs to the weights whose hash it names; during a run there are none.
     best = model.get("best", {}).get("sha256", "")
-    is_evaluated = bool(evaluation) and best.startswith(evaluation["weights_sha256"])
+    former = stages_of_former_runs(stages_of(read_lock())) if paths.LOCK.exists() else []
+    is_evaluated = bool(evaluation) and best.startswith(evaluation["weights_sha256"]) and "eval" not in former
     evaluation = evaluation if is_evaluated else {}
     metrics = [paths.TRAIN_METRICS, paths.DATA_METRICS]
     tables = {str(path): read(path) for path in ([paths.EVAL_METRICS] if is_evaluated else []) + metrics}
@@ -87,6 +90,8 @@ def comparison(is_evaluated: bool) -> dict:
         found = compare_with_committed()
     except IntegrityError:  # an output that a later stage writes
         return unfinished
+    except EnvironmentFailure as error:  # git cannot read the repository
+        return {"comparison": f"Not compared: {error}.", "differences": {}}
     if found is None:
         return {"comparison": "Not compared: this folder has no commit with a dvc.lock.", "differences": {}}
     lists = {"parameter": found.parameters, "metric": found.metrics}
@@ -122,7 +127,7 @@ def pictures(is_evaluated: bool) -> list[dict]:
 
 def parameters(params: dict, presets: dict) -> list[tuple[str, str]]:
     """Return the chosen parameters as JSON, with the recorded value of those that differ from dvc.lock."""
-    recorded = recorded_params(read_yaml(paths.LOCK)) if paths.LOCK.exists() else {}
+    recorded = recorded_params(read_lock()) if paths.LOCK.exists() else {}
     chosen = flatten(params) | flatten(selected_presets(params, presets))
     was = {name: f", was {recorded[name]}" for name, value in chosen.items() if recorded.get(name, value) != value}
     return [(name, json.dumps(value, ensure_ascii=False) + was.get(name, "")) for name, value in chosen.items()]
@@ -145,7 +150,10 @@ def hashes(model: dict) -> list[tuple[str, str]]:
 
 def commit() -> str:
     """Return HEAD and the number of files that differ from it."""
-    head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    try:
+        head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    except EnvironmentFailure as error:
+        return f"unknown: {error}"
     if head is None or changes is None:
         return "unknown: this folder is not in a git repository with a commit"
     num_files = len(changes.splitlines())

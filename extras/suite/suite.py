@@ -24,10 +24,10 @@ from matplotlib.ticker import EngFormatter, SymmetricalLogLocator
 from lm import plots
 from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, write_csv, write_json
-from lm.core.params import read_yaml
 from lm.core.paths import KEPT_WEIGHTS
 from lm.model.weights import RECORD, WEIGHTS_DIGITS, step_name
 from tools.common.arguments import tool_parser
+from tools.common.lock import read_lock
 from tools.common.paths import AUDIT, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
 from tools.common.tables import table
 
@@ -39,8 +39,9 @@ LABEL_POINTS = 13  # height of a label
 def refuse_changed_inputs() -> None:
     """Raise IntegrityError if parameters, code or data of the stage eval are not those that dvc.lock records."""
     from dvc.repo import Repo  # takes a second to import
+    from tools.common.dvc_repository import explain_failures
 
-    with Repo(".") as repo:
+    with explain_failures(), Repo(".") as repo:
         changes = repo.status(targets=["eval"])
     if changes:
         found = "inputs or outputs of the stage eval changed since it ran (`dvc status eval` lists them)"
@@ -49,7 +50,7 @@ def refuse_changed_inputs() -> None:
 
 def inputs_of(models: Path) -> dict:
     """Return what decides an evaluation: the weights and, from dvc.lock, the other inputs of the stage eval."""
-    stage = read_yaml(LOCK)["stages"]["eval"]
+    stage = read_lock()["stages"]["eval"]
     hashes = {dep["path"]: dep["md5"] for dep in stage["deps"] if dep["path"] != str(MODELS)}
     return {"weights": read_json(models / RECORD)["best"]["sha256"], "hashes": hashes, "params": stage["params"]}
 

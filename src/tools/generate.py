@@ -19,6 +19,7 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer, well_formed
 from tools.common.arguments import count, finite, tool_parser
+from tools.common.lock import warn_of_changed_code
 from tools.common.paths import MODELS, TOKENIZER
 
 UNFINISHED = "\ufffd"  # decoded in place of a character whose bytes are incomplete
@@ -100,5 +101,6 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(args.tokenizer)
     model, record = load_trained(args.models, machine.read_device())
     check_trained_with(tokenizer.sha256, tokenizer.folder, args.models, record)
+    warn_of_changed_code(args.models)
     for number in range(args.num_samples):
         print_sample(model, tokenizer, args.seed + number, args)

@@ -21,10 +21,10 @@ from ruamel.yaml.representer import RoundTripRepresenter
 
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_text
+from lm.core.git import git
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from tools.common.arguments import tool_parser
-from tools.common.environment import git
 from tools.common.parameters import flatten
 from tools.common.problems import find_all_problems
 

@@ -10,13 +10,14 @@ import shlex
 import sys
 from pathlib import Path
 
-from lm.core.errors import exit_with_status
+from lm.core.errors import EnvironmentFailure, exit_with_status
 from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
 from tools.common.arguments import tool_parser
 from tools.common.committed import Comparison, Difference, compare_with_committed
-from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, RAW
+from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
+from tools.common.timing import read_timing
 
 NUM_LISTED = 12  # lines of a list
 
@@ -28,6 +29,24 @@ def result() -> str:
     if metrics.get("bpb_se") is None or not EVALUATION_DETAILS.exists():
         return loss
     return f"{loss} (± {metrics['bpb_se']:.3f} over {read_json(EVALUATION_DETAILS)['documents']:,} documents)"
+
+
+def caveats(comparison: Comparison) -> list[str]:
+    """Return sentences that say what the outputs are not a result of: the present inputs, code, or this folder."""
+    lines = []
+    if comparison.former_stages:
+        stages = ", ".join(comparison.former_stages)
+        lines.append(f"Not scored: {stages} did not run on the present inputs yet; run `dvc repro`.")
+    if comparison.changed_code:
+        lines += [
+            "Code that changed since this run:",
+            *listed(comparison.changed_code),
+            "The results are of the former code. `dvc repro` computes them again, `git restore src` undoes the change.",
+        ]
+    if comparison.is_identical and not read_timing(read_json(MODEL)):
+        lines.append("No training of these weights is recorded here (.runs), so they came from DVC's cache.")
+        lines.append("To train a part of the run again and compare it: python src verify --recompute")
+    return lines
 
 
 def readable(value) -> str:
@@ -51,10 +70,13 @@ def table(differences: list[Difference]) -> list[str]:
 
 
 def describe(comparison: Comparison) -> list[str]:
-    """Return the verdict, and what differs if something does."""
+    """Return the verdict, what differs if something does, and the score if it is of this run."""
+    ending = caveats(comparison)
+    if not comparison.former_stages:
+        ending.append(result())
     if comparison.is_identical:
         causes = table(comparison.parameters) + comparison.inputs
-        return [comparison.headline, *listed(causes), result()]
+        return [comparison.headline, *listed(causes), *ending]
     lines = [comparison.headline]
     if comparison.parameters:
         lines += ["parameters, committed -> now:", *listed(table(comparison.parameters))]
@@ -66,7 +88,7 @@ def describe(comparison: Comparison) -> list[str]:
         lines += ["No metric differs. Outputs that differ:", *listed(comparison.outputs)]
     if comparison.explanation:
         lines.append(comparison.explanation)
-    return [*lines, result()]
+    return lines + ending
 
 
 def next_commands(comparison: Comparison | None) -> list[tuple[str, str]]:
@@ -106,9 +128,14 @@ def activation() -> list[str]:
 def main(argv: list[str]) -> None:
     """Print the verdict and the next commands. Raise IntegrityError if a part of the run is missing."""
     tool_parser("verdict", __doc__).parse_args(argv)
-    comparison = compare_with_committed()
+    try:
+        comparison = compare_with_committed()
+        reason = "this folder has no commit with a dvc.lock"
+    except EnvironmentFailure as error:  # git cannot read the repository
+        comparison = None
+        reason = str(error)
     if comparison is None:
-        print("Not compared: this folder has no commit with a dvc.lock.")
+        print(f"Not compared: {reason}.")
         print(result())
     else:
         print("\n".join(describe(comparison)))

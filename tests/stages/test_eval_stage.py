@@ -16,7 +16,6 @@ from lm.core.files import read_json, write_json
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection, sum_by_span
 from lm.evaluate.samples import draw, measure
-from lm.exact.threads import ThreadTuner
 from lm.model.score import score_tokens
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens, write_tokens

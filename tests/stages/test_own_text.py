@@ -6,6 +6,7 @@ Git ignores.
 
 import ast
 import re
+import shutil
 
 import pytest
 import yaml
@@ -20,6 +21,9 @@ TESTED = {
     "dvc repro", "dvc repro -f", "python src verify --cache", "rm -rf .venv && make",
     "echo {pattern} >> .gitignore",
     "make back",  # tests/repository/test_make.py
+    "rm {path} && git restore {path}",
+    "git fetch --refetch --no-filter",  # tests/tools/test_revisions.py
+    "git fsck",
     "git fetch --unshallow",  # tests/lm/core/test_errors.py
 }  # fmt: skip
 
@@ -70,6 +74,24 @@ def test_text_that_git_would_take_is_refused(workspace, name):
     assert name != "texts" or remedy == "echo /texts >> .gitignore"
     workspace.run("sh", "-c", remedy)
     workspace.run(*run)
+    experiment(workspace, "mine")
+
+
+def test_a_link_in_place_of_the_folder_is_refused(workspace, tmp_path_factory):
+    """`dvc exp run` could not apply its stash again, and the edits of the user would stay there."""
+    disk = tmp_path_factory.mktemp("disk")
+    write_diary(disk, "first", "second")
+    folder = workspace.folder / "data/local"
+    shutil.rmtree(folder)
+    folder.symlink_to(disk)
+    workspace.change(**{"data.source": "local"})
+
+    refused = workspace.run("dvc", "repro", check=False)
+
+    assert refused.returncode and "a link in place of a folder that Git tracks" in refused.stderr
+    (remedy,) = re.findall("run `(rm .*?)`", refused.stderr)
+    workspace.run("sh", "-c", remedy)
+    workspace.run("dvc", "exp", "run", "-S", f"local.path={disk}", "-n", "mine")
     experiment(workspace, "mine")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from support import ROOT
 from tools import reproduce
+from tools.common.environment import versions
 
 
 def lock_of(outputs):
@@ -47,6 +48,14 @@ def test_an_output_that_differs_is_named(tmp_path, monkeypatch, capsys, committe
     assert re.search(f"{sentence}.*$", "".join(capsys.readouterr()).splitlines()[-1])
     outputs = json.loads((tmp_path / "repro.json").read_text())["outputs"]
     assert {path: entry["md5"] for path, entry in outputs.items()} == {path: first.get(path) for path in committed}
+
+
+def test_the_versions_are_of_all_packages_that_decide_bits():
+    pinned = {
+        line.partition("==")[0] for line in (ROOT / "requirements/bits.txt").read_text().splitlines() if "==" in line
+    }
+    assert {"torch", "numpy", "numba", "llvmlite"} <= pinned
+    assert set(versions()) == pinned | {"python", "matplotlib", "dvc"}
 
 
 def test_the_committed_evidence_is_that_of_dvc_lock():

@@ -199,6 +199,64 @@ def test_a_prompt_is_quoted_for_the_shell(committed, capsys):
     assert shlex.split(command) == ["python", "src", "generate", prompt]
 
 
+def test_code_that_changed_since_the_run_is_named(committed, capsys):
+    """As after `make back`, which leaves the code of an experiment."""
+    with open("src/lm/model/gemma3.py", "a") as file:
+        file.write("# changed\n")
+    write_text("src/lm/model/new.py", "")
+
+    lines = said(capsys)
+
+    assert lines[0] == "Bitwise identical to the committed run (all 19 outputs)."
+    start = lines.index("Code that changed since this run:")
+    assert lines[start + 1 : start + 3] == ["  src/lm/model/gemma3.py", "  src/lm/model/new.py"]
+    assert "`dvc repro`" in lines[start + 3] and "`git restore src`" in lines[start + 3]
+
+
+def test_the_code_of_the_run_is_not_called_changed(committed, capsys):
+    (committed.folder / "src/lm/model/__pycache__").mkdir(exist_ok=True)
+    write_text("src/lm/model/__pycache__/gemma3.pyc", "compiled")
+    assert not any("changed since" in line for line in said(capsys))
+
+
+def test_a_score_of_a_former_run_is_not_printed(committed, capsys):
+    """As after `dvc repro audit` on other text."""
+
+    def change(stages):
+        for name in ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit"):
+            for entry in [*stages[name]["deps"], *stages[name]["outs"]]:
+                if entry["path"].startswith("data/"):
+                    entry["md5"] = "0" * 32
+
+    change_lock(change)
+    lines = said(capsys)
+    assert "Not scored: train, eval, plot did not run on the present inputs yet; run `dvc repro`." in lines
+    assert not any("bits per byte" in line for line in lines)
+
+
+def test_weights_that_were_not_trained_here_are_said_to_come_from_the_cache(committed, capsys):
+    assert not any("cache" in line for line in said(capsys))
+    shutil.rmtree(".runs")
+    lines = said(capsys)
+    assert "so they came from DVC's cache" in lines[1] and "python src verify --recompute" in lines[2]
+
+
+def test_conflicts_of_a_merge_are_named_with_the_commands_that_end_them(committed, capsys):
+    lock = Path("dvc.lock").read_text()
+    write_text("dvc.lock", f"<<<<<<< HEAD\n{lock}=======\n{lock}>>>>>>> other\n")
+    sentence = refused(verdict.main([]), capsys.readouterr().err, 4, "dvc.lock: a merge left conflicts in it")
+    assert "`git checkout --ours dvc.lock metrics plots && dvc repro`" in sentence
+
+
+def test_a_repository_that_git_refuses_is_not_called_empty(committed, capsys, monkeypatch):
+    """Git tests the owner of the folder as this variable says."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    lines = said(capsys)
+    assert lines[0].startswith("Not compared: 'git show HEAD:./dvc.lock' failed: ")
+    assert f"git config --global --add safe.directory {committed.folder}" in lines[0]
+    assert "bits per byte" in lines[1]
+
+
 def test_without_git_or_a_committed_run_nothing_is_compared(committed, capsys):
     committed.run("git", "rm", "-q", "--cached", "dvc.lock")
     committed.run("git", "commit", "-q", "-m", "no dvc.lock")

@@ -94,8 +94,11 @@ def test_the_page_begins_with_the_comparison_to_the_committed_run(folder):
     # Another run: a parameter, outputs and a metric differ.
     lock = read_yaml("dvc.lock")
     lock["stages"]["train"]["params"]["params.yaml"]["train"]["peak_lr"] = 0.5
-    for out in lock["stages"]["train"]["outs"]:
-        out["md5"] = "0" * 32
+    made = [out["path"] for out in lock["stages"]["train"]["outs"]]
+    for stage in lock["stages"].values():
+        for entry in [*stage["deps"], *stage["outs"]]:
+            if entry["path"] in made:
+                entry["md5"] = "0" * 32
     write_text("dvc.lock", json.dumps(lock))
     metrics = read_json("metrics/eval.json")
     write_json("metrics/eval.json", metrics | {"bits_per_byte": metrics["bits_per_byte"] + 0.25})
@@ -105,6 +108,20 @@ def test_the_page_begins_with_the_comparison_to_the_committed_run(folder):
     assert "train.peak_lr 0.0100 0.5000 0.4900" in other.words
     assert re.search(r"bits_per_byte [\d.]+ [\d.]+ 0\.2500", other.words)
     assert other.words.index("train.peak_lr 0.0100") < other.words.index("± is one standard error")
+
+
+def test_an_evaluation_of_former_text_is_left_out(folder):
+    """As after `dvc repro audit` on other text."""
+    lock = read_yaml("dvc.lock")
+    for stage in ("fetch", "tokenize_val"):
+        for out in lock["stages"][stage]["outs"]:
+            out["md5"] = "0" * 32
+    write_text("dvc.lock", json.dumps(lock))
+
+    page = made_page()
+
+    assert "Not compared with the committed run: this one is not finished." in page.words
+    assert "bits_per_byte" not in page.words
 
 
 def test_parameters_and_hashes_are_folded(folder):

@@ -5,14 +5,12 @@ import json
 import os
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
-from lm.core.params import read_yaml
-from tools.common.environment import git
+from lm.core.git import git
+from tools.common.lock import changed_code, hashes, parse_lock, read_lock, stages_of, stages_of_former_runs
 from tools.common.parameters import flatten, preset_names_left_out, recorded_params
-from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, PIPELINE, TRAIN_METRICS
+from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, TRAIN_METRICS
 
 PAGE = "docs/reproducibility.md"
 MISSING = "(none)"
@@ -36,6 +34,8 @@ class Comparison:
     outputs: list[str]  # paths
     num_outputs: int
     metrics: list[Difference]
+    former_stages: list[str]  # whose outputs are of a former run, because their inputs were made again since
+    changed_code: list[str]  # paths of code that is not the code of the run
     numerics: Any  # train.numerics of the run in the workspace
 
     @property
@@ -71,17 +71,6 @@ class Comparison:
         return f"This processor or its versions of the packages give other bits ({PAGE})."
 
 
-def stages_of(lock: dict) -> dict:
-    """Return the content of a dvc.lock without stages that dvc.yaml no longer has: DVC leaves them there."""
-    known = read_yaml(PIPELINE)["stages"]
-    return {"stages": {name: stage for name, stage in lock["stages"].items() if name in known}}
-
-
-def hashes(lock: dict, kind: str) -> dict[str, str]:
-    """Return path → MD5 of the "deps" or "outs" of all stages."""
-    return {entry["path"]: entry["md5"] for stage in lock["stages"].values() for entry in stage.get(kind, ())}
-
-
 def differences(committed: dict, now: dict) -> list[Difference]:
     """Return the names whose values differ, in the order of `committed`, then of `now`."""
     names = dict.fromkeys([*committed, *now])
@@ -94,16 +83,14 @@ def compare_with_committed() -> Comparison | None:
 
     Raise IntegrityError if dvc.lock or an output that it records is missing here.
     """
-    if not LOCK.exists():
-        raise IntegrityError(f"{LOCK}: missing; run `dvc repro` first")
-    now = stages_of(read_yaml(LOCK))
+    now = stages_of(read_lock())
     outputs_now = hashes(now, "outs")
     if missing := [path for path in outputs_now if not os.path.exists(path)]:
-        raise IntegrityError(f"{missing[0]}: missing, as in a clone before its first run; run `dvc repro` first")
+        raise IntegrityError(f"{missing[0]}: missing, as before the end of a run; run `dvc repro` first")
     committed_text = git("show", f"HEAD:./{LOCK}")
     if committed_text is None:
         return None
-    committed = stages_of(YAML(typ="safe").load(committed_text))
+    committed = stages_of(parse_lock(committed_text, f"{LOCK} of the last commit"))
 
     # Inputs are what no stage has made.
     outputs_then = hashes(committed, "outs")
@@ -120,6 +107,8 @@ def compare_with_committed() -> Comparison | None:
         outputs=[each.name for each in differences(outputs_then, outputs_now)],
         num_outputs=len(outputs_now | outputs_then),
         metrics=metric_differences(),
+        former_stages=stages_of_former_runs(now),
+        changed_code=changed_code(now),
         numerics=params_now.get("train.numerics"),
     )
 

@@ -1,20 +1,13 @@
 """Say what made a result: the commit, the processor, and the versions of the packages."""
 
 import platform
-import subprocess
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
-PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow", "matplotlib", "dvc")  # that a result depends on
-
-
-def git(*words: str) -> str | None:
-    """Return what a command of git prints, or None if it fails."""
-    try:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
+BITS = Path(__file__).resolve().parents[3] / "requirements" / "bits.txt"
+OTHERS = ("matplotlib", "dvc")  # that draw a result and run the stages
 
 
 def processor() -> str:
@@ -30,5 +23,6 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of Python and of each of PACKAGES."""
-    return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}
+    """Return the version of Python and of each package that a result depends on: those of bits.txt, and OTHERS."""
+    pinned = re.findall(r"^([\w.-]+)==", BITS.read_text(encoding="utf-8"), re.M)
+    return {"python": sys.version.split()[0], **{name: version(name) for name in (*pinned, *OTHERS)}}

@@ -12,17 +12,19 @@ from lm.tokenizer.build import write_for_generation
 from lm.tokenizer.load import META, Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.hugging_face import write_pretrained
+from tools.common.lock import warn_of_changed_code
 
 
 def load_run(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, Tokenizer]:
     """Return the best model of a run, its record and its tokenizer. Raise IntegrityError if they do not fit.
 
-    The model is on the CPU and computes in the numerics of its training.
+    The model is on the CPU and computes in the numerics of its training. Warn if its code changed since then.
     """
     numerics = recorded_numerics(read_json(models / RECORD))
     model, record = load_trained(models, torch.device("cpu"), numerics)
     tokenizer = load_tokenizer(tokenizer_folder)
     check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
+    warn_of_changed_code(models)
     return model, record, tokenizer
 
 

@@ -9,11 +9,11 @@ import yaml
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
+from lm.core.git import git
 from lm.core.paths import KEPT_WEIGHTS
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS, step_name
 from tools.common import paths
-from tools.common.environment import git
 from tools.common.tables import render, table
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")

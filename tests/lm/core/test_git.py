@@ -1,0 +1,68 @@
+"""Questions to Git: what does not exist is None, and a failure is not taken for it."""
+
+import subprocess
+
+import pytest
+
+from lm.core.errors import EnvironmentFailure
+from lm.core.git import git
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with a commit of one file, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "known").write_text("content\n")
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for command in (["init", "-q", "-b", "main"], ["add", "known"], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", *command], check=True)
+    return tmp_path
+
+
+def test_what_does_not_exist_is_none(repository, tmp_path_factory, monkeypatch):
+    (repository / "new").touch()
+
+    assert git("show", "HEAD:./known") == "content"
+    assert git("show", "HEAD:./unknown") is None
+    assert git("show", "HEAD:./new") is None
+    assert git("remote", "get-url", "origin") is None
+
+    monkeypatch.chdir(tmp_path_factory.mktemp("without"))
+    assert git("show", "HEAD:./known") is None
+    assert git("diff", "--name-only", "HEAD", "--", "known") is None
+
+
+def test_a_repository_without_a_commit_has_no_head(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+
+    assert git("rev-parse", "HEAD") is None
+    assert git("show", "HEAD:./known") is None
+    assert git("diff", "--name-only", "HEAD", "--", "known") is None
+
+
+def test_the_repository_is_that_of_the_folder_also_in_a_hook_of_another(repository, tmp_path_factory, monkeypatch):
+    other = tmp_path_factory.mktemp("other")
+    subprocess.run(["git", "init", "-q", str(other)], check=True)
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+
+    assert git("show", "HEAD:./known") == "content"
+
+
+def test_a_folder_of_another_owner_is_an_error_with_the_command_of_git(repository, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(EnvironmentFailure, match="git config --global --add safe"):
+        git("show", "HEAD:./known")
+
+
+def test_a_lost_object_is_an_error(repository):
+    blob = git("rev-parse", "HEAD:./known")
+    (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(EnvironmentFailure, match="lacks objects, which `git fsck` lists"):
+        git("show", "HEAD:./known")
+
+
+def test_git_that_is_not_installed_is_an_error(repository, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(EnvironmentFailure, match="git is not installed"):
+        git("status")
