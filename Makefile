@@ -1,6 +1,9 @@
 # make: set up and run the pipeline.  make help: all targets.  Nothing else needs to be installed.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# DVC asks for the name of the user, which the users of a container may lack.
+USER ?= $(shell id -u)
+export USER
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
 # Processes of the tests: half as many again as cores, for tests wait a third of their time.
@@ -15,10 +18,15 @@ all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bit
 # After a run that a stage rejected, git may take a changed params.yaml for an unchanged one: DVC wrote it twice within a
 # second, with the same size. A new time makes git compare the contents.
 PARAMETERS = params.yaml presets.yaml sources.yaml runtime.yaml
-back: ## Go back to the committed state: parameters, dvc.lock, metrics, plots and data; undoes `use` and `dvc exp run -S`
+back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data; not to the committed code: `git restore src`
+	@if [ -n "$$(git ls-files --unmerged)" ]; then \
+		echo 'error: a merge left conflicts; run `git checkout --ours dvc.lock metrics plots && dvc repro`' \
+			'and commit the merge, or undo it with `git merge --abort`' >&2; exit 1; fi
 	touch $(PARAMETERS)
 	git restore dvc.lock metrics plots $(PARAMETERS)
 	dvc checkout --allow-missing  # before the first run there is no data yet
+	@changed=$$(git status --short) && if [ -n "$$changed" ]; then \
+		printf '%s\n' 'These files still differ from the last commit; `git restore src` brings back its code:' "$$changed"; fi
 
 help: ## Print the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | column -t -s '|'
@@ -75,7 +83,8 @@ clean: ## Delete the training checkpoints of all runs (.runs)
 
 .venv/ready: requirements.txt requirements/bits.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "error: this is Python %d.%d; it must be 3.11 or newer; try make PYTHON=python3.12" % sys.version_info[:2])'
-	.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	.venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip >/dev/null 2>&1 || \
+		$(PYTHON) -m venv --clear .venv
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	touch $@
 

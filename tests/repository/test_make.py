@@ -33,12 +33,16 @@ def write_script(path: Path, content: str) -> Path:
     return path
 
 
+# One that has no pip, as `uv venv` makes it, but the module that brings one.
+WITHOUT_PIP = RECORDING.replace("echo", '[ "$2 $3" = "pip --version" ] && exit 1\necho', 1)
+
+
 @pytest.mark.parametrize(
     ("left", "is_created"),
-    [(None, True), ("#!/bin/sh\nexit 1\n", True), (RECORDING, False)],
-    ids=["nothing", "an environment without pip", "a whole environment"],
+    [(None, True), ("#!/bin/sh\nexit 1\n", True), (RECORDING, False), (WITHOUT_PIP, False)],
+    ids=["nothing", "a broken environment", "a whole environment", "an environment without pip"],
 )
-def test_an_environment_without_pip_is_cleared_and_created(tmp_path, left, is_created):
+def test_an_environment_is_cleared_and_created_only_if_it_cannot_get_pip(tmp_path, left, is_created):
     write_project(tmp_path)
     if left:
         write_script(tmp_path / ".venv/bin/python", left)
@@ -137,6 +141,48 @@ def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
     shutil.rmtree(committed.folder / ".dvc/cache")
     committed.run("make", "back")
     assert params.read_bytes() == before
+
+
+def test_back_names_the_files_that_it_leaves(committed):
+    assert "still differ" not in committed.run("make", "back").stdout
+    with open(committed.folder / "src/lm/model/gemma3.py", "a") as file:
+        file.write("# changed\n")
+    committed.change(**{"train.seed": 2})
+
+    lines = committed.run("make", "back").stdout.splitlines()
+
+    assert "`git restore src`" in lines[-2]
+    assert lines[-1] == " M src/lm/model/gemma3.py"
+
+
+def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
+    params = committed.folder / "params.yaml"
+    first = params.read_text()
+    committed.run("git", "switch", "-qc", "other")
+    params.write_text(first.replace("seed: 1", "seed: 2", 1))
+    committed.commit("other")
+    committed.run("git", "switch", "-q", "main")
+    params.write_text(first.replace("seed: 1", "seed: 3", 1))
+    committed.commit("ours")
+    committed.run("git", "merge", "other", check=False)
+
+    done = committed.run("make", "back", check=False)
+
+    assert done.returncode and "`git checkout --ours dvc.lock metrics plots && dvc repro`" in done.stderr
+    assert "<<<<<<<" in params.read_text()
+
+
+@pytest.mark.parametrize(("user", "expected"), [("ada", "ada"), (None, str(os.getuid()))])
+def test_commands_have_a_user_name_also_where_the_system_knows_none(user, expected):
+    """DVC asks for it; in a container with the user id of the host there is none."""
+    environment = {name: value for name, value in os.environ.items() if name != "USER"}
+    if user:
+        environment["USER"] = user
+    command = ["make", "--no-print-directory", "--eval", "show:; @echo $$USER", "show"]
+
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+
+    assert done.stdout.strip() == expected
 
 
 # `make`.
