@@ -309,6 +309,30 @@ def test_the_first_validation_that_differs_is_named(other, said):
     assert same_until(a, dataclasses.replace(b, inputs={"data": "f"})) is None, "of other data"
 
 
+@pytest.mark.parametrize(("code", "cause"), [("2", "the code"), ("1", "the machine")])
+def test_equal_weights_with_other_losses_are_no_proof_of_other_weights(code, cause):
+    other = [{**row, "val_loss": "9.0"} for row in curve()]
+    a, b = run("a", curve=curve(), **{"src/lm": "1"}), run("b", curve=other, **{"src/lm": code})
+
+    said = same_until(a, b)
+
+    assert said is not None and said.startswith("equal weights at step 0 (digest ")
+    assert said.endswith(f" and 9.0: {cause} differs")
+
+
+def test_changed_files_of_code_are_named():
+    before, after = {"a.py": "1", "b.py": "2", "c.py": "3"}, {"a.py": "1", "b.py": "9", "d.py": "4"}
+    a = dataclasses.replace(run("a", **{"src/lm/model": "1" * 32}), code={"src/lm/model": before})
+    b = dataclasses.replace(run("b", **{"src/lm/model": "2" * 32}), code={"src/lm/model": after})
+    unknown = dataclasses.replace(b, code={})
+
+    (named,) = what_differs(*group_by_seed([a, b]))
+    (unnamed,) = what_differs(*group_by_seed([a, unknown]))
+
+    assert named == ("src/lm/model: b.py, c.py, d.py", "1" * 10, "2" * 10)
+    assert unnamed == ("src/lm/model", "1" * 10, "2" * 10)
+
+
 def test_every_two_runs_of_two_groups_are_looked_at():
     of_a, of_b = ([run(f"{name}-{seed}", seed, curve=curve(), **{"src/lm": name}) for seed in seeds]
                   for name, seeds in (("a", (1, 2)), ("b", (2, 1))))  # fmt: skip

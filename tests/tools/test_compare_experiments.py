@@ -94,6 +94,34 @@ def test_patterns_name_experiments_and_a_run_equals_its_copy_in_the_workspace(co
     assert "- Training of `vocab` and `workspace`: identical.\n" in compare("vocab", "workspace")[1]
 
 
+def test_runs_of_a_pattern_that_are_not_finished_are_named(workspace, compare):
+    workspace.run("dvc", "exp", "run", "--queue", "--name", "seed9", "-S", "train.seed=9")
+
+    report = compare("base", "seed*")[1]
+    refusal = compare("seed*")
+
+    assert "**Not finished, so not compared: seed9 (Queued).**" in report.splitlines()
+    refused(
+        refusal[0], refusal[2], 2, "name at least two different runs (Not finished, so not compared: seed9 (Queued))"
+    )
+    workspace.run("dvc", "queue", "remove", "--queued")
+
+
+def test_the_files_of_code_that_differ_are_named(workspace, compare):
+    """One that was edited since its run is not named: dvc.lock has the hash of the former code."""
+    path = workspace.folder / "src/lm/evaluate/samples.py"
+    before = path.read_text()
+    path.write_text(before + "# changed\n")
+    assert "samples.py" not in compare("vocab", "workspace")[1]
+
+    workspace.run("dvc", "commit", "--force", "eval")
+    output = compare("vocab", "workspace")[1]
+
+    path.write_text(before)
+    workspace.run("dvc", "commit", "--force", "eval")
+    assert re.search(r"^\| src/lm/evaluate: samples.py +\| [0-9a-f]{10}", output, re.M)
+
+
 def test_names_without_results_are_refused(workspace, compare):
     for names, code, said in (
         (["base", "x-*"], 2, "x-*: no finished experiment has such a name"),

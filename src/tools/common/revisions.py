@@ -6,19 +6,19 @@ import json
 from pathlib import Path
 from typing import cast
 
-import yaml
 from dvc.api import DVCFileSystem
-from dvc.exceptions import DvcException, NotDvcRepoError
+from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.scm import RevError, SCMError
 from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import IntegrityError, ParamsError
+from tools.common.dvc_repository import explain_failures, is_shallow, reject_partial_clone
+from tools.common.lock import hash_of_folder, md5_of_content, parse_lock, read_lock
 from tools.common.parameters import recorded_params
 from tools.common.paths import EVALUATION_DETAILS, LOCK, MODEL, VALIDATION_SIDECAR
 
 WORKSPACE = "workspace"
-NO_REPOSITORY = "this folder is not in a DVC repository; run the command in the project's folder"
 
 
 class Revision:
@@ -27,9 +27,14 @@ class Revision:
     def __init__(self, name: str):
         """Open revision `name` of the repository around the working folder; ParamsError if it does not exist."""
         self.name = name
+        if name != WORKSPACE:
+            reject_partial_clone(name)
+        elif LOCK.exists():
+            read_lock()  # names conflicts of a merge
         try:
-            self._files = DVCFileSystem(rev=None if name == WORKSPACE else name)
-            self.stages: dict[str, dict] = yaml.safe_load(self._content(LOCK)[0])["stages"]
+            with explain_failures():
+                self._files = DVCFileSystem(rev=None if name == WORKSPACE else name)
+                lock = self._content(LOCK)[0].decode("utf-8")
         except RevError:
             if experiment_names().count(name) > 1:
                 problem = "is the name of several experiments; name one by its hash, which `dvc exp list -A` shows"
@@ -38,9 +43,10 @@ class Revision:
                     "is neither an experiment nor a git revision; `dvc exp list -A` lists the experiments, "
                     f"and {WORKSPACE} means the files in this folder"
                 )
+            if is_shallow():
+                problem += "; the clone has only a part of its history, which `git fetch --unshallow` completes"
             raise ParamsError(f"{name} {problem}") from None
-        except (NotDvcRepoError, SCMError):
-            raise ParamsError(NO_REPOSITORY) from None
+        self.stages: dict[str, dict] = parse_lock(lock, f"{name}: {LOCK}")["stages"]
 
     def _content(self, path: Path | str) -> tuple[bytes, str | None]:
         """Return a file's bytes (from git, the workspace, DVC's cache or its remote) and its md5 in DVC's index."""
@@ -83,6 +89,14 @@ class Revision:
         stages = (stage for name, stage in self.stages.items() if name not in leave_out)
         return {entry["path"]: entry["md5"] for stage in stages for entry in stage.get(kind, ())}
 
+    def files_of(self, folder: str) -> dict[str, str]:
+        """Return name → md5 of the files in a folder of code, or {} if they are not those with which the stages ran."""
+        files = {}
+        for path in self._files.find(folder):
+            name = str(path).removeprefix("/").removeprefix(f"{folder}/")
+            files[name] = md5_of_content(cast(bytes, self._files.read_bytes(path)))
+        return files if hash_of_folder(files) == self.hashes("deps").get(folder) else {}
+
     def params(self) -> dict[str, object]:
         """Return the parameters that the stages ran with, by dotted name; a list is one value."""
         return recorded_params({"stages": self.stages})
@@ -94,24 +108,42 @@ class Revision:
 
 def experiment_names() -> list[str]:
     """Return the name of each finished experiment; those that started from different commits may share one."""
-    try:
-        with Repo() as repo:
-            by_commit = repo.experiments.ls(all_commits=True)
-    except (NotDvcRepoError, SCMError):
-        raise ParamsError(NO_REPOSITORY) from None
+    with explain_failures(), Repo() as repo:
+        by_commit = repo.experiments.ls(all_commits=True)
     return [name for entries in by_commit.values() for name, _ in entries]
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name is a pattern of names."""
+    return any(letter in name for letter in "*?[")
 
 
 def matching(patterns: list[str]) -> list[str]:
     """Return the names that the patterns match, each once; ParamsError if a pattern matches none."""
     names: list[str] = []
     for pattern in patterns:
-        is_pattern = any(letter in pattern for letter in "*?[")
-        matched = fnmatch.filter(sorted(experiment_names()), pattern) if is_pattern else [pattern]
+        matched = fnmatch.filter(sorted(experiment_names()), pattern) if is_pattern(pattern) else [pattern]
         if not matched:
-            raise ParamsError(f"{pattern}: no finished experiment has such a name; `dvc exp list -A` lists them")
+            raise ParamsError(
+                f"{pattern}: no finished experiment has such a name; `dvc exp list -A` lists them, and "
+                "`dvc queue status` those that are not finished"
+            )
         names += matched
     return list(dict.fromkeys(names))
+
+
+def unfinished(patterns: list[str]) -> dict[str, str]:
+    """Return name → state of the experiments in the queue, or running elsewhere, that match a pattern."""
+    with explain_failures(), Repo() as repo:
+        queued = {entry["name"]: entry["status"] for entry in repo.experiments.celery_queue.status()}
+        running = {entry.name: "Running" for entry in repo.experiments.tempdir_queue.iter_active()}
+    states = {name: state for name, state in (queued | running).items() if name and state != "Success"}
+    finished = set(experiment_names())
+    return {
+        name: state
+        for name, state in sorted(states.items())
+        if name not in finished and any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    }
 
 
 def reject_other_text(first: Revision, other: Revision) -> None:

@@ -30,10 +30,10 @@ from tools.common.arguments import add_resampling, check_resampling, count, tool
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.preview import previews
-from tools.common.revisions import Revision, matching, reject_other_text
+from tools.common.revisions import Revision, is_pattern, matching, reject_other_text, unfinished
 from tools.common.timing import read_timing
 from tools.compare.report import report
-from tools.compare.runs import Group, Run, compare_with_first, group_by_seed
+from tools.compare.runs import CODE, Group, Run, compare_with_first, group_by_seed
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
 STAGES_LEFT_OUT = ("fetch", "audit", "plot")
@@ -52,15 +52,24 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     check_resampling(args)
     given = " ".join(args.names)
+    patterns = [name for name in args.names if is_pattern(name)]
+    args.unfinished = unfinished(patterns) if patterns else {}
     args.names = matching(args.names)
     if len(args.names) < 2:
-        raise ParamsError(f"{given}: name at least two different runs")
+        waiting = f" ({unfinished_sentence(args.unfinished)})" if args.unfinished else ""
+        raise ParamsError(f"{given}: name at least two different runs{waiting}")
     more = f"-and-{len(args.names) - 2}-more" if len(args.names) > 2 else ""
     name = re.sub(r"[^\w.~-]+", "-", f"{args.names[0]}-vs-{args.names[1]}{more}")
     args.out = args.out or Path("comparisons", f"{name}.md")
     if args.out.suffix != ".md":
         raise ParamsError(f"--out is {args.out}; the name must end in .md")
     return args
+
+
+def unfinished_sentence(states: dict[str, str]) -> str:
+    """Return which runs are left out because they are not finished; `states`: name → state."""
+    runs = ", ".join(f"{name} ({state})" for name, state in states.items())
+    return f"Not finished, so not compared: {runs}"
 
 
 def read_run(revision: Revision) -> Run:
@@ -87,7 +96,13 @@ def read_run(revision: Revision) -> Run:
         train_seconds=read_timing(results).get("train_seconds"),
         validations=list(csv.DictReader(curve.splitlines())),
         is_lossy="lossy_tokenizer" in results.get("evaluation", {}),
+        code={path: revision.files_of(path) for path, md5 in inputs.items() if is_code_folder(path, md5)},
     )
+
+
+def is_code_folder(path: str, md5: str) -> bool:
+    """Return whether an input of a stage is a folder of code."""
+    return path.startswith(CODE) and md5.endswith(".dir")
 
 
 @contextlib.contextmanager
@@ -127,6 +142,8 @@ def main(argv: list[str]) -> None:
     with open_validation(revisions[0]) as (tokens, tokenizer):
         shown = previews(tokens, tokenizer, document_spans(tokens)[listed])
     lines = report(groups, comparisons, dict(zip(listed, shown, strict=True)), args.documents, args.confidence)
+    if args.unfinished:
+        lines.insert(2, f"**{unfinished_sentence(args.unfinished)}.**\n")
     write_text(args.out, "\n".join([*lines, ""]))
     write_rates(args.out.with_suffix(".csv"), groups)
     print("\n".join(lines))

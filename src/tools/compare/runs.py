@@ -36,6 +36,7 @@ class Run:
     train_seconds: float | None  # None: not trained on this machine
     validations: list[dict[str, str]]  # rows of plots/validation.csv as text by column
     is_lossy: bool = False  # whether the tokenizer changes the validation text
+    code: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)  # folder → file → md5, if known
 
     @property
     def configuration(self) -> str:
@@ -166,7 +167,18 @@ def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
     if len(a.runs) + len(b.runs) > 2:
         rows = [row for row in rows if row[0] != SEED]
     inputs = different_entries(first.inputs, other.inputs)
-    return rows + [(path, str(md5)[:10], str(other_md5)[:10]) for path, md5, other_md5 in inputs]
+    for path, md5, other_md5 in inputs:
+        files = changed_files(first.code.get(path, {}), other.code.get(path, {}))
+        name = f"{path}: {', '.join(files)}" if files else path
+        rows.append((name, str(md5)[:10], str(other_md5)[:10]))
+    return rows
+
+
+def changed_files(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
+    """Return the names of the files that two versions of a folder do not share; [] if one of them is not known."""
+    if not a or not b:
+        return []
+    return [name for name, *_ in different_entries(a, b)]
 
 
 def different_entries(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object, object]]:
@@ -188,6 +200,9 @@ def same_until(a: Run, b: Run) -> str | None:
     for x, y in zip(a.validations, b.validations, strict=False):
         if x != y:
             losses = f"validation losses {x['val_loss']} and {y['val_loss']}"
+            if x[digest] == y[digest]:
+                cause = "the machine" if a.inputs == b.inputs else "the code"
+                return f"equal weights at step {x['step']} (digest {x[digest]}), other {losses}: {cause} differs"
             return f"{until}; step {x['step']} has the {losses}, digests {x[digest]} and {y[digest]}"
         until = f"identical until step {x['step']}"
     if len(a.validations) == len(b.validations):

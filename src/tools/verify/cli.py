@@ -49,10 +49,11 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    from tools.common.dvc_repository import explain_failures
     from tools.verify.dvc_outputs import Outputs
 
     try:
-        with Repo(".") as repo:
+        with explain_failures(), Repo(".") as repo:
             outputs = Outputs(repo, digests)
             yield from check_finished_runs(digests)
             yield from outputs.check_stages()

@@ -1,0 +1,94 @@
+"""Repositories that DVC cannot use as they are: one sentence says what to do."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pygit2
+import pytest
+
+from lm.core.errors import EnvironmentFailure, ParamsError
+from support.refusal import refused
+from tools.common.dvc_repository import explain_failures, reject_partial_clone
+from tools.common.revisions import Revision
+from tools.compare import cli as compare
+from tools.verify import cli as verify
+
+
+def git(*words: str, folder: Path) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A repository of Git and DVC with two commits, as the working directory."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git("init", "-q", "-b", "main", folder=folder)
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc" / "config").write_text("")
+    (folder / "dvc.yaml").write_text("stages: {}\n")
+    for stages in ("", "  x: {cmd: x}\n"):
+        (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:{stages and chr(10)}{stages or ' {}'}")
+        git("add", "-A", folder=folder)
+        git("commit", "-qm", "state", folder=folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_downloaded_folder_without_git_is_named(project, capsys):
+    shutil.rmtree(".git")
+    for main, arguments in ((compare.main, ["HEAD", "workspace"]), (verify.main, [])):
+        refused(main(arguments), capsys.readouterr().err, 2, "this folder has no .git", "`git init && git add -A")
+
+
+def test_a_folder_outside_the_project_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    refused(compare.main(["a", "b"]), capsys.readouterr().err, 2, "run the command in the project's folder")
+
+
+def test_a_repository_of_another_owner_is_named_with_the_command_that_trusts_it(project):
+    trusted = pytest.raises(EnvironmentFailure, match=f"git config --global --add safe.directory {project}")
+    with trusted, explain_failures():
+        raise pygit2.GitError(f"{project}/.git/: repository path is not owned by current user")
+
+
+def test_a_user_without_a_name_is_told_to_set_one():
+    named = pytest.raises(EnvironmentFailure, match="has no name, which DVC asks for; run `export USER=me`")
+    with named, explain_failures():
+        raise KeyError("getpwuid(): uid not found: 12345")
+    with pytest.raises(KeyError, match="another"), explain_failures():
+        raise KeyError("another")
+
+
+def test_a_shallow_clone_says_why_a_revision_is_missing(project, tmp_path, monkeypatch):
+    with pytest.raises(ParamsError) as whole:
+        Revision("HEAD~7")
+    git("clone", "-q", "--depth", "1", f"file://{project}", "shallow", folder=tmp_path)
+    monkeypatch.chdir(tmp_path / "shallow")
+
+    with pytest.raises(ParamsError, match="which `git fetch --unshallow` completes"):
+        Revision("HEAD~1")
+
+    assert "unshallow" not in str(whole.value)
+
+
+def test_a_clone_without_all_files_says_how_to_get_them(project, tmp_path, monkeypatch):
+    """DVC would wait for ever for a file that is not there."""
+    git("config", "uploadpack.allowFilter", "true", folder=project)
+    git("clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{project}", "partial", folder=tmp_path)
+    monkeypatch.chdir(tmp_path / "partial")
+    with pytest.raises(EnvironmentFailure, match=r"HEAD: .* run `git fetch --refetch --no-filter`"):
+        Revision("HEAD")
+
+    git("fetch", "-q", "--refetch", "--no-filter", folder=tmp_path / "partial")
+
+    reject_partial_clone("HEAD")
+    assert Revision("HEAD").stages == {"x": {"cmd": "x"}}
+
+
+def test_conflicts_of_a_merge_are_named(project, capsys):
+    Path("dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n=======\nstages: {}\n>>>>>>> other\n")
+    status = compare.main(["workspace", "HEAD"])
+    refused(status, capsys.readouterr().err, 4, "dvc.lock: a merge left conflicts")
