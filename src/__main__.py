@@ -7,6 +7,8 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before a tool loads torch
 
+from lm.core.errors import exit_with_status
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Tools by what a person wants, each with its module. Modules below `tools` are in src/, those below `extras` at the
@@ -79,8 +81,7 @@ def print_help() -> None:
 def main(argv: list[str]) -> int:
     """Run the tool argv[0] with the other arguments; return its exit status, or 2 if no tool has this name."""
     if argv[:1] in (["-h"], ["--help"]):
-        print_help()
-        return 0
+        return exit_with_status(lambda _: print_help())([])
     if not argv or argv[0] not in TOOLS:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"
         print(f"error: {problem}; there are: {', '.join(TOOLS)}", file=sys.stderr)
@@ -93,7 +94,15 @@ def main(argv: list[str]) -> int:
         return 2
 
     sys.path.append(str(ROOT))  # for `import extras.…`
-    tool = importlib.import_module(TOOLS[argv[0]])
+    try:
+        tool = importlib.import_module(TOOLS[argv[0]])
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("lm", "tools", "extras"):
+            raise
+        remedy = "run `source .venv/bin/activate`, or `make .venv/ready` if there is no .venv"
+        print(f"error: {sys.executable} has no package {package}; {remedy}", file=sys.stderr)
+        return 2
     return tool.main(argv[1:])
 
 

@@ -10,8 +10,9 @@ In a stage that DVC runs, it also deletes the metrics of later stages that are o
 """
 
 import os
+import sys
 
-from lm.core.errors import ParamsError, exit_with_status
+from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
 from tools.common.former_metrics import delete_former_metrics
 from tools.common.problems import find_all_problems
@@ -24,7 +25,9 @@ def main(argv: list[str]) -> None:
     if problems := find_all_problems():
         raise ParamsError("\n".join(problems))
 
-    # DVC names the stage that it runs.
+    # DVC names the stage that it runs, src/STAGE.py, which imports the library from its own folder.
     if stage := os.environ.get("DVC_STAGE"):
+        if sys.flags.safe_path:
+            raise EnvironmentFailure("PYTHONSAFEPATH is set, so that a stage cannot import src/lm; unset it")
         for metric in delete_former_metrics(stage):
             print(f"{metric}: deleted, because it is of a former run; its stage writes it again")

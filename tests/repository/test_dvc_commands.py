@@ -85,3 +85,25 @@ def test_the_files_come_back_after_an_experiment_was_killed(workspace):
     assert "## HEAD (no branch)" in workspace.run("git", "status", "--porcelain", "--branch").stdout
     follow(workspace, commands_of("docs/resume.md", "git switch"))
     check_that_the_first_run_is_back(workspace, " M presets.yaml")
+
+
+def test_a_merge_of_two_branches_that_both_ran_ends_with_one_run(workspace):
+    """One has another seed, the other one other code, so that only what a run writes has conflicts."""
+    workspace.run("git", "restore", "presets.yaml")
+    workspace.run("git", "switch", "-qc", "other")
+    (workspace.folder / "params.yaml").write_text("seed: 2\n")
+    workspace.run("dvc", "repro", "-q")
+    workspace.commit("other")
+    workspace.run("git", "switch", "-q", "main")
+    (workspace.folder / "work.py").write_text(STAGE.replace('{"seed": seed}', '{"seed": seed + 10}'))
+    workspace.run("dvc", "repro", "-q")
+    workspace.commit("ours")
+    merge = workspace.run("git", "merge", "other", check=False)
+    assert "conflict in dvc.lock" in merge.stdout
+    workspace.environment["GIT_EDITOR"] = "true"
+
+    follow(workspace, commands_of("docs/resume.md", "git checkout --ours"))
+
+    assert workspace.run("git", "status", "--porcelain").stdout == ""
+    assert (workspace.folder / "metrics" / "train.json").read_text() == '{"seed": 12}'
+    assert "up to date" in workspace.run("dvc", "status").stdout

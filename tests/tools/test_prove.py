@@ -380,3 +380,15 @@ def test_arguments_that_make_no_sense_are_refused(arguments, sentence, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(arguments.split())
     assert sentence in capsys.readouterr().err
+
+
+def test_an_operation_that_is_missing_differs():
+    golden = {"first step": {"a": "1", "b": "2"}, "weights": {"1": "3", "2": "4"}}
+
+    without_operation = {**golden, "first step": {"a": "1"}}
+    without_step = {**golden, "weights": {"1": "3"}}
+
+    assert digests.first_difference(golden, golden, "committed") is None
+    assert digests.first_difference(without_operation, golden, "committed") == "the first step differs in: b"
+    said = digests.first_difference(without_step, golden, "committed")
+    assert said == "the first step has the committed bits, the weights first differ after step 2"
