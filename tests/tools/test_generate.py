@@ -155,3 +155,13 @@ def test_the_number_of_threads_stays_so_that_a_seed_gives_one_text(run, monkeypa
     monkeypatch.setattr("lm.exact.threads.set_num_threads", pytest.fail)
 
     assert run("x", "--num_samples", 2, "--max_new_tokens", 3)[0] == 0
+
+
+def test_the_rate_is_the_tokens_of_a_second(run, monkeypatch):
+    clock = iter([10.0, 14.0])
+    monkeypatch.setattr("tools.generate.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+
+    _, _, summary = run("x", "--max_new_tokens", "20", "--temperature", "0")
+
+    tokens = int(re.search(r"seed 1: (\d+) tokens", summary)[1])
+    assert f", {tokens / 4:.0f} a second, " in summary

@@ -183,6 +183,14 @@ def test_an_output_that_was_renamed_is_a_changed_input(committed, capsys):
     assert "  data/former" in lines
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1843200, "1,843,200"), (0.0123456, "0.012346"), (1.0, "1"), (True, "True"), (None, "None"), ([1000], "[1000]")],
+)
+def test_a_number_of_a_list_has_five_digits_or_is_whole(value, text):
+    assert verdict.readable(value) == text
+
+
 def test_a_long_list_ends_with_how_many_more_there_are():
     names = [f"name {number}" for number in range(14)]
     assert verdict.listed(names[:12]) == [f"  {name}" for name in names[:12]]
