@@ -106,9 +106,7 @@ def reject_text_git_would_take(path: Path) -> None:
         print(f"warning: whether Git ignores {path} is unknown: {error}", file=sys.stderr, flush=True)
         return
     if tracked and path.is_symlink():
-        problem = (
-            f"local.path is {path}, a link in place of a folder that Git tracks: `dvc exp run` would fail and hide"
-        )
+        problem = f"local.path is {path}, a link in place of a folder that Git tracks, so that DVC would lose"
         remedy = f"run `rm {path} && git restore {path}`, and name the folder itself, {os.path.realpath(path)}"
         raise ParamsError(f"{PARAMS}: {problem} uncommitted edits in a stash of Git; {remedy}, as local.path")
     if would_take:
