@@ -3,7 +3,7 @@
 import platform
 import re
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 BITS = Path(__file__).resolve().parents[3] / "requirements" / "bits.txt"
@@ -25,4 +25,12 @@ def processor() -> str:
 def versions() -> dict[str, str]:
     """Return the version of Python and of each package that a result depends on: those of bits.txt, and OTHERS."""
     pinned = re.findall(r"^([\w.-]+)==", BITS.read_text(encoding="utf-8"), re.M)
-    return {"python": sys.version.split()[0], **{name: version(name) for name in (*pinned, *OTHERS)}}
+    return {"python": sys.version.split()[0], **{name: installed_version(name) for name in (*pinned, *OTHERS)}}
+
+
+def installed_version(name: str) -> str:
+    """Return the version of a package, "none" if it is not installed, as a package for GPUs may be."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
