@@ -86,14 +86,14 @@ def row_sum(x):
 
 @loop
 def row_dot(x, y):
-    """Return the sum of x * y, both (N,)."""
+    """Return the sum of x * y, both (N,); it never is -0, however many zeros follow the last number."""
     lanes = lanes_of(ZERO)
     whole = len(x) // LANES * LANES
     for start in range(0, whole, LANES):
         lanes = add_product(lanes, load_lanes(x, start), load_lanes(y, start))
     if whole < len(x):
         lanes = add_product(lanes, load_last_lanes(x, whole, ZERO), load_last_lanes(y, whole, ZERO))
-    return sum_of_lanes(lanes)
+    return sum_of_lanes(lanes) + ZERO
 
 
 @loop
