@@ -102,7 +102,7 @@ def log(x: Tensor) -> Tensor:
     total = torch.zeros_like(z)
     for n in range(LOG_TERMS, 0, -2):
         total = total * square + 1 / n
-    return total * z * 2 + exponent * LOG_2
+    return total * z * 2 + exponent.double() * LOG_2  # an integer times a number would be float32
 
 
 def softmax(x: Tensor) -> Tensor:
