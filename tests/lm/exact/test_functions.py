@@ -1,10 +1,8 @@
-"""Exact numerics: sums in the order of their definition for any layout and threads, close to plain torch."""
+"""Exact numerics: the same bits for any layout and neighbours, and close to plain torch; test_order.py has the order."""
 
 import itertools
 import math
-from fractions import Fraction
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor
 from lm.exact import cpu
 from lm.exact import functions as exact
 from lm.exact.functions import product
-from lm.exact.order import LANES, SMALLEST_EXPONENT, TERMS
+from lm.exact.order import SMALLEST_EXPONENT
 from lm.exact.threads import set_num_threads
 from lm.model.attention_masks import visible
 from support.model_cases import build
@@ -30,45 +28,6 @@ def layouts(x: Tensor) -> list[Tensor]:
     padded = torch.zeros(x.shape[0] + 1, x.shape[1] + 3)
     padded[1:, 2:-1] = x
     return [x, x.mT.contiguous().mT, padded[1:, 2:-1]]
-
-
-def rounded(number: Fraction) -> Fraction:
-    """Return a number as float32 holds it."""
-    return Fraction(float(np.float32(float(number))))
-
-
-def defined_sum(a: list[Fraction], b: list[Fraction]) -> float:
-    """Return the sum of products by its definition: chains of TERMS products, each added with one rounding."""
-    total = Fraction(0)
-    for start in range(0, len(a), TERMS):
-        chain = Fraction(0)
-        for x, y in zip(a[start : start + TERMS], b[start : start + TERMS], strict=True):
-            chain = rounded(chain + x * y)
-        total = rounded(total + chain)
-    return float(total)
-
-
-def fractions(x: Tensor) -> list[list[Fraction]]:
-    return [[Fraction(number) for number in row] for row in x.tolist()]
-
-
-KINDS = {
-    "normal": lambda x: x,
-    "of all sizes": lambda x: x * 10 ** (6 * x.roll(1)),
-    "powers of two": lambda x: x.sign() * 2 ** x.round(),
-    "subnormal": lambda x: x * 2.0**-130,
-    "zeros of both signs": lambda x: torch.where(x > 0.5, x, x.sign() * 0.0),
-    "cancelling": lambda x: torch.cat([x[:, ::2], -x[:, ::2]], 1),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_product_has_the_bits_of_its_definition(kind):
-    a, b = KINDS[kind](draw(7, 600)), KINDS[kind](draw(3, 600, seed=1))
-    wanted = [[defined_sum(row, column) for column in fractions(b)] for row in fractions(a)]
-    assert product(a, b.mT).tolist() == wanted
-    if kind == "normal":
-        assert (a @ b.mT).tolist() != wanted  # as another order of the terms gives
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -140,34 +99,6 @@ def test_powers_and_cosines_are_close_to_true_ones():
             assert exact.power(base, exponent) == pytest.approx(base**exponent, rel=1e-9, abs=1e-300)
     for x in np.linspace(0, 1, 1001).tolist():
         assert exact.cos_pi(x) == pytest.approx(math.cos(math.pi * x), abs=1e-15)
-
-
-@numba.njit
-def reductions(x):
-    """Return the sum, the sum of squares, and the largest number of x, by instructions that only a loop can call."""
-    return cpu.row_sum(x), cpu.row_dot(x, x), cpu.row_max(x)
-
-
-def test_sums_and_largest_numbers_have_every_term_once():
-    for length in range(1, 3 * LANES + 2):
-        x = np.random.default_rng(length).integers(-200, 200, length).astype(np.float32)
-        wide = x.astype(np.float64)
-        assert reductions(x) == (wide.sum(), np.square(wide).sum(), wide.max())
-
-
-def test_no_compiler_joins_a_multiplication_and_an_addition():
-    """A step of AdamW has the bits of its operations one by one, which NumPy calculates."""
-    w, g, m = (draw(1000, seed=seed).numpy() for seed in range(3))
-    s = np.square(draw(1000, seed=3).numpy())
-    beta1, beta2, decay, size, root, eps = np.array([0.8, 0.999, 0.99, 0.03, 0.7, 1e-8], np.float32)
-    arrays = [torch.from_numpy(x.copy()) for x in (w, g, m, s)]
-    exact.update_adamw(*arrays[:2], tuple(arrays[2:]), (beta1, beta2), decay, size, root, eps)
-    one = np.float32(1)
-    m = m * beta1 + g * (one - beta1)
-    s = s * beta2 + g * g * (one - beta2)
-    w = w * decay - m * size / (np.sqrt(s) / root + eps)
-    for found, wanted in zip((arrays[0], arrays[2], arrays[3]), (w, m, s), strict=True):
-        assert np.array_equal(found.numpy(), wanted)
 
 
 def test_a_norm_is_close_to_the_true_one():
@@ -267,18 +198,6 @@ def test_attention_to_a_cached_past_is_that_in_float64(window):
     q, k, v = draw(2, 4, 7, 8), draw(2, 2, 30, 8, seed=1), draw(2, 2, 30, 8, seed=2)
     wanted = plain_attention(window)(q.double(), k.double(), v.double())
     assert (exact.attend(q, k, v, 0.25, window) - wanted).norm() / wanted.norm() < 2e-6
-
-
-def test_many_rows_of_a_loss_have_the_bits_of_512_at_a_time():
-    h = draw(1100, 8)
-    head = draw(30, 8, seed=1)
-    targets = torch.arange(1100) % 30
-    found = []
-    for rows in (512, 1100, 10**6):
-        inputs = [x.clone().requires_grad_() for x in (h, head)]
-        loss = exact.cross_entropy(*inputs, targets, rows)
-        found.append([loss, *torch.autograd.grad(loss, inputs)])
-    assert all(torch.equal(one, other) for others in found[1:] for one, other in zip(found[0], others, strict=True))
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -1,0 +1,270 @@
+"""lm.exact.order is the definition of exact numerics, and lm.exact.cpu has its bits."""
+
+import importlib.util
+import itertools
+import math
+from fractions import Fraction
+from types import ModuleType
+
+import numba
+import numpy as np
+import pytest
+import torch
+
+from lm.exact import cpu, functions, order
+from lm.exact.order import LANES, TERMS
+from lm.exact.threads import set_num_threads
+from support.exact_cases import CASES, Numbers, definition, num_differences
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Let NumPy say nothing about numbers that are not finite."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def defined() -> dict[str, list[torch.Tensor]]:
+    """The results of all cases by their definition."""
+    return {name: case(definition, "cpu") for name, case in CASES.items()}
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Return the function that sets the number of threads, each of which works, however little there is to do."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(cpu, "PART_WORK", 1)
+    yield lambda number: set_num_threads(number, "exact")
+    set_num_threads(before, "fast")
+
+
+def differences(expected: list[torch.Tensor], found: list[torch.Tensor]) -> list[int]:
+    pairs = zip(expected, found, strict=True)
+    return [num_differences(one.contiguous(), other.contiguous()) for one, other in pairs]
+
+
+# The definition.
+
+
+def to_float32(number: Fraction) -> float:
+    """Return the nearest float32 number, of two the one whose last bit is 0."""
+    if number == 0:
+        return 0.0
+    exponent = math.frexp(abs(float(number)))[1] - 1
+    if abs(number) < Fraction(2) ** exponent:  # float() has rounded up to a power of two
+        exponent -= 1
+    unit = Fraction(2) ** max(exponent - 23, -149)
+    return float(round(number / unit) * unit)
+
+
+def float32_numbers(kind: str) -> list[tuple]:
+    """Return triples a, b, c of which a b + c is hard to round."""
+    random = np.random.default_rng(1)
+    a, b = random.standard_normal((2, 2000)).astype(np.float32)
+    if kind == "subnormal":
+        return list(zip(a * np.float32(2.0**-70), b * np.float32(2.0**-70), a * np.float32(2.0**-140), strict=True))
+    if kind == "cancelling":
+        return list(zip(a, b, -a * b, strict=True))
+    if kind == "nearly a tie":
+        a, b = 1 + random.integers(0, 2**12, (2, 2000)) * np.float32(2.0**-12)
+        c = random.standard_normal(2000) * 2.0 ** random.integers(-60, 0, 2000)
+        return [*zip(np.float32(a), np.float32(b), np.float32(c), strict=True), *ties()]
+    sizes = 2.0 ** random.integers(-40, 40, 2000)
+    return list(zip(a, b, (random.standard_normal(2000) * sizes).astype(np.float32), strict=True))
+
+
+def ties() -> list[tuple]:
+    """Return sums half-way between two float32 numbers, or so near to it that float64 sees no difference."""
+    factor = np.float32(1 + 2.0**-12)  # its square is 1 + 2^-11 + 2^-24
+    rests = [0.0, 2.0**-80, -(2.0**-80), 2.0**-120, -(2.0**-120)]
+    return [(sign * factor, factor, np.float32(rest)) for sign in (1, -1) for rest in rests]
+
+
+@pytest.mark.parametrize("kind", ["normal", "subnormal", "cancelling", "nearly a tie"])
+def test_fma_rounds_once(kind):
+    numbers = float32_numbers(kind)
+
+    found = [float(order.fma(*each)) for each in numbers]
+
+    assert found == [to_float32(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))) for a, b, c in numbers]
+    twice = [float(np.float32(float(a) * float(b) + float(c))) for a, b, c in numbers]
+    assert kind != "nearly a tie" or found != twice, "some of these numbers need rounding to odd"
+
+
+@numba.njit
+def fma_of_the_processor(a, b, c):
+    return cpu.fma(a, b, c)
+
+
+def test_fma_of_special_numbers_is_that_of_the_processor():
+    special = [0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e-45, 3e38, -3e38, np.inf, -np.inf, np.nan]
+    a, b, c = np.array(list(itertools.product(special, repeat=3)), np.float32).T.copy()
+
+    found = torch.from_numpy(order.fma(a, b, c))
+
+    expected = torch.tensor([fma_of_the_processor(*each) for each in zip(a, b, c, strict=True)])
+    assert num_differences(expected, found) == 0
+
+
+def test_a_sum_of_integers_has_every_term_once():
+    for length in range(1, 3 * LANES + 2):
+        x = np.random.default_rng(length).integers(-200, 200, length).astype(np.float32)
+        wide = x.astype(np.float64)
+
+        assert order.row_sum(x) == wide.sum()
+        assert order.row_dot(x, x) == np.square(wide).sum()
+        assert order.row_max(x) == wide.max()
+        assert order.product(x[None], x[:, None]) == np.square(wide).sum()
+
+
+@pytest.mark.parametrize("size", [1.0, -1e-42])  # with the smaller one, products round to -0
+def test_terms_of_weight_0_may_be_left_out(size):
+    random = np.random.default_rng(1)
+    a = np.float32(size * np.abs(random.standard_normal((4, 700))))
+    b = np.float32(np.abs(random.standard_normal((700, 9))))
+    a[:, TERMS : 2 * TERMS] = 0
+    a[:, 690:] = 0
+    used = np.r_[:TERMS, 2 * TERMS : 690]
+
+    whole = order.product(a, b)
+
+    assert whole.tobytes() == order.product(a[:, used], b[used]).tobytes()
+
+
+# Its implementation.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_cpu_has_the_bits_of_the_definition(case, defined):
+    found = CASES[case](cpu, "cpu")
+
+    assert set(differences(defined[case], found)) == {0}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_threads_change_no_bit(case, defined, threads):
+    for number in (2, 3):
+        threads(number)
+
+        assert set(differences(defined[case], CASES[case](cpu, "cpu"))) == {0}, number
+
+
+@pytest.fixture(scope="module")
+def other_tiles(tmp_path_factory) -> ModuleType:
+    """lm.exact.cpu with other numbers of rows at a time; numba reads such constants when it compiles."""
+    with open(cpu.__file__, encoding="utf-8") as file:
+        source = file.read()
+    for line, other in (("\nBAND = 48", "\nBAND = 18"), ("\nLOGIT_ROWS = 24", "\nLOGIT_ROWS = 6")):
+        assert line in source
+        source = source.replace(line, other)
+    path = tmp_path_factory.mktemp("tiles") / "other_tiles.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("other_tiles", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TILED = ("attention", "attention_of_long_sums", "attention_value_tree", "attention_gradient_trees", "nats")
+
+
+@pytest.mark.parametrize("case", TILED)
+def test_tiles_change_no_bit(case, defined, other_tiles):
+    found = CASES[case](other_tiles, "cpu")
+
+    assert other_tiles.BAND == 18
+    assert set(differences(defined[case], found)) == {0}
+
+
+@pytest.mark.parametrize(
+    ("length", "value", "cases"),
+    [
+        ("TERMS", 128, ["product_tree", "attention_value_tree", "attention_gradient_trees"]),
+        ("LANES", 32, ["row_dot_tree", "row_sum_tree"]),
+    ],
+)
+def test_the_trees_show_where_sums_are_cut(length, value, cases, defined, monkeypatch):
+    """If they did not, an implementation that cuts at other places could pass."""
+    monkeypatch.setattr(order, length, value)
+
+    for case in cases:
+        assert sum(differences(defined[case], CASES[case](definition, "cpu"))) > 0, case
+
+
+def test_rows_of_any_length_have_the_bits_of_the_definition():
+    numbers = Numbers(1, "cpu")
+    for length in range(1, 3 * LANES + 2):
+        x, y = numbers.cancelling(length).numpy(), numbers.normal(length).numpy()
+
+        found = np.array(reductions(x, y), np.float32)
+
+        assert found.tobytes() == np.array([order.row_sum(x), order.row_dot(x, y), order.row_max(x)]).tobytes()
+
+
+@numba.njit
+def reductions(x, y):
+    """Return sums and the largest number, by instructions that only a loop can call."""
+    return cpu.row_sum(x), cpu.row_dot(x, y), cpu.row_max(x)
+
+
+@numba.njit
+def of_each(function, x, out):
+    for i in range(len(x)):
+        out[i] = function(x[i])
+    return out
+
+
+def test_exponentials_and_logarithms_have_the_bits_of_the_definition():
+    special = [0.0, -0.0, -1e-45, -1e-30, -41.5, -42.0, -1e30, -np.inf]
+    x = np.float32([*special, *np.linspace(-42, 0, 50_000)])
+    large = np.float32([*np.linspace(1, 3, 20_000), *np.geomspace(1, 1e9, 20_000)])
+
+    assert of_each(cpu.exp, x, np.empty_like(x)).tobytes() == order.exp(x).tobytes()
+    assert of_each(cpu.sigmoid, x, np.empty_like(x)).tobytes() == order.sigmoid(x).tobytes()
+    assert of_each(cpu.sigmoid, -x, np.empty_like(x)).tobytes() == order.sigmoid(-x).tobytes()
+    logs = order.log(large)
+    assert of_each(cpu.log, large, np.empty(len(large))).tobytes() == logs.tobytes()
+    assert functions.log(torch.from_numpy(large).double()).numpy().tobytes() == logs.tobytes()
+    assert np.isnan(order.exp(np.float32(np.nan))) and np.isnan(cpu.exp(np.float32(np.nan)))
+
+
+def test_powers_and_cosines_have_the_bits_of_the_definition():
+    for exponent in (0, 1, 2, 3, 7, 900, 10**6):
+        assert functions.power(0.999, exponent) == order.power(0.999, exponent)
+    for x in np.linspace(0, 1, 1001).tolist():
+        assert functions.cos_pi(x) == order.cos_pi(x)
+
+
+def test_a_mean_of_nats_has_the_bits_of_the_definition():
+    nats = Numbers(2, "cpu").positive(1000)
+    for some in (nats, nats[:7], nats * 1e4, nats * 1e-8, nats * 0):
+        found = functions.mean_nats(some)
+
+        assert found.dtype == torch.float32
+        assert float(found) == order.mean_nats(some.numpy())
+    nats[3] = torch.inf
+    assert functions.mean_nats(nats).isnan() and np.isnan(order.mean_nats(nats.numpy()))
+
+
+@pytest.mark.parametrize("loss_rows", [256, 768, 2048])
+def test_the_loss_and_its_gradients_have_the_bits_of_the_definition(loss_rows, monkeypatch):
+    monkeypatch.setattr(cpu, "LOSS_ROWS", loss_rows)
+    numbers = Numbers(3, "cpu")
+    h, head = numbers.normal(600, 8), numbers.normal(30, 8)
+    targets, factors = numbers.ids(30, 600), numbers.normal(11)
+
+    # The definition.
+    logits = order.product(h.numpy(), head.numpy().T)
+    loss = order.mean_nats(order.softmax_less_targets(logits, factors.numpy(), targets.numpy()))
+    scale = np.float32(1) / np.float32(600)
+    gradients = order.product(logits, head.numpy()) * scale, order.product(logits.T, h.numpy()) * scale
+
+    # What a model calls.
+    inputs = h.requires_grad_(), head.requires_grad_()
+    found = functions.cross_entropy(*inputs, targets, 10**6, factors)
+    found_gradients = torch.autograd.grad(found, inputs)
+
+    assert found.item() == loss
+    for gradient, expected in zip(found_gradients, gradients, strict=True):
+        assert gradient.numpy().tobytes() == expected.tobytes()
