@@ -375,7 +375,7 @@ def sigmoid(x):
 def sum_of_lanes(x, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Return the sums (ROWS,) of x (ROWS, WIDTH): the second half is added to the first until one lane is left."""
     if WIDTH == 1:
-        return tl.reshape(x, (ROWS,))
+        return tl.reshape(x, (ROWS,)) + 0.0  # a sum is never -0
     else:
         halves = tl.permute(tl.reshape(x, (ROWS, 2, WIDTH // 2)), (0, 2, 1))
         low, high = tl.split(halves)

@@ -1,4 +1,4 @@
-"""Exact numerics: the same bits for any layout and neighbours, and close to plain torch; test_order.py has the order."""
+"""Exact numerics: the same bits for any layout and neighbours, close to plain torch. test_order.py has the order."""
 
 import itertools
 import math

@@ -10,12 +10,11 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from lm.exact import cpu, gpu, order
+from lm.exact import cpu, gpu
 from support import ROOT
-from support.gpu_cases import CASES, PRODUCT_PAIRS, PRODUCT_TERMS, ROW_NUMBERS, ROW_PAIRS, masks
+from support.gpu_cases import CASES
 
 ROUNDED = {"fma.rn", "add.rn", "sub.rn", "mul.rn", "div.rn", "sqrt.rn"}  # as IEEE 754 says
 EXACT = {"max", "abs", "neg"}
@@ -50,43 +49,8 @@ def compiled(request) -> list[dict]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_interpreted_kernel_has_the_bits_of_the_cpu(interpreted, case):
+def test_an_interpreted_kernel_has_the_bits_of_the_definition(interpreted, case):
     assert set(interpreted[case]["differences"]) == {0}
-
-
-def sum_in_chains(terms: np.ndarray) -> np.float32:
-    total = np.float32(0)
-    for start in range(0, len(terms), order.TERMS):
-        chain = np.float32(0)
-        for term in terms[start : start + order.TERMS]:
-            chain += term
-        total += chain
-    return total
-
-
-def sum_in_lanes(terms: np.ndarray) -> np.float32:
-    lanes = np.zeros(order.LANES, np.float32)
-    for j, term in enumerate(terms):
-        lanes[j % order.LANES] += term
-    while len(lanes) > 1:
-        half = len(lanes) // 2
-        lanes = lanes[:half] + lanes[half:]
-    return lanes[0]
-
-
-@pytest.mark.parametrize(
-    ("case", "num_terms", "pairs", "add"),
-    [
-        ("product_tree", PRODUCT_TERMS, PRODUCT_PAIRS, sum_in_chains),
-        ("row_tree", ROW_NUMBERS, ROW_PAIRS, sum_in_lanes),
-    ],
-)
-def test_terms_are_added_in_the_order_of_the_definition(interpreted, case, num_terms, pairs, add):
-    """A huge number takes in the ones that are added to it until its negative comes; the sum counts the others."""
-    expected = [float(add(terms)) for terms in masks(num_terms, pairs, "cpu").numpy()]
-
-    assert interpreted[case]["sums"] == expected
-    assert len(set(expected)) >= 10
 
 
 # Functions.

@@ -40,8 +40,7 @@ def threads(monkeypatch):
 
 
 def differences(expected: list[torch.Tensor], found: list[torch.Tensor]) -> list[int]:
-    pairs = zip(expected, found, strict=True)
-    return [num_differences(one.contiguous(), other.contiguous()) for one, other in pairs]
+    return [num_differences(*pair) for pair in zip(expected, found, strict=True)]
 
 
 # The definition.
