@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
+import exact_order
 import reference
 from harness import RESULTS, ROOT, ratios, summary
 from lm.core.files import write_text
@@ -555,6 +556,11 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "processors": processors,
     "parameters": parameters,
     "commands": commands,
+    "order-rules": exact_order.order_rules,
+    "order-constants": exact_order.order_constants,
+    "order-code": exact_order.order_code,
+    "order-inputs": exact_order.order_inputs,
+    "order-vectors": exact_order.order_vectors,
 }
 
 

@@ -71,8 +71,10 @@ MUTANTS = [
     # Model.
     Mutant("causality", MASKS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
            "lm/model/test_gemma3.py -k causality"),
-    Mutant("all terms of a product", "src/lm/exact/cpu.py", "adds = more or k > start", "adds = more",
-           "lm/exact/test_functions.py"),
+    Mutant("all terms of a product", "src/lm/exact/cpu.py", "adds_chain = adds or first > first_term",
+           "adds_chain = adds", "lm/exact/test_order.py"),
+    Mutant("where chains are cut", "src/lm/exact/cpu.py", "min((first // TERMS + 1) * TERMS, last_term)",
+           "min(first + TERMS, last_term)", "lm/exact/test_order.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),
     Mutant("hash of a checkpoint", FILES, "    if sha256 != recorded:\n", "    if False:\n",

@@ -3,7 +3,7 @@
 A number is made by additions, multiplications, divisions, square roots and fused multiply-adds (`fma`). IEEE 754 rounds
 each of them to the nearest number alike on every processor, so the bits depend on the order of the operations alone.
 
-- An expression is evaluated as Python does it: from left to right. Each operation rounds; only `fma` joins two.
+- Python's precedence holds, and operations of one precedence go from left to right. Each rounds; only `fma` joins two.
 - Numbers are float32, unless a comment says float64. Subnormal numbers are kept.
 - A sum begins at +0 and takes its terms one after the other.
 - Long sums are cut into chains or blocks, which begin at multiples of their length from position 0 on.
@@ -28,7 +28,7 @@ TERMS = 256  # products that are added by fma in one chain; the sums of the chai
 LANES = 64  # partial sums of a row: number j of the row belongs to lane j % LANES; then halves of the lanes are added
 NORM_NUMBERS = 4096  # numbers whose squares are added as a row, in float32; such blocks are added in float64, in order
 SUM_ROWS = 128  # rows whose gradients of a norm's weight are added in order; the sums of such blocks are added in order
-SHORT_WINDOW = 16  # tokens: shorter windows of attention are added token by token, not in chains of TERMS
+SHORT_WINDOW = 16  # tokens: windows of attention up to this one are added token by token, not in chains of TERMS
 
 # Gradients of several micro-batches are added as integers, and so are nats.
 

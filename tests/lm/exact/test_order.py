@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.exact_order import VECTORS, described
 from lm.exact import cpu, functions, order
 from lm.exact.order import LANES, TERMS
 from lm.exact.threads import set_num_threads
+from support import ROOT
 from support.exact_cases import CASES, Numbers, definition, num_differences
 
 
@@ -267,3 +269,65 @@ def test_the_loss_and_its_gradients_have_the_bits_of_the_definition(loss_rows, m
     assert found.item() == loss
     for gradient, expected in zip(found_gradients, gradients, strict=True):
         assert gradient.numpy().tobytes() == expected.tobytes()
+
+
+# Test vectors.
+
+
+def from_arrays(function):
+    """Return a function of tensors as one of arrays."""
+
+    def call(*arguments):
+        tensors = [torch.tensor(each) if isinstance(each, np.ndarray) else each for each in arguments]
+        result = function(*tensors)
+        return tuple(map(np.asarray, result)) if isinstance(result, tuple) else np.asarray(result)
+
+    return call
+
+
+class Processor:
+    """What lm.exact computes on a CPU, with the names and arguments of lm.exact.order."""
+
+    row_sum = staticmethod(cpu.row_sum)
+    row_dot = staticmethod(cpu.row_dot)
+    row_max = staticmethod(cpu.row_max)
+    power = staticmethod(functions.power)
+    cos_pi = staticmethod(functions.cos_pi)
+    product = staticmethod(from_arrays(functions.product))
+    mean_nats = staticmethod(from_arrays(functions.mean_nats))
+
+    def __getattr__(self, name):
+        return from_arrays(getattr(cpu, name))
+
+    def fma(self, a, b, c):
+        return np.float32([fma_of_the_processor(*each) for each in zip(a, b, c, strict=True)])
+
+    def exp(self, x):
+        return of_each(cpu.exp, x, np.empty_like(x))
+
+    def log(self, x):
+        return of_each(cpu.log, x, np.empty(len(x)))
+
+    def sigmoid(self, x):
+        return of_each(cpu.sigmoid, x, np.empty_like(x))
+
+    def row_nats(self, logits, target):
+        logits = torch.tensor(logits)[None]
+        nats = cpu.softmax_less_targets(logits, logits.new_empty(0), torch.tensor([target]))
+        return nats[0].numpy(), logits[0].numpy()
+
+    def square_sum(self, x):
+        return cpu.square_sums([torch.tensor(x)])[0]
+
+    def adamw(self, *arguments):
+        tensors = [torch.tensor(each) for each in arguments[:4]]
+        cpu.adamw(*tensors, *arguments[4:])
+        p, _, mean, square = tensors
+        return p.numpy(), mean.numpy(), square.numpy()
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_the_cpu_has_the_test_vectors_of_the_page(name):
+    page = (ROOT / "docs" / "exact_order.md").read_text(encoding="utf-8")
+
+    assert f"\n{described(name, Processor())}\n" in page
