@@ -100,8 +100,8 @@ for name, loop in vars(loops).items():
     for code in getattr(loop, "inspect_llvm", dict)().values():
         print(code)
 """
-# What rounds alike everywhere, takes a number apart, or moves it. IEEE 754 demands one right result of a square root, be
-# it an instruction or the C library's sqrt and sqrtf.
+# What rounds alike everywhere, takes a number apart, or moves it. By IEEE 754 a square root has one right result, which
+# an instruction and the C library (sqrt, sqrtf) give alike.
 EXACT_CALLS = {"llvm.fma", "llvm.sqrt", "sqrt", "sqrtf", "llvm.rint", "numba_frexp", "llvm.masked", "PyFloat_AsDouble"}
 
 
