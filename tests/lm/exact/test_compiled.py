@@ -1,0 +1,124 @@
+"""Compiled loops: kept code that is damaged or cannot be kept is compiled again; forked processes have own threads."""
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.exact import cpu, order
+from lm.exact.threads import set_num_threads
+from support import ROOT
+
+# Print exp(-100), which counts as exp(-41.5), and how many kept loops were used.
+SCRIPT = """
+import numpy as np
+from lm.exact import cpu
+print(float(cpu.exp(np.float32(-100))), sum(cpu.exp.stats.cache_hits.values()))
+"""
+EXPONENTIAL = float(order.exp(np.float32(-41.5)))
+
+
+def compute(folder: Path, **environment: str) -> tuple[float, int]:
+    """Return what SCRIPT prints with the package in `folder`."""
+    own = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    own |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result, num_kept = done.stdout.split()
+    return float(result), int(num_kept)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    """A copy of the package with the code that its first use has kept."""
+    folder = tmp_path_factory.mktemp("compiled")
+    shutil.copytree(ROOT / "src" / "lm", folder / "lm", ignore=shutil.ignore_patterns("__pycache__"))
+    assert compute(folder) == (EXPONENTIAL, 0)
+    return folder
+
+
+@pytest.fixture
+def package(compiled, tmp_path) -> Path:
+    return Path(shutil.copytree(compiled, tmp_path / "src"))
+
+
+def kept_file(package: Path, suffix: str) -> Path:
+    (path,) = package.glob(f"lm/exact/__pycache__/cpu.exp-*{suffix}")
+    return path
+
+
+def test_kept_code_is_used(package):
+    assert compute(package) == (EXPONENTIAL, 1)
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_cut_file_is_made_again(package, suffix, share):
+    path = kept_file(package, suffix)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+    assert compute(package) == (EXPONENTIAL, 0)
+    assert compute(package) == (EXPONENTIAL, 1)
+
+
+def test_a_changed_constant_of_another_file_counts(package):
+    path = package / "lm" / "exact" / "order.py"
+    source = path.read_text(encoding="utf-8")
+    assert "np.float32(-41.5)" in source
+    path.write_text(source.replace("np.float32(-41.5)", "np.float32(-10.0)"), encoding="utf-8")
+
+    assert compute(package) == (float(order.exp(np.float32(-10))), 0)
+
+
+def test_code_that_cannot_be_kept_is_compiled(package):
+    path = kept_file(package, ".nbi")
+    path.unlink()
+    path.mkdir()
+
+    assert compute(package) == (EXPONENTIAL, 0)
+
+
+def test_a_package_without_a_folder_for_code_computes(package, tmp_path):
+    shutil.rmtree(package / "lm" / "exact" / "__pycache__")
+    for path in (package / "lm" / "exact" / "__pycache__", tmp_path / "file"):
+        path.write_text("no folder", encoding="utf-8")
+    nowhere = str(tmp_path / "file" / "folder")
+
+    assert compute(package, HOME=nowhere, XDG_CACHE_HOME=nowhere) == (EXPONENTIAL, 0)
+
+
+# Forks.
+
+
+def product_of_two_threads() -> torch.Tensor:
+    x = torch.arange(400.0).view(20, 20)
+    return cpu.multiply(x, cpu.pack(x), torch.empty(20, 20))
+
+
+def compare_with(expected: torch.Tensor) -> None:
+    assert torch.equal(product_of_two_threads(), expected)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no forks on this system")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_computes_with_threads_of_its_own(monkeypatch):
+    monkeypatch.setattr(cpu, "PART_WORK", 1)
+    before = torch.get_num_threads()
+    set_num_threads(2, "exact")
+    expected = product_of_two_threads()
+
+    child = multiprocessing.get_context("fork").Process(target=compare_with, args=(expected,))
+    child.start()
+    child.join(60)
+    exit_code = child.exitcode
+    child.kill()
+    set_num_threads(before, "fast")
+
+    assert exit_code == 0, "None: the child waits for threads that it does not have"
