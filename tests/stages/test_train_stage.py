@@ -453,9 +453,12 @@ def test_a_checkpoint_that_takes_long_is_saved_less_often():
     assert train_stage.checkpoint_interval_s(0, 2.0) == 0
 
 
-@pytest.mark.parametrize(("device", "digests"), [("cpu", ["abc"]), ("cuda", [""])])
-def test_a_validation_on_a_gpu_leaves_out_the_digest_of_the_state(monkeypatch, device, digests):
-    """It would copy the whole state from the GPU, on which nothing promises the same bits."""
+@pytest.mark.parametrize(
+    ("numerics", "device", "digests"),
+    [("fast", "cpu", ["abc"]), ("fast", "cuda", [""]), ("exact", "cpu", ["abc"]), ("exact", "cuda", ["abc"])],
+)
+def test_a_validation_in_fast_numerics_on_a_gpu_leaves_out_the_digest(monkeypatch, numerics, device, digests):
+    """It would copy the whole state from the GPU, on which fast numerics do not promise the same bits."""
     monkeypatch.setattr(train_stage.step, "validation_loss", lambda *arguments: 1.0)
     history = History(validation=[[1, 128, 1.0]])
     state = SimpleNamespace(
@@ -466,7 +469,7 @@ def test_a_validation_on_a_gpu_leaves_out_the_digest_of_the_state(monkeypatch, d
         count_seconds=lambda name: None,
     )
     monkeypatch.setattr(train_stage.step, "record_validation", lambda *arguments: None)
-    inputs = SimpleNamespace(device=torch.device(device), validation=None, params=None)
+    inputs = SimpleNamespace(device=torch.device(device), validation=None, params=SimpleNamespace(numerics=numerics))
     training = SimpleNamespace(inputs=inputs, state=state, dtype=torch.float32)
     train_stage.validate(training, SimpleNamespace(show_validation=lambda: None))
     assert history.digests == digests

@@ -1,6 +1,6 @@
 """The machine that computes: device, dtype, threads, memory and speed.
 
-This module and lm.model.accelerator alone name kinds of GPUs.
+This module, lm.model.accelerator and lm.exact name kinds of GPUs.
 """
 
 import ctypes

@@ -22,7 +22,7 @@ import torch
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import read_json, write_json
 from lm.exact.threads import ThreadTuner
-from lm.model.device import read_device
+from lm.model.device import device_name, read_device
 from tools.common.arguments import tool_parser
 from tools.common.environment import processor
 from tools.common.paths import GOLDEN
@@ -76,7 +76,9 @@ def main(argv: list[str]) -> None:
 def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
     """Train a run of RUNS and compare its digests with the committed ones, or write them."""
     threads = ThreadTuner("exact", adapts=args.threads is None and args.record is None)  # a record names the threads
-    found = train(args.run, threads, read_device())
+    device = read_device()
+    found = train(args.run, threads, device)
+    hardware = processor() if device.type == "cpu" else device_name(device)
     if args.expect:
         check_expected(found, args.expect)
         return
@@ -91,19 +93,19 @@ def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
         )
     last = last_weights(found)
     if problem := first_difference(found, golden[args.run], "committed"):
-        raise IntegrityError(f"{path}: on this {processor()} {problem}")
+        raise IntegrityError(f"{path}: on this {hardware} {problem}")
     if args.record is not None:
-        seen_on = add_processor(golden["seen_on"], args.run, last, args.record, threads.threads)
+        seen_on = add_processor(golden["seen_on"], hardware, args.run, last, args.record, threads.threads)
         write_json(path, golden | {"seen_on": seen_on})
     number = "1 thread" if threads.threads == 1 else f"{threads.threads} threads"
-    print(f"same bits as committed: {args.run} run, weights {last}, {processor()}, {number}")
+    print(f"same bits as committed: {args.run} run, weights {last}, {hardware}, {number}")
 
 
-def add_processor(seen: list[dict], run: str, digest: str, how: str, num_threads: int) -> list[dict]:
-    """Return the list of processors with this one, once for each run and way to run it."""
+def add_processor(seen: list[dict], hardware: str, run: str, digest: str, how: str, num_threads: int) -> list[dict]:
+    """Return the list of processors and GPUs with this one, once for each run and way to run it."""
     sets = [name for name, there in sorted(torch.cpu.get_capabilities().items()) if there is True]
     entry = {
-        "processor": processor(),
+        "processor": hardware,
         "how": how or "natively",
         "instruction_sets": sets,
         "run": run,

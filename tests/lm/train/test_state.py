@@ -127,6 +127,18 @@ def test_a_run_that_continues_with_another_library_warns(capsys, monkeypatch, nu
     assert state.segments[1][library] == "9.9.9" and "the bits may differ" in capsys.readouterr().err
 
 
+def test_a_run_in_exact_numerics_that_continues_on_a_gpu_has_a_segment_and_no_warning(capsys):
+    on_a_cpu = computed_on(CPU, torch.float32, "exact")
+    on_a_gpu = on_a_cpu | {"gpu": "NVIDIA H100"}
+
+    there = record_two_segments(on_a_cpu, on_a_gpu).segments
+    back = record_two_segments(on_a_gpu, on_a_cpu).segments
+
+    assert ["gpu" in segment for segment in there] == [False, True]
+    assert ["gpu" in segment for segment in back] == [True, False]
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_a_run_that_continues_on_the_same_machine_is_one_segment(capsys, numerics):
     here = computed_on(CPU, torch.float32, numerics, 2)
