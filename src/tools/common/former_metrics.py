@@ -16,8 +16,9 @@ TRAINING = "train"
 def delete_former_metrics(stage: str) -> list[Path]:
     """Delete the metrics of later stages that the run will write again; return their paths.
 
-    stage: the stage of dvc.yaml that begins. If it is training, the evaluation is of other weights. An earlier stage
-    may write what it wrote before, so then a metric is deleted only if a parameter differs from dvc.lock.
+    stage: the stage of dvc.yaml that begins. If it is training, the evaluation is of other weights. Any other stage may
+    write what it wrote before, so that the stages after it do not run. They do run if a parameter of their own, or of
+    training before them, differs from dvc.lock.
     """
     stages = read_yaml(PIPELINE)["stages"]
     if stage not in stages:
@@ -28,7 +29,8 @@ def delete_former_metrics(stage: str) -> list[Path]:
         needed = stages_before(name, stages)
         if stage not in needed:
             continue
-        is_former = stage == TRAINING or any(has_other_parameters(recorded.get(each)) for each in {name, *needed})
+        deciding = {name} | (needed & {TRAINING})
+        is_former = stage == TRAINING or any(has_other_parameters(recorded.get(each)) for each in deciding)
         for metric in paths_of(stages[name], "metrics"):
             if is_former and metric.exists():
                 metric.unlink()
