@@ -39,6 +39,7 @@ LABEL_POINTS = 13  # height of a label
 def refuse_changed_inputs() -> None:
     """Raise IntegrityError if parameters, code or data of the stage eval are not those that dvc.lock records."""
     from dvc.repo import Repo  # takes a second to import
+
     from tools.common.dvc_repository import explain_failures
 
     with explain_failures(), Repo(".") as repo:
