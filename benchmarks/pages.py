@@ -375,6 +375,26 @@ def exact() -> str:
     return f"{where}\n\n{table('against float32 in torch | measured', rows)}"
 
 
+def gpu() -> str:
+    """README and docs/exact.md: what a GPU computed in exact numerics, and how fast."""
+    found = read("gpu")
+    run = found["default_run"]
+    by_numerics = {row["numerics"]: row for row in found["exact"] if row["model"] == "gpt2_size"}
+    exact_rate = by_numerics["exact"]["tokens_per_s"]
+    float32_rate = by_numerics["fast"]["tokens_per_s"]
+    ratios = [row["ratio"] for row in found["products"]]
+    text = (
+        f"On an {found['device']} (torch {found['versions']['torch']}, Triton {found['versions']['triton']}) the whole "
+        f"default run gave the committed weights (`{run['best_weights_sha256'][:16]}…`), all digests of its "
+        f"validations and the committed score. Stopped there at step {run['stopped_on_the_gpu_at_step']} and ended on "
+        f"a CPU, it gave the same weights. A step of {by_numerics['exact']['parameters'] / 1e6:.0f} million parameters "
+        f"takes {exact_rate:,} tokens a second, {exact_rate / float32_rate:.2f} times the rate of torch's own float32. "
+        f"Products reach {min(ratios):.2f} to {max(ratios):.2f} times the rate of cuBLAS in float32. This is one "
+        f"measurement of one card."
+    )
+    return paragraph(text)
+
+
 def processors() -> str:
     """docs/reproducibility.md: the processors that gave the committed bits, by `python src prove --record`."""
     golden = json.loads((ROOT / "metrics" / "golden_bits.json").read_text(encoding="utf-8"))
@@ -554,6 +574,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "rounding": rounding,
     "exact": exact,
     "processors": processors,
+    "gpu": gpu,
     "parameters": parameters,
     "commands": commands,
     "order-rules": exact_order.order_rules,
