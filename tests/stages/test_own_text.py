@@ -25,6 +25,7 @@ TESTED = {
     "git fetch --refetch --no-filter",  # tests/tools/test_revisions.py
     "git fsck",
     "git fetch --unshallow",  # tests/lm/core/test_errors.py
+    "dmesg", "ls -l", "ulimit -f", "ulimit -n",  # of the system: they show what is wrong
 }  # fmt: skip
 
 

@@ -356,7 +356,7 @@ def test_views_and_new_memory_are_not_digested():
 @pytest.mark.parametrize(("expected", "status"), [("0123456789AB", 0), ("012345", 0), ("123456", 4)])
 def test_the_last_weights_are_compared_with_a_digest(monkeypatch, capsys, expected, status):
     found = {"first step": {}, "weights": {"1": "123456" * 2, "2": "0123456789ab"}}
-    monkeypatch.setattr(cli, "train", lambda name, threads: found)
+    monkeypatch.setattr(cli, "train", lambda name, threads, device: found)
     assert cli.main(["--run", "short", "--expect", expected, "--golden", "nowhere.json"]) == status
     out, err = capsys.readouterr()
     if status == 0:

@@ -18,9 +18,7 @@ from tokenizers import AddedToken, pre_tokenizers
 
 from extras.gguf import vocabulary
 from extras.gguf.export_gguf import main
-from extras.gguf.reader import open_gguf
 from extras.gguf.vocabulary import describe_vocabulary
-from extras.gguf.writer import llama_tensors
 from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
 from lm.model import kernels
@@ -123,6 +121,8 @@ def test_weights_are_ours_and_norms_have_the_one_that_gemma_adds(run):
 def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(n_layer, divisor):
     """llama.cpp divides scores by the root of head_dim, or of d_model / n_head in a model of 62 layers; here 24."""
     model = build(400, n_layer=n_layer)
+    from extras.gguf.writer import llama_tensors
+
     tensors = dict(llama_tensors(model, "f32"))
     ours = 1 + model.layers[1].self_attn.q_norm.weight.detach().numpy()
     assert np.allclose(tensors["blk.1.attn_q_norm.weight"], ours * (divisor / 24) ** 0.5, rtol=1e-6)
@@ -294,6 +294,8 @@ def test_transformers_computes_our_logits_from_the_file(tmp_path, every):
 
     run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), full_attention_every=every)
     ours, _, tokenizer = load_run(run.folder / "models", run.folder / "tokenizer")
+    from extras.gguf.reader import open_gguf
+
     theirs = open_gguf(run.path)
     ids = torch.randint(tokenizer.vocab_size, (1, 90), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
