@@ -14,7 +14,6 @@ import pytest
 import tiktoken
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer
 
 import make_tokenizer
 from lm.core.errors import DataError, IntegrityError
@@ -197,6 +196,8 @@ def test_an_import_does_not_depend_on_the_path(bpe_folder, tmp_path):
 
 def test_readers_of_transformers_4_know_the_names_of_an_imported_tokenizer(tmp_path):
     """transformers 4.51 and 4.57 opened both folders when this was written; with the names of 5 they raised errors."""
+    from transformers import AutoTokenizer
+
     for name in ("source", "saved", "imported", "export"):
         (tmp_path / name).mkdir()
     auto = AutoTokenizer.from_pretrained(write_gemma_like(tmp_path / "source"))
