@@ -47,7 +47,7 @@ def test_accuracies_go_to_the_row_of_their_weights(tmp_path):
 
 
 def test_a_curve_has_its_standard_errors_and_its_last_value():
-    """A document alone has no standard error, and a row without the column no point."""
+    """One document gives no standard error. A row without the column gives no point."""
     points = [(0, 2.5, None), (512, 2.0, 0.25), (2048, 1.23456, 0.125)]
     rows = [{"tokens": tokens, "loss": loss, "loss_se": error} for tokens, loss, error in points]
 

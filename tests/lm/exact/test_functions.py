@@ -12,7 +12,6 @@ from lm.exact import cpu
 from lm.exact import functions as exact
 from lm.exact.functions import product
 from lm.exact.order import SMALLEST_EXPONENT
-from lm.exact.threads import set_num_threads
 from lm.model.attention_masks import visible
 from support.model_cases import build
 
@@ -39,15 +38,6 @@ def test_a_product_has_the_same_bits_for_every_layout_threads_and_neighbours(sha
         threads(number)
         for x, y in itertools.product(layouts(a), layouts(b)):
             assert torch.equal(product(x, y), wanted), (x.stride(), y.stride(), number)
-
-
-@pytest.fixture
-def threads(monkeypatch):
-    """Return the function that sets the number of threads, each of which works, however little there is to do."""
-    before = torch.get_num_threads()
-    monkeypatch.setattr(cpu, "PART_WORK", 1)
-    yield lambda number: set_num_threads(number, "exact")
-    set_num_threads(before, "fast")
 
 
 def test_an_error_in_any_thread_is_raised(threads):

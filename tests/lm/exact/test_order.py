@@ -14,7 +14,6 @@ import torch
 from benchmarks.exact_order import VECTORS, described
 from lm.exact import cpu, functions, order
 from lm.exact.order import LANES, TERMS
-from lm.exact.threads import set_num_threads
 from support import ROOT
 from support.exact_cases import CASES, Numbers, definition, num_differences
 
@@ -30,15 +29,6 @@ def quiet():
 def defined() -> dict[str, list[torch.Tensor]]:
     """The results of all cases by their definition."""
     return {name: case(definition, "cpu") for name, case in CASES.items()}
-
-
-@pytest.fixture
-def threads(monkeypatch):
-    """Return the function that sets the number of threads, each of which works, however little there is to do."""
-    before = torch.get_num_threads()
-    monkeypatch.setattr(cpu, "PART_WORK", 1)
-    yield lambda number: set_num_threads(number, "exact")
-    set_num_threads(before, "fast")
 
 
 def differences(expected: list[torch.Tensor], found: list[torch.Tensor]) -> list[int]:
