@@ -15,11 +15,12 @@ from lm.evaluate.intervals import ratio_interval
 from support.loss_cases import LN2, corpus
 from support.refusal import refused
 from tools.common.preview import previews
+from tools.common.read_runs import read_run
 from tools.common.revisions import reject_other_text
+from tools.common.runs import Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
 from tools.common.statistics import detectable_difference, holm
 from tools.compare import cli
 from tools.compare.report import report
-from tools.compare.runs import Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
 
 PARTS = np.array(["stories"] * 15 + ["headers"] * 25, object)
 
@@ -238,7 +239,7 @@ LOSSES = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4], "source": ["stories", "heade
 
 
 def test_a_run_is_read_from_its_files():
-    found = cli.read_run(revision("a", "12", LOSSES))
+    found = read_run(revision("a", "12", LOSSES))
     assert (found.name, found.nats.tolist(), found.utf8_bytes.tolist()) == ("a", [1.0, 2.0], [3, 4])
     assert (found.tokens_seen, found.best_tokens_seen, found.num_parameters) == (9, 8, 7) and found.is_lossy
     assert found.sources.tolist() == ["stories", "headers"] and found.validations == [{"step": "0", "val_loss": "6.5"}]

@@ -11,8 +11,6 @@ tokenizers. Runs evaluated on different text are rejected (exit code 4).
 
 import argparse
 import contextlib
-import csv
-import io
 import math
 import re
 import tempfile
@@ -20,24 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
-from lm.core.errors import IntegrityError, ParamsError, exit_with_status
+from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, count, tool_parser
-from tools.common.parameters import preset_names_left_out
-from tools.common.paths import DOCUMENT_LOSSES, PLOTS, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.common.paths import TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.preview import previews
-from tools.common.revisions import Revision, is_pattern, matching, reject_other_text, unfinished
-from tools.common.timing import read_timing
+from tools.common.read_runs import read_runs
+from tools.common.revisions import Revision, is_pattern, matching, unfinished
+from tools.common.runs import Group, compare_with_first, group_by_seed
 from tools.compare.report import report
-from tools.compare.runs import CODE, Group, Run, compare_with_first, group_by_seed
-
-# Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
-STAGES_LEFT_OUT = ("fetch", "audit", "plot")
-INPUTS_LEFT_OUT = ("data/models", "data/audit")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -72,39 +64,6 @@ def unfinished_sentence(states: dict[str, str]) -> str:
     return f"Not finished, so not compared: {runs}"
 
 
-def read_run(revision: Revision) -> Run:
-    """Read the losses and metrics of a run; IntegrityError if a loss is not finite or the run is too old."""
-    results = revision.results()
-    losses = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
-    columns = {name: losses[name].to_numpy() for name in losses.column_names}
-    if not np.isfinite(columns["nats"]).all():
-        raise IntegrityError(
-            f"{revision.name}: {DOCUMENT_LOSSES} contains losses that are not finite; run `dvc repro -f eval`"
-        )
-    inputs = revision.hashes("deps", STAGES_LEFT_OUT)
-    curve = revision.read(PLOTS / "validation.csv").decode("utf-8")
-    return Run(
-        name=revision.name,
-        nats=columns["nats"],
-        utf8_bytes=columns["utf8_bytes"],
-        sources=columns.get("source"),
-        params=preset_names_left_out(revision.params()),
-        inputs={path: md5 for path, md5 in inputs.items() if path not in INPUTS_LEFT_OUT},
-        tokens_seen=results["last"]["tokens_seen"],
-        best_tokens_seen=results["best"]["tokens_seen"],
-        num_parameters=results["training"]["parameters"],
-        train_seconds=read_timing(results).get("train_seconds"),
-        validations=list(csv.DictReader(curve.splitlines())),
-        is_lossy="lossy_tokenizer" in results.get("evaluation", {}),
-        code={path: revision.files_of(path) for path, md5 in inputs.items() if is_code_folder(path, md5)},
-    )
-
-
-def is_code_folder(path: str, md5: str) -> bool:
-    """Return whether an input of a stage is a folder of code."""
-    return path.startswith(CODE) and md5.endswith(".dir")
-
-
 @contextlib.contextmanager
 def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]:
     """Yield the validation tokens of a revision and their tokenizer."""
@@ -128,11 +87,7 @@ def main(argv: list[str]) -> None:
     args = parse(argv)
     # Read the runs, all on the same documents.
     revisions = [Revision(name) for name in args.names]
-    for other in revisions[1:]:
-        reject_other_text(revisions[0], other)
-    runs = [read_run(revision) for revision in revisions]
-    if not all(np.array_equal(runs[0].utf8_bytes, run.utf8_bytes) for run in runs):
-        raise IntegrityError(f"{DOCUMENT_LOSSES}: the runs count different bytes per document; run `dvc repro -f eval`")
+    runs = read_runs(revisions)
     # Compare each group with the first one; the runs of a single group with its first run.
     groups = group_by_seed(runs)
     sides = groups if len(groups) > 1 else [Group([run]) for run in runs]

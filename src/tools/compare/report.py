@@ -6,9 +6,9 @@ from pathlib import Path
 
 from lm.evaluate.intervals import LEAST_DOCUMENTS, Estimate, dominating_documents, effective_documents
 from lm.tokens.tokenfile import LOSSY
+from tools.common.runs import SEED, Comparison, Group, Run, common_sources, same_until, what_differs
 from tools.common.statistics import bits_per_byte, p_text, power, size_correlation
 from tools.common.tables import render, table
-from tools.compare.runs import SEED, Comparison, Group, Run, common_sources, same_until, what_differs
 
 DIFFERENCE = "Δ bits per byte"
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]

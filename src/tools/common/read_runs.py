@@ -1,0 +1,61 @@
+"""Runs of revisions, read through DVC."""
+
+import csv
+import io
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from lm.core.errors import IntegrityError
+from tools.common.parameters import preset_names_left_out
+from tools.common.paths import DOCUMENT_LOSSES, PLOTS
+from tools.common.revisions import Revision, reject_other_text
+from tools.common.runs import CODE, Run
+from tools.common.timing import read_timing
+
+# Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
+STAGES_LEFT_OUT = ("fetch", "audit", "plot")
+INPUTS_LEFT_OUT = ("data/models", "data/audit")
+
+
+def read_runs(revisions: list[Revision]) -> list[Run]:
+    """Read runs that were evaluated on the same documents; IntegrityError if they were not."""
+    for other in revisions[1:]:
+        reject_other_text(revisions[0], other)
+    runs = [read_run(revision) for revision in revisions]
+    if not all(np.array_equal(runs[0].utf8_bytes, run.utf8_bytes) for run in runs):
+        raise IntegrityError(f"{DOCUMENT_LOSSES}: the runs count different bytes per document; run `dvc repro -f eval`")
+    return runs
+
+
+def read_run(revision: Revision) -> Run:
+    """Read the losses and metrics of a run; IntegrityError if a loss is not finite or the run is too old."""
+    results = revision.results()
+    losses = pq.read_table(io.BytesIO(revision.read(DOCUMENT_LOSSES)))
+    columns = {name: losses[name].to_numpy() for name in losses.column_names}
+    if not np.isfinite(columns["nats"]).all():
+        raise IntegrityError(
+            f"{revision.name}: {DOCUMENT_LOSSES} contains losses that are not finite; run `dvc repro -f eval`"
+        )
+    inputs = revision.hashes("deps", STAGES_LEFT_OUT)
+    curve = revision.read(PLOTS / "validation.csv").decode("utf-8")
+    return Run(
+        name=revision.name,
+        nats=columns["nats"],
+        utf8_bytes=columns["utf8_bytes"],
+        sources=columns.get("source"),
+        params=preset_names_left_out(revision.params()),
+        inputs={path: md5 for path, md5 in inputs.items() if path not in INPUTS_LEFT_OUT},
+        tokens_seen=results["last"]["tokens_seen"],
+        best_tokens_seen=results["best"]["tokens_seen"],
+        num_parameters=results["training"]["parameters"],
+        train_seconds=read_timing(results).get("train_seconds"),
+        validations=list(csv.DictReader(curve.splitlines())),
+        is_lossy="lossy_tokenizer" in results.get("evaluation", {}),
+        code={path: revision.files_of(path) for path, md5 in inputs.items() if is_code_folder(path, md5)},
+    )
+
+
+def is_code_folder(path: str, md5: str) -> bool:
+    """Return whether an input of a stage is a folder of code."""
+    return path.startswith(CODE) and md5.endswith(".dir")
