@@ -30,6 +30,7 @@ TOOLS_BY_GOAL = {
     "compare runs": {
         "verdict": "tools.verdict",
         "compare": "tools.compare.cli",
+        "judge": "tools.judge.cli",
         "lm_eval": "extras.lm_eval.lm_eval",
         "make_tasks": "extras.lm_eval.make_tasks",
         "compare_tasks": "extras.lm_eval.compare_tasks",

@@ -6,29 +6,16 @@ Each run has its own clone of HEAD in a temporary folder, an empty cache and no 
 the two runs differs, or is not the one of the committed dvc.lock.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from lm.core.errors import EnvironmentFailure, IntegrityError, exit_with_status
+from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
 from tools.common.arguments import tool_parser
+from tools.common.commands import run
 from tools.common.environment import versions
 from tools.common.paths import LOCK, MODEL
-
-
-def run(*arguments: str | Path, folder: Path) -> str:
-    """Run a command in a folder and return its output. Raise EnvironmentFailure with its last lines if it fails."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment.pop("DVC_ROOT", None)
-    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        last = " ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
-        raise EnvironmentFailure(f"{' '.join(map(str, arguments))} ended with {done.returncode}: {last}")
-    return done.stdout
 
 
 def output_hashes(lock: Path) -> dict[str, str]:

@@ -140,7 +140,7 @@ def names_file(path: Path | str) -> Iterator[None]:
 
 
 def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
-    """Wrap `main(argv)`: return an exit status; print a `UserError`, with `--debug` its traceback too.
+    """Wrap `main(argv)`: return its status, or 0; print a `UserError`, with `--debug` its traceback too.
 
     If the reader of a pipe ends first, as `head` does, end quietly with the status of SIGPIPE.
     """
@@ -150,11 +150,13 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
         """Run `main` with the arguments, by default those of the process; return the exit status."""
         argv = list(sys.argv[1:] if argv is None else argv)
         cause = error = None
+        status = 0
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
         try:
             reject_lost_experiment()
-            main([argument for argument in argv if argument != "--debug"])
+            answer = main([argument for argument in argv if argument != "--debug"])
+            status = answer if type(answer) is int else 0
         except KeyboardInterrupt as raised:
             cause, error = raised, Interrupted(signal.SIGINT, "interrupted; run the same command again")
         except UserError as raised:
@@ -167,7 +169,7 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
         if _output_is_closed("\n" if is_broken_pipe else "") and (error is None or is_broken_pipe):
             return 128 + signal.SIGPIPE
         if error is None:
-            return 0
+            return status
         if "--debug" in argv:
             traceback.print_exception(cause)
         say("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
