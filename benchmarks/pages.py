@@ -423,6 +423,31 @@ class Row(NamedTuple):
     speed_up: dict[str, float]  # median, min, max over the rounds
 
 
+def judge() -> str:
+    """docs/search.md: what is kept in nights without and with real gains, by each rule."""
+    found = read("judge")
+    names = {
+        "judge": "`judge`",
+        "alpha_spending": "the same, by alpha spending",
+        "greedy": "keep the lowest loss so far",
+    }
+    rows = []
+    for key, name in names.items():
+        without, with_gains = found[key]["no_gains"], found[key]["with_gains"]
+        false_nights = f"{100 * without['nights_with_a_false_one']:.1f} %"
+        found_gains = f"{with_gains['kept_gains']:.1f} of {found['gains']}"
+        false_share = f"{100 * with_gains['false_share_of_kept']:.1f} %"
+        runs = f"{without['runs']:.0f}, {with_gains['runs']:.0f}"
+        rows.append((name, false_nights, found_gains, false_share, runs))
+    gains = f"{found['gains']} gains of {found['gain_in_standard_deviations']:g} standard deviations"
+    head = "rule | nights without gains that keep a false one | "
+    head += f"found of {gains} | false among those kept then | runs without gains, with them"
+    nights = found["judge"]["no_gains"]["nights"]
+    intro = f"{nights:,} simulated nights of {found['tries']} changes of each kind, judged with {found['first_seeds']}"
+    intro += f" to {found['most_seeds']} seeds of each side ([judge.json](../benchmarks/results/judge.json)):"
+    return f"{paragraph(intro)}\n\n{table(head, rows)}"
+
+
 def tokenizing() -> list[Row]:
     """Return MB of text per second of the whole stage, the best alternative first."""
     found = read("tokenizing")
@@ -575,6 +600,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "exact": exact,
     "processors": processors,
     "gpu": gpu,
+    "judge": judge,
     "parameters": parameters,
     "commands": commands,
     "order-rules": exact_order.order_rules,

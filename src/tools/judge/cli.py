@@ -108,7 +108,8 @@ def judge_once(base: Commit, candidate: Commit, seeds: range, former: list[Judge
     figures = figures_of(comparison)
     for recorded in former:
         if recorded.is_of(pair, len(seeds)):
-            again = judge(former[: recorded.number - 1], pair, figures)
+            same_names = recorded.pair._replace(text=pair.text, tokens=pair.tokens)
+            again = judge(former[: recorded.number - 1], same_names, figures)
             where = f"{JUDGEMENTS}: judgement {recorded.number}"
             reject_difference(row_of(recorded), row_of(again), where, "its runs")
             return recorded

@@ -1,0 +1,54 @@
+"""Try changes of parameters one after the other, and keep those that `judge` keeps.
+
+    python src search_example extras/search_example/changes.txt
+
+Each line is one change, such as `train.peak_lr=0.012`. It is committed and judged against the commit before. What is
+not kept is undone by another commit, so that history keeps what was tried.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from lm.core.errors import ParamsError, exit_with_status
+from lm.core.paths import PARAMS
+
+ANSWERS = {0: "kept", 1: "rejected", 3: "undecided"}
+
+
+def change_parameter(name: str, value: str) -> None:
+    """Change a parameter in params.yaml, and keep its comments."""
+    yaml = YAML()
+    params = yaml.load(PARAMS)
+    *sections, key = name.split(".")
+    section = params
+    for each in sections:
+        section = section[each]
+    if key not in section:
+        raise ParamsError(f"{name} is not in {PARAMS}")
+    section[key] = yaml.load(value)
+    yaml.dump(params, PARAMS)
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", *words], check=True)
+
+
+@exit_with_status
+def main(argv: list[str]) -> None:
+    """Try each change of a file."""
+    parser = argparse.ArgumentParser("python src search_example", description=__doc__)
+    parser.add_argument("changes", type=Path, help="file with a change on each line")
+    changes = parser.parse_args(argv).changes.read_text(encoding="utf-8").splitlines()
+    for change in filter(None, changes):
+        change_parameter(*change.split("=", 1))
+        git("commit", "--quiet", "--all", "--message", change)
+        status = subprocess.run([sys.executable, "src", "judge", "HEAD~1", "--go-on"]).returncode
+        if status != 0:
+            git("revert", "--no-commit", "HEAD")
+        git("add", "--all", "judgements.csv")
+        git("commit", "--quiet", "--allow-empty", "--message", f"{change}: {ANSWERS.get(status, 'failed')}")
+        print(f"{change}: {ANSWERS.get(status, 'failed')}", flush=True)

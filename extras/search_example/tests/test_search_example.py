@@ -1,0 +1,39 @@
+"""search_example on real runs: a gain is kept, a lucky seed is refused, and what changes nothing is undone."""
+
+import pytest
+
+from support.workspace import Workspace
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_planted_gain_is_kept_and_a_lucky_seed_and_noise_are_not(tmp_path):
+    workspace = Workspace(tmp_path)
+    workspace.make_small()
+    workspace.commit()
+    (tmp_path / "changes.txt").write_text("train.seed=7\ntrain.peak_lr=0.03\ntrain.log_every_tokens=512\n")
+
+    done = workspace.run("python", "src", "search_example", "changes.txt")
+
+    answers = done.stdout.splitlines()
+    assert "train.seed=7: failed" in answers and "train.seed is 1 in" in done.stderr
+    assert "train.peak_lr=0.03: kept" in answers
+    assert "train.log_every_tokens=512: rejected" in answers
+    values = [workspace.get(f"train.{name}") for name in ("seed", "peak_lr", "log_every_tokens")]
+    assert values == [1, 0.03, 1024]
+    subjects = workspace.run("git", "log", "--format=%s").stdout.splitlines()
+    assert subjects == [
+        "train.log_every_tokens=512: rejected", "train.log_every_tokens=512", "train.peak_lr=0.03: kept",
+        "train.peak_lr=0.03", "train.seed=7: failed", "train.seed=7", "state",
+    ]  # fmt: skip
+    assert workspace.run("git", "status", "--porcelain").stdout == ""
+
+
+def test_a_parameter_that_does_not_exist_is_refused(tmp_path):
+    workspace = Workspace(tmp_path)
+    workspace.commit()
+    (tmp_path / "changes.txt").write_text("train.speed=7\n")
+
+    done = workspace.run("python", "src", "search_example", "changes.txt", check=False)
+
+    assert done.returncode == 2 and done.stderr == "error: train.speed is not in params.yaml\n"
