@@ -36,16 +36,29 @@ class SplitParams:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """The digests of the documents for validation, and what a warning needs to know."""
+class Chosen:
+    """The digests of the documents of a split, and what a warning needs to know."""
 
     digests: frozenset[bytes]
-    num_chosen: int  # clusters in validation
-    actual_fraction: float  # of the characters
     num_clusters: int
-    longest_fraction: float  # the longest cluster's
-    longest_share: float  # of the validation text, the longest cluster's in it
-    num_shared: int  # clusters in validation that share more than max_shared_fraction of their n-grams
+    characters: int
+    longest_share: float  # of the characters, the longest cluster's
+    num_shared: int  # clusters that share more than max_shared_fraction of their n-grams
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """What is chosen for validation, of how much text; all other documents are for training."""
+
+    validation: Chosen
+    num_clusters: int
+    characters: int
+    longest_fraction: float  # of the characters, the longest cluster's
+
+    @property
+    def validation_fraction(self) -> float:
+        """Return the fraction of the characters that validation has."""
+        return self.validation.characters / self.characters
 
 
 def text_sha256(text: str) -> bytes:
@@ -115,7 +128,7 @@ class Survey:
         return num_shared / np.maximum(1, num_ngrams)
 
 
-def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:
+def choose_split(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:
     """Return which documents are for validation, at least one cluster; None if all documents are one cluster.
 
     Clusters that share more than max_shared_fraction come last, those that share least first. A cluster with more than
@@ -140,22 +153,29 @@ def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> 
     shared[shared <= params.max_shared_fraction] = 0
     order = names[np.lexsort((-highest[names], shared[names]))]
 
-    # Take clusters until there is enough text.
+    def describe(chosen: list[int]) -> Chosen:
+        """Return the documents of some clusters."""
+        content = bytes(survey.digests)
+        documents = np.flatnonzero(np.isin(clusters, chosen))
+        own = [content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in documents]
+        characters = int(lengths[chosen].sum())
+        return Chosen(
+            digests=frozenset(own),
+            num_clusters=len(chosen),
+            characters=characters,
+            longest_share=float(lengths[chosen].max() / characters),
+            num_shared=int((shared[chosen] > 0).sum()),
+        )
+
+    # Take clusters for validation until there is enough text.
     num_unshared = int((shared[names] == 0).sum())
-    chosen = _fill(order, num_unshared, lengths, params.validation_fraction * lengths.sum())
-    content = bytes(survey.digests)
-    own = [content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in np.flatnonzero(np.isin(clusters, chosen))]
-    fractions = lengths / lengths.sum()
-    longest_share = lengths[chosen].max() / lengths[chosen].sum()
-    num_shared = int((shared[chosen] > 0).sum())
+    total = lengths.sum()
+    validation = _fill(order, num_unshared, lengths, params.validation_fraction * total)
     return Split(
-        digests=frozenset(own),
-        num_chosen=len(chosen),
-        actual_fraction=fractions[chosen].sum(),
+        validation=describe(validation),
         num_clusters=len(names),
-        longest_fraction=fractions.max(),
-        longest_share=longest_share,
-        num_shared=num_shared,
+        characters=int(total),
+        longest_fraction=float(lengths.max() / total),
     )
 
 

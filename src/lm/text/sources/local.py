@@ -19,7 +19,7 @@ from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.not_text import is_left_out
 from lm.text.sources.text_files import TextFile
-from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, SplitParams, choose_validation, in_batches, text_sha256
+from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, SplitParams, choose_split, in_batches, text_sha256
 
 MAX_LISTED = 10  # files that cannot be read
 CUT_WHERE = "at chapters or articles into at least 50 documents, as files or by sources.local.fetch.separator"
@@ -178,27 +178,28 @@ def _choose_validation(files: list[Path], fetch: LocalFetch, params: SplitParams
     if len(first_two) == 1:
         found = "the text is one document, and two are needed: one to train on, one to validate"
         raise DataError(f"local.path: {found}; cut it {CUT_WHERE}")
-    split = choose_validation(in_batches(itertools.chain(first_two, documents)), params)
+    split = choose_split(in_batches(itertools.chain(first_two, documents)), params)
     if split is None:
         found = (
             f"all documents of {len(files)} files are near-duplicates of each other, and one is needed for validation"
         )
         raise DataError(f"local.path: {found}; add other text")
 
-    fraction, actual = params.validation_fraction, split.actual_fraction
+    fraction, actual = params.validation_fraction, split.validation_fraction
     if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
         found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
         why = f"the longest of {split.num_clusters} clusters of near-duplicates has {split.longest_fraction:.1%}"
         print(f"warning: {found}, as {why}; {CUT}", file=sys.stderr)
-    if split.longest_share > MAX_SHARE:
-        found = f"the longest of {split.num_chosen} clusters of near-duplicates in validation"
-        problem = f"has {split.longest_share:.0%} of its characters, so that few documents decide the score"
+    validation = split.validation
+    if validation.longest_share > MAX_SHARE:
+        found = f"the longest of {validation.num_clusters} clusters of near-duplicates in validation"
+        problem = f"has {validation.longest_share:.0%} of its characters, so that few documents decide the score"
         print(f"warning: {found} {problem}; add text, or {CUT}", file=sys.stderr)
-    if split.num_shared:
+    if validation.num_shared:
         limit = f"{params.max_shared_fraction:.0%} of their {params.near_duplicates.ngram_words}-word n-grams"
-        found = f"{split.num_shared} clusters of near-duplicates in validation share more than {limit}"
+        found = f"{validation.num_shared} clusters of near-duplicates in validation share more than {limit}"
         print(f"warning: {found} with others (max_shared_fraction), as too few share less", file=sys.stderr)
-    return split.digests
+    return validation.digests
 
 
 def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iterator[str | None]:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.text.parquet import describe_split, write_documents
-from lm.text.splits import SplitParams, choose_validation, in_batches, text_sha256
+from lm.text.splits import SplitParams, choose_split, in_batches, text_sha256
 
 SPLITS = ("train", "validation")
 SUFFIXES = (".h", ".hpp", ".cuh")
@@ -62,11 +62,11 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
         needed = f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; {REMEDY}"
         raise IntegrityError(f"headers of torch {fetch.torch_version}: sha256 is {actual}, {needed}")
     texts = sorted((text for _, text in headers), key=text_sha256)
-    split = choose_validation(in_batches(texts), fetch.split)
+    split = choose_split(in_batches(texts), fetch.split)
     if split is None:
         raise DataError(f"headers of torch {fetch.torch_version}: near-duplicates of each other; {RAISE}")
     for name in SPLITS:
-        own = (text for text in texts if (text_sha256(text) in split.digests) == (name == "validation"))
+        own = (text for text in texts if (text_sha256(text) in split.validation.digests) == (name == "validation"))
         write_documents(folder / name / "0000.parquet", own)
     origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}
     splits = {name: describe_split(folder, name, "text") for name in SPLITS}
