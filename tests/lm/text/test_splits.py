@@ -5,14 +5,15 @@ import random
 import numpy as np
 import pytest
 
+from lm.core.errors import DataError
 from lm.text.near_duplicates import NearDuplicates
 from lm.text.splits import SplitParams, Survey, _fill, choose_split, in_batches, text_sha256
 
 NEAR_DUPLICATES = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
 
 
-def split_params(validation_fraction=0.1, max_shared_fraction=0.1) -> SplitParams:
-    return SplitParams(validation_fraction, max_shared_fraction, NEAR_DUPLICATES)
+def split_params(validation_fraction=0.1, max_shared_fraction=0.1, test_documents=None) -> SplitParams:
+    return SplitParams(validation_fraction, test_documents, max_shared_fraction, NEAR_DUPLICATES)
 
 
 def make_text(seed: int, num_words: int = 100) -> str:
@@ -163,3 +164,78 @@ def test_what_shares_exactly_the_limit_is_not_held_to_share_more(monkeypatch):
         monkeypatch.setattr(Survey, "shared_fractions", lambda self, clusters, found=shared: np.full(20, found))
         split = choose_split([texts], split_params(validation_fraction=0.2, max_shared_fraction=0.1))
         assert (split.validation.num_shared > 0) == is_more
+
+
+# The test split.
+
+
+def split_texts(texts: list[str], **params) -> dict[str, list[str]]:
+    """Return the documents of each split by its name."""
+    split = choose_split(in_batches(texts), split_params(**params))
+    by_name = {name: [] for name in split.names}
+    for text in texts:
+        by_name[split.name_of(text)].append(text)
+    return by_name
+
+
+def test_no_test_split_is_chosen_unless_it_is_asked_for():
+    texts = [make_text(seed) for seed in range(20)]
+    assert list(split_texts(texts)) == ["train", "validation"]
+    assert choose_split([texts], split_params()).test is None
+
+
+def test_a_test_split_leaves_validation_as_it_is():
+    texts = [make_text(seed, num_words=20 + seed % 9) for seed in range(400)]
+    texts += [text + " and more" for text in texts[:50]]
+    without = split_texts(texts)
+    with_test = split_texts(texts, test_documents=40)
+    assert with_test["validation"] == without["validation"]
+    assert len(with_test["test"]) == 40
+    held_out = set(with_test["test"])
+    assert with_test["train"] == [text for text in without["train"] if text not in held_out]
+
+
+def test_near_duplicates_of_a_test_document_are_in_test_too():
+    originals = [make_text(seed) for seed in range(200)]
+    copies = {text: text.replace(text.split()[50], "edited") for text in originals}
+    splits = split_texts(originals + list(copies.values()), test_documents=60)
+    held_out = set(splits["test"])
+    assert len(held_out) == 60
+    assert [text for text in originals if (text in held_out) != (copies[text] in held_out)] == []
+
+
+def test_what_shares_text_with_others_is_not_in_test():
+    licence = make_text(0, num_words=60)
+    sharing = [f"{licence} {make_text(seed)}" for seed in range(1, 101)]
+    others = [make_text(seed) for seed in range(101, 151)]
+    split = choose_split([sharing + others], split_params(test_documents=20))
+    assert {text_sha256(text) for text in others} > split.test.digests
+    assert split.test.num_shared == 0
+
+
+def test_the_test_split_depends_on_texts_alone():
+    texts = [make_text(seed) for seed in range(100)]
+    chosen = set(split_texts(texts, test_documents=10)["test"])
+    random.Random(1).shuffle(texts)
+    assert set(split_texts(texts, test_documents=10)["test"]) == chosen
+
+
+def test_long_documents_are_tested_only_if_the_short_ones_are_too_few():
+    short, long = [make_text(seed) for seed in range(60)], [make_text(seed, num_words=2000) for seed in range(60, 65)]
+    assert not set(long) & set(split_texts(short + long, test_documents=20)["test"])
+    assert set(long) & set(split_texts(short + long, test_documents=46)["test"])
+
+
+def test_more_documents_than_there_are_is_refused():
+    texts = [make_text(seed) for seed in range(20)]
+    with pytest.raises(DataError, match="test_documents is 17, but only 16 documents"):
+        choose_split([texts], split_params(test_documents=17))  # validation has three, and training needs one
+    splits = split_texts(texts, test_documents=16)
+    assert [len(splits[name]) for name in ("train", "validation", "test")] == [1, 3, 16]
+
+
+def test_a_number_that_whole_clusters_cannot_have_is_refused():
+    texts = [make_text(seed) for seed in range(20)]
+    pairs = texts + [text.replace(text.split()[50], "edited") for text in texts]
+    with pytest.raises(DataError, match="test_documents is 5, but only 4 documents"):
+        choose_split([pairs], split_params(test_documents=5))

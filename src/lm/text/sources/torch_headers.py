@@ -22,7 +22,6 @@ from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.text.parquet import describe_split, write_documents
 from lm.text.splits import SplitParams, choose_split, in_batches, text_sha256
 
-SPLITS = ("train", "validation")
 SUFFIXES = (".h", ".hpp", ".cuh")
 FOLDERS = (
     "c10/core/",
@@ -55,7 +54,7 @@ RAISE = "raise sources.torch_headers.fetch.split.near_duplicates.threshold"
 
 
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
-    """Write the headers as train and validation and return the manifest; torch is not imported."""
+    """Write the headers, a folder for each split, and return the manifest; torch is not imported."""
     headers = read_headers(_include_files(fetch.torch_version, fetch.wheel))
     actual = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in headers).encode()).hexdigest()
     if actual != fetch.sha256:
@@ -65,11 +64,11 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
     split = choose_split(in_batches(texts), fetch.split)
     if split is None:
         raise DataError(f"headers of torch {fetch.torch_version}: near-duplicates of each other; {RAISE}")
-    for name in SPLITS:
-        own = (text for text in texts if (text_sha256(text) in split.validation.digests) == (name == "validation"))
+    for name in split.names:
+        own = [text for text in texts if split.name_of(text) == name]
         write_documents(folder / name / "0000.parquet", own)
     origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}
-    splits = {name: describe_split(folder, name, "text") for name in SPLITS}
+    splits = {name: describe_split(folder, name, "text") for name in split.names}
     return {**origin, "sha256": fetch.sha256, "column": "text", "splits": splits}
 
 
