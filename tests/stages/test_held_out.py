@@ -5,14 +5,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from fetch import ChosenSource, parts_of_mixture, parts_of_source
 from fetch import main as fetch_main
-from fetch import parts_of_mixture, parts_of_source
 from lm.core.files import read_json, sha256_file
 from lm.text.slices import Slice
 from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run, run_stages
 from support.mixture_cases import write_fetched
 from support.refusal import files_below, refused
 from support.stages import STAGES, change_params, stage_folder, work_in_copy, write_texts
+from tools.verify.records import Digests, check_link, links_of_text
 
 RAW = Path("data/raw")
 FETCH = ["--raw", str(RAW)]
@@ -116,14 +117,23 @@ def test_a_slice_of_the_test_split_is_refused(project, capsys, of):
     refused(status, capsys.readouterr().err, 2, f"sources.local.{of}.split is 'test'", "another name")
 
 
+def test_verify_finds_a_damaged_test_split(project):
+    fetch(TEST_DOCUMENTS)
+    (link,) = (link for link in links_of_text() if link.entry == "test.sha256")
+    assert [finding.fault for finding in check_link(link, Digests(), "advice")] == [None]
+
+    (RAW / "test.parquet").write_bytes(b"other bytes")
+
+    (finding,) = check_link(link, Digests(), "advice")
+    assert "the SHA-256 of data/raw/test.parquet is" in finding.fault
+
+
 # Sources that bring a test split of their own, and mixtures.
 
 DOCUMENTS = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" for i in range(12)]
 
 
 def slices_of_source():
-    from fetch import ChosenSource
-
     return ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
 
 
