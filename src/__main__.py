@@ -32,6 +32,7 @@ TOOLS_BY_GOAL = {
         "compare": "tools.compare.cli",
         "judge": "tools.judge.cli",
         "search_example": "extras.search_example.search_example",
+        "score_test": "tools.score_test",
         "lm_eval": "extras.lm_eval.lm_eval",
         "make_tasks": "extras.lm_eval.make_tasks",
         "compare_tasks": "extras.lm_eval.compare_tasks",

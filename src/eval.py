@@ -20,19 +20,9 @@ import lm.core.environment  # noqa: F401 - before torch
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
-from lm.core.files import (
-    PARQUET,
-    atomic_folder,
-    output_lock,
-    read_json,
-    read_parquet,
-    write_csv,
-    write_json,
-    write_text,
-)
+from lm.core.files import PARQUET, atomic_folder, output_lock, read_parquet, write_csv, write_json, write_text
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, SOURCES
@@ -45,11 +35,11 @@ from lm.evaluate.documents import (
     sum_by_document,
 )
 from lm.evaluate.samples import Sample, begin_text, draw, measure, samples_record, summarize_samples, to_markdown
+from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
-from lm.model.device import keep_freed_memory, read_device
+from lm.model.device import keep_freed_memory
 from lm.model.gemma3 import Gemma3Model
-from lm.model.score import score_strides
-from lm.model.weights import RECORD, WEIGHTS_DIGITS, check_trained_with, load_trained, recorded_numerics
+from lm.model.weights import WEIGHTS_DIGITS, check_trained_with
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import (
     LOSSY,
@@ -60,8 +50,6 @@ from lm.tokens.tokenfile import (
     lossy_fractions,
     open_tokens,
 )
-
-SCORE_BATCH_TOKENS = 8192
 
 
 def read_params() -> EvalParams:
@@ -101,19 +89,6 @@ def check_prompts(source: str, prompts: tuple[str, ...], tokenizer: Tokenizer, m
             name = f"{SOURCES}: sources.{source}.prompts[{number}]"
             found = f"{name} has {num_tokens} tokens, the end-of-text id before it included"
             raise ParamsError(f"{found}; it must have fewer than the model's max_seq_len ({max_seq_len}): shorten it")
-
-
-def score(
-    model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: ThreadTuner
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return for each stride every token's nats (N,) and its position (N,) in the window that scored it."""
-    batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
-    scored = score_strides(model, validation, seq_len, strides, batch_size, torch.float32, cores.adapt)
-    for losses, _ in scored:
-        if not np.isfinite(losses).all():
-            count = np.count_nonzero(~np.isfinite(losses))
-            raise DataError(f"{validation.path}: {count} of {len(losses)} losses are not finite")
-    return scored
 
 
 def draw_samples(
@@ -157,15 +132,6 @@ def parse_paths(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def load_as_trained(models: Path) -> tuple[Gemma3Model, dict]:
-    """Return the best model of a folder and its record.
-
-    It computes in the numerics of its training, on the device of runtime.yaml.
-    """
-    numerics = recorded_numerics(read_json(models / RECORD))
-    return load_trained(models, read_device(), numerics)
-
-
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
@@ -189,7 +155,7 @@ def main(argv: list[str]) -> None:
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     check_prompts(source, prompts, tokenizer, model.config.max_seq_len)
     seq_len = record["seq_len"]
-    stride = max(1, round(params.stride_fraction * seq_len))
+    stride = params.stride_tokens(seq_len)
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:

@@ -3,6 +3,7 @@
 python src/fetch.py --raw data/raw
 
 The documents are those that are used: filtered by the rules of selection.name, and those of a mixture mixed in order.
+Those of the split test, if the source has one, are for `python src score_test` alone.
 The stage depends on all of sources.yaml, because DVC cannot follow the list of a mixture's sources.
 """
 
@@ -25,7 +26,7 @@ from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.compose import Part, compose
 from lm.text.rules import Selection
 from lm.text.selection import sum_by_rule
-from lm.text.slices import MixedSlice, Slice, check_weights, reject_overlap
+from lm.text.slices import TEST, MixedSlice, Slice, check_weights, reject_overlap, reject_test
 from lm.text.sources.kinds import AnyFetch, MixtureFetch, SourceFetch, fetch_source
 from lm.text.sources.local import LocalPath, link_into_copy
 
@@ -44,6 +45,8 @@ def read_source(name: str) -> ChosenSource:
     fetch = read_section(SOURCES, f"sources.{name}.fetch", SourceFetch)
     train = read_section(SOURCES, f"sources.{name}.train", Slice)
     validation = read_section(SOURCES, f"sources.{name}.validation", Slice)
+    reject_test(train, f"{SOURCES}: sources.{name}.train")
+    reject_test(validation, f"{SOURCES}: sources.{name}.validation")
     return ChosenSource(fetch, train, validation)
 
 
@@ -63,24 +66,27 @@ def read_mixture(source: str, names: tuple[str, ...]) -> tuple[dict[str, ChosenS
 
 
 def parts_of_source(name: str, source: ChosenSource, folder: Path, fetched: dict) -> list[Part]:
-    """Return all splits of a source as parts, its validation split first."""
-    splits = sorted(fetched["splits"], key=lambda split: split != source.validation.split)
+    """Return all splits of a source as parts: its validation split, then its test split, then the others."""
+    splits = sorted(fetched["splits"], key=lambda split: (split != source.validation.split, split != TEST))
     return [Part(name, split, folder, fetched, Slice(split, 0, None)) for split in splits]
 
 
 def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weights: dict[str, float]) -> list[Part]:
-    """Return the validation slices of all sources, then the training slices of those that have a weight."""
-    parts = []
-    for split in ("validation", "train"):
-        for name, (source, folder, manifest) in fetched.items():
-            if split == "validation" or weights[name]:
-                parts.append(Part(name, split, folder, manifest, getattr(source, split)))
-    return parts
+    """Return the validation slices of all sources, their test splits, then the training slices with a weight."""
+    validation, test, train = [], [], []
+    for name, (source, folder, manifest) in fetched.items():
+        validation.append(Part(name, "validation", folder, manifest, source.validation))
+        if TEST in manifest["splits"]:
+            test.append(Part(name, TEST, folder, manifest, Slice(TEST, 0, None)))
+        if weights[name]:
+            train.append(Part(name, "train", folder, manifest, source.train))
+    return validation + test + train
 
 
 def report(manifest: dict) -> None:
     """Print what each split contains, and what the rules drop."""
-    for split, entry in manifest["splits"].items():
+    held_out = {TEST: manifest[TEST]} if TEST in manifest else {}
+    for split, entry in (manifest["splits"] | held_out).items():
         say(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
         for name, source in entry.get("sources", {}).items():
             share, passes = source["utf8_bytes"] / entry["utf8_bytes"], source.get("passes", 1.0)

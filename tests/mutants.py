@@ -56,6 +56,8 @@ MUTANTS = [
            "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n",
            "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n"
            "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
+    Mutant("the test split apart from those that stages read", "src/lm/text/compose.py",
+           "    test = splits.pop(TEST, None)\n", "    test = splits.get(TEST)\n", "stages/test_held_out.py"),
     Mutant("one separator a document", "src/lm/tokenizer/load.py", "for piece in (document, eot)] or",
            "for piece in (document,)] or", "lm/tokenizer/test_load.py"),
     Mutant("hash of a token file", FILES, "    if sha256 != recorded:\n", "    if False:\n",
@@ -112,6 +114,9 @@ MUTANTS = [
            "tools/test_statistics.py"),
     Mutant("tokens that selected the model", "src/lm/evaluate/documents.py", "eval_tokens, seq_len)",
            "eval_tokens, 2 * seq_len)", "lm/evaluate/test_document_losses.py"),
+    Mutant("text of another fetch in training", "src/tools/score_test.py",
+           '        if meta["source"] != describe_text(manifest, slice_from(meta["slice"])):\n', "        if False:\n",
+           "tools/test_score_test.py -k another_fetch"),
     Mutant("digest of a recomputed interval", "src/tools/verify/recompute.py",
            "        if row != recorded.get(step):\n", "        if False:\n",
            "tools/test_recompute.py -k changed_by_one_bit"),

@@ -94,6 +94,30 @@ def test_each_rule_drops_junk_and_keeps_prose():
     assert repeated["repeats"]["text"] == DOCUMENTS[1][:200]
 
 
+def test_a_copy_of_a_test_document_is_dropped_from_training_and_no_example_shows_it():
+    held_out = [*DOCUMENTS[:2], "too short"]
+    train = [*DOCUMENTS[3:], DOCUMENTS[0], edited(DOCUMENTS[1]), "short too"]
+
+    manifest = select({"mine": {"train": train, "validation": DOCUMENTS[2:3], "test": held_out}}, rules())
+
+    assert texts_of("test") == DOCUMENTS[:2]
+    assert texts_of("train") == DOCUMENTS[3:]
+    selection = manifest["selection"]
+    assert {rule: found["documents"] for rule, found in selection["dropped"]["mine"]["train"].items()} == {
+        "min_chars": 1, "exact_duplicates": 1, "near_duplicates": 1
+    }  # fmt: skip
+    assert {rule: [each["text"] for each in found] for rule, found in selection["examples"].items()} == {
+        "min_chars": ["short too"]
+    }
+
+
+def test_validation_keeps_a_document_that_test_has_too():
+    texts = {"train": DOCUMENTS[3:], "validation": DOCUMENTS[:1], "test": DOCUMENTS[:3]}
+    select({"mine": texts}, rules())
+    assert texts_of("validation") == DOCUMENTS[:1]
+    assert texts_of("test") == DOCUMENTS[1:3]
+
+
 def test_without_rules_every_document_stays():
     manifest = select({"mine": {"train": ["x", "x"], "validation": ["x"]}}, NO_RULES)
     assert texts_of("train") == ["x", "x"] and texts_of("validation") == ["x"]

@@ -19,7 +19,7 @@ SMALL_SOURCE = {
     "fetch": {
         "kind": "local", "include": "small.jsonl", "column": "text", "separator": None,
         "split": {
-            "validation_fraction": 0.1, "max_shared_fraction": 0.1,
+            "validation_fraction": 0.1, "test_documents": None, "max_shared_fraction": 0.1,
             "near_duplicates": {"threshold": 0.7, "ngram_words": 5, "num_permutations": 64},
         },
     },

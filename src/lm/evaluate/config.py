@@ -16,3 +16,7 @@ class EvalParams:
     temperature: Annotated[float, Range(lambda value: value >= 0, "0 or more")]
     top_k: Annotated[int, at_least(1)]
     seed: Annotated[int, SEED]
+
+    def stride_tokens(self, seq_len: int) -> int:
+        """Return the tokens by which windows of `seq_len` tokens move, at least 1."""
+        return max(1, round(self.stride_fraction * seq_len))

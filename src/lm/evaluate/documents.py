@@ -90,12 +90,17 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
 
 def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray) -> dict:
     """Return the results of the whole file and of its sections."""
-    details = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
-    estimate = ratio_interval(documents["nats"] / math.log(2), documents["utf8_bytes"], np.random.default_rng(1))
-    details["bits_per_byte_interval"] = [estimate.low, estimate.high]  # 95 %
+    details = summarize_file(documents)
     nats_non_overlapping = float(non_overlapping.sum(dtype="float64"))
     details["bits_per_byte_non_overlapping"] = nats_non_overlapping / math.log(2) / details["utf8_bytes"]
     return details | summarize_sections(documents) | summarize_sources(documents)
+
+
+def summarize_file(documents: dict[str, np.ndarray]) -> dict:
+    """Return the results of all documents, with the 95 % interval of bits per byte over documents."""
+    summary = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
+    estimate = ratio_interval(documents["nats"] / math.log(2), documents["utf8_bytes"], np.random.default_rng(1))
+    return summary | {"bits_per_byte_interval": [estimate.low, estimate.high]}
 
 
 def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from lm.text.parquet import GROUP_CHARS, ROW_CHARS, iter_batches
 from lm.text.rows import Rows, keep_rows, measured, rows_within
 from lm.text.rules import Selection
 from lm.text.selection import Batch, Marks, select, show_examples
-from lm.text.slices import Slice, check_slice
+from lm.text.slices import TEST, Slice, check_slice
 
 SCHEMA = pa.schema([(TEXT, pa.large_string()), (SOURCE, pa.string()), (UTF8_BYTES, pa.int64())])
 
@@ -80,6 +80,8 @@ def compose(
 ) -> dict:
     """Write the files and the manifest of `source` into `folder` and return the manifest.
 
+    The split `test` has an entry of its own in the manifest, apart from the splits that slices name.
+
     `parts` are in the order in which equal documents are kept; `weights` are those of a mixture's split `train`.
     Raise DataError if the rules, called `name`, leave nothing of a part.
     """
@@ -108,12 +110,17 @@ def compose(
 
     fetched = {part.source: describe_source(part.fetched) for part in parts}
     selection = {"name": name, "rules": dataclasses.asdict(rules), "dropped": dropped, "examples": examples}
-    return write_manifest(folder, source, fetched, splits, selection)
+    test = splits.pop(TEST, None)
+    return write_manifest(folder, source, fetched, splits, selection, test)
 
 
-def write_manifest(folder: Path, source: str, sources: dict, splits: dict, selection: dict) -> dict:
-    """Write the manifest of data/raw and return it."""
+def write_manifest(
+    folder: Path, source: str, sources: dict, splits: dict, selection: dict, test: dict | None = None
+) -> dict:
+    """Write the manifest of data/raw and return it; `test` is the entry of the split that no stage reads."""
     manifest = {"format_version": 2, "source": source, "splits": splits, "selection": selection, "sources": sources}
+    if test:
+        manifest[TEST] = test
     write_json(folder / MANIFEST, manifest)
     return manifest
 

@@ -16,16 +16,17 @@ import pyarrow.compute as pc
 from lm.core.files import check_sha256, check_types, read_json, safe_join
 from lm.text.parquet import iter_batches
 from lm.text.rows import Rows, measured, rows_within
-from lm.text.slices import Slice, check_slice
+from lm.text.slices import TEST, Slice, check_slice
 
 MANIFEST = "manifest.json"
 TEXT, SOURCE, UTF8_BYTES = COLUMNS = "text", "source", "utf8_bytes"  # of a file of data/raw
 COUNTS_FORM = {"documents": int, "characters": int, "utf8_bytes": int}
-FORM = {"source": str, "sources": {str: dict}, "splits": {str: {"path": str, "sha256": str} | COUNTS_FORM}}
+SPLIT_FORM = {"path": str, "sha256": str} | COUNTS_FORM
+FORM = {"source": str, "sources": {str: dict}, "splits": {str: SPLIT_FORM}}
 
 
 def read_manifest(raw: Path) -> dict:
-    """Return the manifest of data/raw after checking the SHA-256 of every file."""
+    """Return the manifest of data/raw after checking the SHA-256 of every file, except that of the test split."""
     manifest = open_manifest(raw)
     check_files(raw, files_of(manifest))
     return manifest
@@ -34,12 +35,21 @@ def read_manifest(raw: Path) -> dict:
 def open_manifest(raw: Path) -> dict:
     """Return the manifest of data/raw. Raise IntegrityError if it has another form; the files are not read."""
     manifest = read_json(raw / MANIFEST)
-    check_types(raw / MANIFEST, manifest, FORM, "run `dvc repro -f` to make it again")
+    form = FORM | ({TEST: SPLIT_FORM} if TEST in manifest else {})
+    check_types(raw / MANIFEST, manifest, form, "run `dvc repro -f` to make it again")
     return manifest
 
 
+def manifest_of_test(manifest: dict) -> dict:
+    """Return a manifest whose only split is the held-out one, which no other manifest has among its splits.
+
+    Stages must not call this. `manifest` is that of data/raw and has a test split.
+    """
+    return manifest | {"splits": {TEST: manifest[TEST]}}
+
+
 def files_of(manifest: dict) -> list[dict]:
-    """Return the manifest's entries of the files of all splits."""
+    """Return the manifest's entries of the files of all splits, except the test split."""
     return list(manifest["splits"].values())
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from lm.text.duplicates import digest
 from lm.text.near_duplicates import find_clusters
 from lm.text.rules import KEPT, MEASURES, RULES, Selection, first_broken_rules
+from lm.text.slices import TEST
 
 NUM_EXAMPLES, EXAMPLE_CHARS = 3, 200  # for each rule
 Batch = tuple[int, list[str]]  # the number of a part of the text, and some of its documents
@@ -107,11 +108,17 @@ def texts_at(batches: Iterator[Batch], numbers: Sequence[int]) -> dict[int, str]
 def show_examples(read: Read, marks: Marks, places: list[dict]) -> dict[str, list[dict]]:
     """Return for each rule the beginnings of a few dropped documents, spread over all, and of what they repeat.
 
-    `places` describes each part.
+    `places` describes each part. Nothing of the split `test` is shown.
     """
+    # Leave out the documents of the split test, and those that repeat one of them.
+    part_is_shown = np.array([place["split"] != TEST for place in places])
+    is_shown = part_is_shown[marks.part]
+    repeats = np.flatnonzero(marks.repeats >= 0)
+    is_shown[repeats] &= part_is_shown[marks.part[marks.repeats[repeats]]]
+
     chosen = {}
     for index, rule in enumerate(RULES):
-        if len(dropped := np.flatnonzero(marks.rule == index)):
+        if len(dropped := np.flatnonzero((marks.rule == index) & is_shown)):
             chosen[rule] = dropped[np.unique(np.linspace(0, len(dropped) - 1, NUM_EXAMPLES).astype(int))].tolist()
     numbers = [number for several in chosen.values() for number in several]
     origins = [number for number in marks.repeats[numbers].tolist() if number >= 0]

@@ -8,6 +8,8 @@ from typing import Annotated
 from lm.core.errors import DataError, ParamsError
 from lm.core.params import at_least, require
 
+TEST = "test"  # the split that no slice names and no stage reads
+
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
@@ -35,6 +37,13 @@ class MixedSlice(Slice):
 
 # The one of the two whose keys a section has, for `read_section`.
 AnySlice: type[Slice] = Slice | MixedSlice  # pyright: ignore[reportAssignmentType] - both are a Slice
+
+
+def reject_test(text_slice: Slice, where: str) -> None:
+    """Raise ParamsError if a slice of a source names the split that is held out."""
+    if text_slice.split == TEST:
+        problem = f"{where}.split is {TEST!r}, the split that is held out from every stage"
+        raise ParamsError(f"{problem}; give the split another name in the section fetch, and here")
 
 
 def slice_from(recorded: dict) -> Slice:

@@ -1,23 +1,27 @@
-"""Cut documents into training and validation so that no validation text is almost in training too.
+"""Cut documents into training, validation and perhaps test so that no text of one is almost in another too.
 
 Near-duplicates form clusters, and a cluster goes to one side as a whole. Validation takes clusters that share few of
 their n-grams with the rest of the text, in the order of their hashes, and long clusters only if the short ones are too
 little text: a score that one document decides says little about others.
-The split is the same on every machine and for all file names.
+Test, if it is asked for, then takes clusters of what would be training text by the same rules, so that validation is
+the same with and without it. The split is the same on every machine and for all file names.
 """
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import numpy as np
 
-from lm.core.params import Range
+from lm.core.errors import DataError
+from lm.core.params import Range, at_least
 from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
+from lm.text.slices import TEST
 
 MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
-MAX_SHARE = 0.1  # of the validation text that one cluster should have
+MAX_SHARE = 0.1  # of the text of validation, or of test, that one cluster should have
 HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT)  # tried in turn if the shorter clusters are far too little
 BATCH_CHARS = 1_000_000
 MAX_NGRAMS = 1 << 23  # that are held, 12 bytes each; of more text a sample decides, by hash
@@ -26,26 +30,56 @@ DIGEST_BYTES = 32
 
 @dataclasses.dataclass(frozen=True)
 class SplitParams:
-    """Which part of the text is for validation, and how much of a cluster may occur in other clusters."""
+    """Which text is for validation and for test, and how much of a cluster may occur in other clusters."""
 
     # of the characters
     validation_fraction: Annotated[float, Range(lambda value: 0 < value < 1, "between 0 and 1")]
+    # documents that no stage reads; None: no such split
+    test_documents: Annotated[int | None, at_least(1, ", or null for no test split")]
     # of a cluster's n-grams
     max_shared_fraction: Annotated[float, Range(lambda value: 0 <= value <= 1, "0 to 1")]
     near_duplicates: NearDuplicates
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """The digests of the documents for validation, and what a warning needs to know."""
+class Chosen:
+    """The digests of the documents of a split, and what a warning needs to know."""
 
     digests: frozenset[bytes]
-    num_chosen: int  # clusters in validation
-    actual_fraction: float  # of the characters
     num_clusters: int
-    longest_fraction: float  # the longest cluster's
-    longest_share: float  # of the validation text, the longest cluster's in it
-    num_shared: int  # clusters in validation that share more than max_shared_fraction of their n-grams
+    characters: int
+    longest_share: float  # of the characters, the longest cluster's
+    num_shared: int  # clusters that share more than max_shared_fraction of their n-grams
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """What is chosen for validation and for test, of how much text; all other documents are for training."""
+
+    validation: Chosen
+    test: Chosen | None  # None if it is not asked for
+    num_clusters: int
+    characters: int
+    longest_fraction: float  # of the characters, the longest cluster's
+
+    @property
+    def validation_fraction(self) -> float:
+        """Return the fraction of the characters that validation has."""
+        return self.validation.characters / self.characters
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the splits, that of training first."""
+        return ("train", "validation", TEST) if self.test else ("train", "validation")
+
+    def name_of(self, text: str) -> str:
+        """Return the name of the split of a document."""
+        digest = text_sha256(text)
+        if digest in self.validation.digests:
+            return "validation"
+        if self.test and digest in self.test.digests:
+            return TEST
+        return "train"
 
 
 def text_sha256(text: str) -> bytes:
@@ -115,8 +149,10 @@ class Survey:
         return num_shared / np.maximum(1, num_ngrams)
 
 
-def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:
-    """Return which documents are for validation, at least one cluster; None if all documents are one cluster.
+def choose_split(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:
+    """Return which documents are for validation and for test; None if all documents are one cluster.
+
+    Each gets at least one cluster, and training too. Raise DataError if there are fewer documents for test than asked.
 
     Clusters that share more than max_shared_fraction come last, those that share least first. A cluster with more than
     MAX_SHARE of the validation text is taken only if the shorter ones are too little. One that would make the split far
@@ -140,22 +176,39 @@ def choose_validation(batches: Iterable[Sequence[str]], params: SplitParams) -> 
     shared[shared <= params.max_shared_fraction] = 0
     order = names[np.lexsort((-highest[names], shared[names]))]
 
-    # Take clusters until there is enough text.
+    def describe(chosen: list[int]) -> Chosen:
+        """Return the documents of some clusters."""
+        content = bytes(survey.digests)
+        documents = np.flatnonzero(np.isin(clusters, chosen))
+        own = [content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in documents]
+        characters = int(lengths[chosen].sum())
+        return Chosen(
+            digests=frozenset(own),
+            num_clusters=len(chosen),
+            characters=characters,
+            longest_share=float(lengths[chosen].max() / characters),
+            num_shared=int((shared[chosen] > 0).sum()),
+        )
+
+    # Take clusters for validation until there is enough text.
     num_unshared = int((shared[names] == 0).sum())
-    chosen = _fill(order, num_unshared, lengths, params.validation_fraction * lengths.sum())
-    content = bytes(survey.digests)
-    own = [content[DIGEST_BYTES * i : DIGEST_BYTES * (i + 1)] for i in np.flatnonzero(np.isin(clusters, chosen))]
-    fractions = lengths / lengths.sum()
-    longest_share = lengths[chosen].max() / lengths[chosen].sum()
-    num_shared = int((shared[chosen] > 0).sum())
+    total = lengths.sum()
+    validation = _fill(order, num_unshared, lengths, params.validation_fraction * total)
+
+    # Take clusters for test from the others, in the same order.
+    test = None
+    if params.test_documents is not None:
+        others = order[~np.isin(order, validation)]
+        num_documents = np.bincount(clusters, minlength=len(clusters))
+        is_unshared = shared[others] == 0
+        test = _fill_test(others, int(is_unshared.sum()), lengths, num_documents, params.test_documents)
+
     return Split(
-        digests=frozenset(own),
-        num_chosen=len(chosen),
-        actual_fraction=fractions[chosen].sum(),
+        validation=describe(validation),
+        test=describe(test) if test else None,
         num_clusters=len(names),
-        longest_fraction=fractions.max(),
-        longest_share=longest_share,
-        num_shared=num_shared,
+        characters=int(total),
+        longest_fraction=float(lengths.max() / total),
     )
 
 
@@ -180,3 +233,29 @@ def _fill(order: np.ndarray, num_unshared: int, lengths: np.ndarray, wanted_char
                 num_chars += length
                 chosen[cluster] = None
     return list(chosen) or [min(order.tolist(), key=lambda cluster: lengths[cluster])]
+
+
+def _fill_test(
+    order: np.ndarray, num_unshared: int, lengths: np.ndarray, num_documents: np.ndarray, wanted_documents: int
+) -> list[int]:
+    """Return the clusters, taken in order, that have the wanted number of documents, without long ones if possible.
+
+    The first `num_unshared` of the order share little with others. Raise DataError if there are fewer documents.
+    """
+    candidates = order[:-1].tolist()  # the last is always for training
+    wanted_chars = wanted_documents * lengths.sum() / num_documents.sum()  # with documents of average length
+    rounds = [(candidates[:num_unshared], MAX_SHARE), (candidates, 2 * MAX_SHARE)]
+    rounds += [(candidates, share) for share in (*HIGHER_SHARES, math.inf)]
+
+    num_taken = 0
+    chosen = {}  # a dict keeps the order
+    for clusters, share in rounds:
+        for cluster in clusters:
+            is_candidate = cluster not in chosen and lengths[cluster] <= share * wanted_chars
+            if is_candidate and num_taken + num_documents[cluster] <= wanted_documents:
+                num_taken += int(num_documents[cluster])
+                chosen[cluster] = None
+    if num_taken < wanted_documents:
+        found = f"only {num_taken} documents, in whole clusters of near-duplicates, are left for it beside validation"
+        raise DataError(f"fetch.split.test_documents is {wanted_documents}, but {found}; lower it, or add text")
+    return list(chosen)

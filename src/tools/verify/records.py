@@ -9,6 +9,7 @@ from typing import NamedTuple
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, reject_special_file
 from lm.core.paths import KEPT_WEIGHTS
+from lm.text.slices import TEST
 from tools.common import paths
 from tools.common.parameters import flatten
 
@@ -43,8 +44,11 @@ def links_of_text() -> list[Link]:
     """Return the links to the files of data/raw, of the manifest and of what was made from a slice of them."""
     links = []
     if paths.MANIFEST.exists():
-        splits = read_json(paths.MANIFEST).get("splits", {})
+        manifest = read_json(paths.MANIFEST)
+        splits = manifest.get("splits", {})
         links += [Link(paths.MANIFEST, f"splits.{split}.sha256", paths.RAW / f"{split}.parquet") for split in splits]
+        if TEST in manifest:
+            links.append(Link(paths.MANIFEST, f"{TEST}.sha256", paths.RAW / f"{TEST}.parquet"))
     records = {paths.TRAIN_SIDECAR: "source.text_sha256", paths.VALIDATION_SIDECAR: "source.text_sha256"}
     for record, entry in (records | {paths.TOKENIZER_META: "text.text_sha256"}).items():
         content = flatten(read_json(record)) if record.exists() else {}

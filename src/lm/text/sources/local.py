@@ -1,4 +1,4 @@
-"""The user's own text: a file or a folder becomes a train and a validation split.
+"""The user's own text: a file or a folder becomes a split for training, for validation and perhaps for test.
 
 lm.text.sources.text_files reads the documents of each file.
 """
@@ -19,7 +19,7 @@ from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.not_text import is_left_out
 from lm.text.sources.text_files import TextFile
-from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, SplitParams, choose_validation, in_batches, text_sha256
+from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split, in_batches
 
 MAX_LISTED = 10  # files that cannot be read
 CUT_WHERE = "at chapters or articles into at least 50 documents, as files or by sources.local.fetch.separator"
@@ -35,7 +35,7 @@ class LocalPath:
 
 @dataclasses.dataclass(frozen=True)
 class LocalFetch:
-    """Which files below local.path are read (`include`, a glob), how, and what is for validation."""
+    """Which files below local.path are read (`include`, a glob), how, and what is for validation and test."""
 
     kind: Literal["local"]
     include: str
@@ -65,7 +65,7 @@ def link_into_copy(path: Path) -> None:
 def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     """Write the documents below `folder` in path order and return the manifest.
 
-    With `split`, clusters of near-duplicates are chosen for validation by the SHA-256 of their texts,
+    With `split`, clusters of near-duplicates are chosen for validation and test by the SHA-256 of their texts,
     the same ones on every machine and for all file names. Without it the only split is `text`, cut by the slices.
     """
     files, findings = find_files(path, fetch.include), Findings()
@@ -73,12 +73,13 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         splits = ("text",)
         write_documents(folder / "text/0000.parquet", _documents(files, fetch, findings))
     else:
-        splits, chosen = ("train", "validation"), _choose_validation(files, fetch, fetch.split)
-        train = (text for text in _documents(files, fetch, findings) if not text or text_sha256(text) not in chosen)
-        write_documents(folder / "train/0000.parquet", train)
-        again = _documents(files, fetch, Findings())  # the first pass has counted
-        validation = (text for text in again if text and text_sha256(text) in chosen)
-        write_documents(folder / "validation/0000.parquet", validation)
+        chosen = _choose_split(files, fetch, fetch.split)
+        splits = chosen.names
+        for split in splits:
+            # The pass for training counts what is found, and has the null and empty documents.
+            is_train = split == "train"
+            documents = _documents(files, fetch, findings if is_train else Findings())
+            write_documents(folder / split / "0000.parquet", _of_split(documents, chosen, split))
     findings.warn(len(files), fetch.separator)
     counts = {"input_files": len(files), "replaced_characters": sum(findings.num_replaced.values())}
     described = {split: describe_split(folder, split, "text", [str(path)]) for split in splits}
@@ -169,8 +170,15 @@ def _reject_link(file: Path) -> None:
         raise DataError(f"{file}: links to nothing, or in a circle; remove it")
 
 
-def _choose_validation(files: list[Path], fetch: LocalFetch, params: SplitParams) -> frozenset[bytes]:
-    """Return the digests of the documents for validation; warn if the split is not as it was asked for."""
+def _of_split(documents: Iterator[str | None], chosen: Split, name: str) -> Iterator[str | None]:
+    """Yield the documents of a split; null and empty ones belong to training."""
+    for text in documents:
+        if (chosen.name_of(text) if text else "train") == name:
+            yield text
+
+
+def _choose_split(files: list[Path], fetch: LocalFetch, params: SplitParams) -> Split:
+    """Return which documents are for validation and test; warn if the split is not as it was asked for."""
     documents = filter(None, _documents(files, fetch, Findings()))
     first_two = list(itertools.islice(documents, 2))
     if not first_two:
@@ -178,27 +186,34 @@ def _choose_validation(files: list[Path], fetch: LocalFetch, params: SplitParams
     if len(first_two) == 1:
         found = "the text is one document, and two are needed: one to train on, one to validate"
         raise DataError(f"local.path: {found}; cut it {CUT_WHERE}")
-    split = choose_validation(in_batches(itertools.chain(first_two, documents)), params)
+    split = choose_split(in_batches(itertools.chain(first_two, documents)), params)
     if split is None:
         found = (
             f"all documents of {len(files)} files are near-duplicates of each other, and one is needed for validation"
         )
         raise DataError(f"local.path: {found}; add other text")
 
-    fraction, actual = params.validation_fraction, split.actual_fraction
+    fraction, actual = params.validation_fraction, split.validation_fraction
     if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
         found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
         why = f"the longest of {split.num_clusters} clusters of near-duplicates has {split.longest_fraction:.1%}"
         print(f"warning: {found}, as {why}; {CUT}", file=sys.stderr)
-    if split.longest_share > MAX_SHARE:
-        found = f"the longest of {split.num_chosen} clusters of near-duplicates in validation"
-        problem = f"has {split.longest_share:.0%} of its characters, so that few documents decide the score"
+    _warn_of_few("validation", split.validation, params)
+    if split.test:
+        _warn_of_few("test", split.test, params)
+    return split
+
+
+def _warn_of_few(name: str, chosen: Chosen, params: SplitParams) -> None:
+    """Warn if one cluster of a split decides its score, or if its clusters share much with others."""
+    if chosen.longest_share > MAX_SHARE:
+        found = f"the longest of {chosen.num_clusters} clusters of near-duplicates in {name}"
+        problem = f"has {chosen.longest_share:.0%} of its characters, so that few documents decide the score"
         print(f"warning: {found} {problem}; add text, or {CUT}", file=sys.stderr)
-    if split.num_shared:
+    if chosen.num_shared:
         limit = f"{params.max_shared_fraction:.0%} of their {params.near_duplicates.ngram_words}-word n-grams"
-        found = f"{split.num_shared} clusters of near-duplicates in validation share more than {limit}"
+        found = f"{chosen.num_shared} clusters of near-duplicates in {name} share more than {limit}"
         print(f"warning: {found} with others (max_shared_fraction), as too few share less", file=sys.stderr)
-    return split.digests
 
 
 def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iterator[str | None]:

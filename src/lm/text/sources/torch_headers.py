@@ -20,9 +20,8 @@ from typing import Literal
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.text.parquet import describe_split, write_documents
-from lm.text.splits import SplitParams, choose_validation, in_batches, text_sha256
+from lm.text.splits import SplitParams, choose_split, in_batches, text_sha256
 
-SPLITS = ("train", "validation")
 SUFFIXES = (".h", ".hpp", ".cuh")
 FOLDERS = (
     "c10/core/",
@@ -55,21 +54,21 @@ RAISE = "raise sources.torch_headers.fetch.split.near_duplicates.threshold"
 
 
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
-    """Write the headers as train and validation and return the manifest; torch is not imported."""
+    """Write the headers, a folder for each split, and return the manifest; torch is not imported."""
     headers = read_headers(_include_files(fetch.torch_version, fetch.wheel))
     actual = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in headers).encode()).hexdigest()
     if actual != fetch.sha256:
         needed = f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; {REMEDY}"
         raise IntegrityError(f"headers of torch {fetch.torch_version}: sha256 is {actual}, {needed}")
     texts = sorted((text for _, text in headers), key=text_sha256)
-    split = choose_validation(in_batches(texts), fetch.split)
+    split = choose_split(in_batches(texts), fetch.split)
     if split is None:
         raise DataError(f"headers of torch {fetch.torch_version}: near-duplicates of each other; {RAISE}")
-    for name in SPLITS:
-        own = (text for text in texts if (text_sha256(text) in split.digests) == (name == "validation"))
+    for name in split.names:
+        own = [text for text in texts if split.name_of(text) == name]
         write_documents(folder / name / "0000.parquet", own)
     origin = {"kind": fetch.kind, "package": f"torch=={fetch.torch_version}", "licence": "BSD-3-Clause"}
-    splits = {name: describe_split(folder, name, "text") for name in SPLITS}
+    splits = {name: describe_split(folder, name, "text") for name in split.names}
     return {**origin, "sha256": fetch.sha256, "column": "text", "splits": splits}
 
 

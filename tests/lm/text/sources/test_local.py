@@ -17,8 +17,9 @@ from lm.text.sources.text_files import TextFile
 from lm.text.splits import SplitParams
 
 
-def split_params(validation_fraction=0.2):
-    return SplitParams(validation_fraction, 0.1, NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64))
+def split_params(validation_fraction=0.2, test_documents=None):
+    near_duplicates = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
+    return SplitParams(validation_fraction, test_documents, 0.1, near_duplicates)
 
 
 def fetch_params(**changes):

@@ -16,7 +16,7 @@ import pytest
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.params import read_section
 from lm.text.near_duplicates import find_clusters
-from lm.text.sources.torch_headers import SPLITS, TorchHeadersFetch, fetch_torch_headers, read_headers
+from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
 FETCH = read_section(ROOT / "sources.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
@@ -36,6 +36,23 @@ def test_the_installed_headers_are_the_pinned_ones(tmp_path):
         assert digests == sorted(digests)
     clusters = find_clusters([texts["train"] + texts["validation"]], FETCH.split.near_duplicates)
     assert not set(clusters[: train["documents"]]) & set(clusters[train["documents"] :])
+
+
+def test_a_test_split_is_taken_from_the_training_text(tmp_path):
+    with_test = dataclasses.replace(FETCH, split=dataclasses.replace(FETCH.split, test_documents=30))
+
+    fetch_torch_headers(FETCH, tmp_path / "without")
+    manifest = fetch_torch_headers(with_test, tmp_path / "with")
+
+    assert manifest["splits"]["test"]["documents"] == 30
+    without = {name: texts_of(tmp_path / "without", name) for name in ("train", "validation")}
+    validation, test = texts_of(tmp_path / "with", "validation"), texts_of(tmp_path / "with", "test")
+    assert validation == without["validation"]
+    assert texts_of(tmp_path / "with", "train") == [text for text in without["train"] if text not in set(test)]
+
+
+def texts_of(folder: Path, split: str) -> list[str]:
+    return pq.read_table(folder / split / "0000.parquet")["text"].to_pylist()
 
 
 TEXTS = {f"c10/core/{i}.h": f"// header {i}\r\n" + " ".join(f"word{i}_{j}" for j in range(40)) for i in range(20)}
@@ -59,8 +76,8 @@ def write_wheel(folder: Path) -> Path:
 
 
 def fetched_texts(fetch: TorchHeadersFetch, folder: Path) -> list[str]:
-    fetch_torch_headers(fetch, folder)
-    return sorted(t for n in SPLITS for t in pq.read_table(folder / n / "0000.parquet")["text"].to_pylist())
+    manifest = fetch_torch_headers(fetch, folder)
+    return sorted(t for n in manifest["splits"] for t in pq.read_table(folder / n / "0000.parquet")["text"].to_pylist())
 
 
 @contextlib.contextmanager

@@ -1,0 +1,39 @@
+"""Load a model as it was trained, and score every token of a text with it; the caller divides by the text's bytes."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lm.core.errors import DataError
+from lm.core.files import read_json
+from lm.exact.threads import ThreadTuner
+from lm.model.device import read_device
+from lm.model.gemma3 import Gemma3Model
+from lm.model.score import score_strides
+from lm.model.weights import RECORD, load_trained, recorded_numerics
+from lm.tokens.tokenfile import TokenFile
+
+SCORE_BATCH_TOKENS = 8192
+
+
+def load_as_trained(models: Path) -> tuple[Gemma3Model, dict]:
+    """Return the best model of a folder and its record.
+
+    It computes in the numerics of its training, on the device of runtime.yaml.
+    """
+    numerics = recorded_numerics(read_json(models / RECORD))
+    return load_trained(models, read_device(), numerics)
+
+
+def score(
+    model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: ThreadTuner
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return for each stride every token's nats (N,) and its position (N,) in the window that scored it."""
+    batch_size = max(1, SCORE_BATCH_TOKENS // seq_len)
+    scored = score_strides(model, validation, seq_len, strides, batch_size, torch.float32, cores.adapt)
+    for losses, _ in scored:
+        if not np.isfinite(losses).all():
+            count = np.count_nonzero(~np.isfinite(losses))
+            raise DataError(f"{validation.path}: {count} of {len(losses)} losses are not finite")
+    return scored

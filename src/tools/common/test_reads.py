@@ -1,0 +1,119 @@
+"""test_reads.csv: a row for each time that a model was scored on the test split.
+
+The file is in Git, so that everyone sees how often the answer was looked up, and for which weights.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from lm.core.errors import IntegrityError
+from lm.core.files import names_file, write_text
+from lm.core.git import git
+
+TEST_READS = Path("test_reads.csv")
+COMMIT = re.compile("[0-9a-f]{40,64}")
+SHA256 = re.compile("[0-9a-f]{64}")
+CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
+YES_OR_NO = {"yes": True, "no": False}
+
+
+class TestRead(NamedTuple):
+    """A look at the test split: the score of some weights on a text."""
+
+    commit: str | None  # of HEAD; None without one
+    workspace_differs: bool  # from that commit, in any file but test_reads.csv
+    weights_sha256: str
+    test_sha256: str  # of data/raw/test.parquet
+    stride_tokens: int  # by which the windows moved
+    documents: int
+    bits_per_byte: float
+    low: float | None  # 95 % interval over documents; None with too few documents
+    high: float | None
+
+    __test__ = False  # for pytest, which takes the name for that of a test
+
+
+def read_test_reads(path: Path) -> list[TestRead]:
+    """Return all looks at the test split, the oldest first; none if there is no file.
+
+    They are those of the last commit and those of the file: `dvc exp apply` replaces the file by an older one. Raise
+    IntegrityError for a line that is not a row.
+    """
+    committed = git("-C", str(path.parent), "show", f"HEAD:./{path.name}")
+    reads = parse_test_reads(committed, f"{path} of the last commit") if committed else []
+    if path.exists():
+        with names_file(path):
+            content = path.read_bytes()
+        reads += parse_test_reads(content.decode("utf-8", "replace"), str(path))
+    return list(dict.fromkeys(reads))
+
+
+def write_test_reads(path: Path, reads: list[TestRead]) -> None:
+    """Write the looks, atomically; an error leaves the file as it was."""
+    lines = [",".join(TestRead._fields), *(_to_line(read) for read in reads)]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def parse_test_reads(text: str, where: str) -> list[TestRead]:
+    """Return the rows of a file. Raise IntegrityError, which `where` begins, for a line that is not a row."""
+    reads = []
+    for number, line in enumerate(text.splitlines() or [""], 1):
+        if line.startswith(CONFLICT):
+            remedy = "keep the rows of both sides, delete the lines of signs, and commit the file"
+            raise IntegrityError(f"{where}: line {number} is {line[:100]!r}, a conflict that a merge left; {remedy}")
+        try:
+            if number == 1:
+                _check(line == ",".join(TestRead._fields))
+            else:
+                reads.append(_from_line(line))
+        except ValueError:
+            needed = f"a row of {','.join(TestRead._fields)}" if number > 1 else f"{','.join(TestRead._fields)}"
+            remedy = "correct it (`git log -p test_reads.csv` shows every committed row), and commit the file"
+            raise IntegrityError(f"{where}: line {number} is {line[:100]!r}; it must be {needed}; {remedy}") from None
+    return reads
+
+
+def _to_line(read: TestRead) -> str:
+    """Return a row; floats keep all digits."""
+    texts = []
+    for value in read:
+        if value is None:
+            texts.append("")
+        elif isinstance(value, bool):
+            texts.append("yes" if value else "no")
+        else:
+            texts.append(repr(value) if isinstance(value, float) else str(value))
+    return ",".join(texts)
+
+
+def _from_line(line: str) -> TestRead:
+    """Return what `_to_line` wrote. Raise ValueError for anything else."""
+    cells = line.split(",")
+    _check(len(cells) == len(TestRead._fields))
+    commit, differs, weights_sha256, test_sha256, stride_tokens, documents, bits_per_byte, low, high = cells
+    _check(commit == "" or COMMIT.fullmatch(commit))
+    _check(differs in YES_OR_NO)
+    _check(SHA256.fullmatch(weights_sha256) and SHA256.fullmatch(test_sha256))
+    _check((low == "") == (high == ""))
+    read = TestRead(
+        commit=commit or None,
+        workspace_differs=YES_OR_NO[differs],
+        weights_sha256=weights_sha256,
+        test_sha256=test_sha256,
+        stride_tokens=int(stride_tokens),
+        documents=int(documents),
+        bits_per_byte=float(bits_per_byte),
+        low=float(low) if low else None,
+        high=float(high) if high else None,
+    )
+    _check(read.stride_tokens > 0 and read.documents > 0)
+    _check(all(math.isfinite(value) for value in (read.bits_per_byte, read.low or 0.0, read.high or 0.0)))
+    return read
+
+
+def _check(is_right) -> None:
+    """Raise ValueError if a condition does not hold."""
+    if not is_right:
+        raise ValueError

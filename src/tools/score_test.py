@@ -1,0 +1,251 @@
+"""Score the model on the test split, which no stage reads, and record the look in test_reads.csv.
+
+    python src score_test
+    python src score_test --json
+
+A search that tries many changes and keeps those with the best validation score fits the validation text in the end.
+The test split (docs/data.md) is for the few models that the search has chosen. data/raw/test.parquet is tokenized in
+memory and scored with data/models as `eval` scores the validation text: the numerics of the training, windows that move
+by eval.stride_fraction, an interval over documents.
+
+The row is written before the score is printed. Commit the file: it shows everyone how often the answer was looked up.
+The same weights, text and stride have one row; a second look computes the score again, compares it with the row, and
+adds nothing.
+"""
+
+import hashlib
+import json
+import math
+import sys
+
+import lm.core.environment  # noqa: F401 - before torch
+
+import numpy as np
+import pyarrow.compute as pc
+
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
+from lm.core.files import check_types, output_lock, read_json
+from lm.core.git import git
+from lm.core.params import read_section
+from lm.core.paths import PARAMS, SOURCES
+from lm.evaluate.config import EvalParams
+from lm.evaluate.documents import sum_by_document, summarize_file
+from lm.evaluate.scoring import load_as_trained, score
+from lm.exact.threads import ThreadTuner
+from lm.model.device import keep_freed_memory
+from lm.model.gemma3 import Gemma3Model
+from lm.model.weights import check_trained_with
+from lm.text.documents import Chunk, check_files, describe_text, iter_chunks, manifest_of_test, open_manifest
+from lm.text.slices import TEST, Slice, slice_from
+from lm.text.sources.hub import HubFetch
+from lm.text.sources.hub_datasets import DatasetsFetch
+from lm.text.sources.kinds import AnyFetch, MixtureFetch
+from lm.tokenizer.counts import TextCounts
+from lm.tokenizer.encoding import encode_here
+from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokens.tokenfile import (
+    LOSSY,
+    TokenFile,
+    check_id_range,
+    check_sidecar,
+    check_window_fits,
+    lossy_fractions,
+    make_sidecar,
+)
+from tools.common.arguments import tool_parser
+from tools.common.lock import warn_of_changed_code
+from tools.common.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SIDECAR, VALIDATION_SIDECAR
+from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
+
+CHUNK_CHARS = 1_000_000
+# By how much, as a fraction of it, a score may differ from that of the row. Fast numerics differ between machines.
+TOLERANCES = {"exact": 1e-7, "fast": 1e-3}
+
+
+def asks_for_test(source: str) -> bool:
+    """Return whether the section of a source, or of one of a mixture, asks for a test split."""
+    fetch = read_section(SOURCES, f"sources.{source}.fetch", AnyFetch)
+    if isinstance(fetch, MixtureFetch):
+        return any(asks_for_test(name) for name in fetch.sources)
+    if isinstance(fetch, HubFetch):
+        return TEST in fetch.files
+    if isinstance(fetch, DatasetsFetch):
+        return TEST in fetch.splits
+    return fetch.split is not None and fetch.split.test_documents is not None
+
+
+def open_test(source: str) -> dict:
+    """Return the manifest of data/raw, which has a test split with the bytes that it records.
+
+    Raise ParamsError if no test split is asked for, IntegrityError if the stage fetch has not run since it was.
+    """
+    asks, manifest = asks_for_test(source), open_manifest(RAW)
+    if manifest["source"] != source:
+        found = f"has the text of {manifest['source']}, but data.source is {source}"
+        raise IntegrityError(f"{MANIFEST}: {found}; run `dvc repro`")
+    if not asks and TEST not in manifest:
+        remedy = "set split.test_documents there, or name a split `test` of the repository, and run `dvc repro`"
+        raise ParamsError(f"{SOURCES}: sources.{source}.fetch asks for no test split; {remedy}")
+    if asks and TEST not in manifest:
+        found = f"has no test split, but sources.{source}.fetch of {SOURCES} asks for one"
+        raise IntegrityError(f"{MANIFEST}: {found}; run `dvc repro`, which trains without its text")
+    if not asks:
+        found = f"has a test split, but sources.{source}.fetch of {SOURCES} asks for none now"
+        raise IntegrityError(f"{MANIFEST}: {found}; ask for it again, or run `dvc repro`")
+    check_files(RAW, [manifest[TEST]])
+    return manifest
+
+
+def tokenize(manifest: dict, tokenizer: Tokenizer) -> tuple[TokenFile, np.ndarray]:
+    """Return the tokens of the test split, in memory, and the UTF-8 bytes (D,) int64 of its documents."""
+    manifest, whole = manifest_of_test(manifest), Slice(TEST, 0, None)
+    counts = TextCounts()
+    sizes = []
+
+    def read_chunks():
+        for chunk in iter_chunks(RAW, manifest, whole, CHUNK_CHARS):
+            sizes.append(utf8_bytes_of(chunk))
+            yield chunk
+
+    ids = np.concatenate(list(counts.ids_of(encode_here(read_chunks(), tokenizer))))
+    described = counts.sidecar_entries(tokenizer, whole, describe_text(manifest, whole))
+    sha256 = hashlib.sha256(ids.data).hexdigest()
+    meta = make_sidecar(tokenizer.meta["dtype"], len(ids), described, sha256)
+    return TokenFile(RAW / f"{TEST}.parquet", ids, meta), np.concatenate(sizes)
+
+
+def utf8_bytes_of(chunk: Chunk) -> np.ndarray:
+    """Return the UTF-8 bytes (n,) int64 of the documents of a chunk."""
+    return np.from_dlpack(pc.binary_length(chunk.texts)).astype(np.int64)
+
+
+def check_model(record: dict, tokenizer: Tokenizer, manifest: dict) -> None:
+    """Raise IntegrityError if the model has another tokenizer, or was trained on the text of another fetch.
+
+    That text may have held the test documents. Warn where the text of a model cannot be known.
+    """
+    check_trained_with(tokenizer.sha256, tokenizer.folder, MODELS, record)
+    form = {"seq_len": int, "data_sha256": {str: (str, type(None))}}
+    check_types(MODEL, record, form, "run `dvc repro`")
+    for split, sidecar in {"train": TRAIN_SIDECAR, "validation": VALIDATION_SIDECAR}.items():
+        sha256 = record["data_sha256"].get(split)
+        if sha256 is None:
+            continue
+        meta = read_json(sidecar)
+        check_sidecar(sidecar, meta)
+        if meta["sha256"] != sha256:
+            raise IntegrityError(f"{MODEL}: trained with another {sidecar.with_suffix('.bin')}; run `dvc repro`")
+        if meta["source"] != describe_text(manifest, slice_from(meta["slice"])):
+            found = f"made from another text than {RAW} has now, which may have held the test documents"
+            raise IntegrityError(f"{sidecar}: {found}; run `dvc repro`")
+    if None in record["data_sha256"].values() or record.get("init_sha256"):
+        origin = "is imported" if None in record["data_sha256"].values() else "began with other weights"
+        found = f"the model {origin}, so that nobody can say whether it was trained on the test documents"
+        print(f"warning: {MODELS}: {found}", file=sys.stderr, flush=True)
+
+
+def score_documents(
+    model: Gemma3Model, tokens: TokenFile, token_bytes: np.ndarray, utf8_bytes: np.ndarray, seq_len: int, stride: int
+) -> dict:
+    """Return the results over all documents, as eval computes those of the validation text.
+
+    `token_bytes` (N,) are those of the tokens, `utf8_bytes` (D,) those of the documents.
+    """
+    cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
+    print(f"scoring {len(tokens.ids):,} tokens of {tokens.path}", file=sys.stderr, flush=True)
+    # The second stride, which eval needs, keeps the batches and so the bits of fast numerics the same.
+    (losses, _), _ = score(model, tokens, seq_len, [stride, seq_len], cores)
+    selected = np.zeros(len(tokens.ids), bool)  # no token of the test split has selected a model
+    return summarize_file(sum_by_document(losses, selected, token_bytes, tokens.spans, utf8_bytes))
+
+
+def describe_workspace() -> tuple[str | None, bool]:
+    """Return the commit of HEAD, None without one, and whether a file other than test_reads.csv differs from it."""
+    commit = git("rev-parse", "HEAD")
+    changed = git("status", "--porcelain", "--", ".", f":(exclude){TEST_READS}")
+    return commit, bool(changed) or commit is None
+
+
+def record_look(read: TestRead, tolerance: float) -> tuple[TestRead, list[TestRead], bool]:
+    """Add a row to test_reads.csv unless it has one of these weights and this text.
+
+    Return the row, all rows of this text, and whether the row is new. Raise IntegrityError if a row has another score.
+    """
+    with output_lock(TEST_READS, wait=True):
+        reads = read_test_reads(TEST_READS)
+        known = [each for each in reads if key_of(each) == key_of(read)]
+        if not known:
+            reads.append(read)
+            write_test_reads(TEST_READS, reads)
+    recorded = known[0] if known else read
+    if not math.isclose(recorded.bits_per_byte, read.bits_per_byte, rel_tol=tolerance):
+        row = f"the row of the weights {read.weights_sha256[:12]}… says {recorded.bits_per_byte} bits per byte"
+        remedy = f"restore the code of its commit, {recorded.commit or 'which is not known'}, or correct the row"
+        raise IntegrityError(f"{TEST_READS}: {row}, but their score is another one now; {remedy}")
+    of_text = [each for each in reads if each.test_sha256 == read.test_sha256]
+    return recorded, of_text, not known
+
+
+def key_of(read: TestRead) -> tuple:
+    """Return what decides the score of a look."""
+    return read.weights_sha256, read.test_sha256, read.stride_tokens
+
+
+def to_text(read: TestRead, summary: dict, num_looks: int, is_new: bool, is_lossy: bool) -> str:
+    """Return the lines for a person."""
+    interval = "" if read.low is None else f", 95 % interval {read.low:.4f} to {read.high:.4f}"
+    scored = f"test: {read.bits_per_byte:.4f} bits per byte ({read.documents} documents{interval})"
+    lossy = f"; {LOSSY}" if is_lossy else ""
+    if is_new:
+        looked = f"{TEST_READS} records it as look {num_looks} at this text; commit the file"
+    else:
+        looked = f"{TEST_READS} has this score already, of commit {(read.commit or '(none)')[:12]}; nothing was added"
+    return f"{scored}, {summary['nats_per_token']:.4f} nats per token{lossy}\n{looked}"
+
+
+@exit_with_status
+def main(argv: list[str]) -> None:
+    """Score data/models on the test split; record the look, then print it."""
+    parser = tool_parser("score_test", __doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+
+    # Open everything, and check that it belongs together, before the answer is computed.
+    read_test_reads(TEST_READS)
+    params = read_section(PARAMS, "eval", EvalParams)
+    manifest = open_test(read_section(PARAMS, "data.source", str))
+    keep_freed_memory()
+    tokenizer = load_tokenizer(TOKENIZER)
+    model, record = load_as_trained(MODELS)
+    check_model(record, tokenizer, manifest)
+    warn_of_changed_code(MODELS)
+    tokens, utf8_bytes = tokenize(manifest, tokenizer)
+    seq_len = record["seq_len"]
+    check_window_fits(tokens, seq_len)
+    check_id_range(tokens)
+    token_bytes = tokenizer.bytes_of(tokens.ids)
+
+    # Score, and record the look before anybody can see the score.
+    stride = params.stride_tokens(seq_len)
+    summary = score_documents(model, tokens, token_bytes, utf8_bytes, seq_len, stride)
+    commit, differs = describe_workspace()
+    low, high = summary["bits_per_byte_interval"]
+    look = TestRead(
+        commit=commit,
+        workspace_differs=differs,
+        weights_sha256=record["best"]["sha256"],
+        test_sha256=manifest[TEST]["sha256"],
+        stride_tokens=stride,
+        documents=summary["documents"],
+        bits_per_byte=summary["bits_per_byte"],
+        low=low,
+        high=high,
+    )
+    read, looks, is_new = record_look(look, TOLERANCES[model.numerics])
+
+    # Print it.
+    if args.json:
+        others = {name: summary[name] for name in ("nats_per_token", "tokens", "utf8_bytes")}
+        print(json.dumps(read._asdict() | others | {"is_new": is_new, "looks": len(looks)}, indent=2))
+    else:
+        print(to_text(read, summary, len(looks), is_new, bool(lossy_fractions(tokens.meta))))

@@ -1,0 +1,196 @@
+"""The test split: what fetch writes of it, and that no other stage reads it."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fetch import ChosenSource, parts_of_mixture, parts_of_source
+from fetch import main as fetch_main
+from lm.core.files import read_json, sha256_file
+from lm.text.slices import Slice
+from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run, run_stages
+from support.mixture_cases import write_fetched
+from support.refusal import files_below, refused
+from support.stages import STAGES, change_params, stage_folder, work_in_copy, write_texts
+from tools.verify.records import Digests, check_link, links_of_text
+
+RAW = Path("data/raw")
+FETCH = ["--raw", str(RAW)]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The working directory: parameters that select own text, which is there, and no data."""
+    folder = stage_folder(tmp_path / "project")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    change_params(folder, {"data.source": "local", f"{SPLIT}.validation_fraction": 0.2})
+    write_texts(Path("data/local/own.jsonl"))
+    return folder
+
+
+def fetch(test_documents: int | None) -> dict:
+    """Run fetch with this number of test documents; return the manifest."""
+    change_params(Path(), {f"{SPLIT}.test_documents": test_documents})
+    assert fetch_main(FETCH) == 0
+    return read_json(RAW / "manifest.json")
+
+
+def texts_of(split: str) -> list[str]:
+    return pq.read_table(RAW / f"{split}.parquet")["text"].to_pylist()
+
+
+def test_the_manifest_records_the_test_split_apart_from_the_others(project):
+    manifest = fetch(TEST_DOCUMENTS)
+
+    texts = texts_of("test")
+    path = RAW / "test.parquet"
+    assert manifest["test"] == {
+        "path": "test.parquet",
+        "sha256": sha256_file(path),
+        "bytes": path.stat().st_size,
+        "documents": len(texts),
+        "characters": sum(map(len, texts)),
+        "utf8_bytes": sum(len(text.encode()) for text in texts),
+    }
+    assert len(texts) == TEST_DOCUMENTS
+    assert sorted(manifest["splits"]) == ["train", "validation"]
+
+
+def test_validation_stays_and_training_loses_exactly_the_test_documents(project):
+    without = fetch(None)
+    train = texts_of("train")
+
+    manifest = fetch(TEST_DOCUMENTS)
+
+    held_out = set(texts_of("test"))
+    assert manifest["splits"]["validation"] == without["splits"]["validation"]
+    assert len(held_out) == TEST_DOCUMENTS
+    assert texts_of("train") == [text for text in train if text not in held_out]
+
+
+def test_a_test_split_that_is_no_longer_asked_for_is_gone(project):
+    fetch(None)
+    before = files_below(RAW)
+    fetch(TEST_DOCUMENTS)
+    assert "test.parquet" in files_below(RAW)
+
+    fetch(None)
+
+    assert files_below(RAW) == before
+    assert "test" not in read_json(RAW / "manifest.json")
+
+
+def test_fetching_twice_gives_the_same_bytes(project):
+    fetch(TEST_DOCUMENTS)
+    before = files_below(RAW)
+    fetch(TEST_DOCUMENTS)
+    assert files_below(RAW) == before
+
+
+def test_fetch_prints_the_test_split(project, capsys):
+    fetch(TEST_DOCUMENTS)
+    assert f"test: {TEST_DOCUMENTS} documents, " in capsys.readouterr().out
+
+
+def test_too_many_test_documents_are_refused_and_nothing_is_written(project, capsys):
+    change_params(Path(), {f"{SPLIT}.test_documents": 80})
+    status = fetch_main(FETCH)
+    refused(status, capsys.readouterr().err, 3, "fetch.split.test_documents is 80", "lower it")
+    assert not RAW.exists()
+
+
+@pytest.mark.parametrize("number", [0, -1, 0.5, "many"])
+def test_a_number_of_test_documents_that_is_none_is_refused(project, capsys, number):
+    change_params(Path(), {f"{SPLIT}.test_documents": number})
+    refused(fetch_main(FETCH), capsys.readouterr().err, 2, f"{SPLIT}.test_documents")
+
+
+@pytest.mark.parametrize("of", ["train", "validation"])
+def test_a_slice_of_the_test_split_is_refused(project, capsys, of):
+    """A source of the Hub may have a split of this name, on which it was usual to validate."""
+    files = {"train": ["a.parquet"], "test": ["b.parquet"]}
+    hub = {"kind": "hub", "repo": "o/n", "revision": "main", "files": files, "column": "text"}
+    change_params(Path(), {"sources.local.fetch": hub, f"sources.local.{of}.split": "test"})
+    status = fetch_main(FETCH)
+    refused(status, capsys.readouterr().err, 2, f"sources.local.{of}.split is 'test'", "another name")
+
+
+def test_verify_finds_a_damaged_test_split(project):
+    fetch(TEST_DOCUMENTS)
+    (link,) = (link for link in links_of_text() if link.entry == "test.sha256")
+    assert [finding.fault for finding in check_link(link, Digests(), "advice")] == [None]
+
+    (RAW / "test.parquet").write_bytes(b"other bytes")
+
+    (finding,) = check_link(link, Digests(), "advice")
+    assert "the SHA-256 of data/raw/test.parquet is" in finding.fault
+
+
+# Sources that bring a test split of their own, and mixtures.
+
+DOCUMENTS = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" for i in range(12)]
+
+
+def slices_of_source():
+    return ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
+
+
+def test_a_split_named_test_of_a_repository_is_held_out(tmp_path):
+    fetched = write_fetched(tmp_path, train=DOCUMENTS[:8], validation=DOCUMENTS[8:10], test=DOCUMENTS[10:])
+    parts = parts_of_source("s", slices_of_source(), tmp_path, fetched)
+    assert [part.split for part in parts] == ["validation", "test", "train"]
+
+
+def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
+    """A source with weight 0 is tested too, as it is validated; one without a test split is not."""
+    splits = {"train": DOCUMENTS[:8], "validation": DOCUMENTS[8:10], "test": DOCUMENTS[10:]}
+    found = {}
+    for name in ("a", "b", "c"):
+        own = splits if name != "b" else {"train": DOCUMENTS[:8], "validation": DOCUMENTS[8:10]}
+        found[name] = slices_of_source(), tmp_path / name, write_fetched(tmp_path / name, name, **own)
+
+    parts = parts_of_mixture(found, {"a": 1.0, "b": 1.0, "c": 0.0})
+
+    assert [(part.split, part.source) for part in parts] == [
+        *[("validation", name) for name in "abc"],
+        *[("test", name) for name in "ac"],
+        *[("train", name) for name in "ab"],
+    ]
+
+
+# No other stage reads it.
+
+AFTER_FETCH = [stage for stage in STAGES if stage != "fetch"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of a small run with a test split."""
+    return make_run(tmp_path_factory.mktemp("held_out") / "made")
+
+
+def results() -> dict[str, bytes]:
+    """Return path → bytes of all that the stages after fetch write."""
+    written = files_below(Path("data")) | files_below(Path("metrics")) | files_below(Path("plots"))
+    return {path: content for path, content in written.items() if not path.startswith(("raw/", "local/"))}
+
+
+def test_no_stage_reads_the_test_split(made, tmp_path, monkeypatch):
+    work_in_copy(monkeypatch, made, tmp_path / "project")
+    before = results()
+    (RAW / "test.parquet").write_bytes(b"neither parquet nor the bytes of the manifest")
+
+    run_stages(AFTER_FETCH)
+
+    assert results() == before
+
+
+def test_no_output_but_the_split_itself_has_text_of_it(made, tmp_path, monkeypatch):
+    work_in_copy(monkeypatch, made, tmp_path / "project")
+    texts = [text.split(":")[1].split(",")[0].encode() for text in texts_of("test")]
+    others = files_below(Path("data")) | files_below(Path("metrics")) | files_below(Path("plots"))
+    outputs = {path: content for path, content in others.items() if not path.startswith(("local/", "raw/test"))}
+    assert "raw/train.parquet" in outputs
+    assert [path for path, content in outputs.items() if any(text in content for text in texts)] == []

@@ -1,0 +1,278 @@
+"""`python src score_test`: the score is that of eval on the same text, and a look is recorded before it is seen."""
+
+import errno
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import eval as eval_stage
+from lm.core.errors import IntegrityError
+from lm.core.files import read_json, sha256_file, write_json
+from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run, run_stages
+from support.refusal import files_below, refused
+from support.stages import change_params, module_and_arguments, work_in_copy
+from tools import score_test as tool
+from tools.common.test_reads import TEST_READS, TestRead, read_test_reads
+
+MANIFEST, MODEL = Path("data/raw/manifest.json"), Path("data/models/model.json")
+TEST = Path("data/raw/test.parquet")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of a small run with a test split, whose windows overlap in evaluations."""
+    return make_run(tmp_path_factory.mktemp("score_test") / "made", **{"eval.stride_fraction": 0.5})
+
+
+@pytest.fixture
+def run(made, tmp_path, monkeypatch):
+    """The working directory: a copy of `made`."""
+    work_in_copy(monkeypatch, made, tmp_path / "project")
+    return tmp_path / "project"
+
+
+def look(capsys) -> dict:
+    """Return what `--json` prints."""
+    capsys.readouterr()
+    assert tool.main(["--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refuse(capsys, code: int, *parts: str) -> None:
+    """Check that the command is refused with one sentence, prints no score, and changes no file."""
+    before = files_below(Path())
+    capsys.readouterr()
+    status = tool.main([])
+    out, err = capsys.readouterr()
+    refused(status, err, code, *parts)
+    assert out == ""
+    assert files_below(Path()) == before
+
+
+def change_json(path: Path, **values) -> None:
+    write_json(path, read_json(path) | values)
+
+
+def commit_all() -> str:
+    """Put the working directory into Git, and return the commit."""
+    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@localhost commit -qm state"):
+        subprocess.run(["git", *command.split()], check=True)
+    return subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+# The score.
+
+
+def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
+    found = look(capsys)
+
+    # Let eval score the same weights on this text, as if it were for validation.
+    manifest = read_json(MANIFEST)
+    change_json(MANIFEST, splits=manifest["splits"] | {"validation": manifest["test"]})
+    run_stages(["tokenize_val", "audit"])
+    validation = read_json("data/processed_datasets/validation.json")["sha256"]
+    change_json(MODEL, data_sha256=read_json(MODEL)["data_sha256"] | {"validation": validation})
+    _, arguments = module_and_arguments("eval")
+    assert eval_stage.main(arguments) == 0
+
+    details = read_json("data/evaluation/details.json")
+    assert (found["documents"], found["stride_tokens"]) == (TEST_DOCUMENTS, 16)
+    assert [found["low"], found["high"]] == details["bits_per_byte_interval"]
+    for name in ("documents", "tokens", "utf8_bytes", "stride_tokens", "bits_per_byte", "nats_per_token"):
+        assert found[name] == details[name], name
+    assert found["bits_per_byte"] == pytest.approx(
+        found["nats_per_token"] * found["tokens"] / math.log(2) / found["utf8_bytes"]
+    )
+
+
+def test_the_command_writes_no_file_but_the_record(run, capsys):
+    before = files_below(Path())
+    look(capsys)
+    after = files_below(Path())
+    assert after.keys() - before.keys() == {"test_reads.csv"}
+    assert {path: after[path] for path in before} == before
+
+
+def test_the_lines_for_a_person(run, capsys):
+    found = look(capsys)
+    Path("test_reads.csv").unlink()
+    assert tool.main([]) == 0
+    scored, recorded = capsys.readouterr().out.splitlines()
+    assert scored == (
+        f"test: {found['bits_per_byte']:.4f} bits per byte (8 documents, 95 % interval {found['low']:.4f} to "
+        f"{found['high']:.4f}), {found['nats_per_token']:.4f} nats per token"
+    )
+    assert recorded == "test_reads.csv records it as look 1 at this text; commit the file"
+
+
+# The record.
+
+
+def test_a_look_is_recorded_with_what_decides_it(run, capsys):
+    commit = commit_all()
+
+    found = look(capsys)
+
+    (read,) = read_test_reads(TEST_READS)
+    assert (read.commit, read.workspace_differs) == (commit, False)
+    assert read.weights_sha256 == sha256_file("data/models/best_model_params.pt")
+    assert read.test_sha256 == sha256_file(TEST)
+    assert {name: found[name] for name in read._fields} == read._asdict()
+    assert (found["is_new"], found["looks"]) == (True, 1)
+
+
+def test_a_changed_workspace_is_recorded(run, capsys):
+    commit_all()
+    Path("notes.txt").write_text("a change")
+    look(capsys)
+    assert [read.workspace_differs for read in read_test_reads(TEST_READS)] == [True]
+
+
+def test_a_second_look_at_the_same_weights_and_text_adds_no_row(run, capsys):
+    first = look(capsys)
+    before = TEST_READS.read_bytes()
+
+    second = look(capsys)
+
+    assert second == first | {"is_new": False}
+    assert TEST_READS.read_bytes() == before
+    assert tool.main([]) == 0
+    assert "has this score already, of commit (none); nothing was added" in capsys.readouterr().out
+
+
+def test_other_weights_are_another_look(run, capsys):
+    first = look(capsys)
+    change_params(Path(), {"train.seed": 2})
+    run_stages(["train"])
+
+    second = look(capsys)
+
+    assert second["looks"] == 2
+    assert second["weights_sha256"] != first["weights_sha256"]
+    assert [read.bits_per_byte for read in read_test_reads(TEST_READS)] == [
+        first["bits_per_byte"],
+        second["bits_per_byte"],
+    ]
+
+
+def test_a_row_with_another_score_is_refused(run, capsys):
+    found = look(capsys)
+    wrong = repr(found["bits_per_byte"] * 1.001)
+    TEST_READS.write_text(TEST_READS.read_text().replace(repr(found["bits_per_byte"]), wrong))
+    refuse(capsys, 4, f"test_reads.csv: the row of the weights {found['weights_sha256'][:12]}", wrong)
+
+
+def test_fast_numerics_may_differ_a_little_from_the_row(tmp_path, monkeypatch):
+    """Another machine computes other bits."""
+    monkeypatch.chdir(tmp_path)
+    row = TestRead(None, True, "a" * 64, "b" * 64, 128, 50, bits_per_byte=1.5, low=1.4, high=1.6)
+    tool.record_look(row, tool.TOLERANCES["fast"])
+    near = row._replace(bits_per_byte=1.501)
+
+    assert tool.record_look(near, tool.TOLERANCES["fast"]) == (row, [row], False)
+    with pytest.raises(IntegrityError, match=r"says 1\.5 bits per byte"):
+        tool.record_look(near, tool.TOLERANCES["exact"])
+
+
+def test_a_look_is_recorded_before_it_is_printed(run, monkeypatch):
+    recorded = []
+    monkeypatch.setattr(tool, "to_text", lambda *_: recorded.append(read_test_reads(TEST_READS)) or "")
+    assert tool.main([]) == 0
+    assert [len(reads) for reads in recorded] == [1]
+
+
+def test_a_full_disk_hides_the_score(run, monkeypatch, capsys):
+    def fail(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    refuse(capsys, 5, "test_reads.csv: No space left on device", "free some space")
+
+
+def test_a_damaged_record_is_found_before_the_score(run, capsys, monkeypatch):
+    TEST_READS.write_text("what, is, this\n")
+    monkeypatch.setattr(tool, "score", None)
+    refuse(capsys, 4, "test_reads.csv: line 1 is 'what, is, this'")
+
+
+# What does not belong together.
+
+
+def test_without_a_test_split_there_is_nothing_to_score(run, capsys):
+    change_params(Path(), {f"{SPLIT}.test_documents": None})
+    run_stages(["fetch"])
+    refuse(capsys, 2, "sources.local.fetch asks for no test split", "set split.test_documents")
+
+
+def test_a_test_split_that_was_not_fetched_yet_is_refused(run, capsys):
+    change_params(Path(), {f"{SPLIT}.test_documents": None})
+    run_stages(["fetch"])
+    change_params(Path(), {f"{SPLIT}.test_documents": TEST_DOCUMENTS})
+    refuse(capsys, 4, "manifest.json: has no test split", "run `dvc repro`")
+
+
+def test_a_test_split_that_is_no_longer_asked_for_is_refused(run, capsys):
+    change_params(Path(), {f"{SPLIT}.test_documents": None})
+    refuse(capsys, 4, "manifest.json: has a test split", "asks for none now")
+
+
+def test_the_text_of_another_source_is_refused(run, capsys):
+    change_params(Path(), {"data.source": "torch_headers"})
+    refuse(capsys, 4, "has the text of local, but data.source is torch_headers")
+
+
+def test_a_model_that_was_trained_on_the_text_of_another_fetch_is_refused(run, capsys):
+    """Its training text may have held the documents that are for test now."""
+    change_params(Path(), {f"{SPLIT}.test_documents": TEST_DOCUMENTS + 1})
+    run_stages(["fetch"])
+    refuse(capsys, 4, "train.json: made from another text than data/raw has now", "run `dvc repro`")
+
+
+def test_a_model_that_was_trained_on_other_tokens_is_refused(run, capsys):
+    change_json(MODEL, data_sha256={"train": "0" * 64, "validation": None})
+    refuse(capsys, 4, "model.json: trained with another data/processed_datasets/train.bin")
+
+
+def test_a_model_of_another_tokenizer_is_refused(run, capsys):
+    change_json(MODEL, tokenizer_sha256="0" * 64)
+    refuse(capsys, 4, "model.json: trained with tokenizer 000000000000…")
+
+
+def test_a_missing_model_is_refused(run, capsys):
+    MODEL.unlink()
+    refuse(capsys, 4, "model.json: missing; run `dvc repro`")
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet", None])
+def test_a_damaged_test_split_is_refused(run, capsys, content):
+    TEST.unlink()
+    if content is not None:
+        TEST.write_bytes(content)
+    refuse(capsys, 4, "data/raw/test.parquet: sha256 is", "the manifest says")
+
+
+def test_a_test_split_that_is_not_parquet_is_refused(run, capsys):
+    TEST.write_bytes(b"no parquet")
+    manifest = read_json(MANIFEST)
+    change_json(MANIFEST, test=manifest["test"] | {"sha256": sha256_file(TEST)})
+    refuse(capsys, 3, "data/raw/test.parquet: not a whole parquet file")
+
+
+def test_too_short_a_text_for_a_window_is_refused(run, capsys):
+    change_params(Path(), {f"{SPLIT}.test_documents": 1, "train.seq_len": 64})
+    run_stages(["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "train"])
+    refuse(capsys, 3, "data/raw/test.parquet:", "one window of train.seq_len needs 65")
+
+
+def test_a_model_whose_text_is_not_known_is_warned_of(run, capsys):
+    change_json(MODEL, data_sha256={"train": None, "validation": None})
+    assert tool.main([]) == 0
+    assert "warning: data/models: the model is imported" in capsys.readouterr().err
+    change_json(MODEL, init_sha256="0" * 64)
+    change_json(MODEL, data_sha256=read_json(MODEL)["data_sha256"])
+    assert tool.main([]) == 0
+    assert "so that nobody can say whether it was trained on the test documents" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""test_reads.csv: rows survive being written and read, and what is not a row is named by its line."""
+
+import subprocess
+
+import pytest
+
+from lm.core.errors import IntegrityError
+from tools.common import test_reads
+from tools.common.test_reads import parse_test_reads, read_test_reads, write_test_reads
+
+HEADER = ",".join(test_reads.TestRead._fields)
+READ = test_reads.TestRead(
+    commit="1" * 40,
+    workspace_differs=True,
+    weights_sha256="a" * 64,
+    test_sha256="b" * 64,
+    stride_tokens=128,
+    documents=50,
+    bits_per_byte=1.352741386947632,
+    low=1.3,
+    high=1.4,
+)
+OTHER = READ._replace(commit=None, workspace_differs=False, weights_sha256="c" * 64, documents=1, low=None, high=None)
+LINE = f"{'1' * 40},yes,{'a' * 64},{'b' * 64},128,50,1.352741386947632,1.3,1.4"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "test_reads.csv"
+
+
+def git(folder, *words):
+    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *words], cwd=folder, check=True)
+
+
+def test_rows_are_read_as_they_were_written(path):
+    write_test_reads(path, [READ, OTHER])
+    assert path.read_text() == f"{HEADER}\n{LINE}\n,no,{'c' * 64},{'b' * 64},128,1,1.352741386947632,,\n"
+    assert read_test_reads(path) == [READ, OTHER]
+
+
+def test_without_a_file_there_is_no_look(path):
+    assert read_test_reads(path) == []
+
+
+def test_line_ends_of_another_system_do_not_matter():
+    assert parse_test_reads(f"{HEADER}\r\n{LINE}\r\n", "x") == [READ]
+
+
+def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):
+    """`dvc exp apply` of an older experiment replaces the file by the one of that time."""
+    write_test_reads(path, [READ])
+    git(path.parent, "init", "-q")
+    git(path.parent, "add", "-A")
+    git(path.parent, "commit", "-qm", "a look")
+    path.unlink()
+    assert read_test_reads(path) == [READ]
+    write_test_reads(path, [OTHER])
+    assert read_test_reads(path) == [READ, OTHER]
+    write_test_reads(path, [READ, OTHER])
+    assert read_test_reads(path) == [READ, OTHER]
+
+
+DAMAGED = {
+    "an empty line": "",
+    "a cell too few": LINE.rpartition(",")[0],
+    "a cell too many": f"{LINE},1",
+    "half a row, as of an interrupted copy": LINE[:70],
+    "a commit that is none": LINE.replace("1" * 40, "main"),
+    "neither yes nor no": LINE.replace("yes", "maybe"),
+    "a hash that is none": LINE.replace("a" * 64, "a" * 63),
+    "a number that is none": LINE.replace("1.352741386947632", "good"),
+    "a number that is not finite": LINE.replace("1.352741386947632", "nan"),
+    "no documents": LINE.replace(",50,", ",0,"),
+    "half an interval": LINE.replace(",1.3,1.4", ",1.3,"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_line_that_is_not_a_row_is_named(path, what):
+    path.write_text(f"{HEADER}\n{LINE}\n{DAMAGED[what]}\n{LINE}\n")
+    with pytest.raises(IntegrityError, match=r"test_reads\.csv: line 3 is .*; it must be a row of .*; correct it"):
+        read_test_reads(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"commit,score\n", LINE.encode(), b"\xff\xfe"])
+def test_a_file_without_the_header_is_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"line 1 is .*; it must be commit,workspace_differs"):
+        read_test_reads(path)
+
+
+def test_a_conflict_of_a_merge_is_named(path):
+    path.write_text(f"{HEADER}\n<<<<<<< HEAD\n{LINE}\n=======\n{LINE}\n>>>>>>> other\n")
+    with pytest.raises(IntegrityError, match=r"line 2 is '<<<<<<< HEAD', a conflict .*; keep the rows of both sides"):
+        read_test_reads(path)
