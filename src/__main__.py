@@ -31,6 +31,7 @@ TOOLS_BY_GOAL = {
         "verdict": "tools.verdict",
         "compare": "tools.compare.cli",
         "judge": "tools.judge.cli",
+        "noise": "tools.noise",
         "lm_eval": "extras.lm_eval.lm_eval",
         "make_tasks": "extras.lm_eval.make_tasks",
         "compare_tasks": "extras.lm_eval.compare_tasks",

@@ -12,7 +12,8 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
-from support.loss_cases import LN2, corpus
+from support.loss_cases import LN2
+from support.made_up_runs import PARTS, run, seeds_of
 from support.refusal import refused
 from tools.common.preview import previews
 from tools.common.read_runs import read_run
@@ -21,20 +22,6 @@ from tools.common.runs import Run, compare_groups, compare_with_first, group_by_
 from tools.common.statistics import detectable_difference, holm
 from tools.compare import cli
 from tools.compare.report import report
-
-PARTS = np.array(["stories"] * 15 + ["headers"] * 25, object)
-
-
-def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, curve=(), **inputs: str) -> Run:
-    """Return a made-up run of 40 documents, `shift` bits per byte above one of the same seed without it."""
-    nats, _, sizes = corpus(np.random.default_rng(11), 40)
-    nats = nats + shift * sizes * LN2 + np.random.default_rng(seed).normal(0, 0.001, 40) * sizes
-    params = {"train.seed": seed, **(params or {})}
-    return Run(name, nats, sizes.astype(np.int64), None, params, inputs, 1000, 900, 70, None, list(curve))
-
-
-def seeds_of(name: str, seeds, shift: float = 0.0, **params) -> list[Run]:
-    return [run(f"{name}-{seed}", seed, shift, params) for seed in seeds]
 
 
 def compared(*runs: Run, confidence: float = 0.95):
@@ -45,7 +32,7 @@ def text_of(*runs: Run) -> str:
     """Return the report with single spaces."""
     groups = group_by_seed(list(runs))
     comparisons = compare_with_first(groups, 1, 0.95, 999)
-    return re.sub(" +", " ", "\n".join(report(groups, comparisons, {d: "x" for d in range(40)}, 3, 0.95)))
+    return re.sub(" +", " ", "\n".join(report(groups, comparisons, {d: "x" for d in range(40)}, 3, 0.95, [])))
 
 
 # Groups, and what differs between them.

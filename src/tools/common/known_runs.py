@@ -39,12 +39,9 @@ class KnownRun:
 
     name: str
     bits_per_byte: float
+    seed: int
     params: dict[str, object]  # by dotted name, as in `Run`
     inputs: dict[str, str]  # path → hash of the data and code that the stages read, as in `Run`
-
-    @property
-    def seed(self) -> object:
-        return self.params.get(SEED)
 
     @property
     def configuration(self) -> str:
@@ -137,19 +134,20 @@ def known_run(name: str, lock: bytes, metrics: bytes, order: list[str]) -> Known
     """
     try:
         recorded = yaml.load(lock, Loader)["stages"]
-        score = json.loads(metrics)["bits_per_byte"]
+        score = float(json.loads(metrics)["bits_per_byte"])
         stages = {stage: recorded[stage] for stage in order if stage in recorded}
         content = {"stages": stages}
         is_of_this_run = hashes(content, "outs").get(str(EVAL_METRICS)) == md5_of_content(metrics)
         is_finished = EVALUATION not in stages_of_former_runs(content)
         params = preset_names_left_out(recorded_params(content))
+        seed = int(params[SEED])
         before = {stage: entry for stage, entry in stages.items() if stage not in STAGES_LEFT_OUT}
         inputs = hashes({"stages": before}, "deps")
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):  # of an older version, or of a merge
         return None
     if not (is_of_this_run and is_finished):
         return None
-    return KnownRun(name, float(score), params, comparable_inputs(inputs))
+    return KnownRun(name, score, seed, params, comparable_inputs(inputs))
 
 
 def read_known_run(name: str) -> KnownRun | None:
@@ -162,7 +160,7 @@ def read_known_run(name: str) -> KnownRun | None:
     return known_run(name, revision.read(LOCK), revision.read(EVAL_METRICS), order)
 
 
-class Loader(SafeLoader):
+class Loader(SafeLoader):  # pyright: ignore[reportGeneralTypeIssues]
     """Read YAML ten times as fast as ruamel.yaml does; numbers such as 1e-05 are those of YAML 1.2, as for DVC."""
 
 
