@@ -1,6 +1,7 @@
 """The answer of a comparison: a sentence to quote, and the few lines that a terminal shows after it."""
 
 from lm.evaluate.intervals import Estimate
+from tools.common.paths import RAW, TOKENIZER, TRAIN
 from tools.common.runs import (
     NOT_SHOWN,
     SEEDS,
@@ -16,6 +17,7 @@ from tools.compare.notes import has_same_configuration, notes_of
 
 MOST_LINES = 10  # after the answer
 NAMED = 4  # things that differ
+MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of the paths of what stages make
 MISLEADING = ("lossy_tokenizer", "other_context")  # kinds of notes that come first
 SAID = ("same_configuration", "single_runs")  # kinds of notes that `basis_sentence` says
 RUNS_OF_EACH_SIDE = (2, 3, 5, 10)
@@ -79,11 +81,20 @@ def basis_sentence(comparison: Comparison) -> str:
 
 
 def difference_line(comparison: Comparison) -> str:
-    """Return the first NAMED parameters, with the values of A and B, and inputs that differ."""
+    """Return the first NAMED parameters, with the values of A and B, and inputs that differ.
+
+    What stages made from other parameters or code differs too, and is named only if nothing else differs.
+    """
     a, b = comparison.a, comparison.b
     texts = [f"{name} {of_a} → {of_b}" for name, of_a, of_b in different_parameters(a, b)]
+    made = []
     for path, files, *_ in different_inputs(a, b):
-        texts += [f"{path}/{file}" for file in files] or [path]
+        names = [f"{path}/{file}" for file in files] or [path]
+        if path.startswith(MADE):
+            made += names
+        else:
+            texts += names
+    texts = texts or made
     if not texts:
         return "Differs: nothing in dvc.lock; only the machine can differ."
     more = f", and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
