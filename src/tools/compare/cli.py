@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm.core.errors import ParamsError, UserError, exit_with_status
+from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
@@ -42,12 +42,7 @@ from tools.compare.record import SCHEMA, record
 from tools.compare.report import document_table, report
 
 LISTED = 10  # documents in the report
-
-
-class NotBetter(UserError):
-    """The verdict is not the one that --require names."""
-
-    exit_code = 1
+NOT_BETTER = 1  # exit status with --require better
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -153,8 +148,8 @@ def write_files(
 
 
 @exit_with_status
-def main(argv: list[str]) -> None:
-    """Compare the named runs; write the report, and print the answer. Raise NotBetter if --require is not met."""
+def main(argv: list[str]) -> int:
+    """Compare the named runs; write the report, and print the answer. Return NOT_BETTER if --require is not met."""
     args = parse(argv)
     # Read the runs, all on the same documents.
     revisions = [Revision(name) for name in args.names]
@@ -186,13 +181,13 @@ def main(argv: list[str]) -> None:
             lines += ["", *document_table(comparison, words, args.documents)]
         print("\n".join([*lines, written]))
 
-    if args.require:
-        reject_unless_better(comparisons, args.confidence)
+    if args.require and (others := runs_not_better(comparisons, args.confidence)):
+        print(f"--require {BETTER}: not better than {sides[0].name}: {', '.join(others)}", file=sys.stderr)
+        return NOT_BETTER
+    return 0
 
 
-def reject_unless_better(comparisons: list[Comparison], confidence: float) -> None:
-    """Raise NotBetter unless every run or group is better than the baseline."""
+def runs_not_better(comparisons: list[Comparison], confidence: float) -> list[str]:
+    """Return the runs or groups that are not better than the baseline, with their verdicts."""
     verdicts = {each.b.name: verdict(each.deciding, confidence) for each in comparisons}
-    others = [f"{name} ({said})" for name, said in verdicts.items() if said != BETTER]
-    if others:
-        raise NotBetter(f"--require {BETTER}: not better than {comparisons[0].a.name}: {', '.join(others)}")
+    return [f"{name} ({said})" for name, said in verdicts.items() if said != BETTER]
