@@ -30,6 +30,7 @@ TOOLS_BY_GOAL = {
     "compare runs": {
         "verdict": "tools.verdict",
         "compare": "tools.compare.cli",
+        "noise": "tools.noise",
         "judge": "tools.judge.cli",
         "search_example": "extras.search_example.search_example",
         "score_test": "tools.score_test",

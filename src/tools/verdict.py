@@ -1,10 +1,12 @@
 """Say whether the run in the workspace has the bits of the committed one, else what differs; `make` ends with it.
 
     python src verdict
+    python src verdict --json
 
 It compares dvc.lock and the metrics with those of the last commit, and prints two commands to go on with.
 """
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -16,19 +18,32 @@ from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
 from tools.common.arguments import tool_parser
 from tools.common.committed import Comparison, Difference, compare_with_committed
+from tools.common.json_output import print_json
 from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
 from tools.common.timing import read_timing
 
+SCHEMA = "reprolm.verdict/1"
 NUM_LISTED = 12  # lines of a list
 
 
 def result() -> str:
     """Return the loss of the evaluation with its standard error: "1.353 bits per byte (± 0.040 over 97 documents)"."""
-    metrics = read_json(EVAL_METRICS)
-    loss = f"{metrics['bits_per_byte']:.3f} bits per byte"
-    if metrics.get("bpb_se") is None or not EVALUATION_DETAILS.exists():
+    found = score()
+    loss = f"{found['bits_per_byte']:.3f} bits per byte"
+    if found["standard_error"] is None or found["documents"] is None:
         return loss
-    return f"{loss} (± {metrics['bpb_se']:.3f} over {read_json(EVALUATION_DETAILS)['documents']:,} documents)"
+    return f"{loss} (± {found['standard_error']:.3f} over {found['documents']:,} documents)"
+
+
+def score() -> dict:
+    """Return the loss of the evaluation, its standard error, and the number of documents; None if not known."""
+    metrics = read_json(EVAL_METRICS)
+    documents = read_json(EVALUATION_DETAILS)["documents"] if EVALUATION_DETAILS.exists() else None
+    return {
+        "bits_per_byte": metrics["bits_per_byte"],
+        "standard_error": metrics.get("bpb_se"),
+        "documents": documents,
+    }
 
 
 def caveats(comparison: Comparison) -> list[str]:
@@ -91,6 +106,42 @@ def describe(comparison: Comparison) -> list[str]:
     return lines + ending
 
 
+def record(comparison: Comparison | None, reason: str) -> dict:
+    """Return the verdict as a mapping for JSON; `reason` says why there is no comparison."""
+    commands = [{"command": command, "purpose": purpose} for command, purpose in next_commands(comparison)]
+    if comparison is None:
+        return {
+            "identical": None,
+            "sentence": f"Not compared: {reason}.",
+            "score": score(),
+            "num_outputs": None,
+            "outputs": [],
+            "parameters": [],
+            "inputs": [],
+            "metrics": [],
+            "explanation": "",
+            "former_stages": [],
+            "changed_code": [],
+            "caveats": [],
+            "next": commands,
+        }
+    return {
+        "identical": comparison.is_identical,
+        "sentence": comparison.headline,
+        "score": None if comparison.former_stages else score(),
+        "num_outputs": comparison.num_outputs,
+        "outputs": comparison.outputs,
+        "parameters": [dataclasses.asdict(each) for each in comparison.parameters],
+        "inputs": comparison.inputs,
+        "metrics": [dataclasses.asdict(each) for each in comparison.metrics],
+        "explanation": comparison.explanation,
+        "former_stages": comparison.former_stages,
+        "changed_code": comparison.changed_code,
+        "caveats": [line for line in caveats(comparison) if not line.startswith("  ")],  # without the list of files
+        "next": commands,
+    }
+
+
 def next_commands(comparison: Comparison | None) -> list[tuple[str, str]]:
     """Return two commands to go on with, each with what it is for."""
     report = ("python src report", "one page: curves, metrics, samples")
@@ -127,13 +178,18 @@ def activation() -> list[str]:
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Print the verdict and the next commands. Raise IntegrityError if a part of the run is missing."""
-    tool_parser("verdict", __doc__).parse_args(argv)
+    parser = tool_parser("verdict", __doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
+    args = parser.parse_args(argv)
     try:
         comparison = compare_with_committed()
         reason = "this folder has no commit with a dvc.lock"
     except EnvironmentFailure as error:  # git cannot read the repository
         comparison = None
         reason = str(error)
+    if args.json:
+        print_json(SCHEMA, record(comparison, reason))
+        return
     if comparison is None:
         print(f"Not compared: {reason}.")
         print(result())

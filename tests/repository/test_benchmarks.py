@@ -30,6 +30,17 @@ def test_generated_figures_are_those_of_the_committed_results():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_pages_show_what_compare_prints_now_and_what_it_printed_when_the_records_were_made(monkeypatch):
+    for folder in (BENCHMARKS / "speed", BENCHMARKS / "quality", BENCHMARKS):
+        monkeypatch.syspath_prepend(folder)
+    shortened = runpy.run_path(str(BENCHMARKS / "pages.py"))["shortened"]
+    former = json.loads((RESULTS / "first_experiment.json").read_text())["printed"]["python src compare main workspace"]
+    now = "The model `b` is worse than the model `a`: +0.0080 bits per byte (…).\nDiffers: nothing.\n"
+
+    assert shortened(f"{now}written: comparisons/a-vs-b.md, a-vs-b.csv\n") == now.strip()
+    assert shortened(former).startswith("## workspace − main: ")
+
+
 def test_the_picture_of_the_migration_is_of_its_record_with_one_colour_per_processor(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     script = runpy.run_path(str(BENCHMARKS / "quality" / "migration.py"))

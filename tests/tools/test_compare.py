@@ -12,29 +12,17 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.evaluate.intervals import ratio_interval
-from support.loss_cases import LN2, corpus
+from support.loss_cases import LN2
+from support.made_up_runs import PARTS, run, seeds_of
 from support.refusal import refused
 from tools.common.preview import previews
 from tools.common.read_runs import read_run
 from tools.common.revisions import reject_other_text
-from tools.common.runs import Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
-from tools.common.statistics import detectable_difference, holm
+from tools.common.runs import Group, Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
+from tools.common.statistics import detectable_by_runs, detectable_difference, holm
 from tools.compare import cli
+from tools.compare.answer import groups_to_extend, summary
 from tools.compare.report import report
-
-PARTS = np.array(["stories"] * 15 + ["headers"] * 25, object)
-
-
-def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, curve=(), **inputs: str) -> Run:
-    """Return a made-up run of 40 documents, `shift` bits per byte above one of the same seed without it."""
-    nats, _, sizes = corpus(np.random.default_rng(11), 40)
-    nats = nats + shift * sizes * LN2 + np.random.default_rng(seed).normal(0, 0.001, 40) * sizes
-    params = {"train.seed": seed, **(params or {})}
-    return Run(name, nats, sizes.astype(np.int64), None, params, inputs, 1000, 900, 70, None, list(curve))
-
-
-def seeds_of(name: str, seeds, shift: float = 0.0, **params) -> list[Run]:
-    return [run(f"{name}-{seed}", seed, shift, params) for seed in seeds]
 
 
 def compared(*runs: Run, confidence: float = 0.95):
@@ -45,7 +33,7 @@ def text_of(*runs: Run) -> str:
     """Return the report with single spaces."""
     groups = group_by_seed(list(runs))
     comparisons = compare_with_first(groups, 1, 0.95, 999)
-    return re.sub(" +", " ", "\n".join(report(groups, comparisons, {d: "x" for d in range(40)}, 3, 0.95)))
+    return re.sub(" +", " ", "\n".join(report(groups, comparisons, {d: "x" for d in range(40)}, 3, 0.95, [])))
 
 
 # Groups, and what differs between them.
@@ -207,6 +195,99 @@ def test_a_preview_begins_at_the_line_that_tells_a_document_apart():
     tokenizer = SimpleNamespace(decode=lambda ids: bytes(ids.tolist()).decode())
     shown = previews(SimpleNamespace(ids=np.concatenate(ids)), tokenizer, spans)
     assert shown == ["first story end", "second 'story' " + "x" * 24 + "…", "licence"]
+
+
+# The answer.
+
+
+def summary_of(*runs: Run, commands=()) -> list[str]:
+    """Return the lines that the terminal shows."""
+    groups = group_by_seed(list(runs))
+    return summary(compare_with_first(groups, 1, 0.95, 999), list(commands), "", 0.95)
+
+
+def test_the_answer_is_one_sentence_with_both_intervals_the_one_that_decides_first():
+    runs = [*seeds_of("a", (1, 2, 3)), *seeds_of("b", (4, 5), -0.01, p=1)]
+    found = compare_with_first(group_by_seed(runs), 1, 0.95, 999)[0]
+
+    sentence = summary_of(*runs)[0]
+
+    over_seeds = f"over 3 and 2 seeds {found.seeds.low:+.4f} to {found.seeds.high:+.4f}, p "
+    over_documents = f"; over 40 documents {found.documents.low:+.4f} to {found.documents.high:+.4f})."
+    start = (
+        f"`b-4…b-5` is better than `a-1…a-3`: {found.documents.value:+.4f} bits per byte (95 % interval {over_seeds}"
+    )
+    assert sentence.startswith(start) and sentence.endswith(over_documents)
+
+
+def test_single_runs_are_called_models_and_their_seeds_unknown():
+    sentence = summary_of(run("a"), run("b", 2, 0.05, {"p": 1}))[0]
+    assert sentence.startswith("The model `b` is worse than the model `a`: +0.0")
+    assert sentence.endswith("; over seeds unknown, 1 seed of each side).")
+
+    sentence = summary_of(run("a"), run("b", 2, 0.0, {"p": 1}))[0]
+    assert sentence.startswith("No difference was shown between the model `b` and the model `a`: ")
+
+
+def test_the_report_begins_with_the_answers():
+    runs = [run("a"), run("b", 2, 0.05, {"p": 1}), run("c", 3, 0.0, {"p": 2})]
+    sentences = summary_of(*runs)[:2]
+    before = text_of(*runs).partition("| run ")[0]
+    assert all(re.sub(" +", " ", sentence) in before for sentence in sentences)
+
+
+@pytest.mark.parametrize("others", [1, 3, 9])
+def test_at_most_ten_lines_follow_the_answers_and_what_is_left_out_is_named(others):
+    runs = [run("a"), *(run(f"b{i}", i, 0.1, {"p": i}) for i in range(2, 2 + others))]
+    commands = [f"command {i}" for i in range(others + 3)]
+
+    lines = summary_of(*runs, commands=commands)
+
+    assert len(lines) - others <= 10
+    assert lines[-1].startswith("The report has more: ")
+    shown = [command for command in commands if command in lines]
+    assert shown == commands or (shown == [] and "the commands for more seeds" in lines[-1])
+
+
+def test_what_makes_values_incomparable_comes_right_after_the_answer():
+    a, b = run("a", params={"train.seq_len": 32}), run("b", 2, -0.05, {"train.seq_len": 64})
+    assert summary_of(a, b)[1] == "`train.seq_len` differs: the two were scored with different context."
+
+
+def test_what_stages_make_is_named_as_a_difference_only_if_nothing_else_differs():
+    made = {"data/raw": "1", "src/lm/model": "1"}, {"data/raw": "2", "src/lm/model": "1"}
+    a, b = run("a", **made[0]), run("b", **made[1])
+    assert "Differs: data/raw." in summary_of(a, b)
+    assert "Differs: p (none) → 1." in summary_of(a, dataclasses.replace(b, params={**b.params, "p": 1}))
+    assert "Differs: src/lm/model." in summary_of(a, run("b", **{**made[1], "src/lm/model": "2"}))
+
+
+def test_a_table_of_what_more_seeds_could_show_needs_three_seeds_of_a_side():
+    two, three = seeds_of("b", (4, 5), p=1), seeds_of("b", (4, 5, 6), p=1)
+    a = seeds_of("a", (1, 2))
+
+    assert "seeds of each side |" not in text_of(*a, *two)
+    assert "needs about" not in text_of(*a, *two).partition("- Seeds:")[2].partition("\n")[0]
+    text = text_of(*a, *three)
+
+    noise = np.std([each.nats.sum() / LN2 / each.utf8_bytes.sum() for each in three], ddof=1)
+    row = [detectable_by_runs(noise, 2, count) for count in (2, 3, 5, 10)]
+    assert "| seeds of each side | 2 | 3 | 5 | 10 |" in text
+    assert " | ".join(f"{each:.4f}" for each in row) in text
+    assert any(f"{row[0]:.4f} with 2 seeds of each side" in line for line in summary_of(*a, *three))
+
+
+def test_more_seeds_are_asked_for_until_a_difference_over_seeds_is_shown():
+    a = seeds_of("a", (1, 2, 3))
+    for b, names in (
+        ([run("b", 4, -0.5, {"p": 1})], ["a-1…a-3", "b"]),
+        (seeds_of("b", (4, 5, 6), 0.0, p=1), ["a-1…a-3", "b-4…b-6"]),
+        (seeds_of("b", (4, 5, 6), -0.5, p=1), []),
+    ):
+        comparisons = compare_with_first(group_by_seed([*a, *b]), 1, 0.95, 99)
+        assert [side.name for side in groups_to_extend(comparisons, 0.95)] == names
+    same = [compare_groups(Group([a[0]]), Group([a[1]]), 1, 0.95, 99)]
+    assert groups_to_extend(same, 0.95) == []
 
 
 # The same documents, whatever the tokenizer.

@@ -15,6 +15,7 @@ import pytest
 from lm.text.documents import iter_texts
 from lm.text.slices import Slice
 from support import ROOT
+from support.json_documents import check_document, read_document
 from support.refusal import refused
 from support.workspace import Workspace
 from tools.compare.cli import main
@@ -56,17 +57,19 @@ def test_the_difference_of_two_tokenizers_is_that_of_the_metrics_and_of_the_writ
     status, output, _ = compare("base", "vocab", "--documents", "4")
     base, vocab = measured("base"), measured("vocab")
     delta = f"{vocab['bits_per_byte'] - base['bits_per_byte']:+.4f}"
-    assert status == 0 and base["tokens"] != vocab["tokens"]
-    assert f"## vocab − base: {delta} bits per byte" in output
-    assert re.search(r"\| tokenizers\.\*\.vocab_size +\| +400 \| +320 \|", output)
-    assert "| train.seed " not in output
-
     folder = workspace.folder / "comparisons"
+    report = (folder / "base-vs-vocab.md").read_text()
+    assert status == 0 and base["tokens"] != vocab["tokens"]
+    assert f"`base`: {delta} bits per byte (95 % interval over 38 documents " in output.splitlines()[0]
+    assert output.splitlines()[0] in report and f"## vocab − base: {delta} bits per byte" in report
+    assert "Differs: tokenizers.*.vocab_size 400 → 320." in output.splitlines()
+    assert re.search(r"\| tokenizers\.\*\.vocab_size +\| +400 \| +320 \|", report)
+    assert "train.seed" not in report.partition("## More seeds")[0].partition("| what differs")[2]
+
     rows = list(csv.DictReader((folder / "base-vs-vocab.csv").read_text().splitlines()))
     sizes = np.array([float(row["utf8_bytes"]) for row in rows])
     change = np.array([float(row["vocab"]) - float(row["base"]) for row in rows])
     assert f"{(sizes * change).sum() / sizes.sum():+.4f}" == delta
-    assert output.startswith((folder / "base-vs-vocab.md").read_text())
     assert workspace.run("git", "status", "--porcelain").stdout == before
 
     # The documents that changed most, with words of theirs.
@@ -78,28 +81,36 @@ def test_the_difference_of_two_tokenizers_is_that_of_the_metrics_and_of_the_writ
         assert len(words) > 20 and words.rstrip("…").strip() in " ".join(texts[int(document)].split())
 
 
-def test_seeds_are_grouped(compare):
+def test_seeds_are_grouped(workspace, compare):
     status, output, _ = compare("base", "seed2", "workspace")
     values = np.array([measured(name)["bits_per_byte"] for name in ("base", "seed2")])
     assert status == 0
-    assert re.search(rf"\| base…seed2 +\| +2 \| +{values.mean():.4f} \| +± {values.std(ddof=1):.4f} \|", output)
+    report = (workspace.folder / "comparisons" / "base-vs-seed2-and-1-more.md").read_text()
+    assert re.search(rf"\| base…seed2 +\| +2 \| +{values.mean():.4f} \| +± {values.std(ddof=1):.4f} \|", report)
     delta = measured("vocab")["bits_per_byte"] - values.mean()
-    assert f"## workspace − base…seed2: {delta:+.4f} bits per byte" in output
+    assert f"`base…seed2`: {delta:+.4f} bits per byte" in output.splitlines()[0]
+    assert "over seeds unknown, 2 and 1 seeds" in output.splitlines()[0]
 
 
-def test_patterns_name_experiments_and_a_run_equals_its_copy_in_the_workspace(compare):
-    status, output, _ = compare("b*e", "se*2")
-    assert status == 0 and output.startswith("# seed2 against base\n") and "- Training of" not in output
-    assert re.search(r"\| train\.seed +\| +1 \| +2 \|", output)
-    assert "- Training of `vocab` and `workspace`: identical.\n" in compare("vocab", "workspace")[1]
+def test_patterns_name_experiments_and_a_run_equals_its_copy_in_the_workspace(workspace, compare):
+    assert compare("b*e", "se*2")[0] == 0
+    report = (workspace.folder / "comparisons" / "base-vs-seed2.md").read_text()
+    assert report.startswith("# seed2 against base\n") and "- Training of" not in report
+    assert re.search(r"\| train\.seed +\| +1 \| +2 \|", report)
+
+    compare("vocab", "workspace")
+    report = (workspace.folder / "comparisons" / "vocab-vs-workspace.md").read_text()
+    assert "- Training of `vocab` and `workspace`: identical.\n" in report
 
 
 def test_runs_of_a_pattern_that_are_not_finished_are_named(workspace, compare):
     workspace.run("dvc", "exp", "run", "--queue", "--name", "seed9", "-S", "train.seed=9")
 
-    report = compare("base", "seed*")[1]
+    output = compare("base", "seed*")[1]
+    report = (workspace.folder / "comparisons" / "base-vs-seed2.md").read_text()
     refusal = compare("seed*")
 
+    assert "Not finished, so not compared: seed9 (Queued)." in output.splitlines()
     assert "**Not finished, so not compared: seed9 (Queued).**" in report.splitlines()
     refused(
         refusal[0], refusal[2], 2, "name at least two different runs (Not finished, so not compared: seed9 (Queued))"
@@ -119,7 +130,60 @@ def test_the_files_of_code_that_differ_are_named(workspace, compare):
 
     path.write_text(before)
     workspace.run("dvc", "commit", "--force", "eval")
-    assert re.search(r"^\| src/lm/evaluate: samples.py +\| [0-9a-f]{10}", output, re.M)
+    assert "Differs: src/lm/evaluate/samples.py." in output.splitlines()
+    report = (workspace.folder / "comparisons" / "vocab-vs-workspace.md").read_text()
+    assert re.search(r"^\| src/lm/evaluate: samples.py +\| [0-9a-f]{10}", report, re.M)
+
+
+# For programs.
+
+
+def test_json_is_all_that_standard_output_has_and_the_files_are_written(workspace, compare):
+    shutil.rmtree(workspace.folder / "comparisons", ignore_errors=True)
+
+    status, output, errors = compare("base", "vocab", "--json")
+
+    document = read_document(output)
+    check_document(document)
+    (comparison,) = document["comparisons"]
+    base, vocab = measured("base"), measured("vocab")
+    assert status == 0 and errors == "written: comparisons/base-vs-vocab.md, base-vs-vocab.csv\n"
+    assert comparison["difference"] == pytest.approx(vocab["bits_per_byte"] - base["bits_per_byte"])
+    assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
+    assert document["documents"]["number"] == base["documents"]
+    for path in document["files"].values():
+        assert (workspace.folder / path).stat().st_size > 0
+
+
+def test_a_required_verdict_decides_the_exit_status(compare):
+    verdicts = {}
+    for names in (("base", "vocab"), ("vocab", "base")):
+        status, output, errors = compare(*names, "--json", "--require", "better")
+        (comparison,) = read_document(output)["comparisons"]
+        verdicts[comparison["verdict"]] = status
+        unmet = f"--require better: not better than {names[0]}: {names[1]} ({comparison['verdict']})"
+        assert (unmet in errors.splitlines()) == (status == 1)
+
+    assert verdicts == {"better": 0, "worse": 1}
+    assert compare("base", "nonsense", "--json", "--require", "better")[:2] == (2, "")
+
+
+def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_seeds(workspace, compare):
+    """The workspace has the parameters of `vocab`; the commands run as they are printed."""
+    lines = compare("base", "seed2", "vocab")[1].splitlines()
+    commands = lines[lines.index("To run the missing seeds:") + 1 :][:4]
+
+    assert commands == [
+        "dvc exp run --queue -n base-seeds -S 'train.seed=range(3,6)' -S presets.yaml:tokenizers.bpe.vocab_size=400",
+        "dvc exp run --queue -n vocab-seeds -S 'train.seed=range(2,6)'",
+        "dvc queue start",
+        "python src compare base seed2 vocab 'base-seeds-*' 'vocab-seeds-*'  # when the queue has ended",
+    ]
+    for command in commands[:2]:
+        workspace.run("bash", "-euc", command)
+    queued = workspace.run("dvc", "queue", "status").stdout
+    workspace.run("dvc", "queue", "remove", "--queued")
+    assert [name for name in ("base-seeds-1", "base-seeds-3", "vocab-seeds-4") if name not in queued] == []
 
 
 def test_names_without_results_are_refused(workspace, compare):

@@ -6,8 +6,11 @@ import pytest
 from lm.evaluate.intervals import Estimate, ratio_interval
 from tools.common.statistics import (
     MOST_UNITS,
+    chi_square_quantile,
     clustered_difference,
+    detectable_by_runs,
     detectable_difference,
+    deviation,
     holm,
     p_text,
     power,
@@ -156,6 +159,54 @@ def test_without_an_interval_nothing_is_said_about_power():
     tiny = Estimate(1e-9, 1.0, -2.0, 2.0, 1.0, 8.0)
     assert units_needed(tiny, 9, 2) == MOST_UNITS + 1 and "more than 1,000,000 seeds" in power(tiny, 9, "seeds", 2, 2)
     assert units_needed(Estimate(9.0, 1.0, 7.0, 11.0, 0.0, 8.0), 9, 6) == 6
+
+
+# What the deviation over seeds says.
+
+
+@pytest.mark.parametrize(
+    ("probability", "df", "x"),
+    [(0.95, 1, 3.84146), (0.025, 2, 0.0506356), (0.975, 4, 11.1433), (0.025, 9, 2.70039), (0.95, 100, 124.342)],
+)
+def test_chi_square_equals_printed_tables(probability, df, x):
+    assert chi_square_quantile(probability, df) == pytest.approx(x, rel=2e-5)
+
+
+def test_the_interval_of_a_deviation_contains_the_true_one_as_often_as_it_says():
+    rng = np.random.default_rng(3)
+
+    found = [deviation(rng.normal(1.3, 0.01, 4), 0.9) for _ in range(2000)]
+
+    inside = [each.low <= 0.01 <= each.high for each in found]
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.02)
+
+
+def test_two_seeds_have_a_deviation_and_no_interval():
+    found = deviation(np.array([1.0, 1.2]))
+    assert found.value == pytest.approx(0.2 / np.sqrt(2)) and found.num_seeds == 2
+    assert found.low is found.high is None
+
+
+@pytest.mark.parametrize("runs", [2, 5])
+def test_the_difference_that_new_runs_could_show_is_that_of_a_comparison_with_this_noise(runs):
+    """Two sides of `runs` values with the same deviation, compared by Welch's t."""
+    values = np.random.default_rng(4).normal(1.3, 0.01, runs)
+    found = welch(values, values + 0.5, 0.9)
+    assert detectable_by_runs(values.std(ddof=1), 99, runs, 0.9) == pytest.approx(
+        (found.high - found.low) / 2 + found.se * student_t_quantile(0.6, found.degrees_of_freedom)
+    )
+
+
+def test_one_run_of_each_side_shows_the_detectable_difference_in_four_of_five_cases():
+    """The difference of two runs is judged by the deviation of five others."""
+    rng = np.random.default_rng(6)
+    detectable = detectable_by_runs(1.0, 4, 1)
+    noise = rng.normal(0, 1, (4000, 5)).std(axis=1, ddof=1)
+    differences = detectable + rng.normal(0, np.sqrt(2), 4000)
+
+    is_shown = np.abs(differences) / (noise * np.sqrt(2)) > student_t_quantile(0.95, 4)
+
+    assert np.mean(is_shown) == pytest.approx(0.8, abs=0.03)
 
 
 def test_a_limit_of_p_is_not_shown_as_its_value():

@@ -9,6 +9,7 @@ import yaml
 
 from lm.core.files import read_json, write_json, write_text
 from lm.core.params import read_yaml
+from support.json_documents import check_document, documented, read_document
 from support.refusal import refused
 from support.workspace import Workspace
 from tools import verdict
@@ -73,6 +74,54 @@ def test_equal_bits(committed, capsys):
         "next:",
     ]
     assert len(lines) == 5 and all(line.startswith(start) for line, start in zip(lines[3:], LOOK, strict=True))
+
+
+def document(capsys) -> dict:
+    """Run the command with --json and return what it prints."""
+    capsys.readouterr()
+    assert verdict.main(["--json"]) == 0
+    output, errors = capsys.readouterr()
+    assert errors == ""
+    found = read_document(output)
+    check_document(found)
+    return found
+
+
+def test_equal_bits_as_json(committed, capsys):
+    metrics = read_json("metrics/eval.json")
+
+    found = document(capsys)
+
+    documents = read_json("data/evaluation/details.json")["documents"]
+    assert found["identical"] is True and found["num_outputs"] == 19
+    assert found["score"] == {
+        "bits_per_byte": metrics["bits_per_byte"],
+        "standard_error": metrics["bpb_se"],
+        "documents": documents,
+    }
+    assert found["outputs"] == found["parameters"] == found["inputs"] == found["metrics"] == found["caveats"] == []
+    assert [each["command"] for each in found["next"]] == ["python src generate 'One old'", "python src report"]
+
+
+def test_another_run_as_json(committed, capsys):
+    def change(stages):
+        give_other_outputs(stages)
+        give_other_code(stages)
+        stages["train"]["params"]["params.yaml"]["train"]["peak_lr"] = 0.5
+
+    change_lock(change)
+    before, now = raise_loss()
+
+    found = document(capsys)
+
+    assert found["identical"] is False and len(found["outputs"]) == 7
+    assert found["parameters"] == [{"name": "train.peak_lr", "committed": 0.01, "now": 0.5}]
+    assert found["inputs"] == ["src/train.py"] and found["changed_code"] == ["src/train.py"]
+    assert {"name": "bits_per_byte", "committed": before, "now": now} in found["metrics"]
+    assert found["score"]["bits_per_byte"] == now
+    assert any("The results are of the former code." in caveat for caveat in found["caveats"])
+    covered = check_document(found)
+    assert covered == documented(verdict.SCHEMA).keys()
 
 
 def test_a_stage_that_dvc_yaml_no_longer_has_does_not_count(committed, capsys):

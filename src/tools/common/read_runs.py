@@ -45,7 +45,7 @@ def read_run(revision: Revision) -> Run:
         utf8_bytes=columns["utf8_bytes"],
         sources=columns.get("source"),
         params=preset_names_left_out(revision.params()),
-        inputs={path: md5 for path, md5 in inputs.items() if path not in INPUTS_LEFT_OUT},
+        inputs=comparable_inputs(inputs),
         tokens_seen=results["last"]["tokens_seen"],
         best_tokens_seen=results["best"]["tokens_seen"],
         num_parameters=results["training"]["parameters"],
@@ -54,6 +54,11 @@ def read_run(revision: Revision) -> Run:
         is_lossy="lossy_tokenizer" in results.get("evaluation", {}),
         code={path: revision.files_of(path) for path, md5 in inputs.items() if is_code_folder(path, md5)},
     )
+
+
+def comparable_inputs(inputs: dict[str, str]) -> dict[str, str]:
+    """Return the inputs (path → md5) of all stages except STAGES_LEFT_OUT without INPUTS_LEFT_OUT."""
+    return {path: md5 for path, md5 in inputs.items() if path not in INPUTS_LEFT_OUT}
 
 
 def is_code_folder(path: str, md5: str) -> bool:

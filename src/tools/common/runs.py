@@ -13,11 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from lm.evaluate.intervals import Estimate, ratio_interval
-from tools.common.statistics import bits_per_byte, holm, welch
+from tools.common.statistics import LEAST_SEEDS, bits_per_byte, holm, welch
 
 SEED = "train.seed"
 ABSENT = "(none)"
 CODE = ("src/", "requirements.txt")  # inputs that two runs with the same bits may differ in
+
+# What decides a verdict, and the verdicts.
+SEEDS, DOCUMENTS = "seeds", "documents"
+BETTER, WORSE, NOT_SHOWN = "better", "worse", "not shown"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,13 +45,18 @@ class Run:
     @property
     def configuration(self) -> str:
         """Return everything that made the run except its seed, as one comparable string."""
-        others = {name: value for name, value in self.params.items() if name != SEED}
-        return json.dumps([others, self.inputs], sort_keys=True)
+        return configuration(self.params, self.inputs)
 
     @property
     def data(self) -> dict[str, str]:
         """Return the inputs without code."""
         return {path: md5 for path, md5 in self.inputs.items() if not path.startswith(CODE)}
+
+
+def configuration(params: Mapping[str, object], inputs: Mapping[str, str]) -> str:
+    """Return parameters except the seed, and inputs, as one comparable string."""
+    others = {name: value for name, value in params.items() if name != SEED}
+    return json.dumps([others, dict(inputs)], sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,6 +87,20 @@ class Comparison(NamedTuple):
     documents: Estimate
     seeds: Estimate
     sources: dict[str, Estimate]
+
+    @property
+    def basis(self) -> str:
+        """Return which interval decides: SEEDS if each side has at least two runs, otherwise DOCUMENTS.
+
+        Over seeds, two configurations differ. Over documents, only these two trained models do.
+        """
+        fewer = min(len(self.a.runs), len(self.b.runs))
+        return SEEDS if fewer >= 2 else DOCUMENTS
+
+    @property
+    def deciding(self) -> Estimate:
+        """Return the difference over what `basis` names."""
+        return self.seeds if self.basis == SEEDS else self.documents
 
     @property
     def bits(self) -> np.ndarray:  # (D,), the difference of each document
@@ -129,20 +152,46 @@ def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: 
     )
 
 
+def verdict(found: Estimate, confidence: float) -> str:
+    """Return BETTER, WORSE or NOT_SHOWN for B, of the estimate of B - A; its p is corrected for several comparisons."""
+    is_shown = found.p_value is not None and found.p_value <= 1 - confidence + 1e-9
+    if not is_shown:
+        return NOT_SHOWN
+    return BETTER if found.value < 0 else WORSE
+
+
 def compare_with_first(groups: list[Group], seed: int, confidence: float, resamples: int) -> list[Comparison]:
-    """Return `compare_groups` of each other group with the first one, with p after Holm's correction.
+    """Return `compare_groups` of each other group with the first one, with p after Holm's correction."""
+    return corrected([compare_groups(groups[0], other, seed, confidence, resamples) for other in groups[1:]])
+
+
+def corrected(found: list[Comparison]) -> list[Comparison]:
+    """Return comparisons with one baseline, with p after Holm's correction.
 
     The comparisons over documents are one family of tests, those over seeds another, those of all sources a third.
     """
-    found = [compare_groups(groups[0], other, seed, confidence, resamples) for other in groups[1:]]
     documents = holm([each.documents for each in found])
     seeds = holm([each.seeds for each in found])
     sources = iter(holm([estimate for each in found for estimate in each.sources.values()]))
-    corrected = []
+    changed = []
     for i, each in enumerate(found):
         of_sources = {name: next(sources) for name in each.sources}
-        corrected.append(each._replace(documents=documents[i], seeds=seeds[i], sources=of_sources))
-    return corrected
+        changed.append(each._replace(documents=documents[i], seeds=seeds[i], sources=of_sources))
+    return changed
+
+
+def pooled_deviation(groups: list[Group]) -> float | None:
+    """Return the standard deviation over seeds, pooled over the groups with LEAST_SEEDS runs or more.
+
+    None if no group has as many, or if all their values are equal.
+    """
+    squares, degrees_of_freedom = 0.0, 0
+    for group in groups:
+        if len(group.runs) >= LEAST_SEEDS:
+            df = len(group.runs) - 1
+            squares += df * float(np.var(group.bits_per_byte, ddof=1))
+            degrees_of_freedom += df
+    return math.sqrt(squares / degrees_of_freedom) if squares else None
 
 
 def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
@@ -158,19 +207,29 @@ def common_sources(runs: list[Run]) -> dict[str, np.ndarray]:
 
 
 def what_differs(a: Group, b: Group) -> list[tuple[str, object, object]]:
-    """Return rows (name, value of A, value of B) of parameters and inputs that differ.
+    """Return rows (name, value of A, value of B) of parameters and inputs that differ."""
+    rows = different_parameters(a, b)
+    for path, files, md5, other_md5 in different_inputs(a, b):
+        name = f"{path}: {', '.join(files)}" if files else path
+        rows.append((name, md5[:10], other_md5[:10]))
+    return rows
 
-    The seed is listed only between two single runs; a group has several.
-    """
-    first, other = a.runs[0], b.runs[0]
-    rows = different_entries(first.params, other.params)
+
+def different_parameters(a: Group, b: Group) -> list[tuple[str, object, object]]:
+    """Return rows (name, value of A, value of B); the seed only between two single runs, as a group has several."""
+    rows = different_entries(a.runs[0].params, b.runs[0].params)
     if len(a.runs) + len(b.runs) > 2:
         rows = [row for row in rows if row[0] != SEED]
-    inputs = different_entries(first.inputs, other.inputs)
-    for path, md5, other_md5 in inputs:
+    return rows
+
+
+def different_inputs(a: Group, b: Group) -> list[tuple[str, list[str], str, str]]:
+    """Return rows (path, files of a folder of code that differ, md5 of A, md5 of B) of code and data."""
+    first, other = a.runs[0], b.runs[0]
+    rows = []
+    for path, md5, other_md5 in different_entries(first.inputs, other.inputs):
         files = changed_files(first.code.get(path, {}), other.code.get(path, {}))
-        name = f"{path}: {', '.join(files)}" if files else path
-        rows.append((name, str(md5)[:10], str(other_md5)[:10]))
+        rows.append((path, files, str(md5), str(other_md5)))
     return rows
 
 

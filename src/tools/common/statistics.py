@@ -4,6 +4,7 @@ import bisect
 import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ POWER = 0.8  # of tests that show a difference of the detectable size, the conve
 CORRELATED = 0.3  # with the log of the size, from which a report warns
 LEAST_DIFFERENT = 6  # clusters: if all of five fall on one side, the exact sign test has p = 2 / 2^5 > 0.05
 MOST_UNITS = 10**6  # above which nobody wants to know how many
+LEAST_SEEDS = 3  # from whose standard deviation a report extrapolates
 
 _legendre = functools.cache(np.polynomial.legendre.leggauss)  # takes longer to compute than to use
 
@@ -116,6 +118,47 @@ def detectable_difference(found: Estimate) -> float | None:
     return (found.high - found.low) / 2 + found.se * spare
 
 
+class Deviation(NamedTuple):
+    """The standard deviation of independent runs over seeds; no interval with fewer than LEAST_SEEDS values."""
+
+    value: float
+    low: float | None
+    high: float | None
+    degrees_of_freedom: int
+
+    @property
+    def num_seeds(self) -> int:
+        return self.degrees_of_freedom + 1
+
+
+def deviation(values: np.ndarray, confidence: float = 0.95) -> Deviation:
+    """Return the standard deviation of at least two values, with its equal-tailed interval for normal ones.
+
+    With df = n - 1, (df · s²) / σ² has the chi-square distribution.
+    """
+    df = len(values) - 1
+    value = float(np.std(values, ddof=1))
+    if len(values) < LEAST_SEEDS:
+        return Deviation(value, None, None, df)
+    tail = (1 - confidence) / 2
+    low = value * math.sqrt(df / chi_square_quantile(1 - tail, df))
+    high = value * math.sqrt(df / chi_square_quantile(tail, df))
+    return Deviation(value, low, high, df)
+
+
+def detectable_by_runs(
+    standard_deviation: float, degrees_of_freedom: int, runs: int, confidence: float = 0.95
+) -> float:
+    """Return the `detectable_difference` of `runs` new runs of each side, whose seeds differ by this deviation.
+
+    With two runs or more, their own deviation decides (Welch's t of two equal sides, 2 · runs - 2 degrees of freedom).
+    One run of each side has none, so the known deviation decides, with its `degrees_of_freedom`.
+    """
+    df = 2 * runs - 2 if runs > 1 else degrees_of_freedom
+    se = standard_deviation * math.sqrt(2 / runs)
+    return se * (student_t_quantile(confidence, df) + student_t_quantile(2 * POWER - 1, df))
+
+
 def units_needed(found: Estimate, num_units: int, least: int) -> int | None:
     """Return how many units make the difference that `num_units` of them gave the detectable one; None if unknown.
 
@@ -184,3 +227,34 @@ def student_t_quantile(confidence: float, df: float) -> float:
         else:
             high = middle
     return math.tan(low)
+
+
+def chi_square_quantile(probability: float, df: int) -> float:
+    """Return the x with P(X ≤ x) = probability of the chi-square distribution, by bisection."""
+    low, high = 0.0, 1.0
+    while chi_square_tail(high, df) > 1 - probability:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        if chi_square_tail(middle, df) > 1 - probability:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def chi_square_tail(x: float, df: int) -> float:
+    """Return P(X ≥ x) of the chi-square distribution with a whole number of degrees of freedom.
+
+    It is a finite sum (Abramowitz and Stegun 1964, 26.4.4 and 26.4.5), over the exponents j < df / 2 of x / 2: whole
+    ones for an even df, otherwise 1/2, 3/2, …
+    """
+    half = x / 2
+    if half == 0:
+        return 1.0
+    is_odd = df % 2 == 1
+    tail = math.erfc(math.sqrt(half)) if is_odd else 0.0
+    for i in range(df // 2):
+        j = i + 0.5 if is_odd else i
+        tail += math.exp(j * math.log(half) - half - math.lgamma(j + 1))
+    return min(1.0, tail)

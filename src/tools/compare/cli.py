@@ -3,16 +3,22 @@
     python src compare main my-experiment
     python src compare main workspace --out comparisons/mine.md
     python src compare base-{1..5} wider-{1..5}
+    python src compare main workspace --json --require better
 
 NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, or `workspace` for the files in
 this folder. The first is the baseline. Runs that differ only in train.seed form one group. Bits per byte compare across
 tokenizers. Runs evaluated on different text are rejected (exit code 4).
+
+With at least two seeds of each side, the verdict is over seeds: the configurations differ. Otherwise it is over
+documents: these trained models differ. The answer is printed; the report has all tables.
 """
 
 import argparse
 import contextlib
 import math
 import re
+import shlex
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +30,19 @@ from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, count, tool_parser
+from tools.common.json_output import print_json
 from tools.common.paths import TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.preview import previews
 from tools.common.read_runs import read_runs
-from tools.common.revisions import Revision, is_pattern, matching, unfinished
-from tools.common.runs import Group, compare_with_first, group_by_seed
-from tools.compare.report import report
+from tools.common.revisions import Revision, experiment_names, is_pattern, matching, unfinished
+from tools.common.runs import BETTER, SEED, Comparison, Group, compare_groups, corrected, group_by_seed, verdict
+from tools.common.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
+from tools.compare.answer import groups_to_extend, summary
+from tools.compare.record import SCHEMA, record
+from tools.compare.report import document_table, report
+
+LISTED = 10  # documents in the report
+NOT_BETTER = 1  # exit status with --require better
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -39,11 +52,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "names", nargs="+", metavar="NAME", help="two or more experiments, patterns, git revisions, or workspace"
     )
     parser.add_argument("--out", type=Path, help="the Markdown file (comparisons/A-vs-B.md, which git ignores)")
-    parser.add_argument("--documents", type=count, default=10, help="documents that changed most to list (10)")
+    parser.add_argument(
+        "--documents", type=count, help="print as many documents that changed most (0; 10 of them in the report)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
+    parser.add_argument(
+        "--require", choices=[BETTER], help="exit with 1 unless each run or group is better than the first"
+    )
     add_resampling(parser, 1999, "documents")
     args = parser.parse_args(argv)
     check_resampling(args)
-    given = " ".join(args.names)
+    args.given = args.names
+    given = " ".join(args.given)
     patterns = [name for name in args.names if is_pattern(name)]
     args.unfinished = unfinished(patterns) if patterns else {}
     args.names = matching(args.names)
@@ -81,25 +101,93 @@ def write_rates(path: Path, groups: list[Group]) -> None:
     write_csv(path, ["document", "utf8_bytes", *(group.name for group in groups)], rows)
 
 
-@exit_with_status
-def main(argv: list[str]) -> None:
-    """Compare the named runs; write and print the report."""
-    args = parse(argv)
-    # Read the runs, all on the same documents.
-    revisions = [Revision(name) for name in args.names]
-    runs = read_runs(revisions)
-    # Compare each group with the first one; the runs of a single group with its first run.
-    groups = group_by_seed(runs)
-    sides = groups if len(groups) > 1 else [Group([run]) for run in runs]
-    comparisons = compare_with_first(sides, args.seed, args.confidence, args.resamples)
-    # Write and print.
-    listed = sorted({int(i) for comparison in comparisons for i in comparison.most_changed(args.documents)})
-    with open_validation(revisions[0]) as (tokens, tokenizer):
-        shown = previews(tokens, tokenizer, document_spans(tokens)[listed])
-    lines = report(groups, comparisons, dict(zip(listed, shown, strict=True)), args.documents, args.confidence)
+def commands_for_more_seeds(sides: list[Group], given: list[str]) -> list[str]:
+    """Return the commands that run the seeds that sides lack, and compare again; [] if none lacks any.
+
+    given: the names of this comparison.
+    """
+    taken = experiment_names() if sides else []
+    commands, names = [], []
+    for side in sides:
+        seeds = missing_seeds([run.params[SEED] for run in side.runs])
+        if not seeds:
+            continue
+        first = side.runs[0]
+        name = free_name(first.name, taken)
+        taken.append(name)
+        names.append(pattern_of(name, seeds))
+        commands += queue_commands(first.name, first.params, first.inputs, seeds, name)
+    if not commands:
+        return []
+    again = shlex.join(["python", "src", "compare", *given, *names])
+    return [*commands, START, f"{again}  # when the queue has ended"]
+
+
+def write_files(
+    args: argparse.Namespace,
+    revision: Revision,
+    groups: list[Group],
+    comparisons: list[Comparison],
+    commands: list[str],
+) -> dict[int, str]:
+    """Write the report and the CSV file; return the position of each listed document → some of its words.
+
+    revision: any of the runs, for the text of the documents.
+    """
+    num_listed = LISTED if args.documents is None else args.documents
+    listed = sorted({int(i) for comparison in comparisons for i in comparison.most_changed(num_listed)})
+    with open_validation(revision) as (tokens, tokenizer):
+        texts = previews(tokens, tokenizer, document_spans(tokens)[listed])
+    shown = dict(zip(listed, texts, strict=True))
+    lines = report(groups, comparisons, shown, num_listed, args.confidence, commands)
     if args.unfinished:
         lines.insert(2, f"**{unfinished_sentence(args.unfinished)}.**\n")
     write_text(args.out, "\n".join([*lines, ""]))
     write_rates(args.out.with_suffix(".csv"), groups)
-    print("\n".join(lines))
-    print(f"written: {args.out}, {args.out.with_suffix('.csv').name}")
+    return shown
+
+
+@exit_with_status
+def main(argv: list[str]) -> int:
+    """Compare the named runs; write the report, and print the answer. Return NOT_BETTER if --require is not met."""
+    args = parse(argv)
+    # Read the runs, all on the same documents.
+    revisions = [Revision(name) for name in args.names]
+    runs = read_runs(revisions)
+
+    # Compare each group with the first one; the runs of a single group with its first run.
+    groups = group_by_seed(runs)
+    sides = groups if len(groups) > 1 else [Group([run]) for run in runs]
+    alone = [compare_groups(sides[0], side, args.seed, args.confidence, args.resamples) for side in sides[1:]]
+    comparisons = corrected(alone)
+
+    # Write the files.
+    commands = commands_for_more_seeds(groups_to_extend(comparisons, args.confidence), args.given)
+    words = write_files(args, revisions[0], groups, comparisons, commands)
+    written = f"written: {args.out}, {args.out.with_suffix('.csv').name}"
+
+    # Print.
+    if args.json:
+        content = record(groups, alone, comparisons, args.confidence)
+        content["unfinished"] = [{"name": name, "state": state} for name, state in args.unfinished.items()]
+        content["commands_for_more_seeds"] = commands
+        content["files"] = {"report": args.out, "documents": args.out.with_suffix(".csv")}
+        print_json(SCHEMA, content)
+        print(written, file=sys.stderr)
+    else:
+        waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
+        lines = summary(comparisons, commands, waiting, args.confidence)
+        for comparison in comparisons if args.documents else []:
+            lines += ["", *document_table(comparison, words, args.documents)]
+        print("\n".join([*lines, written]))
+
+    if args.require and (others := runs_not_better(comparisons, args.confidence)):
+        print(f"--require {BETTER}: not better than {sides[0].name}: {', '.join(others)}", file=sys.stderr)
+        return NOT_BETTER
+    return 0
+
+
+def runs_not_better(comparisons: list[Comparison], confidence: float) -> list[str]:
+    """Return the runs or groups that are not better than the baseline, with their verdicts."""
+    verdicts = {each.b.name: verdict(each.deciding, confidence) for each in comparisons}
+    return [f"{name} ({said})" for name, said in verdicts.items() if said != BETTER]

@@ -4,29 +4,49 @@ import itertools
 import math
 from pathlib import Path
 
-from lm.evaluate.intervals import LEAST_DOCUMENTS, Estimate, dominating_documents, effective_documents
-from lm.tokens.tokenfile import LOSSY
-from tools.common.runs import SEED, Comparison, Group, Run, common_sources, same_until, what_differs
-from tools.common.statistics import bits_per_byte, p_text, power, size_correlation
+from lm.evaluate.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
+from tools.common.runs import (
+    NOT_SHOWN,
+    SEED,
+    SEEDS,
+    Comparison,
+    Group,
+    Run,
+    common_sources,
+    same_until,
+    verdict,
+    what_differs,
+)
+from tools.common.statistics import LEAST_SEEDS, POWER, bits_per_byte, p_text, power
 from tools.common.tables import render, table
+from tools.compare.answer import answer, detectable_by_seeds
+from tools.compare.notes import has_same_configuration, notes_of
 
 DIFFERENCE = "Δ bits per byte"
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
 GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"]
-SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
-FEW_DOCUMENTS = 30  # effective number below which the report warns
 LEAST_NAMED = 10  # documents: that fewer would do is not said, as they stand for few others
 
 
 def report(
-    groups: list[Group], comparisons: list[Comparison], previews: dict[int, str], num_listed: int, confidence: float
+    groups: list[Group],
+    comparisons: list[Comparison],
+    previews: dict[int, str],
+    num_listed: int,
+    confidence: float,
+    commands: list[str],
 ) -> list[str]:
-    """Return the lines of report.md.j2 filled in; `previews`: position of a document → some of its words."""
+    """Return the lines of report.md.j2 filled in.
+
+    previews: position of a document → some of its words. commands: those that run more seeds.
+    """
     has_groups = any(len(group.runs) > 1 for group in groups)
     sizes = comparisons[0].sizes
     return render(
         Path(__file__).with_suffix(".md.j2"),
         comparisons=comparisons,
+        answers=[answer(each, len(comparisons), confidence) for each in comparisons],
+        commands=commands,
         percent=f"{100 * confidence:g} %",
         runs=table(RUN_COLUMNS, [run_row(run) for group in groups for run in group.runs]),
         groups=table(GROUP_COLUMNS, [group_row(group) for group in groups]) if has_groups else None,
@@ -34,8 +54,6 @@ def report(
         num_documents=len(sizes),
         num_bytes=int(sizes.sum()),
         effective_documents=effective_documents(sizes),
-        lossy_sentence=LOSSY,
-        few_documents=FEW_DOCUMENTS,
         baseline=comparisons[0].baseline,
     )
 
@@ -57,27 +75,43 @@ def section(
     comparison: Comparison, previews: dict[int, str], num_listed: int, confidence: float, num_comparisons: int
 ) -> dict:
     """Return what the template shows of one comparison: tables and sentences as text, and conditions."""
-    a, b, documents, seeds = comparison.a, comparison.b, comparison.documents, comparison.seeds
-    fewer_seeds = min(len(a.runs), len(b.runs))
+    a, b, documents = comparison.a, comparison.b, comparison.documents
     different = what_differs(a, b)
     same_bits = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
+    detectable = detectable_by_seeds(comparison, confidence)
     return {
         "comparison": comparison,
         "noise": noise_table(comparison, confidence, num_comparisons),
-        "over_documents": verdict(comparison, documents, num_comparisons, confidence)
+        "over_documents": whether_shown(comparison, documents, num_comparisons, confidence)
         + power(documents, len(comparison.sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED),
-        "over_seeds": verdict(comparison, seeds, num_comparisons, confidence)
-        + power(seeds, fewer_seeds, "seeds of each side", 2, 2),
+        "over_seeds": seeds_sentence(comparison, num_comparisons, confidence),
         "different": table(["what differs", a.name, b.name], different) if different else None,
-        "documents": document_table(comparison, previews, num_listed),
+        "documents": document_table(comparison, previews, num_listed) if num_listed else [],
         "same_bits": [pair for pair in same_bits if pair[2]],
-        "same_configuration": a.runs[0].configuration == b.runs[0].configuration,
-        "lossy": [group.name for group in (a, b) if any(run.is_lossy for run in group.runs)],
-        "single_runs": " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1),
-        "scoring": sorted({name for name, *_ in different} & SCORED_BY),
-        "dominating": dominating(comparison),
-        "correlation": size_correlation(comparison.bits, comparison.sizes),
+        "notes": notes_of(comparison),
+        "detectable": detectable_table(detectable) if detectable else None,
     }
+
+
+def seeds_sentence(comparison: Comparison, num_comparisons: int, confidence: float) -> str:
+    """Return whether a difference was shown over seeds, "" if one side has a single run or both are the same.
+
+    How many seeds the difference needs is said only if each side has LEAST_SEEDS.
+    """
+    if comparison.basis != SEEDS or has_same_configuration(comparison):
+        return ""
+    sentence = whether_shown(comparison, comparison.seeds, num_comparisons, confidence)
+    fewer_seeds = min(len(comparison.a.runs), len(comparison.b.runs))
+    if fewer_seeds >= LEAST_SEEDS:
+        sentence += power(comparison.seeds, fewer_seeds, "seeds of each side", 2, 2)
+    return sentence
+
+
+def detectable_table(detectable: dict[int, float]) -> list[str]:
+    """Return the table of the difference that some numbers of seeds would show."""
+    header = ["seeds of each side", *detectable]
+    row = [f"{DIFFERENCE} shown in about {100 * POWER:g} % of cases", *(f"{each:.4f}" for each in detectable.values())]
+    return table([str(cell) for cell in header], [row])
 
 
 def noise_table(comparison: Comparison, confidence: float, num_comparisons: int) -> list[str]:
@@ -114,29 +148,18 @@ def cells(found: Estimate) -> list[str]:
     return [delta, se, f"{found.low:+.4f} to {found.high:+.4f}", p_text(found)]
 
 
-def verdict(comparison: Comparison, found: Estimate, num_comparisons: int, confidence: float) -> str:
+def whether_shown(comparison: Comparison, found: Estimate, num_comparisons: int, confidence: float) -> str:
     """Return the sentence whether a difference was shown; p of `found` is corrected for the number of comparisons."""
     if found.low is None or found.p_value is None:
         return "too few for an interval."
-    is_shown = found.p_value <= 1 - confidence + 1e-9
+    said = verdict(found, confidence)
     if num_comparisons > 1:
         p = p_text(found)
         is_number = p[0].isdigit()  # not "≤ 0.002"
         why = f"p {'is ' if is_number else ''}{p} after Holm's correction for {num_comparisons} comparisons."
     else:
-        why = f"the {100 * confidence:g} % interval {'excludes' if is_shown else 'contains'} zero."
+        why = f"the {100 * confidence:g} % interval {'contains' if said == NOT_SHOWN else 'excludes'} zero."
     a, b = comparison.a.name, comparison.b.name
-    if not is_shown:
+    if said == NOT_SHOWN:
         return f"no difference was shown between `{a}` and `{b}`; {why}"
-    return f"`{b}` is {'better' if found.value < 0 else 'worse'} than `{a}`; {why}"
-
-
-def dominating(comparison: Comparison) -> list[tuple[int, float, float]]:
-    """Return the number of each document with a large fraction of the bytes, that fraction, and Δ without it."""
-    sizes, bits = comparison.sizes, comparison.bits
-    found = []
-    for i, fraction in dominating_documents(sizes).items():
-        if fraction < 1:
-            without = (bits.sum() - bits[i]) / (sizes.sum() - sizes[i])
-            found.append((i, fraction, without))
-    return found
+    return f"`{b}` is {said} than `{a}`; {why}"
