@@ -11,6 +11,7 @@ from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, PLOTS
 from tools.common.revisions import Revision, reject_other_text
 from tools.common.runs import CODE, Run
+from tools.common.test_reads import TEST_READS, parse_test_reads
 from tools.common.timing import read_timing
 
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
@@ -51,6 +52,7 @@ def read_run(revision: Revision) -> Run:
         num_parameters=results["training"]["parameters"],
         train_seconds=read_timing(results).get("train_seconds"),
         validations=list(csv.DictReader(curve.splitlines())),
+        num_earlier_looks=num_earlier_looks(revision, results["best"].get("sha256")),
         is_lossy="lossy_tokenizer" in results.get("evaluation", {}),
         code={path: revision.files_of(path) for path, md5 in inputs.items() if is_code_folder(path, md5)},
     )
@@ -64,3 +66,12 @@ def comparable_inputs(inputs: dict[str, str]) -> dict[str, str]:
 def is_code_folder(path: str, md5: str) -> bool:
     """Return whether an input of a stage is a folder of code."""
     return path.startswith(CODE) and md5.endswith(".dir")
+
+
+def num_earlier_looks(revision: Revision, weights_sha256: str | None) -> int:
+    """Return how many looks at the test split, for other weights, a revision holds: its run may be chosen by them."""
+    content = revision.read_if_there(TEST_READS)
+    if content is None:
+        return 0
+    reads = parse_test_reads(content.decode("utf-8", "replace"), f"{revision.name}: {TEST_READS}")
+    return sum(read.weights_sha256 != weights_sha256 for read in reads)

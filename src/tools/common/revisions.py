@@ -73,6 +73,10 @@ class Revision:
             )
         return content
 
+    def read_if_there(self, path: Path) -> bytes | None:
+        """Return the bytes of a file that is in Git or in the workspace, None if it is not there."""
+        return cast(bytes, self._files.read_bytes(str(path))) if self._files.exists(str(path)) else None
+
     def read_json(self, path: Path | str) -> dict:
         """Return the content of a JSON output."""
         return json.loads(self.read(path))

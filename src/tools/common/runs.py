@@ -40,6 +40,7 @@ class Run:
     train_seconds: float | None  # None: not trained on this machine
     validations: list[dict[str, str]]  # rows of plots/validation.csv as text by column
     is_lossy: bool = False  # whether the tokenizer changes the validation text
+    num_earlier_looks: int = 0  # at the test split, for other weights, when this run was recorded
     code: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)  # folder → file → md5, if known
 
     @property

@@ -33,6 +33,16 @@ def notes_of(comparison: Comparison) -> list[Note]:
     for name in scoring:
         notes.append(Note("other_context", f"`{name}` differs: the two were scored with different context."))
 
+    # What makes a score on the test split one that was chosen.
+    for group in (a, b):
+        looks = max(run.num_earlier_looks for run in group.runs)
+        if looks:
+            text = (
+                f"`{group.name}` was run after {looks} looks at the test split (test_reads.csv) for other models, and "
+            )
+            text += "may have been chosen by them."
+            notes.append(Note("after_test_reads", text))
+
     # What makes the interval over seeds impossible.
     if has_same_configuration(comparison):
         text = "Seeds: the configuration is the same, so this difference comes from the seed or the machine."

@@ -10,12 +10,12 @@ judgement is a row of judgements.csv, and the level at which the next one keeps 
 """
 
 import argparse
-import json
 import sys
 
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_json
 from tools.common.arguments import count, tool_parser
+from tools.common.json_output import print_json
 from tools.common.paths import VALIDATION_SIDECAR
 from tools.common.read_runs import read_runs
 from tools.common.revisions import Revision
@@ -166,8 +166,7 @@ def main(argv: list[str]) -> int:
             print(f"judgement {judged.number}: {judged.decision.reason}; {num_seeds} seeds follow", file=sys.stderr)
 
     if args.json:
-        row = {"schema": SCHEMA, **judged.as_dict(), "reason": judged.decision.reason}
-        print(json.dumps(row, indent=2, allow_nan=False))
+        print_json(SCHEMA, {**judged.as_dict(), "reason": judged.decision.reason})
     else:
         print("\n".join(sentences(judged)))
     return STATUS[judged.decision.answer]
