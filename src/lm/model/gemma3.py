@@ -23,7 +23,7 @@ from lm.model.config import ModelConfig
 from lm.model.sampled_softmax import sample_vocabulary
 
 RECOMPILE_LIMIT = 64  # graphs of one function; the default of torch is 8
-MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
+MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16; a GPU may hold more
 
 
 class Layer(nn.Module):
@@ -155,6 +155,7 @@ class Gemma3Model(Layer):
         super().__init__()
         self.config = config
         self.document_start_id: int | None = None
+        self.max_logits: int | None = None  # in memory at a time in the loss, which asks the device once
         # The rotary table of each base, as long as the longest text so far.
         self.kept_tables: dict[float, tuple[Tensor, Tensor]] = {}
         self.register_buffer("sampling_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
@@ -249,8 +250,11 @@ class Gemma3Model(Layer):
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
         return self.head(self.hidden(ids, cache))
 
-    def loss(self, ids: Tensor, targets: Tensor, draws: Tensor | None = None, max_logits: int = MAX_LOGITS) -> Tensor:
-        """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once.
+    def loss(self, ids: Tensor, targets: Tensor, draws: Tensor | None = None) -> Tensor:
+        """Return the mean nats, float32, of targets (B, T) after ids (B, T).
+
+        At most `max_logits` logits are in memory at once: MAX_LOGITS, or more if the memory of a GPU was free in the
+        first loss.
 
         With `draws` (K,) they are estimated from about K entries of the vocabulary, drawn in proportion to
         `sampling_weights` (`sample_vocabulary`); a K of at least the vocabulary is the full loss.
@@ -258,12 +262,24 @@ class Gemma3Model(Layer):
         h = self.hidden(ids).flatten(0, 1).float()
         targets = targets.flatten()
         entries = self.embed_tokens.weight
-        rows = max(1, max_logits // self.config.vocab_size)
+        rows = self.loss_rows(h)
         log_factors = None
         if draws is not None and len(draws) < self.config.vocab_size:
             chosen, targets, log_factors = sample_vocabulary(targets, self.sampling_weights, draws)
             entries = entries.index_select(0, chosen)  # threads add the gradient of entries[chosen] in any order
         return self.cross_entropy(h, entries, targets, rows, log_factors)
+
+    def loss_rows(self, h: Tensor) -> int:
+        """Return of how many rows of h (N, C) the loss keeps the logits in memory at a time."""
+        is_fast_on_gpu = self.numerics == "fast" and h.device.type == "cuda"
+        if self.max_logits is None:
+            free = kernels.most_logits(h.device, kernels.compute_dtype(h)) if is_fast_on_gpu else 0
+            self.max_logits = max(MAX_LOGITS, free)
+        most_rows = max(1, self.max_logits // self.config.vocab_size)
+        if not is_fast_on_gpu:
+            return most_rows
+        num_chunks = -(-len(h) // most_rows)
+        return -(-len(h) // num_chunks)  # equal chunks: one compiled graph
 
     def token_losses(self, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
         """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
@@ -287,7 +303,7 @@ class Gemma3Model(Layer):
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         for layer in self.layers:
             layer.compile(**options)
-        softmax_less_targets = torch.compile(kernels.nats_and_gradient_, **options)
+        softmax_less_targets = torch.compile(kernels.fused_nats_and_gradient_, **options)
         self.cross_entropy = functools.partial(kernels.cross_entropy, softmax_less_targets=softmax_less_targets)
 
 

@@ -15,6 +15,8 @@ from lm.model.attention_masks import dense_mask, visible
 
 PRODUCTS_UP_TO = 512  # tokens; see `takes_products`
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
+# Of the memory of a GPU that is free in the first step, when the optimizers have no moments yet.
+LOGITS_FRACTION = 1 / 8
 # On a GPU the head has a multiple of this many entries. Operands of odd sizes, such as GPT-2's 50,257 entries, are
 # reported to make products take 3.5 times as long on an H100 (github.com/m87-labs/kestrel, #143); not measured here.
 GPU_HEAD_MULTIPLE = 64
@@ -142,6 +144,41 @@ def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
     return nats
 
 
+def fused_nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
+    """Do what `nats_and_gradient_` does, in operations that a compiler fuses.
+
+    They become a pass that reads the logits, and one that replaces them by their gradient: nothing as large is
+    allocated. Without a compiler they take more memory than `nats_and_gradient_`.
+    """
+    wide = logits.float()
+    log_sums = wide.logsumexp(-1, keepdim=True)
+    nats = (log_sums - wide.gather(1, targets[:, None])).sum()
+    is_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
+    logits.copy_((wide - log_sums).exp() - is_target.float())
+    return nats
+
+
+def most_logits(device: torch.device, dtype: torch.dtype) -> int:
+    """Return how many logits of this dtype LOGITS_FRACTION of a GPU's free memory holds, with float32 beside each."""
+    unallocated_bytes, _ = torch.cuda.mem_get_info(device)
+    cached_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    bytes_per_logit = dtype.itemsize + torch.float32.itemsize
+    return int(LOGITS_FRACTION * (unallocated_bytes + cached_bytes)) // bytes_per_logit
+
+
+def add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of a (R, K) and b (K, C), float32, added in place to a total (R, C) if there is one.
+
+    On a GPU the product in bfloat16 itself adds to the total, without rounding its terms to bfloat16 first.
+    """
+    if a.device.type == "cpu" or a.dtype == torch.float32:
+        product = a @ b
+        return product.float() if total is None else total.add_(product)
+    if total is None:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return torch.addmm(total, a, b, out_dtype=torch.float32, out=total)  # for a float32 total, torch 2.10 or later
+
+
 def blocks_of_rows(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield logits (N, V) and targets (N, 1) of some rows at a time."""
     rows = max(1, SOFTMAX_NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
@@ -159,7 +196,7 @@ def cross_entropy(
     """Return the mean nats, float32, of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
 
     `log_factors` (W,), if any, are added to the logits of the last W entries. `softmax_less_targets` is
-    `nats_and_gradient_`, or that function compiled.
+    `nats_and_gradient_`, or `fused_nats_and_gradient_` compiled.
     """
     return CrossEntropyFunction.apply(h, head, targets, rows, log_factors, softmax_less_targets)  # pyright: ignore[reportReturnType]
 
@@ -186,8 +223,7 @@ class CrossEntropyFunction(Function):
                 logits[:, num_entries - len(log_factors) : num_entries] += log_factors.to(logits.dtype)
             loss += softmax_less_targets(logits, targets[chunk])
             grad_h[chunk] = logits @ narrow_head
-            grad_chunk = logits.T @ narrow_h[chunk]  # (V, C), and the padding
-            grad_head = grad_chunk.float() if grad_head is None else grad_head.add_(grad_chunk)
+            grad_head = add_product(grad_head, logits.T, narrow_h[chunk])  # (V, C), and the padding
         assert grad_head is not None  # there is at least one row
         ctx.save_for_backward(grad_h, grad_head[:num_entries])
         return loss / len(h)
