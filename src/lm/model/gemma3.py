@@ -9,7 +9,9 @@ torch's own arithmetic (lm.model.kernels) unless it is made with numerics="exact
 
 import functools
 import math
+from collections.abc import Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,9 +20,12 @@ from torch import Tensor, nn
 from lm.core.numerics import Numerics
 from lm.exact import functions as exact
 from lm.model import kernels
-from lm.model.attention_masks import document_numbers
+from lm.model.attention_masks import block_mask, document_numbers
 from lm.model.config import ModelConfig
 from lm.model.sampled_softmax import sample_vocabulary
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 RECOMPILE_LIMIT = 64  # graphs of one function; the default of torch is 8
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16; a GPU may hold more
@@ -93,7 +98,7 @@ class Attention(Layer):
         self.q_norm = RMSNorm(D, config.norm_eps)
         self.k_norm = RMSNorm(D, config.norm_eps)
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: "Tensor | BlockMask | None") -> Tensor:
         """Attend from x (B, T, C) to itself and to the cached past, if any; `table` is its `rotary_table`.
 
         `mask` is one of `Gemma3Model.attention_masks`.
@@ -135,7 +140,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: "Tensor | BlockMask | None") -> Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache, mask))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
@@ -155,9 +160,12 @@ class Gemma3Model(Layer):
         super().__init__()
         self.config = config
         self.document_start_id: int | None = None
+        self.is_compiled = False
         self.max_logits: int | None = None  # in memory at a time in the loss, which asks the device once
         # The rotary table of each base, as long as the longest text so far.
         self.kept_tables: dict[float, tuple[Tensor, Tensor]] = {}
+        # The block mask of each window, shape of ids and device, if documents do not matter.
+        self.kept_masks: dict[tuple, BlockMask] = {}
         self.register_buffer("sampling_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
@@ -231,16 +239,37 @@ class Gemma3Model(Layer):
             raise ValueError("the cache holds the end of a document; each document must have a cache of its own")
         return {}
 
-    def attention_masks(self, ids: Tensor) -> dict[int, Tensor]:
+    def attention_masks(self, ids: Tensor) -> "Mapping[int, Tensor | BlockMask]":
         """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone."""
+        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
+        if self.is_compiled and kernels.takes_flex_attention(self.norm.weight, self.config.head_dim, ids.shape[1]):
+            return self.block_masks(ids, windows)
         if self.document_start_id is None:
             return {}
         documents = document_numbers(ids, self.document_start_id)
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
             return {}
-        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
         heads = self.config.n_head
         return {window: self.math.mask(documents, window, heads, self.norm.weight) for window in windows}
+
+    def block_masks(self, ids: Tensor, windows: set[int]) -> "dict[int, BlockMask]":
+        """Return the masks of FlexAttention for ids (B, T), but none for a window that sees all of one document.
+
+        Without documents they are made once for each shape of ids.
+        """
+        if self.document_start_id is not None:
+            documents = document_numbers(ids, self.document_start_id)
+            return {window: block_mask(documents, window) for window in windows}
+        masks = {}
+        for window in windows:
+            if window >= ids.shape[1]:
+                continue
+            key = (window, ids.shape, ids.device)
+            if key not in self.kept_masks:
+                with torch.inference_mode(False):  # a training step may use it later
+                    self.kept_masks[key] = block_mask(torch.zeros_like(ids), window)
+            masks[window] = self.kept_masks[key]
+        return masks
 
     def head(self, h: Tensor) -> Tensor:
         """Return the logits (…, V) of what `hidden` returns (…, C)."""
@@ -301,6 +330,7 @@ class Gemma3Model(Layer):
         # Training, validation, and the last batch of each need graphs of their own. Past the limit, a block would run
         # without its graph.
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+        self.is_compiled = True
         for layer in self.layers:
             layer.compile(**options)
         softmax_less_targets = torch.compile(kernels.fused_nats_and_gradient_, **options)

@@ -5,6 +5,7 @@ lm.exact.functions has the same functions in exact numerics. Legend as in lm.mod
 """
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,11 @@ from torch.autograd import Function
 
 from lm.model.attention_masks import dense_mask, visible
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 PRODUCTS_UP_TO = 512  # tokens; see `takes_products`
+FLEX_FROM = 128  # tokens, a block of FlexAttention; for fewer, torch would choose its kernel for generation
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
 # Of the memory of a GPU that is free in the first step, when the optimizers have no moments yet.
 LOGITS_FRACTION = 1 / 8
@@ -90,6 +95,13 @@ def takes_products(q: Tensor, S: int) -> bool:
     return trains_on_cpu and compute_dtype(q) == torch.bfloat16 and S <= PRODUCTS_UP_TO
 
 
+def takes_flex_attention(weight: Tensor, head_dim: int, T: int) -> bool:
+    """Return True if compiled blocks attend to T tokens by FlexAttention: if its kernels for a GPU accept the heads."""
+    is_narrow_on_gpu = weight.device.type == "cuda" and compute_dtype(weight) == torch.bfloat16
+    is_power_of_2 = head_dim & (head_dim - 1) == 0
+    return is_narrow_on_gpu and is_power_of_2 and head_dim >= 16 and T >= FLEX_FROM
+
+
 def cached_window(window: int, max_seq_len: int) -> int:
     """Return how many positions a cache keeps: those that a window of this length sees."""
     return window
@@ -104,13 +116,22 @@ def mask(documents: Tensor, window: int, num_heads: int, weight: Tensor) -> Tens
     return dense_mask(documents, window, compute_dtype(weight), heads)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None = None) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: "Tensor | BlockMask | None" = None
+) -> Tensor:
     """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
 
-    `mask` of the function `mask` replaces `window`: scores to add, (B, 1 or H, T, S).
+    A mask replaces `window`: scores to add, (B, 1 or H, T, S), of the function `mask`, or in a compiled block the
+    blocks to see, of lm.model.attention_masks.block_mask.
     """
     B, H, T, D = q.shape
     K, S = k.shape[1:3]
+    if not isinstance(mask, Tensor | None):
+        from torch.nn.attention.flex_attention import flex_attention
+
+        out = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)
+        assert isinstance(out, Tensor)  # it returns a tuple if more is asked of it
+        return out
     if takes_products(q, S):
         # The query heads of one key head are rows of one product.
         q = q.reshape(B * K, -1, D)  # (BK, H/K·T, D)
