@@ -320,7 +320,7 @@ class Gemma3Model(Layer):
         return nats.view(targets.shape)
 
     def compile(self, **options) -> None:
-        """Compile each block, and the softmax of the loss.
+        """Compile each block, the last norm, and the softmax of the loss.
 
         Equal blocks share one graph, so that a deep model starts as fast as a shallow one. Raises ValueError in exact
         numerics, because a compiler joins operations, and so changes bits.
@@ -333,6 +333,7 @@ class Gemma3Model(Layer):
         self.is_compiled = True
         for layer in self.layers:
             layer.compile(**options)
+        self.norm.compile(**options)
         softmax_less_targets = torch.compile(kernels.fused_nats_and_gradient_, **options)
         self.cross_entropy = functools.partial(kernels.cross_entropy, softmax_less_targets=softmax_less_targets)
 

@@ -163,11 +163,9 @@ def test_compiled_blocks_attend_by_block_masks_as_by_dense_ones(monkeypatch, wit
 
     for ours, theirs in zip(found, wanted, strict=True):
         assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
-    attends_in_blocks = ["flex_attention" in graph.code for graph in graphs]
-    if within:
-        assert attends_in_blocks == [True], "one graph for all layers and batches"
-    else:
-        assert sorted(attends_in_blocks) == [False, True], "layers that see everything need no mask"
+    # One graph serves all batches; layers that see all without a mask have another. The last norm has its own.
+    num_with_flex = sum("flex_attention" in graph.code for graph in graphs)
+    assert (num_with_flex, len(graphs)) == (1, 2 if within else 3)
 
 
 def test_block_masks_are_made_once_where_documents_do_not_matter(monkeypatch):

@@ -416,7 +416,7 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
     loss = model.loss(ids, targets)
     assert_close(loss, wanted_loss)
     assert list(model.state_dict()) == names
-    assert len(graphs) == 3, "two kinds of blocks, and the softmax of the loss"
+    assert len(graphs) == 4, "two kinds of blocks, the last norm, and the softmax of the loss"
     for name, grad in gradients(model, loss).items():
         assert_close(grad, wanted[name])
 
@@ -462,6 +462,31 @@ def test_the_compiled_softmax_replaces_the_logits_without_a_copy(inductor_cache)
     allocated = re.findall(r"= empty_strided\w*\(\(([\d, ]*)\)", "".join(codes))
     assert allocated
     assert max(math.prod(int(n) for n in re.findall(r"\d+", shape)) for shape in allocated) == num_rows
+
+
+@NEEDS_COMPILER
+def test_a_compiled_block_has_one_kernel_between_two_products(inductor_cache, monkeypatch):
+    """Norms, rotations, the gate and sums in bfloat16: 6 kernels forward, beside a copy of some weights to bfloat16."""
+    from torch._inductor.utils import run_and_get_code
+
+    monkeypatch.setattr(kernels, "takes_products", lambda q, S: False)  # attends as on a GPU, by one kernel of torch's
+    config = dataclasses.replace(TINY, n_layer=1, full_attention_every=1)
+    block = build(config).layers[0]
+    table = rotary_table(20, config.head_dim, 1e4, "cpu")
+    x = torch.randn(2, 20, config.d_model).bfloat16().requires_grad_()
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True)
+
+    def forward():
+        with torch.autocast("cpu", torch.bfloat16):
+            return compiled(x, table, None, None)
+
+    _, (code,) = run_and_get_code(forward)
+    calls = re.findall(r"^ +(?:cpp_fused_+(\w+)\(|extern_kernels\.(mm)\()", code, re.MULTILINE)
+    names = [kernel or product for kernel, product in calls]
+    assert names.count("mm") == 7
+    rounds_a_weight = [bool(re.fullmatch(r"to_copy_t_\d+", name)) for name in names]
+    assert len(names) - names.count("mm") - sum(rounds_a_weight) <= 6
 
 
 @NEEDS_COMPILER
