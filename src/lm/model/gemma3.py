@@ -327,13 +327,13 @@ class Gemma3Model(Layer):
         """
         if self.numerics == "exact":
             raise ValueError("numerics is exact; to compile a model, it must be fast")
-        # Training, validation, and the last batch of each need graphs of their own. Past the limit, a block would run
-        # without its graph.
+        # Training, validation, and the last batch of each get graphs of their own (dynamic=False): one for all shapes
+        # would slow training down. Past the limit, a block would run without its graph.
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         self.is_compiled = True
         for layer in self.layers:
-            layer.compile(**options)
-        self.norm.compile(**options)
+            layer.compile(dynamic=False, **options)
+        self.norm.compile(dynamic=False, **options)
         softmax_less_targets = torch.compile(kernels.fused_nats_and_gradient_, **options)
         self.cross_entropy = functools.partial(kernels.cross_entropy, softmax_less_targets=softmax_less_targets)
 

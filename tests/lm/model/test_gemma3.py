@@ -421,6 +421,27 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
         assert_close(grad, wanted[name])
 
 
+def test_a_validation_before_training_leaves_its_graphs_to_fixed_shapes():
+    """The last batch of a validation is smaller; graphs for any size of a batch would be slower."""
+    torch._dynamo.reset()
+    model = build(dataclasses.replace(TINY, n_layer=2, full_attention_every=2))
+    ids = draw_ids(TINY, 4, 20)
+    has_symbols = []
+
+    def recording_backend(graph, inputs):
+        shapes = [each.shape for each in inputs if isinstance(each, torch.Tensor)]
+        has_symbols.append(any(isinstance(size, torch.SymInt) for shape in shapes for size in shape))
+        return graph.forward
+
+    model.compile(backend=recording_backend)
+    with torch.no_grad():
+        for num_rows in (4, 1):
+            model.token_losses(ids[:num_rows], ids[:num_rows])
+    model.loss(ids, ids).backward()
+
+    assert has_symbols == [False] * (3 + 3 + 4), "blocks of two kinds and the last norm, each time; the softmax"
+
+
 @pytest.fixture
 def inductor_cache(monkeypatch):
     """Keep compiled kernels in a folder for each set of instructions: those for others crash (`make test-numerics`)."""
