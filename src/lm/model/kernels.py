@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 PRODUCTS_UP_TO = 512  # tokens; see `takes_products`
 FLEX_FROM = 128  # tokens, a block of FlexAttention; for fewer, torch would choose its kernel for generation
+# Wider heads need more shared memory than most GPUs have (github.com/pytorch/pytorch, #198224); an H100 has 227 KiB.
+FLEX_HEAD_DIM, FLEX_SHARED_BYTES = 128, 200 * 1024
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
-# Of the memory of a GPU that is free in the first step, when the optimizers have no moments yet.
+# Of the memory of a GPU that is free in the first step, when the optimizers have no moments yet. Fewer than 2**31
+# numbers, the padding of the head included, have indices of 32 bits, which are faster.
 LOGITS_FRACTION = 1 / 8
+MOST_GPU_LOGITS = 2_000_000_000
 # On a GPU the head has a multiple of this many entries. Operands of odd sizes, such as GPT-2's 50,257 entries, are
 # reported to make products take 3.5 times as long on an H100 (github.com/m87-labs/kestrel, #143); not measured here.
 GPU_HEAD_MULTIPLE = 64
@@ -97,9 +101,13 @@ def takes_products(q: Tensor, S: int) -> bool:
 
 def takes_flex_attention(weight: Tensor, head_dim: int, T: int) -> bool:
     """Return True if compiled blocks attend to T tokens by FlexAttention: if its kernels for a GPU accept the heads."""
-    is_narrow_on_gpu = weight.device.type == "cuda" and compute_dtype(weight) == torch.bfloat16
+    if weight.device.type != "cuda" or compute_dtype(weight) != torch.bfloat16 or T < FLEX_FROM:
+        return False
     is_power_of_2 = head_dim & (head_dim - 1) == 0
-    return is_narrow_on_gpu and is_power_of_2 and head_dim >= 16 and T >= FLEX_FROM
+    if head_dim > FLEX_HEAD_DIM:
+        shared_bytes = torch.cuda.get_device_properties(weight.device).shared_memory_per_block_optin
+        return is_power_of_2 and shared_bytes >= FLEX_SHARED_BYTES
+    return is_power_of_2 and head_dim >= 16
 
 
 def cached_window(window: int, max_seq_len: int) -> int:
@@ -180,11 +188,15 @@ def fused_nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def most_logits(device: torch.device, dtype: torch.dtype) -> int:
-    """Return how many logits of this dtype LOGITS_FRACTION of a GPU's free memory holds, with float32 beside each."""
+    """Return how many logits of this dtype LOGITS_FRACTION of a GPU's free memory holds, with float32 beside each.
+
+    At most MOST_GPU_LOGITS.
+    """
     unallocated_bytes, _ = torch.cuda.mem_get_info(device)
     cached_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     bytes_per_logit = dtype.itemsize + torch.float32.itemsize
-    return int(LOGITS_FRACTION * (unallocated_bytes + cached_bytes)) // bytes_per_logit
+    free_bytes = unallocated_bytes + cached_bytes
+    return min(MOST_GPU_LOGITS, int(LOGITS_FRACTION * free_bytes) // bytes_per_logit)
 
 
 def add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:

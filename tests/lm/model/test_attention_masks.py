@@ -181,19 +181,25 @@ def test_block_masks_are_made_once_where_documents_do_not_matter(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "length", "taken"),
+    ("device", "dtype", "head_dim", "length", "shared_kib", "taken"),
     [
-        ("cuda", torch.bfloat16, 64, 1024, True),
-        ("cuda", torch.bfloat16, 16, 129, True),
-        ("cuda", torch.bfloat16, 256, 1024, True),
-        ("cuda", torch.bfloat16, 8, 1024, False),
-        ("cuda", torch.bfloat16, 96, 1024, False),
-        ("cuda", torch.bfloat16, 64, 127, False),
-        ("cuda", torch.float32, 64, 1024, False),
-        ("cpu", torch.bfloat16, 64, 1024, False),
+        ("cuda", torch.bfloat16, 64, 1024, 99, True),
+        ("cuda", torch.bfloat16, 16, 128, 99, True),
+        ("cuda", torch.bfloat16, 256, 1024, 227, True),
+        ("cuda", torch.bfloat16, 256, 1024, 99, False),
+        ("cuda", torch.bfloat16, 192, 1024, 227, False),
+        ("cuda", torch.bfloat16, 8, 1024, 99, False),
+        ("cuda", torch.bfloat16, 96, 1024, 99, False),
+        ("cuda", torch.bfloat16, 64, 127, 99, False),
+        ("cuda", torch.float32, 64, 1024, 99, False),
+        ("cpu", torch.bfloat16, 64, 1024, 99, False),
     ],
 )
-def test_flex_attention_is_taken_where_its_kernels_accept_the_heads(device, dtype, head_dim, length, taken):
+def test_flex_attention_is_taken_where_its_kernels_accept_the_heads(
+    monkeypatch, device, dtype, head_dim, length, shared_kib, taken
+):
+    gpu = types.SimpleNamespace(shared_memory_per_block_optin=shared_kib * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     weight = types.SimpleNamespace(device=torch.device(device), dtype=dtype)
     assert kernels.takes_flex_attention(weight, head_dim, length) == taken
 
