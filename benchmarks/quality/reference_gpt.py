@@ -14,6 +14,7 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,22 +24,36 @@ from torch import Tensor, nn
 from lm.model.score import score_tokens
 from lm.tokens.tokenfile import TokenFile, open_tokens
 
-NUM_LAYERS, NUM_HEADS, WIDTH, BLOCK, BATCH = 4, 4, 128, 64, 12
+BLOCK, BATCH = 64, 12
 PEAK_LR, MIN_LR, WARMUP_STEPS, BETAS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 1e-4, 100, (0.9, 0.99), 0.1, 1.0
+
+
+class Size(NamedTuple):
+    """The shape of a GPT; `block` is the most tokens that it sees."""
+
+    num_layers: int
+    num_heads: int
+    width: int
+    block: int
+
+
+CPU_SIZE = Size(num_layers=4, num_heads=4, width=128, block=BLOCK)
+GPT2 = Size(num_layers=12, num_heads=12, width=768, block=1024)  # 124 M parameters
 
 
 class Block(nn.Module):
     """Causal attention and an MLP, each after a LayerNorm and added to x (B, T, C)."""
 
-    def __init__(self):
+    def __init__(self, width: int, num_heads: int):
         super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.num_heads = num_heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.shape
-        q, k, v = (part.view(B, T, NUM_HEADS, -1).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(C, 2))
+        q, k, v = (part.view(B, T, self.num_heads, -1).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(C, 2))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
         return x + self.mlp(self.ln_2(x))
@@ -49,19 +64,20 @@ class GPT(nn.Module):
 
     device = torch.device("cpu")
 
-    def __init__(self, vocab_size: int):
+    def __init__(self, vocab_size: int, size: Size = CPU_SIZE):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab_size, WIDTH), nn.Embedding(BLOCK, WIDTH)
-        self.blocks, self.ln_f = nn.Sequential(*(Block() for _ in range(NUM_LAYERS))), nn.LayerNorm(WIDTH)
+        self.wte, self.wpe = nn.Embedding(vocab_size, size.width), nn.Embedding(size.block, size.width)
+        blocks = [Block(size.width, size.num_heads) for _ in range(size.num_layers)]
+        self.blocks, self.ln_f = nn.Sequential(*blocks), nn.LayerNorm(size.width)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 residual = name.endswith(("proj.weight", "mlp.2.weight"))
-                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * NUM_LAYERS) if residual else 0.02)
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * size.num_layers) if residual else 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
 
     def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:

@@ -8,25 +8,31 @@ a step makes Python wait for the GPU, and the loss after the last step. The step
 
 - `models`, 200 steps in fast numerics: Muon, compiled blocks, bfloat16 where the device has it. The text is made up and
   the same everywhere, so the losses of two devices should agree within 0.01 nats.
+- `peers`, 200 steps of the same text: gpt2_size with AdamW beside nanoGPT's model (quality/reference_gpt.py) at the
+  same rates of learning, and transformers' Gemma 3 270M from the same weights with the same optimizers. The peers are
+  compiled as a whole, their loss included; of what is not installed or does not fit, the sentence of the error is kept.
 - `exact`, 12 steps in exact numerics, and the same steps in torch's own float32 without TF32. The digest of the state
   after them is the same on every device.
 - `products`: the rate of products in exact numerics, and of torch's (cuBLAS) in float32.
 
-Writes gpu.json into the folder of the command line.
+A model that would begin after 400 s is left out. Writes gpu.json into the folder of the command line.
 """
 
 import argparse
 import dataclasses
+import importlib
 import math
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lm.core.environment  # noqa: F401 - before torch
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from harness import ROOT, hardware, versions
 from lm.core.files import write_json
@@ -34,19 +40,50 @@ from lm.core.numerics import Numerics
 from lm.core.params import read_section
 from lm.exact.functions import kernels_of
 from lm.model import device as machine
-from lm.model.config import ModelParams
-from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
+from lm.model.config import ModelConfig, ModelParams
+from lm.model.gemma3 import Gemma3Model, flops_per_token
 from lm.tokens.windows import TokenWindows
 from lm.train import step
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
+from quality.reference_gpt import GPT, GPT2, Size
+from tools.common.hugging_face import hugging_face_config, to_hugging_face
 from tools.prove.golden_run import make_ids
 
-# Preset, entries of the vocabulary, tokens of a window, windows of a step, all in one micro-batch.
-CASES = [("tiny", 16_384, 256, 256), ("gpt2_size", 50_257, 1024, 32), ("gemma3_270m", 262_144, 1024, 16)]
-QUICK_CASES = [("tiny", 1000, 32, 4)]
-EXACT_CASES = [("tiny", 16_384, 256, 8), ("gpt2_size", 50_257, 1024, 16)]
+
+class Case(NamedTuple):
+    """A model and its steps, each of one micro-batch."""
+
+    preset: str
+    vocab_size: int
+    seq_len: int
+    batch_size: int
+    model: str = "ours"  # or a peer: "nanogpt" | "transformers"
+    optimizer: str = "muon"
+
+
+CASES = [
+    Case("tiny", 16_384, 256, 256),
+    Case("gpt2_size", 50_257, 1024, 32),
+    Case("gemma3_270m", 262_144, 1024, 16),
+]
+PEERS = [
+    Case("gpt2_size", 50_257, 1024, 32, "ours", "adamw"),
+    Case("gpt2_size", 50_304, 1024, 32, "nanogpt", "adamw"),  # nanoGPT pads the vocabulary
+    Case("gemma3_270m", 262_144, 1024, 16, "transformers"),
+]
+EXACT_CASES = [Case("tiny", 16_384, 256, 8), Case("gpt2_size", 50_257, 1024, 16)]
+QUICK_CASES = [Case("tiny", 1000, 32, 4)]
+QUICK_PEERS = [
+    Case("tiny", 1000, 32, 4, "ours", "adamw"),
+    Case("tiny", 1000, 32, 4, "nanogpt", "adamw"),
+    Case("tiny", 1000, 32, 4, "transformers"),
+]
+QUICK_GPT = Size(num_layers=2, num_heads=2, width=32, block=32)
+# nanoGPT's values for GPT-2 (124M); the others are those of params.yaml.
+ADAMW = {"optimizer": "adamw", "peak_lr": 6e-4, "min_lr": 6e-5, "beta1": 0.9, "beta2": 0.95, "schedule": "cosine"}
+LATEST_START_S = 400  # a model takes about a minute
 PRODUCTS = [  # rows, terms and columns: of weights of gpt2_size, of their gradients, and of its head
     (16_384, 768, 3072),
     (16_384, 3072, 768),
@@ -78,13 +115,15 @@ FAST = Arithmetic("fast", "auto", True)
 FAST_EAGER = Arithmetic("fast", "auto", False)
 
 
-def train_params(seq_len: int, batch_size: int, num_steps: int, arithmetic: Arithmetic) -> TrainParams:
+def train_params(case: Case, num_steps: int, arithmetic: Arithmetic) -> TrainParams:
     """Return the parameters of the default in an arithmetic, with batches of one micro-batch."""
     params = read_section(ROOT / "params.yaml", "train", TrainParams)
-    tokens = seq_len * batch_size
+    tokens = case.seq_len * case.batch_size
+    if case.optimizer == "adamw":
+        params = dataclasses.replace(params, **ADAMW)
     return dataclasses.replace(
         params,
-        seq_len=seq_len,
+        seq_len=case.seq_len,
         batch_tokens=tokens,
         micro_batch_tokens=tokens,
         max_tokens=tokens * num_steps,
@@ -95,6 +134,51 @@ def train_params(seq_len: int, batch_size: int, num_steps: int, arithmetic: Arit
         sampled_vocab_size=None,
         ngram_buckets=None,
     )
+
+
+class Peer(nn.Module):
+    """A model of others, which our steps train; its mean loss (ids, targets) is compiled as a whole."""
+
+    def __init__(self, model: nn.Module, mean_loss: Callable[[nn.Module, Tensor, Tensor], Tensor], is_compiled: bool):
+        super().__init__()
+        self.model = model
+        self.mean_loss = torch.compile(mean_loss) if is_compiled else mean_loss
+
+    def loss(self, ids: Tensor, targets: Tensor, draws: None) -> Tensor:
+        """Return the mean nats of targets (B, T) after ids (B, T)."""
+        return self.mean_loss(self.model, ids, targets)
+
+
+def gpt_loss(model: nn.Module, ids: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean nats of a GPT, as nanoGPT computes them."""
+    return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+
+
+def transformers_loss(model: nn.Module, ids: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean nats of a model of transformers."""
+    targets = targets.contiguous()
+    return model(input_ids=ids, labels=targets, shift_labels=targets, use_cache=False).loss
+
+
+def build_model(case: Case, config: ModelConfig, params: TrainParams, device: torch.device) -> nn.Module:
+    """Return the model of a case on the device; ours and transformers' have the same weights."""
+    if case.model == "nanogpt":
+        torch.manual_seed(params.seed)
+        size = GPT2 if case.preset == "gpt2_size" else QUICK_GPT
+        return Peer(GPT(case.vocab_size, size), gpt_loss, params.compile).to(device)
+    ours = Gemma3Model(config, params.numerics)
+    ours.init_weights(torch.Generator().manual_seed(params.seed))
+    if case.model == "transformers":
+        transformers = importlib.import_module("transformers")  # the file is written without it
+        theirs = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**hugging_face_config(config)))
+        missing, unexpected = theirs.load_state_dict(to_hugging_face(ours.state_dict()), strict=False)
+        assert (missing, unexpected) == (["lm_head.weight"], []), (missing, unexpected)
+        theirs.tie_weights()
+        return Peer(theirs, transformers_loss, params.compile).to(device)
+    ours.to(device)
+    if params.compile:
+        ours.compile()
+    return ours
 
 
 def count_waits(run_step) -> int | None:
@@ -109,26 +193,16 @@ def count_waits(run_step) -> int | None:
     return sum("synchroniz" in str(each.message) for each in found)
 
 
-def measure(
-    name: str,
-    vocab_size: int,
-    seq_len: int,
-    batch_size: int,
-    num_steps: int,
-    device: torch.device,
-    arithmetic: Arithmetic,
-) -> dict:
+def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithmetic) -> dict:
     """Train a model for `num_steps` steps; return what was measured."""
     # Build the model, its optimizers and its batches.
-    params = train_params(seq_len, batch_size, num_steps, arithmetic)
-    config = read_section(ROOT / "presets.yaml", f"models.{name}", ModelParams).config(vocab_size)
+    torch.compiler.reset()  # a graph of an earlier model would make those of this one take any shape
+    params = train_params(case, num_steps, arithmetic)
+    seq_len, batch_size, vocab_size = case.seq_len, case.batch_size, case.vocab_size
+    config = read_section(ROOT / "presets.yaml", f"models.{case.preset}", ModelParams).config(vocab_size)
     is_exact = params.numerics == "exact"
     dtype = torch.float32 if is_exact else machine.resolve_dtype(params.dtype, device)
-    model = Gemma3Model(config, params.numerics)
-    model.init_weights(torch.Generator().manual_seed(params.seed))
-    model.to(device)
-    if params.compile:
-        model.compile()
+    model: Any = build_model(case, config, params, device)
     state = TrainingState(model, build_optimizers(model, params, dtype))
     windows = TokenWindows(make_ids(min(vocab_size, 1 << 16), NUM_TEXT_TOKENS), seq_len, batch_size, params.seed)
     batches = step.prefetch(windows, range(num_steps), device)
@@ -157,10 +231,13 @@ def measure(
     tokens_per_s = num_timed * params.batch_tokens / seconds
     flops_per_s = tokens_per_s * flops_per_token(config, seq_len)["total"]
     peak = machine.matmul_peak_flops(device, dtype)
+    is_gemma = case.model != "nanogpt"  # whose FLOP are counted
     is_gpu = device.type == "cuda"
     return {
-        "model": name,
-        "parameters": count_parameters(config)["total"],
+        "model": case.preset,
+        "implementation": case.model,
+        "optimizer": params.optimizer,
+        "parameters": sum(p.numel() for p in model.parameters()),
         "vocab_size": vocab_size,
         "seq_len": seq_len,
         "batch_tokens": params.batch_tokens,
@@ -169,7 +246,7 @@ def measure(
         "numerics": params.numerics,
         "compiled": params.compile,
         "tokens_per_s": round(tokens_per_s),
-        "share_of_peak": round(flops_per_s / peak, 3),
+        "share_of_peak": round(flops_per_s / peak, 3) if is_gemma else None,
         "peak_tflops": round(peak / 1e12, 2),
         "peak_memory_gib": round(torch.cuda.max_memory_allocated(device) / 2**30, 2) if is_gpu else None,
         "waits_per_step": num_waits,
@@ -218,6 +295,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for gpu.json (.)")
     args = parser.parse_args()
+    begun = time.perf_counter()
     device = machine.pick_device()
     if device.type == "cpu" and not args.quick:
         parser.error(f"torch {torch.__version__} finds no GPU; --quick runs on the CPU")
@@ -225,9 +303,10 @@ def main() -> None:
     found = {
         "device": machine.device_name(device),
         "hardware": hardware(),
-        "versions": versions("torch", "numpy"),
+        "versions": versions("torch", "numpy", "transformers"),
         "cuda": torch.version.cuda,
         "models": [],
+        "peers": [],
         "exact": [],
         "products": [],
     }
@@ -238,20 +317,36 @@ def main() -> None:
         found[section].append(measured)
         write_json(args.out / "gpu.json", found)
         if device.type == "cuda":
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
+
+    def keep_case(section: str, case: Case, num_steps: int, arithmetic: Arithmetic) -> None:
+        """Measure a case, or write why it was not."""
+        left_out = {"model": case.preset, "implementation": case.model}
+        if time.perf_counter() - begun > LATEST_START_S:
+            return keep(section, left_out | {"left_out": f"not begun after {LATEST_START_S} s"})
+        try:
+            measured = measure(case, num_steps, device, arithmetic)
+        except (ImportError, torch.OutOfMemoryError) as error:
+            if case.model == "ours":
+                raise
+            measured = left_out | {"left_out": str(error)}
+        keep(section, measured)
+
+    # Fast numerics, beside others.
+    fast = FAST_EAGER if args.eager else FAST
+    for case in cases:
+        keep_case("models", case, num_steps, fast)
+    for case in QUICK_PEERS if args.quick else PEERS:
+        keep_case("peers", case, num_steps, fast)
 
     # Exact numerics, beside torch's own float32.
     torch.backends.cuda.matmul.allow_tf32 = False
-    for case in QUICK_CASES if args.quick else EXACT_CASES:
-        for arithmetic in (EXACT, FLOAT32):
-            keep("exact", measure(*case, NUM_EXACT_STEPS, device, arithmetic))
     for shape in QUICK_PRODUCTS if args.quick else PRODUCTS:
         keep("products", measure_product(*shape, device))
-
-    # Fast numerics.
-    fast = FAST_EAGER if args.eager else FAST
-    for case in cases:
-        keep("models", measure(*case, num_steps, device, fast))
+    for case in QUICK_CASES if args.quick else EXACT_CASES:
+        for arithmetic in (EXACT, FLOAT32):
+            keep_case("exact", case, NUM_EXACT_STEPS, arithmetic)
     print(f"{args.out / 'gpu.json'} has the results; please send it with an issue")
 
 

@@ -101,7 +101,15 @@ def test_the_benchmark_of_a_gpu_writes_what_its_owner_can_send(tmp_path):
     command = [sys.executable, BENCHMARKS / "speed" / "gpu.py", "--quick", "--eager", "--out", tmp_path]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, check=True, stdout=subprocess.DEVNULL)
     found = json.loads((tmp_path / "gpu.json").read_text())
-    assert found["device"] == "cpu" and found["versions"].keys() == {"torch", "numpy"}
+    assert found["device"] == "cpu" and found["versions"].keys() == {"torch", "numpy", "transformers"}
     (model,) = found["models"]
     assert model["steps"] == 8 and model["tokens_per_s"] > 0 and 0 < model["share_of_peak"] < 1
     assert abs(model["first_loss"] - math.log(model["vocab_size"])) < 0.5
+    # transformers' model begins with the same weights, and takes the same steps.
+    adamw, gpt, gemma = found["peers"]
+    assert [peer["implementation"] for peer in found["peers"]] == ["ours", "nanogpt", "transformers"]
+    assert (adamw["optimizer"], gpt["optimizer"], gemma["optimizer"]) == ("adamw", "adamw", "muon")
+    assert gemma["parameters"] == model["parameters"]
+    assert abs(gemma["first_loss"] - model["first_loss"]) < 0.01
+    assert abs(gemma["last_loss"] - model["last_loss"]) < 0.05
+    assert gpt["last_loss"] < gpt["first_loss"]

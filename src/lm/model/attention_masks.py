@@ -5,8 +5,13 @@ the first token of a document is predicted from this eot_id alone, as `generate`
 restart, because RoPE depends on their difference only.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:  # importing it imports torch's compiler, which takes seconds
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 def document_numbers(ids: Tensor, start_id: int) -> Tensor:
@@ -23,6 +28,21 @@ def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: in
     seen = (documents[:, :, None] == documents[:, None, :]) & visible(T, T, window, documents.device)
     mask = torch.zeros(B, 1, T, T, dtype=dtype, device=documents.device).masked_fill_(~seen[:, None], -torch.inf)
     return mask.repeat(1, num_heads, 1, 1) if num_heads > 1 else mask
+
+
+def block_mask(documents: Tensor, window: int) -> "BlockMask":
+    """Return the mask of `dense_mask` for FlexAttention, which skips blocks of 128 tokens that see none of another."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    B, T = documents.shape
+    document_begin = torch.searchsorted(documents, documents)  # the first position with the same number
+    position = torch.arange(T, device=documents.device)
+    first_seen = torch.maximum(document_begin, position - (window - 1))
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (first_seen[row, query] <= key) & (key <= query)
+
+    return create_block_mask(sees, B, None, T, T, device=documents.device)
 
 
 def visible(T: int, S: int, window: int, device) -> Tensor:

@@ -9,7 +9,9 @@ torch's own arithmetic (lm.model.kernels) unless it is made with numerics="exact
 
 import functools
 import math
+from collections.abc import Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,12 +20,15 @@ from torch import Tensor, nn
 from lm.core.numerics import Numerics
 from lm.exact import functions as exact
 from lm.model import kernels
-from lm.model.attention_masks import document_numbers
+from lm.model.attention_masks import block_mask, document_numbers
 from lm.model.config import ModelConfig
 from lm.model.sampled_softmax import sample_vocabulary
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 RECOMPILE_LIMIT = 64  # graphs of one function; the default of torch is 8
-MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16
+MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16; a GPU may hold more
 
 
 class Layer(nn.Module):
@@ -93,7 +98,7 @@ class Attention(Layer):
         self.q_norm = RMSNorm(D, config.norm_eps)
         self.k_norm = RMSNorm(D, config.norm_eps)
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: "Tensor | BlockMask | None") -> Tensor:
         """Attend from x (B, T, C) to itself and to the cached past, if any; `table` is its `rotary_table`.
 
         `mask` is one of `Gemma3Model.attention_masks`.
@@ -135,7 +140,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
 
-    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: "Tensor | BlockMask | None") -> Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache, mask))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
@@ -155,8 +160,12 @@ class Gemma3Model(Layer):
         super().__init__()
         self.config = config
         self.document_start_id: int | None = None
+        self.is_compiled = False
+        self.max_logits: int | None = None  # in memory at a time in the loss, which asks the device once
         # The rotary table of each base, as long as the longest text so far.
         self.kept_tables: dict[float, tuple[Tensor, Tensor]] = {}
+        # The block mask of each window, shape of ids and device, if documents do not matter.
+        self.kept_masks: dict[tuple, BlockMask] = {}
         self.register_buffer("sampling_weights", torch.ones(config.vocab_size, dtype=torch.int64), persistent=False)
         zeros = torch.zeros(config.vocab_size, config.d_model)
         self.embed_tokens = nn.Embedding.from_pretrained(zeros, freeze=False)
@@ -230,16 +239,37 @@ class Gemma3Model(Layer):
             raise ValueError("the cache holds the end of a document; each document must have a cache of its own")
         return {}
 
-    def attention_masks(self, ids: Tensor) -> dict[int, Tensor]:
+    def attention_masks(self, ids: Tensor) -> "Mapping[int, Tensor | BlockMask]":
         """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone."""
+        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
+        if self.is_compiled and kernels.takes_flex_attention(self.norm.weight, self.config.head_dim, ids.shape[1]):
+            return self.block_masks(ids, windows)
         if self.document_start_id is None:
             return {}
         documents = document_numbers(ids, self.document_start_id)
         if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
             return {}
-        windows = {self.config.window(layer) for layer in range(self.config.n_layer)}
         heads = self.config.n_head
         return {window: self.math.mask(documents, window, heads, self.norm.weight) for window in windows}
+
+    def block_masks(self, ids: Tensor, windows: set[int]) -> "dict[int, BlockMask]":
+        """Return the masks of FlexAttention for ids (B, T), but none for a window that sees all of one document.
+
+        Without documents they are made once for each shape of ids.
+        """
+        if self.document_start_id is not None:
+            documents = document_numbers(ids, self.document_start_id)
+            return {window: block_mask(documents, window) for window in windows}
+        masks = {}
+        for window in windows:
+            if window >= ids.shape[1]:
+                continue
+            key = (window, ids.shape, ids.device)
+            if key not in self.kept_masks:
+                with torch.inference_mode(False):  # a training step may use it later
+                    self.kept_masks[key] = block_mask(torch.zeros_like(ids), window)
+            masks[window] = self.kept_masks[key]
+        return masks
 
     def head(self, h: Tensor) -> Tensor:
         """Return the logits (…, V) of what `hidden` returns (…, C)."""
@@ -249,8 +279,11 @@ class Gemma3Model(Layer):
         """Return the logits (B, T, V) of the tokens after ids (B, T) int64."""
         return self.head(self.hidden(ids, cache))
 
-    def loss(self, ids: Tensor, targets: Tensor, draws: Tensor | None = None, max_logits: int = MAX_LOGITS) -> Tensor:
-        """Return the mean nats, float32, of targets (B, T) after ids (B, T), by at most `max_logits` logits at once.
+    def loss(self, ids: Tensor, targets: Tensor, draws: Tensor | None = None) -> Tensor:
+        """Return the mean nats, float32, of targets (B, T) after ids (B, T).
+
+        At most `max_logits` logits are in memory at once: MAX_LOGITS, or more if the memory of a GPU was free in the
+        first loss.
 
         With `draws` (K,) they are estimated from about K entries of the vocabulary, drawn in proportion to
         `sampling_weights` (`sample_vocabulary`); a K of at least the vocabulary is the full loss.
@@ -258,12 +291,24 @@ class Gemma3Model(Layer):
         h = self.hidden(ids).flatten(0, 1).float()
         targets = targets.flatten()
         entries = self.embed_tokens.weight
-        rows = max(1, max_logits // self.config.vocab_size)
+        rows = self.loss_rows(h)
         log_factors = None
         if draws is not None and len(draws) < self.config.vocab_size:
             chosen, targets, log_factors = sample_vocabulary(targets, self.sampling_weights, draws)
             entries = entries.index_select(0, chosen)  # threads add the gradient of entries[chosen] in any order
         return self.cross_entropy(h, entries, targets, rows, log_factors)
+
+    def loss_rows(self, h: Tensor) -> int:
+        """Return of how many rows of h (N, C) the loss keeps the logits in memory at a time."""
+        is_fast_on_gpu = self.numerics == "fast" and h.device.type == "cuda"
+        if self.max_logits is None:
+            free = kernels.most_logits(h.device, kernels.compute_dtype(h)) if is_fast_on_gpu else 0
+            self.max_logits = max(MAX_LOGITS, free)
+        most_rows = max(1, self.max_logits // self.config.vocab_size)
+        if not is_fast_on_gpu:
+            return most_rows
+        num_chunks = -(-len(h) // most_rows)
+        return -(-len(h) // num_chunks)  # equal chunks: one compiled graph
 
     def token_losses(self, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
         """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
@@ -275,19 +320,21 @@ class Gemma3Model(Layer):
         return nats.view(targets.shape)
 
     def compile(self, **options) -> None:
-        """Compile each block, and the softmax of the loss.
+        """Compile each block, the last norm, and the softmax of the loss.
 
         Equal blocks share one graph, so that a deep model starts as fast as a shallow one. Raises ValueError in exact
         numerics, because a compiler joins operations, and so changes bits.
         """
         if self.numerics == "exact":
             raise ValueError("numerics is exact; to compile a model, it must be fast")
-        # Training, validation, and the last batch of each need graphs of their own. Past the limit, a block would run
-        # without its graph.
+        # Training, validation, and the last batch of each get graphs of their own (dynamic=False): one for all shapes
+        # would slow training down. Past the limit, a block would run without its graph.
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+        self.is_compiled = True
         for layer in self.layers:
-            layer.compile(**options)
-        softmax_less_targets = torch.compile(kernels.nats_and_gradient_, **options)
+            layer.compile(dynamic=False, **options)
+        self.norm.compile(dynamic=False, **options)
+        softmax_less_targets = torch.compile(kernels.fused_nats_and_gradient_, **options)
         self.cross_entropy = functools.partial(kernels.cross_entropy, softmax_less_targets=softmax_less_targets)
 
 

@@ -5,6 +5,7 @@ lm.exact.functions has the same functions in exact numerics. Legend as in lm.mod
 """
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,18 @@ from torch.autograd import Function
 
 from lm.model.attention_masks import dense_mask, visible
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 PRODUCTS_UP_TO = 512  # tokens; see `takes_products`
+FLEX_FROM = 128  # tokens, a block of FlexAttention; for fewer, torch would choose its kernel for generation
+# Wider heads need more shared memory than most GPUs have (github.com/pytorch/pytorch, #198224); an H100 has 227 KiB.
+FLEX_HEAD_DIM, FLEX_SHARED_BYTES = 128, 200 * 1024
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
+# Of the memory of a GPU that is free in the first step, when the optimizers have no moments yet. Fewer than 2**31
+# numbers, the padding of the head included, have indices of 32 bits, which are faster.
+LOGITS_FRACTION = 1 / 8
+MOST_GPU_LOGITS = 2_000_000_000
 # On a GPU the head has a multiple of this many entries. Operands of odd sizes, such as GPT-2's 50,257 entries, are
 # reported to make products take 3.5 times as long on an H100 (github.com/m87-labs/kestrel, #143); not measured here.
 GPU_HEAD_MULTIPLE = 64
@@ -88,6 +99,17 @@ def takes_products(q: Tensor, S: int) -> bool:
     return trains_on_cpu and compute_dtype(q) == torch.bfloat16 and S <= PRODUCTS_UP_TO
 
 
+def takes_flex_attention(weight: Tensor, head_dim: int, T: int) -> bool:
+    """Return True if compiled blocks attend to T tokens by FlexAttention: if its kernels for a GPU accept the heads."""
+    if weight.device.type != "cuda" or compute_dtype(weight) != torch.bfloat16 or T < FLEX_FROM:
+        return False
+    is_power_of_2 = head_dim & (head_dim - 1) == 0
+    if head_dim > FLEX_HEAD_DIM:
+        shared_bytes = torch.cuda.get_device_properties(weight.device).shared_memory_per_block_optin
+        return is_power_of_2 and shared_bytes >= FLEX_SHARED_BYTES
+    return is_power_of_2 and head_dim >= 16
+
+
 def cached_window(window: int, max_seq_len: int) -> int:
     """Return how many positions a cache keeps: those that a window of this length sees."""
     return window
@@ -102,13 +124,22 @@ def mask(documents: Tensor, window: int, num_heads: int, weight: Tensor) -> Tens
     return dense_mask(documents, window, compute_dtype(weight), heads)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None = None) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: "Tensor | BlockMask | None" = None
+) -> Tensor:
     """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
 
-    `mask` of the function `mask` replaces `window`: scores to add, (B, 1 or H, T, S).
+    A mask replaces `window`: scores to add, (B, 1 or H, T, S), of the function `mask`, or in a compiled block the
+    blocks to see, of lm.model.attention_masks.block_mask.
     """
     B, H, T, D = q.shape
     K, S = k.shape[1:3]
+    if not isinstance(mask, Tensor | None):
+        from torch.nn.attention.flex_attention import flex_attention
+
+        out = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)
+        assert isinstance(out, Tensor)  # it returns a tuple if more is asked of it
+        return out
     if takes_products(q, S):
         # The query heads of one key head are rows of one product.
         q = q.reshape(B * K, -1, D)  # (BK, H/K·T, D)
@@ -142,6 +173,45 @@ def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
     return nats
 
 
+def fused_nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
+    """Do what `nats_and_gradient_` does, in operations that a compiler fuses.
+
+    They become a pass that reads the logits, and one that replaces them by their gradient: nothing as large is
+    allocated. Without a compiler they take more memory than `nats_and_gradient_`.
+    """
+    wide = logits.float()
+    log_sums = wide.logsumexp(-1, keepdim=True)
+    nats = (log_sums - wide.gather(1, targets[:, None])).sum()
+    is_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
+    logits.copy_((wide - log_sums).exp() - is_target.float())
+    return nats
+
+
+def most_logits(device: torch.device, dtype: torch.dtype) -> int:
+    """Return how many logits of this dtype LOGITS_FRACTION of a GPU's free memory holds, with float32 beside each.
+
+    At most MOST_GPU_LOGITS.
+    """
+    unallocated_bytes, _ = torch.cuda.mem_get_info(device)
+    cached_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    bytes_per_logit = dtype.itemsize + torch.float32.itemsize
+    free_bytes = unallocated_bytes + cached_bytes
+    return min(MOST_GPU_LOGITS, int(LOGITS_FRACTION * free_bytes) // bytes_per_logit)
+
+
+def add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of a (R, K) and b (K, C), float32, added in place to a total (R, C) if there is one.
+
+    On a GPU the product in bfloat16 itself adds to the total, without rounding its terms to bfloat16 first.
+    """
+    if a.device.type == "cpu" or a.dtype == torch.float32:
+        product = a @ b
+        return product.float() if total is None else total.add_(product)
+    if total is None:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return torch.addmm(total, a, b, out_dtype=torch.float32, out=total)  # for a float32 total, torch 2.10 or later
+
+
 def blocks_of_rows(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield logits (N, V) and targets (N, 1) of some rows at a time."""
     rows = max(1, SOFTMAX_NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
@@ -159,7 +229,7 @@ def cross_entropy(
     """Return the mean nats, float32, of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
 
     `log_factors` (W,), if any, are added to the logits of the last W entries. `softmax_less_targets` is
-    `nats_and_gradient_`, or that function compiled.
+    `nats_and_gradient_`, or `fused_nats_and_gradient_` compiled.
     """
     return CrossEntropyFunction.apply(h, head, targets, rows, log_factors, softmax_less_targets)  # pyright: ignore[reportReturnType]
 
@@ -186,8 +256,7 @@ class CrossEntropyFunction(Function):
                 logits[:, num_entries - len(log_factors) : num_entries] += log_factors.to(logits.dtype)
             loss += softmax_less_targets(logits, targets[chunk])
             grad_h[chunk] = logits @ narrow_head
-            grad_chunk = logits.T @ narrow_h[chunk]  # (V, C), and the padding
-            grad_head = grad_chunk.float() if grad_head is None else grad_head.add_(grad_chunk)
+            grad_head = add_product(grad_head, logits.T, narrow_h[chunk])  # (V, C), and the padding
         assert grad_head is not None  # there is at least one row
         ctx.save_for_backward(grad_h, grad_head[:num_entries])
         return loss / len(h)

@@ -1,5 +1,8 @@
 """Optimizers: AdamW for every parameter, or Muon for the matrices and AdamW for the rest."""
 
+# pyright: reportPrivateImportUsage=false
+# torch exports no public names for operations on a list of tensors, which are a few kernels on a GPU: torch._foreach_*.
+
 import math
 from collections.abc import Sequence
 
@@ -95,7 +98,8 @@ def orthogonalize(updates: Tensor, dtype: torch.dtype, numerics: Numerics = "fas
     x = (updates / (norms + 1e-7)[:, None, None]).to(dtype)
     for _ in range(NEWTON_SCHULZ_STEPS):
         gram = x @ x.mT  # (N, R, R)
-        x = ((gram @ gram).mul_(c).add_(gram.mul_(b)) @ x).add_(x.mul_(a))
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
     return x
 
 
@@ -130,34 +134,39 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure=None):
         """Update every parameter that has a gradient; `closure` is unused, torch passes it."""
         for group in self.param_groups:
-            self._update_in_batches([p for p in group["params"] if p.grad is not None], group)
+            matrices = [p for p in group["params"] if p.grad is not None]
+            by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+            for p, update in zip(matrices, self._nesterov(matrices, group["momentum"]), strict=True):
+                shape = (min(p.shape), max(p.shape))
+                by_shape.setdefault(shape, []).append((p, update))
+            for shape, pairs in by_shape.items():
+                self._update_batch(shape, pairs, group)
 
-    def _update_in_batches(self, matrices: list[Tensor], group: dict) -> None:
-        by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+    def _nesterov(self, matrices: list[Tensor], momentum: float) -> list[Tensor]:
+        """Update the momentum of each matrix with its gradient; return the gradients averaged with it (Nesterov)."""
+        if not matrices:
+            return []
         for p in matrices:
-            update = self._nesterov(p, group["momentum"])
-            shape = (min(p.shape), max(p.shape))
-            by_shape.setdefault(shape, []).append((p, update if p.shape == shape else update.mT))
-        for shape, pairs in by_shape.items():
-            orthogonal = orthogonalize(torch.stack([u for _, u in pairs]), self.dtype, self.numerics)
-            for (p, _), update in zip(pairs, orthogonal, strict=True):
-                _apply(p, update if p.shape == shape else update.mT, group)
+            if not self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+        averages = [self.state[p]["momentum"] for p in matrices]
 
-    def _nesterov(self, p: Tensor, momentum: float) -> Tensor:
-        """Update the momentum with the gradient; return the gradient averaged with it (Nesterov)."""
-        assert p.grad is not None
-        state = self.state[p]
-        if not state:
-            state["momentum"] = torch.zeros_like(p)
         # Each operation is a call of its own, and so has the same bits everywhere.
-        gradient = p.grad * (1 - momentum)
-        return state["momentum"].mul_(momentum).add_(gradient) * momentum + gradient
+        gradients = torch._foreach_mul([p.grad for p in matrices if p.grad is not None], 1 - momentum)
+        torch._foreach_mul_(averages, momentum)
+        torch._foreach_add_(averages, gradients)
+        updates = torch._foreach_mul(averages, momentum)
+        torch._foreach_add_(updates, gradients)
+        return list(updates)
 
-
-def _apply(p: Tensor, update: Tensor, group: dict) -> None:
-    """Decay `p` and subtract its orthogonalized update."""
-    p.mul_(1 - group["lr"] * group["weight_decay"])
-    p.sub_(update.float() * (group["lr"] * 0.2 * math.sqrt(max(p.shape))))
+    def _update_batch(self, shape: tuple[int, int], pairs: list[tuple[Tensor, Tensor]], group: dict) -> None:
+        """Decay matrices of one shape (R, C), some of them transposed, and subtract their orthogonalized updates."""
+        batch = torch.stack([update if p.shape == shape else update.mT for p, update in pairs])
+        size = group["lr"] * 0.2 * math.sqrt(max(shape))
+        changes = orthogonalize(batch, self.dtype, self.numerics).float() * size
+        matrices = [p for p, _ in pairs]
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(matrices, [d if p.shape == shape else d.mT for p, d in zip(matrices, changes, strict=True)])
 
 
 def build_optimizers(

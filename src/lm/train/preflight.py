@@ -120,7 +120,10 @@ def activation_bytes(
 
 
 def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str, dtype: torch.dtype) -> int:
-    """Return the bytes of the loss: the logits of some rows, on a GPU their softmax in float32, and the head's."""
+    """Return the bytes of the loss: the logits of some rows, on a GPU their softmax in float32, and the head's.
+
+    On a GPU it takes more if that is free in the first step (lm.model.kernels.most_logits).
+    """
     if numerics == "exact":
         most_rows = kernels_on(device).loss_rows(config.vocab_size)
         softmax = 0

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lm.model.attention_masks import dense_mask, document_numbers
+from lm.model import kernels
+from lm.model.attention_masks import block_mask, dense_mask, document_numbers
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.score import positions_in_window, score_tokens
 from support.model_cases import random_model
@@ -117,6 +118,90 @@ def test_a_dense_mask_is_its_definition(window):
     for row, query, key in itertools.product(range(2), range(60), range(60)):
         is_seen = documents[row, query] == documents[row, key] and 0 <= query - key < window
         assert (found[row, :, query, key] == (0 if is_seen else -math.inf)).all()
+
+
+# FlexAttention, which attends in compiled blocks on a GPU. torch has no gradients of it for CPUs.
+
+
+@pytest.mark.parametrize("window", [8, 200, 640])
+@pytest.mark.parametrize("length", [60, 333, 512])
+@pytest.mark.parametrize("begins", [BEGINS, [[], []]], ids=["documents", "one"])
+def test_a_block_mask_lets_the_same_scores_through_as_a_dense_mask(window, length, begins):
+    documents = document_numbers(draw_windows(length, begins), EOT)
+    mask = block_mask(documents, window)
+
+    # The blocks that are computed, each whole or with the mask inside it.
+    size = mask.BLOCK_SIZE[0]
+    blocks = mask.to_dense()[:, 0].bool().repeat_interleave(size, 1).repeat_interleave(size, 2)[:, :length, :length]
+    row, query, key = torch.meshgrid(torch.arange(2), torch.arange(length), torch.arange(length), indexing="ij")
+    found = blocks & mask.mask_mod(row, torch.tensor(0), query, key)
+
+    wanted = dense_mask(documents, window, torch.float32)[:, 0] == 0
+    assert torch.equal(found, wanted)
+    if length == 512 and window == 8:
+        assert blocks.sum() <= 7 * size**2 * len(documents), "four blocks on the diagonal, three next to them"
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["windows", "documents"])
+@pytest.mark.parametrize("num_key_heads", [1, 2, 4])
+def test_compiled_blocks_attend_by_block_masks_as_by_dense_ones(monkeypatch, within, num_key_heads):
+    """Full and sliding layers, a length that is no multiple of a block, and batches with other documents."""
+    torch._dynamo.reset()
+    model = build(within, n_kv_head=num_key_heads)
+    batches = [draw_windows(150, begins) for begins in (BEGINS, [[120], [7, 100, 149]])]
+    wanted = [model.hidden(ids).detach() for ids in batches]
+    graphs = []
+
+    def recording_backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(kernels, "takes_flex_attention", lambda weight, head_dim, T: True)
+    model.compile(backend=recording_backend, fullgraph=True)
+    with torch.no_grad():
+        found = [model.hidden(ids) for ids in batches]
+
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    # One graph serves all batches; layers that see all without a mask have another. The last norm has its own.
+    num_with_flex = sum("flex_attention" in graph.code for graph in graphs)
+    assert (num_with_flex, len(graphs)) == (1, 2 if within else 3)
+
+
+def test_block_masks_are_made_once_where_documents_do_not_matter(monkeypatch):
+    monkeypatch.setattr(kernels, "takes_flex_attention", lambda weight, head_dim, T: True)
+    model = build(within=False)
+    assert model.attention_masks(draw_windows(150)) == {}, "not compiled"
+    model.compile(backend="eager")
+    first = model.attention_masks(draw_windows(150))
+    assert first.keys() == {WINDOW}
+    assert model.attention_masks(draw_windows(150))[WINDOW] is first[WINDOW]
+    assert model.attention_masks(draw_windows(130))[WINDOW].shape[-2:] == (130, 130)
+    assert model.attention_masks(draw_windows(WINDOW, [[], []])) == {}, "each token sees all before it"
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "length", "shared_kib", "taken"),
+    [
+        ("cuda", torch.bfloat16, 64, 1024, 99, True),
+        ("cuda", torch.bfloat16, 16, 128, 99, True),
+        ("cuda", torch.bfloat16, 256, 1024, 227, True),
+        ("cuda", torch.bfloat16, 256, 1024, 99, False),
+        ("cuda", torch.bfloat16, 192, 1024, 227, False),
+        ("cuda", torch.bfloat16, 8, 1024, 99, False),
+        ("cuda", torch.bfloat16, 96, 1024, 99, False),
+        ("cuda", torch.bfloat16, 64, 127, 99, False),
+        ("cuda", torch.float32, 64, 1024, 99, False),
+        ("cpu", torch.bfloat16, 64, 1024, 99, False),
+    ],
+)
+def test_flex_attention_is_taken_where_its_kernels_accept_the_heads(
+    monkeypatch, device, dtype, head_dim, length, shared_kib, taken
+):
+    gpu = types.SimpleNamespace(shared_memory_per_block_optin=shared_kib * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    weight = types.SimpleNamespace(device=torch.device(device), dtype=dtype)
+    assert kernels.takes_flex_attention(weight, head_dim, length) == taken
 
 
 # Scoring.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.core.params import read_yaml
@@ -206,7 +208,8 @@ def test_chunked_loss_is_the_cross_entropy(rows):
     model = build(TINY)
     ids = draw_ids(TINY, 3, 20)
     targets = draw_ids(TINY, 3, 20, seed=1)
-    loss = model.loss(ids, targets, max_logits=rows * TINY.vocab_size)
+    model.max_logits = rows * TINY.vocab_size
+    loss = model.loss(ids, targets)
     wanted = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
     each = model.token_losses(ids, targets, rows=rows)
     assert each.shape == (3, 20)
@@ -310,6 +313,75 @@ def test_cross_entropy_in_bfloat16_is_within_its_rounding(rows):
     assert ((head.grad - wide_head.grad).abs() <= errors.T @ wide_h.detach().abs()).all()
 
 
+class Rows:
+    """Stands for the input (N, C) of the head on a GPU."""
+
+    device, dtype = torch.device("cuda"), torch.bfloat16
+
+    def __len__(self):
+        return 16_384
+
+
+def test_the_loss_takes_chunks_as_large_as_a_gpu_has_room_for(monkeypatch):
+    """Asked once, and never smaller than on a CPU; the chunks are equal."""
+    free = [(60 * 2**30, 80 * 2**30)]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free.pop())
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 7 * 2**30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 3 * 2**30)
+    config = dataclasses.replace(TINY, vocab_size=2**18)
+    with FakeTensorMode():
+        model = Gemma3Model(config)
+
+    rows = [model.loss_rows(Rows()), model.loss_rows(Rows())]
+
+    assert pytest.approx(5461, abs=1) == kernels.LOGITS_FRACTION * 64 * 2**30 / (2 + 4) / 2**18
+    assert rows == [4096, 4096], "three chunks would need 5,462 rows"
+
+    for unallocated, wanted in ((0, 512), (900 * 2**30, 5462)):
+        free.append((unallocated, 80 * 2**30))
+        model.max_logits = None
+        assert model.loss_rows(Rows()) == wanted, "512 rows at least; fewer than 2**31 logits"
+
+
+@pytest.fixture
+def gpu_products():
+    """Compute products of bfloat16 with a float32 result on the CPU, as torch does on a GPU alone."""
+    calls = []
+
+    def mm(a, b, out_dtype):
+        calls.append("mm")
+        return (a.double() @ b.double()).to(out_dtype)
+
+    def addmm(total, a, b, out_dtype, *, beta=1, alpha=1, out):
+        calls.append("addmm")
+        assert out is total and total.dtype == out_dtype == torch.float32
+        return out.copy_(total.double() + a.double() @ b.double())
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("mm.dtype", mm, "CPU")
+    library.impl("addmm.dtype_out", addmm, "CPU")
+    yield calls
+    library._destroy()
+
+
+class OnGPU(torch.Tensor):
+    """A tensor of the CPU that says that it is on a GPU."""
+
+    device = torch.device("cuda")
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def test_on_a_gpu_a_product_is_added_without_being_rounded(gpu_products):
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator).bfloat16() for shape in ((30, 12), (12, 16)))
+    total = None
+    for chunk in (slice(0, 5), slice(5, 12)):
+        total = kernels.add_product(total, a[:, chunk].as_subclass(OnGPU), b[chunk])
+    assert gpu_products == ["mm", "addmm"]
+    assert total.dtype == torch.float32
+    assert_close(total, a.double() @ b.double(), 1e-6)
+
+
 def test_gradients_under_autocast_are_float32():
     model = build(SMALL_270M)
     ids = draw_ids(SMALL_270M, 4, 40)
@@ -346,17 +418,103 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
     loss = model.loss(ids, targets)
     assert_close(loss, wanted_loss)
     assert list(model.state_dict()) == names
-    assert len(graphs) == 3, "two kinds of blocks, and the softmax of the loss"
+    assert len(graphs) == 4, "two kinds of blocks, the last norm, and the softmax of the loss"
     for name, grad in gradients(model, loss).items():
         assert_close(grad, wanted[name])
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
-def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(dtype, monkeypatch):
-    # Kernels that torch cached for other instructions (`make test-numerics`) crash: a folder for each set of them.
+def test_a_validation_before_training_leaves_its_graphs_to_fixed_shapes():
+    """The last batch of a validation is smaller; graphs for any size of a batch would be slower."""
+    torch._dynamo.reset()
+    model = build(dataclasses.replace(TINY, n_layer=2, full_attention_every=2))
+    ids = draw_ids(TINY, 4, 20)
+    has_symbols = []
+
+    def recording_backend(graph, inputs):
+        shapes = [each.shape for each in inputs if isinstance(each, torch.Tensor)]
+        has_symbols.append(any(isinstance(size, torch.SymInt) for shape in shapes for size in shape))
+        return graph.forward
+
+    model.compile(backend=recording_backend)
+    with torch.no_grad():
+        for num_rows in (4, 1):
+            model.token_losses(ids[:num_rows], ids[:num_rows])
+    model.loss(ids, ids).backward()
+
+    assert has_symbols == [False] * (3 + 3 + 4), "blocks of two kinds and the last norm, each time; the softmax"
+
+
+@pytest.fixture
+def inductor_cache(monkeypatch):
+    """Keep compiled kernels in a folder for each set of instructions: those for others crash (`make test-numerics`)."""
     cache = Path(tempfile.gettempdir()) / f"torchinductor-{torch.backends.cpu.get_cpu_capability()}"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+
+
+NEEDS_COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_fused_softmax_is_the_plain_one(dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = (5 * torch.randn(20, 61, generator=generator)).to(dtype)
+    logits[:, 58:] = -math.inf  # padding
+    targets = torch.randint(58, (20,), generator=generator)
+    fused = logits.clone()
+
+    nats = kernels.fused_nats_and_gradient_(fused, targets)
+
+    wanted = kernels.nats_and_gradient_(logits, targets)
+    assert_close(nats, wanted, 1e-6)
+    assert (fused - logits).abs().max() <= (BFLOAT16_ROUNDING if dtype == torch.bfloat16 else 1e-6)
+    assert (fused[:, 58:] == 0).all()
+
+
+@NEEDS_COMPILER
+def test_the_compiled_softmax_replaces_the_logits_without_a_copy(inductor_cache):
+    """Inductor's code allocates numbers for each row only: the gradient is written by the kernel that computes it."""
+    from torch._inductor.utils import run_and_get_code
+
+    num_rows, num_entries = 24, 2000
+    logits = torch.randn(num_rows, num_entries).bfloat16()
+    targets = torch.randint(num_entries, (num_rows,))
+    torch._dynamo.reset()
+
+    _, codes = run_and_get_code(torch.compile(kernels.fused_nats_and_gradient_, fullgraph=True), logits, targets)
+
+    allocated = re.findall(r"= empty_strided\w*\(\(([\d, ]*)\)", "".join(codes))
+    assert allocated
+    assert max(math.prod(int(n) for n in re.findall(r"\d+", shape)) for shape in allocated) == num_rows
+
+
+@NEEDS_COMPILER
+def test_a_compiled_block_has_one_kernel_between_two_products(inductor_cache, monkeypatch):
+    """Norms, rotations, the gate and sums in bfloat16: 6 kernels forward, beside a copy of some weights to bfloat16."""
+    from torch._inductor.utils import run_and_get_code
+
+    monkeypatch.setattr(kernels, "takes_products", lambda q, S: False)  # attends as on a GPU, by one kernel of torch's
+    config = dataclasses.replace(TINY, n_layer=1, full_attention_every=1)
+    block = build(config).layers[0]
+    table = rotary_table(20, config.head_dim, 1e4, "cpu")
+    x = torch.randn(2, 20, config.d_model).bfloat16().requires_grad_()
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True)
+
+    def forward():
+        with torch.autocast("cpu", torch.bfloat16):
+            return compiled(x, table, None, None)
+
+    _, (code,) = run_and_get_code(forward)
+    calls = re.findall(r"^ +(?:cpp_fused_+(\w+)\(|extern_kernels\.(mm)\()", code, re.MULTILINE)
+    names = [kernel or product for kernel, product in calls]
+    assert names.count("mm") == 7
+    rounds_a_weight = [bool(re.fullmatch(r"to_copy_t_\d+", name)) for name in names]
+    assert len(names) - names.count("mm") - sum(rounds_a_weight) <= 6
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(dtype, inductor_cache):
     config = dataclasses.replace(TINY, n_layer=1, full_attention_every=1)
     ids, targets = draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
     found = []

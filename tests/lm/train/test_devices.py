@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from lm.core.params import read_section
 from lm.model import gemma3, kernels
+from lm.model.attention_masks import block_mask
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
@@ -93,6 +94,14 @@ def test_a_step_waits_for_the_gpu_once(optimizer):
     """For the loss and the norm of the gradient together, in whatever number of micro-batches."""
     _, waits = devices_after_a_step(optimizer, 0)
     assert waits == ["item"] * 2  # a fake's `tolist` of both numbers
+
+
+def test_block_masks_wait_for_nothing():
+    with FakeTensorMode(), Waits() as waits:
+        documents = torch.zeros(4, 300, dtype=torch.int64, device=DEVICE)
+        mask = block_mask(documents, 40)
+    assert waits.found == []
+    assert {part.device.type for part in mask.as_tuple() if isinstance(part, Tensor)} == {DEVICE}
 
 
 def test_what_waits_for_the_gpu_is_seen():

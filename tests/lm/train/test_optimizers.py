@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.core.params import read_yaml
@@ -81,7 +82,8 @@ def test_the_momentum_is_nesterovs():
     for seed in range(4):
         p.grad = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
         average = 0.95 * average + 0.05 * p.grad
-        assert torch.allclose(muon._nesterov(p, 0.95), 0.95 * average + 0.05 * p.grad)
+        (found,) = muon._nesterov([p], 0.95)
+        assert torch.allclose(found, 0.95 * average + 0.05 * p.grad)
 
 
 def orthogonalized(update: torch.Tensor) -> torch.Tensor:
@@ -154,6 +156,31 @@ def test_orthogonalized_updates_are_those_in_float64(numerics, most):
     wanted = orthogonalize(updates.double(), torch.float64)
     assert (found - wanted).norm() / wanted.norm() < most
     assert ((torch.linalg.svdvals(wanted) - 1).abs() < 0.4).all()
+
+
+class Operations(TorchDispatchMode):
+    """Count the operations of torch that are called, each of which launches a kernel or more on a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.count += not function.is_view
+        return function(*arguments, **(options or {}))
+
+
+def test_muon_updates_all_matrices_of_a_shape_at_once():
+    """Four times as many matrices take the same number of operations."""
+    counts = []
+    for num_matrices in (2, 8):
+        matrices = [nn.Parameter(torch.ones(shape)) for shape in [(4, 6), (6, 4)] * (num_matrices // 2)]
+        muon = Muon(matrices, lr=0.1, weight_decay=0.1, dtype=torch.float32)
+        for _ in range(2):  # the first one makes the momentum
+            for p in matrices:
+                p.grad = torch.ones_like(p)
+            with Operations() as operations:
+                muon.step()
+        counts.append(operations.count)
+    assert counts[0] == counts[1] <= 40
 
 
 def test_the_work_of_muon_is_that_of_its_products():
