@@ -20,6 +20,7 @@ from tools.common.read_runs import read_run
 from tools.common.revisions import reject_other_text
 from tools.common.runs import Group, Run, compare_groups, compare_with_first, group_by_seed, same_until, what_differs
 from tools.common.statistics import detectable_by_runs, detectable_difference, holm
+from tools.common.test_reads import TestRead, write_test_reads
 from tools.compare import cli
 from tools.compare.answer import groups_to_extend, summary
 from tools.compare.report import report
@@ -293,7 +294,9 @@ def test_more_seeds_are_asked_for_until_a_difference_over_seeds_is_shown():
 # The same documents, whatever the tokenizer.
 
 
-def revision(name: str, text: str | None, losses: dict | None = None, **part) -> SimpleNamespace:
+def revision(
+    name: str, text: str | None, losses: dict | None = None, looks: bytes | None = None, **part
+) -> SimpleNamespace:
     """A revision by the hash of its validation text and the range of its slice; with losses, one that was evaluated."""
     sidecar = {
         "slice": {"split": "validation", "start_char": 0, "num_chars": None, **part},
@@ -307,8 +310,9 @@ def revision(name: str, text: str | None, losses: dict | None = None, **part) ->
         pq.write_table(pa.table(losses), parquet)
         outputs = {"document_losses.parquet": parquet.getvalue(), "validation.csv": b"step,val_loss\n0,6.5\n"}
         found.read = lambda path: outputs[path.name]
+        found.read_if_there = lambda path: looks
         found.results = lambda: {
-            "last": {"tokens_seen": 9}, "best": {"tokens_seen": 8}, "training": {"parameters": 7},
+            "last": {"tokens_seen": 9}, "best": {"tokens_seen": 8, "sha256": "a" * 64}, "training": {"parameters": 7},
             "evaluation": {"lossy_tokenizer": True},
         }  # fmt: skip
         found.hashes = lambda kind, leave_out: {"data/models": "1", "data/raw": "2", "src/lm": "3"}
@@ -325,6 +329,16 @@ def test_a_run_is_read_from_its_files():
     assert (found.tokens_seen, found.best_tokens_seen, found.num_parameters) == (9, 8, 7) and found.is_lossy
     assert found.sources.tolist() == ["stories", "headers"] and found.validations == [{"step": "0", "val_loss": "6.5"}]
     assert found.inputs == {"data/raw": "2", "src/lm": "3"} and found.params == {"train.seed": 5}
+
+
+def test_looks_at_the_test_split_for_other_weights_are_counted(tmp_path):
+    """They were in Git when the run was made, so that it may have been chosen by them."""
+    own, other = (TestRead(None, False, letter * 64, "c" * 64, 128, 5, 1.3, 1.2, 1.4) for letter in "ab")
+    write_test_reads(tmp_path / "test_reads.csv", [own, other, other._replace(stride_tokens=64)])
+    looks = (tmp_path / "test_reads.csv").read_bytes()
+
+    assert read_run(revision("a", "12", LOSSES, looks)).num_earlier_looks == 2
+    assert read_run(revision("a", "12", LOSSES)).num_earlier_looks == 0
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_the_documented_kinds_of_warnings_are_those_of_the_code():
     (row,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)
     sizes = np.array([9000, *range(500, 539)])
     a = dataclasses.replace(run("a", params={"train.seq_len": 1}), utf8_bytes=sizes, nats=sizes * math.log(2))
-    b = dataclasses.replace(a, name="b", nats=a.nats * (1 + np.log(sizes) / 10), is_lossy=True)
+    b = dataclasses.replace(a, name="b", nats=a.nats * (1 + np.log(sizes) / 10), is_lossy=True, num_earlier_looks=2)
     other = dataclasses.replace(b, params={**a.params, "train.seq_len": 2})
 
     kinds = set()

@@ -37,10 +37,8 @@ def notes_of(comparison: Comparison) -> list[Note]:
     for group in (a, b):
         looks = max(run.num_earlier_looks for run in group.runs)
         if looks:
-            text = (
-                f"`{group.name}` was run after {looks} looks at the test split (test_reads.csv) for other models, and "
-            )
-            text += "may have been chosen by them."
+            found = f"`{group.name}` was run after other models were scored on the test split"
+            text = f"{found} ({looks} looks in test_reads.csv), and may have been chosen by them."
             notes.append(Note("after_test_reads", text))
 
     # What makes the interval over seeds impossible.
