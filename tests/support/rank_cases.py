@@ -23,8 +23,8 @@ import lm.train.step
 import train as train_stage
 from lm.model import device as machine
 from lm.train.launcher import StopRequest
-from lm.train.ranks import World
-from support.train_cases import SERVER, Ended, Stage, at_step
+from lm.train.ranks import MAIN_RANK_SPEAKS_S, World
+from support.train_cases import SERVER, Ended, Stage, at_step, beside_training, write_slowly
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
@@ -123,6 +123,12 @@ def hold_at(step: int) -> None:
             time.sleep(0.01)
 
     at_step(step, hold)
+
+
+def hold_at_and_write_slowly_beside_training(step: int) -> None:
+    """A sabotage: as `hold_at`; the main rank's thread takes longer to write a checkpoint than others wait for it."""
+    hold_at(step)
+    beside_training(write_slowly, MAIN_RANK_SPEAKS_S + 2, dict)
 
 
 def hold_at_and_slow_down_the_main_rank(step: int) -> None:
