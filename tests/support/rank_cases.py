@@ -126,9 +126,12 @@ def hold_at(step: int) -> None:
 
 
 def hold_at_and_write_slowly_beside_training(step: int) -> None:
-    """A sabotage: as `hold_at`; the main rank's thread takes longer to write a checkpoint than others wait for it."""
+    """A sabotage: as `hold_at`; the main rank's thread writes a checkpoint for longer than the others wait to leave."""
     hold_at(step)
-    beside_training(write_slowly, MAIN_RANK_SPEAKS_S + 2, dict)
+    if os.environ["RANK"] == "0":
+        beside_training(write_slowly, 2 * MAIN_RANK_SPEAKS_S, dict)
+    else:
+        sys.exit = os._exit
 
 
 def hold_at_and_slow_down_the_main_rank(step: int) -> None:
