@@ -123,6 +123,19 @@ def test_a_signal_to_the_launcher_saves_a_checkpoint_and_all_leave(workspace, un
     go_on_alone(5, undisturbed)
 
 
+def test_at_a_signal_all_ranks_wait_for_the_thread_that_writes_the_checkpoint(workspace, undisturbed):
+    set_runtime(checkpoint_every_s=3600)
+    stage = Stage(sabotage_ranks, "hold_at_and_write_slowly_beside_training", 5)
+    pids = held()
+    os.kill(stage.process.pid, signal.SIGTERM)
+    wait_for(lambda: "stopping after this step" in stage.err)
+    Path("go").touch()
+    ended = stage.end()
+    wait_all_gone(pids)
+    refused(ended.code, ended.err, 143, "training stopped at step 5 (SIGTERM); a checkpoint is saved")
+    go_on_alone(5, undisturbed)
+
+
 def test_what_cannot_be_shared_is_refused_by_the_ranks_own_sentence(workspace):
     workspace.change(**{"train.batch_tokens": 32 * 15, "train.micro_batch_tokens": 32 * 5})
     ended = run_stage()

@@ -6,6 +6,7 @@ The training run of `workspace` has eight steps and a checkpoint at each; it is 
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from support.stages import change_params, module_and_arguments, outputs_of, run_
 from support.train_cases import (
     Stage,
     at_step,
+    beside_training,
     check_rerun,
     die_at,
     die_at_any,
@@ -33,6 +35,7 @@ from support.train_cases import (
     set_runtime,
     set_variable,
     wait_for,
+    write_slowly,
 )
 
 
@@ -106,6 +109,24 @@ def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_
     assert left == {"done", ".pt", ".json"} and saved_checkpoints(Path()) == STAYING
 
 
+@pytest.mark.parametrize("moment", [name for name, (sabotage, *_) in MOMENTS.items() if sabotage is in_state])
+def test_a_kill_while_a_thread_writes_a_checkpoint_changes_no_bit(workspace, undisturbed, moment):
+    """A thread writes them on a GPU; while it writes one, training goes on."""
+    *sabotage, step = MOMENTS[moment]
+
+    assert run_stage(beside_training, *sabotage).code == -signal.SIGKILL
+
+    assert newest_step() == step
+    check_rerun(undisturbed, f"resumed at step {step} " if step else "step 0 of 8")
+
+
+def test_a_run_whose_checkpoints_a_thread_writes_has_the_same_bits(workspace, undisturbed):
+    ended = run_stage(beside_training)
+
+    assert ended.code == 0, ended.err
+    assert results() == undisturbed and saved_checkpoints(Path()) == STAYING
+
+
 def test_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undisturbed):
     assert run_stage().code == 0
     set_runtime(keep_fingerprints=1)
@@ -161,6 +182,13 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(workspace, un
     check_rerun(undisturbed, "resumed at step 2 ")
 
 
+def test_a_checkpoint_that_a_thread_cannot_write_leaves_the_one_before(workspace, undisturbed):
+    ended = run_stage(beside_training, in_state, 3, limit_files, 4096)
+    refused(ended.code, ended.err, 5, "checkpoint-000000003.pt: ", "free some space")
+    assert newest_step() == 2 and not list(only_run().glob(".*"))
+    check_rerun(undisturbed, "resumed at step 2 ")
+
+
 def test_results_that_cannot_be_published_are_kept(workspace, undisturbed):
     assert run_stage().code == 0
     ended = run_stage(limit_files, 4096)
@@ -187,6 +215,48 @@ def test_a_signal_saves_a_checkpoint_and_the_next_run_goes_on(only_stopping_save
     refused(ended.code, ended.err, code, f"training stopped at step 5 ({number.name}); a checkpoint is saved")
     assert not Path("data/models").exists()
     check_rerun(undisturbed, "resumed at step 5 ")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_waits_for_the_thread_that_writes_the_checkpoint(only_stopping_saves, undisturbed, number, code):
+    stage = Stage(beside_training, write_slowly, 1.5, hold_at, 5)
+    wait_for(Path("held").exists)
+    os.kill(stage.process.pid, number)
+    Path("go").touch()
+    ended = stage.end()
+    refused(ended.code, ended.err, code, f"training stopped at step 5 ({number.name}); a checkpoint is saved")
+    assert newest_step() == 5
+    check_rerun(undisturbed, "resumed at step 5 ")
+
+
+def stop_on_a_full_disk(step: int) -> None:
+    """A sabotage: after this step a signal comes, and the disk is full."""
+
+    def fill_and_stop() -> None:
+        limit_files(4096)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    at_step(step, fill_and_stop)
+
+
+def test_a_stop_whose_checkpoint_a_thread_cannot_write_says_so(only_stopping_saves):
+    ended = run_stage(beside_training, stop_on_a_full_disk, 5)
+    refused(ended.code, ended.err, 5, "checkpoint-000000005.pt: ", "free some space")
+    assert newest_step() == 4
+
+
+def test_a_second_signal_does_not_wait_for_the_thread(only_stopping_saves, undisturbed):
+    stage = Stage(beside_training, write_slowly, 60, hold_at, 3)
+    wait_for(Path("held").exists)
+    os.kill(stage.process.pid, signal.SIGTERM)
+    wait_for(lambda: "send the signal again" in stage.err)
+    Path("go").touch()
+    time.sleep(1)  # by now it waits for the thread
+    os.kill(stage.process.pid, signal.SIGINT)
+    ended = stage.end(30)
+    refused(ended.code, ended.err, 130, "stopped at once (SIGINT)", "`dvc repro`")
+    assert newest_step() == 0
+    check_rerun(undisturbed)
 
 
 def lose_readers(step: int, number: int | None = None) -> None:

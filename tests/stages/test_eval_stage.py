@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import eval as eval_stage
 from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
 from lm.core.params import read_section
+from lm.evaluate import scoring
 from lm.evaluate.documents import mark_model_selection, sum_by_span
 from lm.evaluate.samples import draw, measure
 from lm.model.score import score_tokens
@@ -79,6 +81,17 @@ def tokenizer(made, tmp_path, monkeypatch):
     folder, tokenizer = made
     work_in_copy(monkeypatch, folder, tmp_path / "project")
     return tokenizer
+
+
+def test_a_gpu_scores_more_windows_at_a_time_than_a_cpu(monkeypatch):
+    batch_sizes = []
+    monkeypatch.setattr(scoring, "score_strides", lambda *arguments: batch_sizes.append(arguments[4]) or [])
+
+    for device in ("cpu", "cuda"):
+        model = SimpleNamespace(device=torch.device(device))
+        scoring.score(model, None, 1024, [512, 1024], SimpleNamespace(adapt=None))
+
+    assert batch_sizes == [8, 32]
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])

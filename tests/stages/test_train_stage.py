@@ -446,6 +446,19 @@ def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(worksp
     assert sum(last_saves_s) <= 1.01 * all_saves_s
 
 
+@pytest.mark.parametrize(("device", "thread"), [("cpu", False), ("cuda", True)])
+def test_a_thread_writes_the_checkpoints_of_a_gpu(monkeypatch, device, thread):
+    chosen = []
+    monkeypatch.setattr(
+        train_stage, "CheckpointWriter", lambda *arguments, beside_training: chosen.append(beside_training)
+    )
+    inputs = SimpleNamespace(folder=Path("run"), device=torch.device(device))
+
+    train_stage.checkpoint_writer(SimpleNamespace(inputs=inputs), set())
+
+    assert chosen == [thread]
+
+
 def test_a_checkpoint_that_takes_long_is_saved_less_often():
     """Saving takes 2 % of a run at most; 0 asks for a checkpoint after every step."""
     assert train_stage.checkpoint_interval_s(30, 0.1) == 30

@@ -23,8 +23,8 @@ import lm.train.step
 import train as train_stage
 from lm.model import device as machine
 from lm.train.launcher import StopRequest
-from lm.train.ranks import World
-from support.train_cases import SERVER, Ended, Stage, at_step
+from lm.train.ranks import MAIN_RANK_SPEAKS_S, World
+from support.train_cases import SERVER, Ended, Stage, at_step, beside_training, write_slowly
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
@@ -123,6 +123,15 @@ def hold_at(step: int) -> None:
             time.sleep(0.01)
 
     at_step(step, hold)
+
+
+def hold_at_and_write_slowly_beside_training(step: int) -> None:
+    """A sabotage: as `hold_at`; the main rank's thread writes a checkpoint for longer than the others wait to leave."""
+    hold_at(step)
+    if os.environ["RANK"] == "0":
+        beside_training(write_slowly, 2 * MAIN_RANK_SPEAKS_S, dict)
+    else:
+        sys.exit = os._exit
 
 
 def hold_at_and_slow_down_the_main_rank(step: int) -> None:

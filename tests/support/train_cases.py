@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
@@ -347,15 +348,39 @@ def limit_files(num_bytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
 
 
+def beside_training(sabotage: Callable | None = None, *arguments) -> None:
+    """A sabotage: a thread writes the checkpoints, as on a GPU; then run another one, if it is given."""
+    writer = train_stage.CheckpointWriter
+    train_stage.CheckpointWriter = lambda run, staying, beside_training: writer(run, staying, beside_training=True)
+    if sabotage is not None:
+        sabotage(*arguments)
+
+
+def write_slowly(seconds: float, sabotage: Callable, *arguments) -> None:
+    """A sabotage: it takes longer to write a checkpoint; then run another one."""
+    save = checkpoints.save_checkpoint
+
+    def slower(*given):
+        time.sleep(seconds)
+        save(*given)
+
+    checkpoints.save_checkpoint = slower
+    sabotage(*arguments)
+
+
 def die_at(name, call, when):
-    """A sabotage: kill -9 before, during (half of the file is written) or after the nth call of a function."""
+    """A sabotage: kill -9 before, during (half of the file is written) or after the nth call of a function.
+
+    Calls in the thread of the sabotage count alone.
+    """
+    thread = threading.get_ident()
     owner_name, _, attribute = name.rpartition(".")
     owner = pkgutil.resolve_name(owner_name)
     function = getattr(owner, attribute)
     calls = itertools.count(1)
 
     def dying(*arguments, **options):
-        if next(calls) != call:
+        if threading.get_ident() != thread or next(calls) != call:
             return function(*arguments, **options)
         if when == "during":
             write_half(function, *arguments)

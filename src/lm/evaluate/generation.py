@@ -1,5 +1,6 @@
 """Sample from a model: the ids of a prompt in, the ids that continue it out; legend as in lm.model.gemma3."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -10,25 +11,66 @@ from torch import Tensor
 from lm.core.numerics import Numerics
 from lm.core.params import require
 from lm.exact import functions as exact
+from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
+
+IDS_PER_READ = 16  # ids that a GPU draws before Python reads them
+SPARE_TOKENS = 64  # room for later tokens in a cache, at least
 
 
 class KVCache:
-    """Keys and values of the past, two (B, K, S, D) per layer; sliding layers keep what their window reaches."""
+    """Keys and values of the past, (B, K, S, D) per layer; sliding layers keep what their window reaches.
+
+    They are written into tensors with room for later tokens, so that a token costs no copy of the past.
+    """
 
     def __init__(self):
         self.num_tokens = 0
-        self.past: dict[int, tuple[Tensor, Tensor]] = {}
+        self._layers: dict[int, LayerCache] = {}
 
     def extend(self, layer: int, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, Tensor]:
         """Append k and v (B, K, T, D) of a layer; return what these tokens may see, keep what later ones may."""
         if layer == 0:
             self.num_tokens += k.shape[2]
-        if layer in self.past:
-            k, v = (torch.cat(pair, dim=2) for pair in zip(self.past[layer], (k, v), strict=True))
-        first = max(0, k.shape[2] - (window - 1))
-        self.past[layer] = k[:, :, first:], v[:, :, first:]
-        return k, v
+        if layer not in self._layers:
+            self._layers[layer] = LayerCache()
+        return self._layers[layer].extend(k, v, window)
+
+    def kept(self, layer: int) -> int:
+        """Return the number S of tokens of which a layer keeps keys and values."""
+        return self._layers[layer].num_kept
+
+
+class LayerCache:
+    """Keys and values of one layer, (2, B, room, K, D); those that later tokens may see end at `end`."""
+
+    room: Tensor
+
+    def __init__(self):
+        self.end = self.num_kept = 0
+
+    def extend(self, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, Tensor]:
+        """Do what `KVCache.extend` does."""
+        B, K, T, D = k.shape
+        needed = self.num_kept + T
+        first = self.end - self.num_kept
+
+        # Without room, move what is kept to the beginning of a new tensor, which has more than twice the room.
+        if self.end == 0 or self.end + T > self.room.shape[2]:
+            room = k.new_empty(2, B, 2 * needed + SPARE_TOKENS, K, D)
+            if self.num_kept > 0:
+                room[:, :, : self.num_kept] = self.room[:, :, first : self.end]
+            self.room = room
+            first = 0
+
+        # Append.
+        self.end = first + needed
+        new = slice(self.end - T, self.end)
+        self.room[0, :, new] = k.transpose(1, 2)
+        self.room[1, :, new] = v.transpose(1, 2)
+        self.num_kept = min(needed, window - 1)
+        seen_k, seen_v = self.room[:, :, first : self.end].transpose(2, 3)
+        return seen_k, seen_v
 
 
 def filter_logits(
@@ -46,7 +88,8 @@ def filter_logits(
         values, order = logits.sort(descending=True, stable=True)
         p = values.softmax(0)
         likelier = p.cumsum(0) - p  # the probability of all entries before
-        logits = logits.index_fill(0, order[likelier >= top_p], -math.inf)
+        is_dropped = torch.zeros_like(logits, dtype=torch.bool).scatter_(0, order, likelier >= top_p)
+        logits = logits.masked_fill(is_dropped, -math.inf)
     if min_p is not None:
         logits = logits.masked_fill(logits < logits.max() + math.log(min_p), -math.inf)
     return logits
@@ -68,17 +111,34 @@ class Sampling:
             value = getattr(self, name)
             require(value is None or 0 < value <= 1, name, value, "above 0, at most 1")
 
-    def draw(self, logits: Tensor, generator: torch.Generator, numerics: Numerics = "fast") -> int:
-        """Draw one id from logits (V,) with a generator on the CPU; `numerics` are those of the softmax."""
-        if self.temperature < 1e-6:  # 0, or so small that the division would overflow
-            return int(logits.argmax())
+    def points(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return numbers (count,) float64 from 0 to below 1, each of which decides a draw; `generator` is on the CPU.
+
+        At temperature 0 they are zeros, and the generator stays as it is.
+        """
+        if self.is_greedy:
+            return torch.zeros(count, dtype=torch.float64)
+        return torch.rand(count, generator=generator, dtype=torch.float64)
+
+    def draw(self, logits: Tensor, point: Tensor, numerics: Numerics = "fast") -> Tensor:
+        """Return the id (1,) int64 that a point (1,) of `points` chooses from logits (V,), on their device.
+
+        `numerics` are those of the softmax.
+        """
+        if self.is_greedy:
+            return logits.argmax(0, keepdim=True)
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
-        p = exact.softmax(kept) if numerics == "exact" else kept.softmax(0)
         # torch.multinomial draws by a logarithm, whose bits depend on the processor; sums of float64 in order do not.
-        # They are made on the CPU: other devices may have no float64.
-        ends = p.cpu().double().cumsum(0)
-        point = torch.rand(1, generator=generator, dtype=torch.float64) * ends[-1]
-        return int(torch.searchsorted(ends, point, right=True))
+        # A GPU adds in another order, so those of exact numerics are made on the CPU.
+        p = exact.softmax(kept).cpu() if numerics == "exact" else kept.softmax(0)
+        ends = p.double().cumsum(0)
+        drawn = torch.searchsorted(ends, point.to(ends.device) * ends[-1], right=True)
+        return drawn.to(logits.device)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Return True if the temperature is 0, or so small that the division would overflow."""
+        return self.temperature < 1e-6
 
 
 def last_document(ids: list[int], start_id: int | None) -> list[int]:
@@ -101,8 +161,9 @@ def generate(
 ) -> Iterator[int]:
     """Generate the ids after `prompt_ids`, one at a time, up to and including `eot_id`.
 
-    `generator` is on the CPU. A model with a `document_start_id` sees the ids from the last one on; an id that it
-    draws begins a new document. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.
+    `generator` is on the CPU; where several ids are drawn at a time (`ids_per_read`), it may advance by more than there
+    are ids. A model with a `document_start_id` sees the ids from the last one on; an id that it draws begins a new
+    document. Raise ValueError for a wrong setting, an empty prompt, or more than max_seq_len ids.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:
@@ -124,17 +185,43 @@ def _generate(
     use_cache: bool,
 ) -> Iterator[int]:
     """Generate as `generate`, which checks the arguments."""
-    ids = last_document(prompt_ids, model.document_start_id)
+    new_ids = torch.tensor([last_document(prompt_ids, model.document_start_id)], device=model.device)
     cache = KVCache() if use_cache else None
-    for _ in range(max_new_tokens):
-        # Compute the ids that the cache does not hold yet, and draw the next one.
-        new_ids = ids[cache.num_tokens :] if cache else ids
-        h = model.hidden(torch.tensor([new_ids], device=model.device), cache)[:, -1]  # (1, C)
-        drawn = sampling.draw(model.head(h)[0].float(), generator, model.numerics)
-        yield drawn
-        if drawn == eot_id:
-            return
-        ids.append(drawn)
-        if drawn == model.document_start_id:
-            ids = [drawn]
-            cache = KVCache() if use_cache else None
+    with packed_weights(model):
+        for begin in range(0, max_new_tokens, ids_per_read(model)):
+            count = min(ids_per_read(model), max_new_tokens - begin)
+            drawn: list[Tensor] = []
+            for point in copy_to(sampling.points(count, generator), model.device).split(1):
+                # Compute the ids that the cache does not hold yet, and draw the next one.
+                h = model.hidden(new_ids, cache)[:, -1]  # (1, C)
+                drawn.append(sampling.draw(model.head(h)[0].float(), point, model.numerics))
+                new_ids = drawn[-1][None] if use_cache else torch.cat([new_ids, drawn[-1][None]], 1)
+
+            # Read the ids.
+            for drawn_id in torch.cat(drawn).tolist():
+                yield drawn_id
+                if drawn_id == eot_id:
+                    return
+                if drawn_id == model.document_start_id:
+                    new_ids = drawn[-1][None]
+                    cache = KVCache() if use_cache else None
+
+
+def ids_per_read(model: Gemma3Model) -> int:
+    """Return how many ids are drawn before Python reads them: several on a GPU, which waits each time.
+
+    Exact numerics wait in each draw. A model that keeps to its document needs a new cache after an id that ends one.
+    """
+    is_free = model.device.type != "cpu" and model.numerics == "fast" and model.document_start_id is None
+    return IDS_PER_READ if is_free else 1
+
+
+@contextlib.contextmanager
+def packed_weights(model: Gemma3Model) -> Iterator[None]:
+    """Keep the matrices of a model in exact numerics packed: to pack one takes longer than its product with a token."""
+    if model.numerics != "exact":
+        yield
+        return
+    matrices = [weight for weight in model.parameters() if weight.ndim == 2]
+    with exact.keep_packed(matrices):
+        yield

@@ -10,8 +10,9 @@ lm.model.kernels has the same functions in torch's own arithmetic. tests/lm/trai
 operations of a step to this. Legend as in lm.model.gemma3.
 """
 
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 
 import torch
@@ -113,6 +114,23 @@ def softmax(x: Tensor) -> Tensor:
 # Linear layers, the gate of the MLP, the norm.
 
 
+@contextlib.contextmanager
+def keep_packed(weights: Iterable[Tensor]) -> Iterator[None]:
+    """Pack each of the weights (O, I) once for all products of `linear` inside, instead of once for each product.
+
+    A weight that changes meanwhile is packed for each product again.
+    """
+    weights = [weight for weight in weights if not weight.is_inference()]  # those do not tell whether they change
+    for weight in weights:
+        packed = kernels_of(weight).pack(weight.detach().mT)
+        weight.packed = weight._version, packed  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        for weight in weights:
+            vars(weight).pop("packed", None)  # another call for this weight may have ended before
+
+
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """Return x W^T (…, O) for x (…, I) and weight (O, I)."""
     return LinearFunction.apply(x, weight)  # pyright: ignore[reportReturnType] - apply returns what forward does
@@ -125,7 +143,12 @@ class LinearFunction(Function):
     def forward(ctx, x, weight):
         """Return (…, O) for x (…, I) and weight (O, I)."""
         ctx.save_for_backward(x, weight)
-        return product(rows_of(x), weight.mT).view(*x.shape[:-1], -1)
+        rows = rows_of(x)
+        kernels = kernels_of(x)
+        version, packed = getattr(weight, "packed", (None, None))
+        if packed is None or version != weight._version:
+            packed = kernels.pack(weight.mT)
+        return kernels.multiply(rows, packed, x.new_empty(len(rows), len(weight))).view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx, grad):

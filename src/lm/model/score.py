@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from lm.model.accelerator import copy_to
 from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import read_windows
 
@@ -89,17 +90,17 @@ def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:
 
 
 def inputs_and_targets(
-    tokens: TokenFile, starts: np.ndarray, seq_len: int, device
+    tokens: TokenFile, starts: np.ndarray, seq_len: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the inputs and targets (B, T) int64 of the windows whose T = seq_len targets begin at `starts` (B,)."""
     windows = np.full((len(starts), seq_len + 1), tokens.eot_id, np.int64)
     windows[starts == 0, 1:] = tokens.ids[:seq_len]
     if starts.any():
         windows[starts > 0] = read_windows(tokens.ids, starts[starts > 0] - 1, seq_len + 1)
-    return torch.from_numpy(windows[:, :-1]).to(device), torch.from_numpy(windows[:, 1:]).to(device)
+    copied = copy_to(torch.from_numpy(windows), device)
+    return copied[:, :-1], copied[:, 1:]
 
 
-@torch.no_grad()  # not inference_mode: FSDP2 would keep its buffers from here, and a training step could not write them
 def score_windows(
     model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
 ) -> np.ndarray:
@@ -107,9 +108,17 @@ def score_windows(
 
     The first `skip` tokens of each window are context only.
     """
+    return window_losses(model, tokens, starts, seq_len, dtype, skip).cpu().numpy()
+
+
+@torch.no_grad()  # not inference_mode: FSDP2 would keep its buffers from here, and a training step could not write them
+def window_losses(
+    model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
+) -> torch.Tensor:
+    """Return what `score_windows` returns on the device of the model, so that Python does not wait for a GPU."""
     x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
     model.eval()
     with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
         losses = model.token_losses(x, y[:, skip:])
     model.train()
-    return losses.float().cpu().numpy()
+    return losses.float()

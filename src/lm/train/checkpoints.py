@@ -14,7 +14,10 @@ import shutil
 import sys
 import time
 from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+
+import torch
 
 from lm.core.errors import BusyError, IntegrityError
 from lm.core.files import atomic_folder, check_sha256, check_types, make_folder, output_lock, read_json, write_json
@@ -57,6 +60,60 @@ def save_checkpoint(run: Path, step: int, state: dict, staying: Collection[int] 
     write_json(checkpoint.record, {"run": run.name, "step": step, "sha256": sha256})
     newest = [checkpoint.step for checkpoint in list_checkpoints(run)[-NEWEST:]]
     delete_checkpoints(run, {*staying, *newest})
+
+
+class CheckpointWriter:
+    """Write the checkpoints of a run, one at a time; at the end of the context, wait for the last one.
+
+    With `beside_training` a thread writes them. Its errors are those of `save_checkpoint`; the next call raises them,
+    or the end of the context.
+    """
+
+    def __init__(self, run: Path, staying: Collection[int], beside_training: bool):
+        self._run = run
+        self._staying = staying
+        self._thread = ThreadPoolExecutor(1) if beside_training else None
+        self._writing: Future | None = None
+
+    def save(self, step: int, state: dict) -> None:
+        """Return once the checkpoint is on the disk; with a thread, once the one before is there and this is copied."""
+        self.wait()
+        if self._thread is None:
+            save_checkpoint(self._run, step, state, self._staying)
+        else:
+            self._writing = self._thread.submit(save_checkpoint, self._run, step, copy_to_host(state), self._staying)
+
+    def check(self) -> None:
+        """Raise the error of the last checkpoint, if it could not be written."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Return once the last checkpoint is on the disk."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        try:
+            self.wait()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown()
+
+
+def copy_to_host(value):
+    """Return a copy of nested dicts, lists and tuples in which every tensor is a copy in the memory of the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copy_to_host(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copy_to_host(item) for item in value)
+    return value
 
 
 def delete_checkpoints(run: Path, keep: Collection[int]) -> None:

@@ -16,7 +16,7 @@ from lm.exact import functions as exact
 from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT
 from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
-from lm.model.score import score_windows
+from lm.model.score import window_losses
 from lm.tokens.tokenfile import count_ids
 from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train.config import TrainParams
@@ -242,15 +242,26 @@ def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: to
 
     Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
+    With `compile`, the last batch repeats its last window: another number of rows would need graphs of its own.
     """
     world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
     starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
-    losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
     num_batches = -(-len(starts) // batch_size)
+
+    # Score this rank's batches, and read the losses when all are computed: a GPU waits for each reading.
+    scored: list[tuple[int, Tensor]] = []
     for number in range(world.rank, world.rank + num_batches, world.world_size):
         first = min(number, num_batches - 1) * batch_size
-        batch = slice(first, first + batch_size)
-        losses[batch] = score_windows(state.model, tokens, starts[batch], params.seq_len, dtype)
+        chosen = starts[first : first + batch_size]
+        count = len(chosen)
+        if params.compile:
+            chosen = np.pad(chosen, (0, batch_size - count), "edge")
+        losses_of_batch = window_losses(state.model, tokens, chosen, params.seq_len, dtype)
+        scored.append((first, losses_of_batch[:count]))
+
+    losses = np.full((len(starts), params.seq_len), np.nan, np.float32)
+    for first, losses_of_batch in scored:
+        losses[first : first + len(losses_of_batch)] = losses_of_batch.cpu().numpy()
     return float(world.all_gather_losses(losses).mean(dtype="float64"))
 
 

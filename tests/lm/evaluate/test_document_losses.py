@@ -69,6 +69,7 @@ class Params:
     eval_tokens: int
     seq_len: int
     micro_batch_tokens: int
+    compile: bool = False
 
 
 @pytest.mark.parametrize(("num_tokens", "eval_tokens", "seq_len"), [(2000, 400, 10), (950, 10000, 10), (330, 5, 32)])

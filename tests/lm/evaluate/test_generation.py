@@ -3,11 +3,15 @@
 import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate
+from lm.evaluate import generation
+from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate, ids_per_read
+from lm.exact import cpu
+from lm.exact import functions as exact
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from support.model_cases import SHAPE, assert_close, build
 
@@ -24,6 +28,10 @@ def sample(model, new_tokens: int, seed: int = 0, prompt=PROMPT, **settings) -> 
     return list(generate(model, prompt, new_tokens, generator=torch.Generator().manual_seed(seed), **settings))
 
 
+def draw_one(sampling: Sampling, logits: torch.Tensor, generator: torch.Generator, numerics="fast") -> int:
+    return int(sampling.draw(logits, sampling.points(1, generator), numerics))
+
+
 @pytest.mark.parametrize("window", [1, 8, 200])
 @pytest.mark.parametrize("pieces", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
 def test_the_cache_changes_no_bit_of_exact_logits(window, pieces):
@@ -34,7 +42,7 @@ def test_the_cache_changes_no_bit_of_exact_logits(window, pieces):
     with torch.inference_mode():
         logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
         assert torch.equal(logits, model(ids))
-    kept = [cache.past[layer][0].shape[2] for layer in range(CONFIG.n_layer)]
+    kept = [cache.kept(layer) for layer in range(CONFIG.n_layer)]
     assert kept == [min(window - 1, 70) if layer != 2 else 70 for layer in range(4)]
 
 
@@ -49,6 +57,24 @@ def test_the_cache_changes_fast_logits_by_rounding_alone(window, pieces):
         logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
         wanted = model(ids)
     assert_close(logits, wanted)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 1000])
+def test_a_layer_sees_its_window_and_moves_the_past_seldom(window):
+    keys = torch.arange(300.0).view(1, 1, 300, 1)
+    cache = KVCache()
+    places = set()
+
+    for end, size in zip([7, *range(8, 301)], [7, *[1] * 293], strict=True):
+        new = keys[:, :, end - size : end]
+        seen, values = cache.extend(0, new, -new, window)
+        first = max(0, end - size - (window - 1))
+        assert seen.flatten().tolist() == list(range(first, end))
+        assert torch.equal(values, -seen)
+        places.add(seen.untyped_storage().data_ptr())
+
+    assert cache.num_tokens == 300
+    assert len(places) < 10
 
 
 @pytest.fixture
@@ -89,7 +115,7 @@ def test_a_drawn_document_end_begins_a_new_document(within, use_cache):
     generator = torch.Generator().manual_seed(2)
     for number, drawn in enumerate(stream):  # each id is drawn from the logits of the whole text, masked
         logits = within(torch.tensor([PROMPT + stream[:number]]))[0, -1]
-        assert Sampling(3.0).draw(logits, generator) == drawn
+        assert draw_one(Sampling(3.0), logits, generator) == drawn
 
 
 def test_a_second_document_in_a_cache_is_refused(within):
@@ -114,6 +140,66 @@ def test_the_cache_changes_no_id(model, window, temperature):
         assert ids == sample(other, 30, seed, temperature=temperature, use_cache=False)
         assert len(ids) == 30
         assert temperature == 0 or len(set(ids)) > 5
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_how_many_ids_are_read_at_a_time_changes_none(model, monkeypatch, temperature, use_cache):
+    """A GPU draws several before Python reads them."""
+    settings = {"temperature": temperature, "use_cache": use_cache}
+    one_by_one = sample(model, 40, **settings)
+    until_end = sample(model, 40, eot_id=one_by_one[17], **settings)
+    monkeypatch.setattr(generation, "ids_per_read", lambda model: 16)
+
+    assert sample(model, 40, **settings) == one_by_one
+    assert sample(model, 40, eot_id=one_by_one[17], **settings) == until_end
+
+
+@pytest.mark.parametrize(
+    ("device", "numerics", "document_start_id", "expected"),
+    [("cuda", "fast", None, 16), ("cuda", "fast", 9, 1), ("cuda", "exact", None, 1), ("cpu", "fast", None, 1)],
+)
+def test_several_ids_are_drawn_at_a_time_where_nothing_waits_for_them(device, numerics, document_start_id, expected):
+    model = SimpleNamespace(device=torch.device(device), numerics=numerics, document_start_id=document_start_id)
+    assert ids_per_read(model) == expected
+
+
+def test_the_weights_are_packed_once_for_a_text(monkeypatch):
+    model = build(53, numerics="exact", max_seq_len=128)
+    ids = sample(model, 3)
+    pack = cpu.pack
+    packs = []
+    monkeypatch.setattr(cpu, "pack", lambda matrix: packs.append(matrix) or pack(matrix))
+
+    assert sample(model, 3) == ids
+    num_packs = len(packs)
+    sample(model, 30)
+    assert len(packs) == 2 * num_packs
+
+
+def test_packed_weights_that_change_are_packed_again():
+    model = build(53, numerics="exact", max_seq_len=128)
+    h = torch.ones(1, model.config.d_model)
+    with torch.no_grad(), exact.keep_packed([model.embed_tokens.weight]):
+        before = model.head(h)
+
+        model.embed_tokens.weight.neg_()
+
+        assert torch.equal(model.head(h), -before)
+
+
+def test_two_texts_of_a_model_may_be_generated_at_once():
+    model = build(53, numerics="exact", max_seq_len=128)
+    alone = [sample(model, 8, seed) for seed in (0, 1)]
+    generators = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
+    shorter, longer = (
+        generate(model, PROMPT, count, generator=each) for count, each in zip((6, 8), generators, strict=True)
+    )
+
+    pairs = list(itertools.zip_longest(shorter, longer))
+
+    assert [one for one, _ in pairs] == [*alone[0][:6], None, None]
+    assert [other for _, other in pairs] == alone[1]
 
 
 def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
@@ -149,7 +235,7 @@ def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, apart, 
     generator = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature, top_k=top_k)
     counts = torch.bincount(
-        torch.tensor([sampling.draw(logits, generator, numerics) for _ in range(4000)]), minlength=4
+        torch.tensor([draw_one(sampling, logits, generator, numerics) for _ in range(4000)]), minlength=4
     )
     wanted = filter_logits(logits / temperature, top_k=top_k).softmax(0)
     assert (counts / 4000 - wanted).abs().max() < 0.03
@@ -176,7 +262,7 @@ def test_filters_apply_after_the_temperature():
     generator = torch.Generator().manual_seed(0)
     for temperature, expected in ((1.0, {0}), (2.0, {0, 1})):
         sampling = Sampling(temperature, min_p=0.5)
-        assert {sampling.draw(logits, generator) for _ in range(100)} == expected
+        assert {draw_one(sampling, logits, generator) for _ in range(100)} == expected
 
 
 def test_the_limits_of_the_settings_are_accepted_and_what_is_beyond_them_is_not():

@@ -1,16 +1,20 @@
 """Checkpoints and weights are whole and verified; a run never restarts silently."""
 
+import concurrent.futures
 import json
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from lm.core.errors import IntegrityError
+from lm.core.errors import EnvironmentFailure, IntegrityError
 from lm.core.files import output_lock
 from lm.train import checkpoints
 from lm.train.checkpoints import (
     Checkpoint,
+    CheckpointWriter,
     delete_checkpoints,
     list_checkpoints,
     load_checkpoint,
@@ -62,6 +66,86 @@ def test_a_checkpoint_of_another_run_is_not_loaded(tmp_path, capsys):
     with pytest.raises(IntegrityError, match="none of 1 checkpoints is intact"):
         load_newest_checkpoint(tmp_path / "another")
     assert "belongs to run one, not another" in capsys.readouterr().err
+
+
+@pytest.fixture
+def held_writes(monkeypatch):
+    """Let each checkpoint wait to be written; `begun` has their steps, `go` lets them all be written."""
+    save = checkpoints.save_checkpoint
+    held = SimpleNamespace(begun=[], go=threading.Event())
+
+    def wait_and_save(run, step, state, staying):
+        held.begun.append(step)
+        assert held.go.wait(20)
+        save(run, step, state, staying)
+
+    monkeypatch.setattr(checkpoints, "save_checkpoint", wait_and_save)
+    return held
+
+
+def test_a_thread_writes_the_state_as_it_was(tmp_path, held_writes):
+    weights = torch.ones(3)
+    state = {"step": 1, "model": {"w": weights[1:]}, "rows": [[1, weights]], "betas": (0.9, weights)}
+    with CheckpointWriter(tmp_path, (), beside_training=True) as writer:
+        writer.save(1, state)
+        assert steps_of(tmp_path) == []
+
+        weights.zero_()
+        state["rows"][0][0] = 2
+        held_writes.go.set()
+
+    saved = load_newest_checkpoint(tmp_path)
+    assert saved["model"]["w"].tolist() == [1, 1]
+    assert saved["rows"][0][0] == 1 and saved["rows"][0][1].tolist() == [1, 1, 1]
+    assert saved["betas"][0] == 0.9 and saved["betas"][1].tolist() == [1, 1, 1]
+
+
+def test_only_one_checkpoint_is_written_at_a_time(tmp_path, held_writes):
+    with CheckpointWriter(tmp_path, (), beside_training=True) as writer:
+        writer.save(1, {"step": 1})
+        second = threading.Thread(target=writer.save, args=(2, {"step": 2}))
+        second.start()
+        second.join(0.2)
+
+        assert held_writes.begun == [1] and second.is_alive()
+        held_writes.go.set()
+        second.join(20)
+        assert steps_of(tmp_path)[0] == 1
+
+    assert held_writes.begun == steps_of(tmp_path) == [1, 2]
+
+
+def test_without_a_thread_a_checkpoint_is_on_the_disk_once_it_is_saved(tmp_path):
+    with CheckpointWriter(tmp_path, {1}, beside_training=False) as writer:
+        for step in (1, 2, 3, 4):
+            writer.save(step, {"step": step})
+            assert steps_of(tmp_path)[-1] == step
+    assert steps_of(tmp_path) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("call", ["check", "save", "wait", "leave"])
+def test_an_error_of_the_thread_is_raised_by_the_next_call(tmp_path, monkeypatch, call):
+    failed = threading.Event()
+
+    def fail(*arguments):
+        failed.set()
+        raise EnvironmentFailure("the disk is full")
+
+    monkeypatch.setattr(checkpoints, "save_checkpoint", fail)
+    with (
+        pytest.raises(EnvironmentFailure, match="the disk is full"),
+        CheckpointWriter(tmp_path, (), beside_training=True) as writer,
+    ):
+        writer.save(1, {})
+        assert failed.wait(20)
+        if call == "check":
+            concurrent.futures.wait([writer._writing])
+            writer.check()
+        elif call == "save":
+            writer.save(2, {})
+        elif call == "wait":
+            writer.wait()
+        assert call == "leave"
 
 
 def names(runs):

@@ -64,6 +64,7 @@ class Params:
     eval_tokens: int = 100
     seed: int = 1
     numerics: str = "exact"
+    compile: bool = False
 
     batch_size = TrainParams.batch_size
     decay_begins = TrainParams.decay_begins
@@ -405,6 +406,67 @@ def test_a_validation_is_the_mean_of_its_tokens_in_float64():
     params = Params(eval_tokens=len(ids), micro_batch_tokens=16 * 7)
     loss = validation_loss(TrainingState(EchoModel(), []), Tokens(ids), params, torch.float32)
     assert loss == sum(ids[: 16 * 999].tolist()) / (16 * 999)
+
+
+def test_a_smaller_last_batch_of_a_validation_needs_no_graph_of_its_own():
+    graphs = []
+
+    def recording_backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    state = new_state(numerics="fast")
+    torch._dynamo.reset()
+    state.model.compile(backend=recording_backend)
+    settings = {"micro_batch_tokens": 4 * 16, "numerics": "fast"}
+    validation_loss(state, Tokens(), Params(compile=True, eval_tokens=8 * 16, **settings), torch.float32)
+    num_graphs = len(graphs)
+
+    loss = validation_loss(state, Tokens(), Params(compile=True, eval_tokens=10 * 16, **settings), torch.float32)
+
+    assert len(graphs) == num_graphs > 0
+    wanted = validation_loss(
+        new_state(numerics="fast"), Tokens(), Params(eval_tokens=10 * 16, **settings), torch.float32
+    )
+    assert loss == pytest.approx(wanted, abs=1e-6)
+
+
+class LateLosses:
+    """Losses on a device; `waits` holds how many batches had begun whenever Python read some."""
+
+    def __init__(self, losses: torch.Tensor, model: "LateModel"):
+        self.losses = losses
+        self.model = model
+
+    def float(self):
+        return self
+
+    def __len__(self):
+        return len(self.losses)
+
+    def __getitem__(self, rows):
+        return LateLosses(self.losses[rows], self.model)
+
+    def cpu(self):
+        self.model.waits.append(self.model.batches)
+        return self.losses
+
+
+class LateModel(EchoModel):
+    def __init__(self):
+        super().__init__()
+        self.waits = []
+
+    def token_losses(self, ids, targets):
+        return LateLosses(super().token_losses(ids, targets), self)
+
+
+def test_a_validation_waits_for_the_device_when_all_batches_have_begun():
+    model = LateModel()
+
+    validation_loss(TrainingState(model, []), Tokens(), Params(eval_tokens=20 * 16), torch.float32)
+
+    assert model.waits[0] == model.batches == 3
 
 
 def test_losses_are_the_golden_ones():
