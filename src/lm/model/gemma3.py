@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from lm.core.numerics import Numerics
 from lm.exact import functions as exact
 from lm.model import kernels
+from lm.model.accelerator import is_gpu
 from lm.model.attention_masks import block_mask, document_numbers
 from lm.model.config import ModelConfig
 from lm.model.sampled_softmax import sample_vocabulary
@@ -300,7 +301,7 @@ class Gemma3Model(Layer):
 
     def loss_rows(self, h: Tensor) -> int:
         """Return of how many rows of h (N, C) the loss keeps the logits in memory at a time."""
-        is_fast_on_gpu = self.numerics == "fast" and h.device.type == "cuda"
+        is_fast_on_gpu = self.numerics == "fast" and is_gpu(h.device)
         if self.max_logits is None:
             free = kernels.most_logits(h.device, kernels.compute_dtype(h)) if is_fast_on_gpu else 0
             self.max_logits = max(MAX_LOGITS, free)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from lm.model.accelerator import free_bytes, is_gpu, shared_bytes
 from lm.model.attention_masks import dense_mask, visible
 
 if TYPE_CHECKING:
@@ -101,12 +102,11 @@ def takes_products(q: Tensor, S: int) -> bool:
 
 def takes_flex_attention(weight: Tensor, head_dim: int, T: int) -> bool:
     """Return True if compiled blocks attend to T tokens by FlexAttention: if its kernels for a GPU accept the heads."""
-    if weight.device.type != "cuda" or compute_dtype(weight) != torch.bfloat16 or T < FLEX_FROM:
+    if not is_gpu(weight.device) or compute_dtype(weight) != torch.bfloat16 or T < FLEX_FROM:
         return False
     is_power_of_2 = head_dim & (head_dim - 1) == 0
     if head_dim > FLEX_HEAD_DIM:
-        shared_bytes = torch.cuda.get_device_properties(weight.device).shared_memory_per_block_optin
-        return is_power_of_2 and shared_bytes >= FLEX_SHARED_BYTES
+        return is_power_of_2 and shared_bytes(weight.device) >= FLEX_SHARED_BYTES
     return is_power_of_2 and head_dim >= 16
 
 
@@ -192,11 +192,8 @@ def most_logits(device: torch.device, dtype: torch.dtype) -> int:
 
     At most MOST_GPU_LOGITS.
     """
-    unallocated_bytes, _ = torch.cuda.mem_get_info(device)
-    cached_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     bytes_per_logit = dtype.itemsize + torch.float32.itemsize
-    free_bytes = unallocated_bytes + cached_bytes
-    return min(MOST_GPU_LOGITS, int(LOGITS_FRACTION * free_bytes) // bytes_per_logit)
+    return min(MOST_GPU_LOGITS, int(LOGITS_FRACTION * free_bytes(device)) // bytes_per_logit)
 
 
 def add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
