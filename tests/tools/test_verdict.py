@@ -13,6 +13,7 @@ from support.json_documents import check_document, documented, read_document
 from support.refusal import refused
 from support.workspace import Workspace
 from tools import verdict
+from tools.common.lock import md5_of
 
 LOOK = ["  python src generate 'One old'  # let the model write", "  python src report  "]
 COMPARE = "  python src compare HEAD workspace  # "
@@ -101,6 +102,45 @@ def test_equal_bits_as_json(committed, capsys):
     }
     assert found["outputs"] == found["parameters"] == found["inputs"] == found["metrics"] == found["caveats"] == []
     assert [each["command"] for each in found["next"]] == ["python src generate 'One old'", "python src report"]
+
+
+GPU = {"gpu": "NVIDIA H100"}
+
+
+def name_gpu(segments_of) -> None:
+    """Let model.json have other segments, and dvc.lock its hash."""
+    record = read_json("data/models/model.json")
+    write_json("data/models/model.json", record | {"segments": segments_of(record["segments"][0])})
+    md5 = md5_of(Path("data/models"))
+
+    def change(stages):
+        stages["train"]["outs"][0]["md5"] = md5
+        for dep in stages["eval"]["deps"]:
+            if dep["path"] == "data/models":
+                dep["md5"] = md5
+
+    change_lock(change)
+
+
+@pytest.mark.parametrize(
+    "segments_of",
+    [
+        lambda cpu: [cpu | GPU],
+        lambda cpu: [cpu, cpu | GPU | {"from_step": 5}],
+        lambda cpu: [cpu | GPU, cpu | {"from_step": 5}, cpu | GPU | {"from_step": 9}],
+    ],
+)
+def test_equal_bits_on_a_gpu_are_identical(committed, capsys, segments_of):
+    name_gpu(segments_of)
+
+    assert said(capsys)[0] == "Bitwise identical to the committed run (all 19 outputs), computed on NVIDIA H100."
+
+
+@pytest.mark.parametrize("change", [{"torch": "0.0"}, {"numerics": "fast"}])
+def test_a_model_that_differs_in_more_than_its_gpu_is_not_identical(committed, capsys, change):
+    name_gpu(lambda cpu: [cpu | GPU | change])
+
+    assert said(capsys)[0].startswith("Not bitwise identical to the committed run: 1 of 19 outputs differ")
 
 
 def test_another_run_as_json(committed, capsys):

@@ -8,9 +8,9 @@ from typing import Any
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.core.git import git
-from tools.common.lock import changed_code, hashes, parse_lock, read_lock, stages_of, stages_of_former_runs
+from tools.common.lock import changed_code, hashes, md5_of, parse_lock, read_lock, stages_of, stages_of_former_runs
 from tools.common.parameters import flatten, preset_names_left_out, recorded_params
-from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, TRAIN_METRICS
+from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, MODEL, MODELS, TRAIN_METRICS
 
 PAGE = "docs/reproducibility.md"
 MISSING = "(none)"
@@ -32,6 +32,7 @@ class Comparison:
     parameters: list[Difference]
     inputs: list[str]  # paths of code, packages and text of the user's own
     outputs: list[str]  # paths
+    gpus: list[str]  # that model.json names, if nothing else differs in data/models
     num_outputs: int
     metrics: list[Difference]
     former_stages: list[str]  # whose outputs are of a former run, because their inputs were made again since
@@ -55,7 +56,8 @@ class Comparison:
 
         if self.is_identical:
             although = f", although {changed} changed" if causes else ""
-            return f"Bitwise identical to the committed run (all {self.num_outputs} outputs){although}."
+            machine = f", computed on {' and '.join(self.gpus)}" if self.gpus else ""
+            return f"Bitwise identical to the committed run (all {self.num_outputs} outputs){machine}{although}."
         differ = f"{len(self.outputs)} of {self.num_outputs} outputs differ"
         if causes:
             return f"Another run than the committed one: {changed} changed; {differ}."
@@ -97,6 +99,12 @@ def compare_with_committed() -> Comparison | None:
     deps_now, deps_then = hashes(now, "deps"), hashes(committed, "deps")
     inputs = [each.name for each in differences(deps_then, deps_now) if each.name not in outputs_now]
 
+    # A run on a GPU has the same bits, and its model.json names the GPU.
+    outputs = [each.name for each in differences(outputs_then, outputs_now)]
+    gpus = gpus_of(read_json(MODEL)["segments"]) if str(MODELS) in outputs else []
+    if gpus and hash_without_gpus() == outputs_then.get(str(MODELS)):
+        outputs.remove(str(MODELS))
+
     # Parameters that presets of other names hold are compared field by field.
     params_now, params_then = recorded_params(now), recorded_params(committed)
     parameters = differences(preset_names_left_out(params_then), preset_names_left_out(params_now))
@@ -104,13 +112,38 @@ def compare_with_committed() -> Comparison | None:
     return Comparison(
         parameters=parameters,
         inputs=inputs,
-        outputs=[each.name for each in differences(outputs_then, outputs_now)],
+        outputs=outputs,
+        gpus=gpus,
         num_outputs=len(outputs_now | outputs_then),
         metrics=metric_differences(),
         former_stages=stages_of_former_runs(now),
         changed_code=changed_code(now),
         numerics=params_now.get("train.numerics"),
     )
+
+
+def gpus_of(segments: list[dict]) -> list[str]:
+    """Return the names of the GPUs that the parts of a run were computed on, each once."""
+    return list(dict.fromkeys(segment["gpu"] for segment in segments if "gpu" in segment))
+
+
+def without_gpus(segments: list[dict]) -> list[dict]:
+    """Return the segments that the same run has on a CPU: without a GPU's name, neighbours that are alike as one."""
+    joined: list[dict] = []
+    for segment in segments:
+        on_cpu = {name: value for name, value in segment.items() if name != "gpu"}
+        is_alike = bool(joined) and on_cpu | {"from_step": joined[-1]["from_step"]} == joined[-1]
+        if not is_alike:
+            joined.append(on_cpu)
+    return joined
+
+
+def hash_without_gpus() -> str:
+    """Return DVC's hash that data/models has if the same run is computed on a CPU."""
+    record = read_json(MODEL)
+    on_cpu = record | {"segments": without_gpus(record["segments"])}
+    content = json.dumps(on_cpu, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # as `write_json` writes it
+    return md5_of(MODELS, {MODEL.name: content.encode()})
 
 
 def metric_differences() -> list[Difference]:

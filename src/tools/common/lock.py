@@ -4,7 +4,7 @@ import fnmatch
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -107,8 +107,9 @@ def files_that_git_names(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def md5_of(path: Path) -> str:
-    """Return DVC's hash of a file or a folder, "" if it does not exist."""
+def md5_of(path: Path, replaced: Mapping[str, bytes] | None = None) -> str:
+    """Return DVC's hash of a file or a folder, "" if it does not exist; `replaced`: other contents of files in it."""
+    replaced = replaced or {}
     if path.is_file():
         return md5_of_content(path.read_bytes())
     if not path.is_dir():
@@ -119,7 +120,8 @@ def md5_of(path: Path) -> str:
         relative = file.relative_to(path)
         is_ignored = any(fnmatch.fnmatch(part, name) for part in relative.parts for name in ignored)
         if file.is_file() and not is_ignored:
-            files[relative.as_posix()] = md5_of_content(file.read_bytes())
+            name = relative.as_posix()
+            files[name] = md5_of_content(replaced[name] if name in replaced else file.read_bytes())
     return hash_of_folder(files)
 
 
