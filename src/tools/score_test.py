@@ -14,7 +14,6 @@ adds nothing.
 """
 
 import hashlib
-import json
 import math
 import sys
 
@@ -53,10 +52,12 @@ from lm.tokens.tokenfile import (
     make_sidecar,
 )
 from tools.common.arguments import tool_parser
+from tools.common.json_output import print_json
 from tools.common.lock import warn_of_changed_code
 from tools.common.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SIDECAR, VALIDATION_SIDECAR
 from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
 
+SCHEMA = "reprolm.score_test/1"
 CHUNK_CHARS = 1_000_000
 # By how much, as a fraction of it, a score may differ from that of the row. Fast numerics differ between machines.
 TOLERANCES = {"exact": 1e-7, "fast": 1e-3}
@@ -246,6 +247,6 @@ def main(argv: list[str]) -> None:
     # Print it.
     if args.json:
         others = {name: summary[name] for name in ("nats_per_token", "tokens", "utf8_bytes")}
-        print(json.dumps(read._asdict() | others | {"is_new": is_new, "looks": len(looks)}, indent=2))
+        print_json(SCHEMA, read._asdict() | others | {"is_new": is_new, "looks": len(looks)})
     else:
         print(to_text(read, summary, len(looks), is_new, bool(lossy_fractions(tokens.meta))))

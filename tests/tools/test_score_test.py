@@ -1,7 +1,6 @@
 """`python src score_test`: the score is that of eval on the same text, and a look is recorded before it is seen."""
 
 import errno
-import json
 import math
 import os
 import subprocess
@@ -13,6 +12,7 @@ import eval as eval_stage
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run, run_stages
+from support.json_documents import check_document, read_document
 from support.refusal import files_below, refused
 from support.stages import change_params, module_and_arguments, work_in_copy
 from tools import score_test as tool
@@ -39,7 +39,9 @@ def look(capsys) -> dict:
     """Return what `--json` prints."""
     capsys.readouterr()
     assert tool.main(["--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    document = read_document(capsys.readouterr().out)
+    check_document(document)
+    return document
 
 
 def refuse(capsys, code: int, *parts: str) -> None:
