@@ -74,17 +74,31 @@ def default_run() -> str:
 
 
 def first_hour() -> str:
-    """README: how long its commands took in a fresh clone, and those of the tutorial."""
+    """README: how long it takes to install and run the default, its experiment, and the tutorial."""
     seconds = read("first_hour")["seconds"]
     commands = list(seconds)
     setup = commands[: commands.index("make") + 1]
+    (first,) = [number for number, command in enumerate(commands) if command.startswith("dvc exp run")]
     minutes, rest = divmod(round(sum(seconds[command] for command in setup)), 60)
-    of_page = sum(seconds.values()) / 60
+    of_experiment = sum(seconds[command] for command in commands[first:]) / 60
     of_tutorial = sum(read("tutorial")["seconds"].values()) / 60
     return paragraph(
-        f"From clone to the end, it took {minutes}:{rest:02} minutes on {machine('first_hour')}, with a package mirror "
-        f"nearby. Down to `make back`, the commands of this page took {of_page:.0f} minutes in all, and those of the "
-        f"[tutorial](docs/tutorial.md) {of_tutorial:.0f}."
+        f"From clone to the end of `make`, it took {minutes}:{rest:02} minutes on {machine('first_hour')}, with a "
+        f"package mirror nearby; the experiment, down to `make back`, {of_experiment:.1f} minutes more, and the "
+        f"commands of the [tutorial](docs/tutorial.md) {of_tutorial:.0f}."
+    )
+
+
+def scale() -> str:
+    """README: the default's bits per byte beside those of xz and of an n-gram model, on the same text."""
+    found, run = read("baselines"), read("default")
+    order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
+    xz = found["xz_bits_per_byte"]
+    return paragraph(
+        f"A scale for the {run['metrics']['bits_per_byte']:.3f}: an n-gram model of the training text, with {order} "
+        f"bytes of context, has {ngram:.3f} bits per byte on the same text; xz has {xz['alone']:.3f}, or "
+        f"{xz['after_the_training_text']:.3f} after the training text "
+        f"([what a good score is](docs/metrics.md#what-a-good-score-is))."
     )
 
 
@@ -139,7 +153,7 @@ def checkpoints() -> str:
 
 
 def migration() -> str:
-    """README: the parts of a run that moved from one processor to another, and what it ended with."""
+    """docs/exact.md: the parts of a run that moved from one processor to another, and what it ended with."""
     found = read("migration")
     parts = [f"steps {part['from_step']} to {part['to_step']} on {part['name']}" for part in found["parts"]]
     sha256 = found["migrated_sha256"]["data/models/best_model_params.pt"]
@@ -300,7 +314,7 @@ def ancestors(name: str, reads: dict[str, set[str]]) -> set[str]:
 
 
 def results() -> str:
-    """README: three measurements, each beside the same work done in another way."""
+    """docs/benchmarks.md: three measurements, each beside the same work done in another way."""
     default, fast = (read(name) for name in ("default", "fast"))
     in_words = [
         f"{run['metrics']['bits_per_byte']:.3f} bits per byte, {run['metrics']['train_seconds']:.0f} s of training"
@@ -456,6 +470,17 @@ def judge() -> str:
     return f"{paragraph(intro)}\n\n{table(head, rows)}"
 
 
+def judge_nights() -> str:
+    """README: how often nights without gains keep a change, by `judge` and by keeping the lowest loss."""
+    found = read("judge")
+    by_judge, by_loss = (found[rule]["no_gains"]["nights_with_a_false_one"] for rule in ("judge", "greedy"))
+    return paragraph(
+        f"In {found['judge']['no_gains']['nights']:,} simulated nights of {found['tries']} changes that do nothing, "
+        f'the rule "keep the lowest loss so far" kept one in {100 * by_loss:.1f} % of the nights, `judge` in '
+        f"{100 * by_judge:.1f} % ([more](docs/search.md#how-it-decides))."
+    )
+
+
 def tokenizing() -> list[Row]:
     """Return MB of text per second of the whole stage, the best alternative first."""
     found = read("tokenizing")
@@ -586,14 +611,16 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     # README.md
     "default-run": default_run,
     "first-hour": first_hour,
+    "scale": scale,
     "verdict": verdict,
     "sample": sample,
     "first-experiment": lambda: experiment("first_experiment"),
     "seeds": seeds,
-    "migration": migration,
+    "judge-nights": judge_nights,
     "graph": graph,
-    "results": results,
     # docs/
+    "migration": migration,
+    "results": results,
     **TUTORIAL,
     "checkpoints": checkpoints,
     "second-experiment": lambda: experiment("second_experiment"),
