@@ -226,6 +226,23 @@ def test_the_sources_that_data_md_shows_are_valid(tmp_path):
         assert find_problems(file, {f"sources.{name}.{part}": wanted for part, wanted in parts.items()}) == []
 
 
+def test_each_change_of_the_table_of_ablations_is_valid_and_changes_something(tmp_path):
+    workspace = Workspace(tmp_path)
+    committed = {path: path.read_bytes() for path in tmp_path.glob("*.yaml")}
+    changes = re.findall(r"`(-S [^`]*)`", text_of("docs/ablations.md"))
+
+    for change in changes:
+        for path, content in committed.items():
+            path.write_bytes(content)
+        assignments = [word.rpartition(":")[2].partition("=") for word in shlex.split(change) if word != "-S"]
+        values = {name: yaml.safe_load(value) for name, _, value in assignments}
+        assert all(workspace.get(name) != value for name, value in values.items()), change
+        workspace.change(**values)
+        run_tool(workspace, "check_parameters")
+
+    assert len(changes) > 20
+
+
 def test_pages_install_the_pinned_torch():
     (pinned,) = re.findall(r"^(torch==[\d.]+)", text_of("requirements/bits.txt"), re.M)
     for name in ("README.md", "docs/install.md", ".devcontainer/devcontainer.json"):
