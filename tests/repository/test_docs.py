@@ -160,7 +160,7 @@ def test_slow_blocks_run_in_a_fresh_clone(tmp_path, language, tag, code):
     subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path / "clone", check=True)
 
 
-def test_the_table_of_two_experiments_fits_into_160_columns(finished, tmp_path):
+def test_the_table_of_two_experiments_fits_into_120_columns(finished, tmp_path):
     """They differ in their text, their model and their length; DVC would print more than 900 columns."""
     workspace = Workspace(tmp_path, finished)
     workspace.write_own_text(60)
@@ -175,7 +175,7 @@ def test_the_table_of_two_experiments_fits_into_160_columns(finished, tmp_path):
 
     for shown in ("longer", "own", "bits_per_byte", "train.max_tokens", "data.source", "models.micro.d_ff"):
         assert shown in table, table
-    assert max(len(line) for line in table.splitlines()) <= 160, table
+    assert max(len(line) for line in table.splitlines()) <= 120, table
 
 
 def test_output_blocks_are_generated():
