@@ -22,6 +22,7 @@ from lm.core.params import read_yaml
 
 ESCAPED = "\\|"
 OTHER_SEEDS = (2, 3, 4, 5)
+RTX_4090_TFLOPS = 165  # the peak in bfloat16 of NVIDIA's data sheet, as in docs/exact.md
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
 
@@ -398,7 +399,7 @@ def exact() -> str:
 
 
 def gpu() -> str:
-    """README and docs/exact.md: what a GPU computed in exact numerics, and how fast."""
+    """docs/exact.md: what a GPU computed in exact numerics, and how fast."""
     found = read("gpu")
     run = found["default_run"]
     by_numerics = {row["numerics"]: row for row in found["exact"] if row["model"] == "gpt2_size"}
@@ -415,6 +416,41 @@ def gpu() -> str:
         f"measurement of one card."
     )
     return paragraph(text)
+
+
+def gpu_models() -> str:
+    """docs/gpu.md: the steps of some models on a GPU in fast numerics, with the card and the versions."""
+    found = read("gpu")
+    versions = f"torch {found['versions']['torch']}, CUDA {found['cuda']}, Triton {found['versions']['triton']}"
+    rows = [
+        (
+            f"`{row['model']}`, {row['parameters'] / 1e6:.1f} M parameters",
+            f"{row['batch_tokens'] // row['seq_len']} × {row['seq_len']:,}",
+            f"{row['tokens_per_s']:,}",
+            f"{100 * row['share_of_peak']:.0f} % of {row['peak_tflops']:.0f} TFLOP/s",
+            f"{row['peak_memory_gib']:.1f} GiB",
+        )
+        for row in found["models"]
+    ]
+    head = "model | tokens of a step | tokens per second | share of the measured peak | memory"
+    return f"On an {found['device']} ({versions}), compiled, in bfloat16, with Muon:\n\n{table(head, rows)}"
+
+
+def gpu_time() -> str:
+    """docs/gpu.md: how long a recipe would take at the rate that was measured with a model of its size."""
+    (row,) = [row for row in read("gpu")["models"] if row["model"] == "gpt2_size"]
+    comment = (ROOT / "recipes" / "large_gpu.yaml").read_text(encoding="utf-8")
+    flop = float(re.search(r"\(([\d.]+e\d+) FLOP\)", comment)[1])
+    rate = row["share_of_peak"] * row["peak_tflops"]
+    of_4090 = row["share_of_peak"] * RTX_4090_TFLOPS
+    share = f"{100 * row['share_of_peak']:.0f} %"
+    return paragraph(
+        f"**Time.** Each [recipe](../recipes/README.md) names its work in FLOP. No recipe was run on a GPU. The H100 "
+        f"below sustained {share} of its peak with `gpt2_size`, which is {rate:.0f} TFLOP/s. At this rate the steps of "
+        f"`large_gpu` ({flop:.1e} FLOP) would take {flop / rate / 1e12 / 60:.0f} minutes. If an RTX 4090 also sustains "
+        f"{share} of [its peak](exact.md#what-it-costs) of {RTX_4090_TFLOPS} TFLOP/s, they take "
+        f"{flop / of_4090 / 1e12 / 3600:.1f} hours there."
+    )
 
 
 def processors() -> str:
@@ -635,6 +671,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "exact": exact,
     "processors": processors,
     "gpu": gpu,
+    "gpu-models": gpu_models,
+    "gpu-time": gpu_time,
     "judge": judge,
     "parameters": parameters,
     "commands": commands,
