@@ -19,6 +19,7 @@ import reference
 from harness import RESULTS, ROOT, ratios, summary
 from lm.core.files import write_text
 from lm.core.params import read_yaml
+from tools.common.statistics import POWER, detectable_by_runs
 
 ESCAPED = "\\|"
 OTHER_SEEDS = (2, 3, 4, 5)
@@ -256,6 +257,20 @@ def seeds() -> str:
         f"{difference / of_two_runs:.0f} times as large."
     )
     return paragraph(text)
+
+
+def detectable() -> str:
+    """docs/ablations.md: the difference that a number of seeds would show, with the noise of the default."""
+    runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
+    deviation = statistics.stdev(run["metrics"]["bits_per_byte"] for run in runs)
+    counts = (2, 3, 5, 10)
+    shown = [f"{detectable_by_runs(deviation, len(runs) - 1, count):.3f}" for count in counts]
+    others = ", ".join(f"{count} show {value}" for count, value in zip(counts[1:], shown[1:], strict=True))
+    return paragraph(
+        f"**How many seeds?** The default has a standard deviation of {deviation:.3f} bits per byte over {len(runs)} "
+        f"seeds. With this noise, {counts[0]} seeds of each side show a true difference of {shown[0]} in about "
+        f"{100 * POWER:g} % of cases, {others}. `python src noise` computes this for your runs."
+    )
 
 
 def baselines() -> str:
@@ -660,6 +675,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     **TUTORIAL,
     "checkpoints": checkpoints,
     "second-experiment": lambda: experiment("second_experiment"),
+    "detectable": detectable,
     "baselines": baselines,
     "compressed": compressed,
     "speeds": speeds,
