@@ -1,5 +1,7 @@
 # make: set up and run the pipeline.  make help: all targets.  Nothing else needs to be installed.
 PYTHON ?= python3
+# The make of macOS finds programs in the exported PATH only if a shell starts them, and it skips the default one.
+SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # DVC asks for the name of the user, which the users of a container may lack.
 USER ?= $(shell id -u)
@@ -29,7 +31,7 @@ back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data;
 		printf '%s\n' 'These files still differ from the last commit; `git restore src` brings back its code:' "$$changed"; fi
 
 help: ## Print the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F '|' '{ printf "%-14s  %s\n", $$1, $$2 }'
 
 test: .venv/ready-dev ## Run the tests
 	$(PYTEST) -m "not slow" tests extras

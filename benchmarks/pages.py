@@ -19,9 +19,11 @@ import reference
 from harness import RESULTS, ROOT, ratios, summary
 from lm.core.files import write_text
 from lm.core.params import read_yaml
+from tools.common.statistics import POWER, detectable_by_runs
 
 ESCAPED = "\\|"
 OTHER_SEEDS = (2, 3, 4, 5)
+RTX_4090_TFLOPS = 165  # the peak in bfloat16 of NVIDIA's data sheet, as in docs/exact.md
 MARKED = re.compile(r"(^<!-- figures:([\w-]+) -->\n).*?(^<!-- end -->$)", re.M | re.S)
 
 
@@ -74,17 +76,31 @@ def default_run() -> str:
 
 
 def first_hour() -> str:
-    """README: how long its commands took in a fresh clone, and those of the tutorial."""
+    """README: how long it takes to install and run the default, its experiment, and the tutorial."""
     seconds = read("first_hour")["seconds"]
     commands = list(seconds)
     setup = commands[: commands.index("make") + 1]
+    (first,) = [number for number, command in enumerate(commands) if command.startswith("dvc exp run")]
     minutes, rest = divmod(round(sum(seconds[command] for command in setup)), 60)
-    of_page = sum(seconds.values()) / 60
+    of_experiment = sum(seconds[command] for command in commands[first:]) / 60
     of_tutorial = sum(read("tutorial")["seconds"].values()) / 60
     return paragraph(
-        f"From clone to the end, it took {minutes}:{rest:02} minutes on {machine('first_hour')}, with a package mirror "
-        f"nearby. Down to `make back`, the commands of this page took {of_page:.0f} minutes in all, and those of the "
-        f"[tutorial](docs/tutorial.md) {of_tutorial:.0f}."
+        f"From clone to the end of `make`, it took {minutes}:{rest:02} minutes on {machine('first_hour')}, with a "
+        f"package mirror nearby; the experiment, down to `make back`, {of_experiment:.1f} minutes more, and the "
+        f"commands of the [tutorial](docs/tutorial.md) {of_tutorial:.0f}."
+    )
+
+
+def scale() -> str:
+    """README: the default's bits per byte beside those of xz and of an n-gram model, on the same text."""
+    found, run = read("baselines"), read("default")
+    order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
+    xz = found["xz_bits_per_byte"]
+    return paragraph(
+        f"A scale for the {run['metrics']['bits_per_byte']:.3f}: an n-gram model of the training text, with {order} "
+        f"bytes of context, has {ngram:.3f} bits per byte on the same text; xz has {xz['alone']:.3f}, or "
+        f"{xz['after_the_training_text']:.3f} after the training text "
+        f"([what a good score is](docs/metrics.md#what-a-good-score-is))."
     )
 
 
@@ -139,7 +155,7 @@ def checkpoints() -> str:
 
 
 def migration() -> str:
-    """README: the parts of a run that moved from one processor to another, and what it ended with."""
+    """docs/exact.md: the parts of a run that moved from one processor to another, and what it ended with."""
     found = read("migration")
     parts = [f"steps {part['from_step']} to {part['to_step']} on {part['name']}" for part in found["parts"]]
     sha256 = found["migrated_sha256"]["data/models/best_model_params.pt"]
@@ -243,6 +259,20 @@ def seeds() -> str:
     return paragraph(text)
 
 
+def detectable() -> str:
+    """docs/ablations.md: the difference that a number of seeds would show, with the noise of the default."""
+    runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
+    deviation = statistics.stdev(run["metrics"]["bits_per_byte"] for run in runs)
+    counts = (2, 3, 5, 10)
+    shown = [f"{detectable_by_runs(deviation, len(runs) - 1, count):.3f}" for count in counts]
+    others = ", ".join(f"{count} show {value}" for count, value in zip(counts[1:], shown[1:], strict=True))
+    return paragraph(
+        f"**How many seeds?** The default has a standard deviation of {deviation:.3f} bits per byte over {len(runs)} "
+        f"seeds. With this noise, {counts[0]} seeds of each side show a true difference of {shown[0]} in about "
+        f"{100 * POWER:g} % of cases, {others}. `python src noise` computes this for your runs."
+    )
+
+
 def baselines() -> str:
     """docs/metrics.md: the default's bits per byte beside those of an n-gram model and of xz, on the same text."""
     found, run = read("baselines"), read("default")
@@ -300,7 +330,7 @@ def ancestors(name: str, reads: dict[str, set[str]]) -> set[str]:
 
 
 def results() -> str:
-    """README: three measurements, each beside the same work done in another way."""
+    """docs/benchmarks.md: three measurements, each beside the same work done in another way."""
     default, fast = (read(name) for name in ("default", "fast"))
     in_words = [
         f"{run['metrics']['bits_per_byte']:.3f} bits per byte, {run['metrics']['train_seconds']:.0f} s of training"
@@ -384,7 +414,7 @@ def exact() -> str:
 
 
 def gpu() -> str:
-    """README and docs/exact.md: what a GPU computed in exact numerics, and how fast."""
+    """docs/exact.md: what a GPU computed in exact numerics, and how fast."""
     found = read("gpu")
     run = found["default_run"]
     by_numerics = {row["numerics"]: row for row in found["exact"] if row["model"] == "gpt2_size"}
@@ -401,6 +431,41 @@ def gpu() -> str:
         f"measurement of one card."
     )
     return paragraph(text)
+
+
+def gpu_models() -> str:
+    """docs/gpu.md: the steps of some models on a GPU in fast numerics, with the card and the versions."""
+    found = read("gpu")
+    versions = f"torch {found['versions']['torch']}, CUDA {found['cuda']}, Triton {found['versions']['triton']}"
+    rows = [
+        (
+            f"`{row['model']}`, {row['parameters'] / 1e6:.1f} M parameters",
+            f"{row['batch_tokens'] // row['seq_len']} × {row['seq_len']:,}",
+            f"{row['tokens_per_s']:,}",
+            f"{100 * row['share_of_peak']:.0f} % of {row['peak_tflops']:.0f} TFLOP/s",
+            f"{row['peak_memory_gib']:.1f} GiB",
+        )
+        for row in found["models"]
+    ]
+    head = "model | tokens of a step | tokens per second | share of the measured peak | memory"
+    return f"On an {found['device']} ({versions}), compiled, in bfloat16, with Muon:\n\n{table(head, rows)}"
+
+
+def gpu_time() -> str:
+    """docs/gpu.md: how long a recipe would take at the rate that was measured with a model of its size."""
+    (row,) = [row for row in read("gpu")["models"] if row["model"] == "gpt2_size"]
+    comment = (ROOT / "recipes" / "large_gpu.yaml").read_text(encoding="utf-8")
+    flop = float(re.search(r"\(([\d.]+e\d+) FLOP\)", comment)[1])
+    rate = row["share_of_peak"] * row["peak_tflops"]
+    of_4090 = row["share_of_peak"] * RTX_4090_TFLOPS
+    share = f"{100 * row['share_of_peak']:.0f} %"
+    return paragraph(
+        f"**Time.** Each [recipe](../recipes/README.md) names its work in FLOP. No recipe was run on a GPU. The H100 "
+        f"below sustained {share} of its peak with `gpt2_size`, which is {rate:.0f} TFLOP/s. At this rate the steps of "
+        f"`large_gpu` ({flop:.1e} FLOP) would take {flop / rate / 1e12 / 60:.0f} minutes. If an RTX 4090 also sustains "
+        f"{share} of [its peak](exact.md#what-it-costs) of {RTX_4090_TFLOPS} TFLOP/s, they take "
+        f"{flop / of_4090 / 1e12 / 3600:.1f} hours there."
+    )
 
 
 def processors() -> str:
@@ -454,6 +519,17 @@ def judge() -> str:
     intro = f"{nights:,} simulated nights of {found['tries']} changes of each kind, judged with {found['first_seeds']}"
     intro += f" to {found['most_seeds']} seeds of each side ([judge.json](../benchmarks/results/judge.json)):"
     return f"{paragraph(intro)}\n\n{table(head, rows)}"
+
+
+def judge_nights() -> str:
+    """README: how often nights without gains keep a change, by `judge` and by keeping the lowest loss."""
+    found = read("judge")
+    by_judge, by_loss = (found[rule]["no_gains"]["nights_with_a_false_one"] for rule in ("judge", "greedy"))
+    return paragraph(
+        f"In {found['judge']['no_gains']['nights']:,} simulated nights of {found['tries']} changes that do nothing, "
+        f'the rule "keep the lowest loss so far" kept one in {100 * by_loss:.1f} % of the nights, `judge` in '
+        f"{100 * by_judge:.1f} % ([more](docs/search.md#how-it-decides))."
+    )
 
 
 def tokenizing() -> list[Row]:
@@ -586,17 +662,20 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     # README.md
     "default-run": default_run,
     "first-hour": first_hour,
+    "scale": scale,
     "verdict": verdict,
     "sample": sample,
     "first-experiment": lambda: experiment("first_experiment"),
     "seeds": seeds,
-    "migration": migration,
+    "judge-nights": judge_nights,
     "graph": graph,
-    "results": results,
     # docs/
+    "migration": migration,
+    "results": results,
     **TUTORIAL,
     "checkpoints": checkpoints,
     "second-experiment": lambda: experiment("second_experiment"),
+    "detectable": detectable,
     "baselines": baselines,
     "compressed": compressed,
     "speeds": speeds,
@@ -608,6 +687,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "exact": exact,
     "processors": processors,
     "gpu": gpu,
+    "gpu-models": gpu_models,
+    "gpu-time": gpu_time,
     "judge": judge,
     "parameters": parameters,
     "commands": commands,

@@ -1,8 +1,9 @@
 """README.md, docs/ and data/README.md: their code runs, and what they name exists.
 
 Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, `parse` blocks are parsed, and
-`output` blocks and graphs are written by benchmarks/pages.py. Experiments of other pages than README.md take long, so
-the `run` blocks of such a page run in order under make test-slow, and those without an experiment here too.
+`output` blocks and graphs are written by benchmarks/pages.py. The `run` blocks of README.md run in one shell.
+Experiments of other pages take long, so the `run` blocks of such a page run in order under make test-slow, and those
+without an experiment here too.
 """
 
 import contextlib
@@ -11,6 +12,8 @@ import re
 import runpy
 import shlex
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -103,20 +106,39 @@ def page_of(block) -> str:
 
 
 def is_long(block) -> bool:
-    """Whether the block is an experiment on another page than README.md, or builds on those of the tutorial."""
-    return ("dvc exp run" in block.values[2] and page_of(block) != "README.md") or page_of(block) == "docs/tutorial.md"
+    """Whether the block is an experiment, or builds on those of the tutorial."""
+    return "dvc exp run" in block.values[2] or page_of(block) == "docs/tutorial.md"
 
 
 HALF = "train.max_tokens=921600", "train.max_tokens=5120"  # half of the default's tokens, and of the small pipeline's
 
 
-@pytest.mark.parametrize(("language", "tag", "code"), [block for block in blocks("run") if not is_long(block)])
+def test_the_run_blocks_of_readme_run_one_after_the_other_in_one_shell(finished, tmp_path):
+    """The shell is one in which nothing but `.venv` is there, as after `make`."""
+    workspace = Workspace(tmp_path, finished)
+    workspace.commit()
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    environment = str(Path(sys.executable).parent)
+    others = [folder for folder in workspace.environment["PATH"].split(":") if folder != environment]
+    code = "".join(block.values[2] for block in blocks("run") if page_of(block) == "README.md")
+
+    done = workspace.run("bash", "-euo", "pipefail", "-c", code.replace(*HALF), PATH=":".join(others))
+
+    assert "bits per byte" in done.stdout and (tmp_path / "dvc_plots" / "index.html").exists()
+    assert workspace.run("git", "status", "--porcelain").stdout == "", "`make back` left changes"
+
+
+SHORT = [block for block in blocks("run") if page_of(block) != "README.md" and not is_long(block)]
+LONG_PAGES = sorted({page_of(block) for block in blocks("run") if is_long(block)} - {"README.md"})
+
+
+@pytest.mark.parametrize(("language", "tag", "code"), SHORT)
 def test_run_blocks_run(workspace, language, tag, code):
-    run_block(workspace, language, code.replace(*HALF))
+    run_block(workspace, language, code)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted({page_of(block) for block in blocks("run") if is_long(block)}))
+@pytest.mark.parametrize("page", LONG_PAGES)
 def test_the_run_blocks_of_a_page_with_experiments_run_in_order(finished, tmp_path, page):
     workspace = Workspace(tmp_path, finished)
     workspace.change(**{"sources.local.fetch.include": "**/*"})  # as in the repository
@@ -138,7 +160,7 @@ def test_slow_blocks_run_in_a_fresh_clone(tmp_path, language, tag, code):
     subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path / "clone", check=True)
 
 
-def test_the_table_of_two_experiments_fits_into_160_columns(finished, tmp_path):
+def test_the_table_of_two_experiments_fits_into_120_columns(finished, tmp_path):
     """They differ in their text, their model and their length; DVC would print more than 900 columns."""
     workspace = Workspace(tmp_path, finished)
     workspace.write_own_text(60)
@@ -153,7 +175,7 @@ def test_the_table_of_two_experiments_fits_into_160_columns(finished, tmp_path):
 
     for shown in ("longer", "own", "bits_per_byte", "train.max_tokens", "data.source", "models.micro.d_ff"):
         assert shown in table, table
-    assert max(len(line) for line in table.splitlines()) <= 160, table
+    assert max(len(line) for line in table.splitlines()) <= 120, table
 
 
 def test_output_blocks_are_generated():
@@ -202,6 +224,23 @@ def test_the_sources_that_data_md_shows_are_valid(tmp_path):
     for name in sources:
         parts = {"fetch": AnyFetch, "train": AnySlice, "validation": Slice, "prompts": tuple[str, ...]}
         assert find_problems(file, {f"sources.{name}.{part}": wanted for part, wanted in parts.items()}) == []
+
+
+def test_each_change_of_the_table_of_ablations_is_valid_and_changes_something(tmp_path):
+    workspace = Workspace(tmp_path)
+    committed = {path: path.read_bytes() for path in tmp_path.glob("*.yaml")}
+    changes = re.findall(r"`(-S [^`]*)`", text_of("docs/ablations.md"))
+
+    for change in changes:
+        for path, content in committed.items():
+            path.write_bytes(content)
+        assignments = [word.rpartition(":")[2].partition("=") for word in shlex.split(change) if word != "-S"]
+        values = {name: yaml.safe_load(value) for name, _, value in assignments}
+        assert all(workspace.get(name) != value for name, value in values.items()), change
+        workspace.change(**values)
+        run_tool(workspace, "check_parameters")
+
+    assert len(changes) > 20
 
 
 def test_pages_install_the_pinned_torch():

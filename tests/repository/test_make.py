@@ -62,6 +62,12 @@ def test_make_help_explains_every_target():
     assert [line.split()[0] for line in done.stdout.splitlines()] == phony.split()
 
 
+def test_recipes_run_in_a_shell_that_the_make_of_macos_does_not_skip(tmp_path):
+    """GNU make 3.81 starts simple commands without the default shell, and then ignores the exported PATH."""
+    printed = subprocess.run(["make", "-pn", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert re.findall(r"^SHELL :?= (.*)$", printed, re.M) == ["bash"]
+
+
 # `make back`.
 
 RESTORED = (

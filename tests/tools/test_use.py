@@ -124,7 +124,8 @@ def test_a_recipe_fits_together_and_its_comment_says_what_the_plan_says(folder, 
     config = ModelConfig(**models[model], vocab_size=VOCABULARY[params["tokenizer"]["name"]])
     said = comment_of(name)
     on_gpu = "GPU" in said["For"]
-    where = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
+    is_bfloat16 = on_gpu and train.numerics == "fast"
+    where = ("cuda" if on_gpu else "cpu", torch.bfloat16 if is_bfloat16 else torch.float32)
     plan = Plan(train, config, train.max_tokens, train.micro_batch_tokens, 1, *where)
     assert {"For", "Time", "Memory", "Run"} <= set(said)
     (memory,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
@@ -146,6 +147,36 @@ def test_a_recipe_fits_together_and_its_comment_says_what_the_plan_says(folder, 
         assert float(flops) == pytest.approx(work, rel=0.02)
         seconds = float(duration) * {"minutes": 60, "hours": 3600}[unit]
         assert seconds == pytest.approx(work / (float(rate) * 1e12), rel=0.06)
+
+
+CARDS = re.findall(
+    r"^\| (\d+) GB \| `(\w+)`.*? \| (?:`train.micro_batch_tokens=(\d+)`|–) \| ([\d.]+) GiB \|$",
+    (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8"),
+    re.M,
+)
+
+
+def test_the_page_about_gpus_names_cards():
+    assert {row[0] for row in CARDS} == {"8", "12", "24", "80"}
+
+
+@pytest.mark.parametrize(("gigabytes", "name", "micro_batch_tokens", "estimate"), CARDS)
+def test_a_recipe_fits_into_the_memory_of_the_card_that_the_page_about_gpus_names(
+    folder, gigabytes, name, micro_batch_tokens, estimate
+):
+    apply(name)
+    if micro_batch_tokens:
+        change_params(folder, {"train.micro_batch_tokens": int(micro_batch_tokens)})
+    params = read_yaml("params.yaml")
+    train = coerce(params["train"], TrainParams, "train", "params.yaml")
+    model = read_yaml("presets.yaml")["models"][params["model"]["name"]]
+    config = ModelConfig(**model, vocab_size=VOCABULARY[params["tokenizer"]["name"]])
+    dtype = torch.bfloat16 if train.numerics == "fast" else torch.float32
+
+    plan = Plan(train, config, train.max_tokens, train.micro_batch_tokens, 1, "cuda", dtype)
+
+    assert float(estimate) == pytest.approx(plan.memory_bytes / GIB, abs=0.06)
+    assert plan.memory_bytes < float(gigabytes) * 1e9
 
 
 def test_what_was_measured_in_fast_numerics_is_what_the_results_say():
