@@ -11,26 +11,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.paths import PARAMS
+from tools.common.yaml_files import comment_keeping_yaml
 
 ANSWERS = {0: "kept", 1: "rejected", 3: "undecided"}
 
 
 def change_parameter(name: str, value: str) -> None:
     """Change a parameter in params.yaml, and keep its comments."""
-    yaml = YAML()
-    params = yaml.load(PARAMS)
+    editor = comment_keeping_yaml()
+    params = editor.load(PARAMS.read_text(encoding="utf-8"))
     *sections, key = name.split(".")
     section = params
     for each in sections:
         section = section[each]
     if key not in section:
         raise ParamsError(f"{name} is not in {PARAMS}")
-    section[key] = yaml.load(value)
-    yaml.dump(params, PARAMS)
+    section[key] = editor.load(value)
+    editor.dump(params, PARAMS)
 
 
 def git(*words: str) -> None:

@@ -16,9 +16,6 @@ import json
 import tempfile
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.representer import RoundTripRepresenter
-
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_text
 from lm.core.git import git
@@ -27,6 +24,7 @@ from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from tools.common.arguments import tool_parser
 from tools.common.parameters import flatten
 from tools.common.problems import find_all_problems
+from tools.common.yaml_files import comment_keeping_yaml
 
 RECIPES = Path("recipes")
 FILES = (PARAMS, PRESETS, SOURCES, RUNTIME)
@@ -36,24 +34,6 @@ OPEN_SECTIONS = ("sources", "selections", "tokenizers", "models")  # a recipe ma
 def nearest(name: str, names: list[str]) -> str:
     """Return the one of `names` that is most like `name`."""
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
-
-
-class NullRepresenter(RoundTripRepresenter):
-    """Write null as `null`; ruamel.yaml would leave the value empty."""
-
-
-NullRepresenter.add_representer(
-    type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
-)
-
-
-def comment_keeping_yaml() -> YAML:
-    """Return the reader and writer that keeps comments, quotes and the order of keys."""
-    editor = YAML(typ="rt")
-    editor.preserve_quotes = True
-    editor.width = 1 << 20  # never break a line
-    editor.Representer = NullRepresenter
-    return editor
 
 
 # Recipes.

@@ -133,7 +133,7 @@ def known_run(name: str, lock: bytes, metrics: bytes, order: list[str]) -> Known
     order: the stages of dvc.yaml. A dvc.lock may still have others.
     """
     try:
-        recorded = yaml.load(lock, Loader)["stages"]
+        recorded = Loader(lock).get_single_data()["stages"]
         score = float(json.loads(metrics)["bits_per_byte"])
         stages = {stage: recorded[stage] for stage in order if stage in recorded}
         content = {"stages": stages}
