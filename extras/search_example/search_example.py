@@ -48,6 +48,6 @@ def main(argv: list[str]) -> None:
         status = subprocess.run([sys.executable, "src", "judge", "HEAD~1", "--go-on"]).returncode
         if status != 0:
             git("revert", "--no-commit", "HEAD")
-        git("add", "--all", "judgements.csv")
+        git("add", "--all")
         git("commit", "--quiet", "--allow-empty", "--message", f"{change}: {ANSWERS.get(status, 'failed')}")
         print(f"{change}: {ANSWERS.get(status, 'failed')}", flush=True)

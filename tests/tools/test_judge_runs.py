@@ -114,7 +114,8 @@ def test_a_change_that_was_undone_is_judged_as_before(night, judge):
     """A revert has another commit and the files of the base, whose runs are known."""
     judge("base", "--seeds", "2")
     night.run("git", "revert", "--no-edit", "HEAD")
-    night.run("git", "revert", "--no-edit", "HEAD")
+    night.commit("The row of the judgement, which is no part of what is judged")
+    night.run("git", "revert", "--no-edit", "HEAD~1")
 
     status, _, error = judge("base", "--seeds", "2")
 

@@ -14,8 +14,7 @@ from tools.common.parameters import flatten
 from tools.common.paths import LOCK, METRICS, PARAMS, PLOTS
 
 # What runs and judgements write: the results of a commit, not what is judged.
-WRITTEN_BY_RUNS = (str(LOCK), str(METRICS), str(PLOTS))
-WRITTEN = (*WRITTEN_BY_RUNS, "judgements.csv")
+WRITTEN = (str(LOCK), str(METRICS), str(PLOTS), "judgements.csv")
 LEFT_OUT = [f":(exclude){path}" for path in WRITTEN]
 # Code that scores a model, or judges scores.
 MEASURE = ("src/eval.py", "src/lm/evaluate", "src/lm/model/score.py", "src/tools")

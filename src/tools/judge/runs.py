@@ -16,7 +16,7 @@ from lm.core.messages import say
 from tools.common.commands import environment_of_commands, run
 from tools.common.lock import stages_of, stages_of_former_runs
 from tools.common.revisions import Revision
-from tools.judge.commits import WRITTEN_BY_RUNS, Commit
+from tools.judge.commits import WRITTEN, Commit
 
 COPY = Path(".dvc/tmp/judge")
 
@@ -114,7 +114,7 @@ def read_experiment(commit: Commit, seed: int) -> Revision:
     name = name_of(commit, seed)
     reference = str(reference_of(commit, seed))
     remedy = f"`dvc exp remove {name}` removes it, and the same command runs it again"
-    allowed = [f":(exclude){path}" for path in (*WRITTEN_BY_RUNS, "params.yaml", ".dvc/tmp")]
+    allowed = [f":(exclude){path}" for path in (*WRITTEN, "params.yaml", ".dvc/tmp")]
     changed = git("diff", "--name-only", commit.hash, reference, "--", ".", *allowed)
     if changed:
         raise IntegrityError(f"{name}: {changed.splitlines()[0]} is not the file of {commit.short}; {remedy}")
