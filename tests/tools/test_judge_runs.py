@@ -214,6 +214,17 @@ def forged(workspace: Workspace, path: str, pattern: str, new: str):
 
 
 @pytest.mark.slow
+def test_a_run_that_fails_is_one_sentence_and_no_judgement(night, judge):
+    """Its base was run before. What failed is run again by the next call."""
+    night.change(**{"train.peak_lr": -1.0})
+
+    status, output, error = judge("base", "--seeds", "2")
+
+    refused(status, error, 5, "the run of", "with train.seed 1 failed, as said above")
+    assert output == "" and not (night.folder / "judgements.csv").exists()
+
+
+@pytest.mark.slow
 def test_runs_are_made_once_interrupted_ones_go_on_and_own_text_is_read(tmp_path):
     """The text lies in data/local, which Git ignores. A queued experiment stays in the queue."""
     workspace = Workspace(tmp_path)

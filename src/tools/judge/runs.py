@@ -19,6 +19,7 @@ from tools.common.revisions import Revision
 from tools.judge.commits import WRITTEN, Commit
 
 COPY = Path(".dvc/tmp/judge")
+STANDARD_ERROR = 2  # its descriptor
 
 
 def name_of(commit: Commit, seed: int) -> str:
@@ -54,7 +55,7 @@ def wait_for(command: list[str], environment: dict[str, str]) -> int:
 
     Ctrl-C reaches the stage too. Wait until it has saved its work.
     """
-    with subprocess.Popen(command, cwd=COPY, env=environment, stdout=sys.stderr) as process:
+    with subprocess.Popen(command, cwd=COPY, env=environment, stdout=STANDARD_ERROR) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
