@@ -53,7 +53,10 @@ class Noise:
 
 
 def measure_noise(name: str, known: KnownRuns, confidence: float) -> Noise:
-    """Return the noise of the configuration of a revision. Raise IntegrityError if it has no finished run."""
+    """Return how far seeds spread the score of a revision's configuration.
+
+    Raise IntegrityError if the revision has no finished run.
+    """
     reference = read_known_run(name)
     if reference is None:
         raise IntegrityError(f"{name}: {LOCK} and the metrics are not those of one finished run; run `dvc repro`")

@@ -153,7 +153,7 @@ def known_run(name: str, lock: bytes, metrics: bytes, order: list[str]) -> Known
 def read_known_run(name: str) -> KnownRun | None:
     """Return the run of an experiment, a git revision or the workspace; None if it is not finished.
 
-    Raise ParamsError if there is no such revision, IntegrityError if it has no results.
+    Raise ParamsError if the revision does not exist, IntegrityError if it has no results.
     """
     revision = Revision(name)
     order = list(read_yaml(PIPELINE)["stages"])

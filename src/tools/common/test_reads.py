@@ -36,7 +36,7 @@ class TestRead(NamedTuple):
 
 
 def read_test_reads(path: Path) -> list[TestRead]:
-    """Return all looks at the test split, the oldest first; none if there is no file.
+    """Return all looks at the test split, the oldest first, or [] if there is no file.
 
     They are those of the last commit and those of the file: `dvc exp apply` replaces the file by an older one. Raise
     IntegrityError for a line that is not a row.

@@ -66,7 +66,7 @@ def tree_of(commit: str) -> str:
 
 @contextlib.contextmanager
 def scratch_index() -> Iterator[dict[str, str]]:
-    """Yield the variable that gives Git an empty index, so that the index of the repository stays as it is."""
+    """Yield a variable of the environment that names an empty index, so that Git does not change the repository's."""
     with tempfile.TemporaryDirectory() as folder:
         yield {"GIT_INDEX_FILE": f"{folder}/index"}
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 FALSE_RATE = 0.05
 FIRST_RATE = FALSE_RATE / 2  # what the levels before the first kept change spend; the rest is earned by keeping it
-EXPECTED_TRIES = 100  # half of the levels' sum falls to the first of them, so that a night of so many has power
+EXPECTED_TRIES = 100  # judgements of a night; together they get half of the sum of all levels
 
 
 def share(number: int) -> float:

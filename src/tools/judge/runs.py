@@ -115,10 +115,14 @@ def read_experiment(commit: Commit, seed: int) -> Revision:
     name = name_of(commit, seed)
     reference = str(reference_of(commit, seed))
     remedy = f"`dvc exp remove {name}` removes it, and the same command runs it again"
-    allowed = [f":(exclude){path}" for path in (*WRITTEN, "params.yaml", ".dvc/tmp")]
-    changed = git("diff", "--name-only", commit.hash, reference, "--", ".", *allowed)
+
+    # The files are those of the commit, except what a run writes, and the seed in params.yaml.
+    left_out = [f":(exclude){path}" for path in (*WRITTEN, "params.yaml", ".dvc/tmp")]
+    changed = git("diff", "--name-only", commit.hash, reference, "--", ".", *left_out)
     if changed:
         raise IntegrityError(f"{name}: {changed.splitlines()[0]} is not the file of {commit.short}; {remedy}")
+
+    # dvc.lock records the parameters of the commit, with this seed.
     revision = Revision(name)
     expected = {**commit.params, "train.seed": seed}
     recorded = revision.params()
@@ -126,6 +130,8 @@ def read_experiment(commit: Commit, seed: int) -> Revision:
     if others:
         found = f"{others[0]} is {recorded[others[0]]}, and in {commit.short} {expected[others[0]]}"
         raise IntegrityError(f"{name}: {found}; {remedy}")
+
+    # Each stage ran on what the stages before it wrote.
     former = stages_of_former_runs(stages_of({"stages": revision.stages}))
     if former:
         raise IntegrityError(f"{name}: {former[0]} did not run on the outputs of the stages before it; {remedy}")
