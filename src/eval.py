@@ -37,8 +37,8 @@ from lm.evaluate.documents import (
 from lm.evaluate.samples import Sample, begin_text, draw, measure, samples_record, summarize_samples, to_markdown
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
-from lm.model.device import keep_freed_memory
 from lm.model.gemma3 import Gemma3Model
+from lm.model.machine import keep_freed_memory
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import (

@@ -24,7 +24,7 @@ from lm.core.files import output_lock
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.exact.threads import ThreadTuner
-from lm.model import device as machine
+from lm.model import machine
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_initial

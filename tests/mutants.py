@@ -25,7 +25,7 @@ class Mutant(NamedTuple):
 
 FILES = "src/lm/core/files.py"
 WINDOWS = "src/lm/tokens/windows.py"
-MASKS = "src/lm/model/attention_masks.py"
+MASKS = "src/lm/model/kernels.py"
 SCORE = "src/lm/model/score.py"
 WEIGHTS = "src/lm/model/weights.py"
 STEP = "src/lm/train/step.py"

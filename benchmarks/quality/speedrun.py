@@ -29,7 +29,7 @@ from time_to_loss import bits_per_byte, prepare, run_ours
 from harness import RESULTS, busy_share, hardware, interleave, read_values, versions, write_results
 from lm.core.files import read_json
 from lm.core.params import read_section
-from lm.model import device as machine
+from lm.model import machine
 from lm.model.config import ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.tokenizer.load import load_tokenizer

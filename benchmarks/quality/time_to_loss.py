@@ -23,7 +23,7 @@ import yaml
 
 from harness import busy_share, change_params, read_values, run_stage, stage_folder, versions, write_results
 from lm.core.params import read_section
-from lm.model import device as machine
+from lm.model import machine
 from lm.model.score import score_tokens
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens

@@ -20,8 +20,8 @@ from torch import Tensor
 from harness import ROOT, busy_share, interleave, ratios, versions, write_results
 from lm.core.params import read_section
 from lm.exact.threads import set_num_threads
-from lm.model.device import keep_freed_memory
 from lm.model.gemma3 import Gemma3Model
+from lm.model.machine import keep_freed_memory
 from lm.model.score import score_windows
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import TokenFile, open_tokens

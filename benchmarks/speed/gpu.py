@@ -39,7 +39,7 @@ from lm.core.files import write_json
 from lm.core.numerics import Numerics
 from lm.core.params import read_section
 from lm.exact.functions import kernels_of
-from lm.model import device as machine
+from lm.model import machine
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, flops_per_token
 from lm.tokens.windows import TokenWindows

@@ -44,7 +44,7 @@ from harness import (
     write_results,
 )
 from lm.core.params import read_section
-from lm.model import device as machine
+from lm.model import machine
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.tokens.tokenfile import write_tokens

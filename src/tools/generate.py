@@ -14,7 +14,7 @@ import torch
 
 from lm.core.errors import ParamsError, exit_with_status
 from lm.evaluate.generation import generate
-from lm.model import device as machine
+from lm.model import machine
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer, well_formed

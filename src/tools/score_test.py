@@ -31,8 +31,8 @@ from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import sum_by_document, summarize_file
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
-from lm.model.device import keep_freed_memory
 from lm.model.gemma3 import Gemma3Model
+from lm.model.machine import keep_freed_memory
 from lm.model.weights import check_trained_with
 from lm.text.documents import Chunk, check_files, describe_text, iter_chunks, manifest_of_test, open_manifest
 from lm.text.slices import TEST, Slice, slice_from

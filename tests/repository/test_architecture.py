@@ -140,8 +140,7 @@ def test_few_modules_name_kinds_of_gpus():
         "lm/core/numerics.py",
         "lm/exact/functions.py",
         "lm/exact/gpu.py",
-        "lm/model/accelerator.py",
-        "lm/model/device.py",
+        "lm/model/machine.py",
     }
 
 

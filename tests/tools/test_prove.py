@@ -276,7 +276,7 @@ def test_a_dtype_that_is_chosen_on_the_machine_is_that_of_the_file(own, monkeypa
 
     computed = []
     monkeypatch.setattr(own_run, "digest_steps", record)
-    monkeypatch.setattr("lm.model.device.has_bfloat16", lambda device: True)
+    monkeypatch.setattr("lm.model.machine.has_bfloat16", lambda device: True)
     assert prove() == 0
     assert computed == [getattr(torch, dtype)]
 
@@ -320,7 +320,7 @@ def test_a_run_that_cannot_be_digested_is_refused(own, monkeypatch, capsys):
     status, line = refusal(capsys, "--write")
     assert status == 2 and "params.yaml: train.compile is true; it must be false" in line
     change_params(own, {"train.compile": False, "train.dtype": "bfloat16"})
-    monkeypatch.setattr("lm.model.device.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("lm.model.machine.has_bfloat16", lambda device: False)
     status, line = refusal(capsys, "--write")
     assert status == 5 and "train.dtype is bfloat16, which this cpu only emulates" in line
 

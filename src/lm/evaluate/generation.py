@@ -11,8 +11,8 @@ from torch import Tensor
 from lm.core.numerics import Numerics
 from lm.core.params import require
 from lm.exact import functions as exact
-from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
+from lm.model.machine import copy_to
 
 IDS_PER_READ = 16  # ids that a GPU draws before Python reads them
 SPARE_TOKENS = 64  # room for later tokens in a cache, at least

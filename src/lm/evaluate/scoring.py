@@ -8,8 +8,8 @@ import torch
 from lm.core.errors import DataError
 from lm.core.files import read_json
 from lm.exact.threads import ThreadTuner
-from lm.model.device import read_device
 from lm.model.gemma3 import Gemma3Model
+from lm.model.machine import read_device
 from lm.model.score import score_strides
 from lm.model.weights import RECORD, load_trained, recorded_numerics
 from lm.tokens.tokenfile import TokenFile

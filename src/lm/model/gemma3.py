@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from lm.core.numerics import Numerics
 from lm.exact import functions as exact
 from lm.model import kernels
-from lm.model.accelerator import is_gpu
-from lm.model.attention_masks import block_mask, document_numbers
 from lm.model.config import ModelConfig
+from lm.model.kernels import block_mask, document_numbers
+from lm.model.machine import is_gpu
 from lm.model.sampled_softmax import sample_vocabulary
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Gemma3Model(Layer):
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
     rounding, or "exact": float32, with the same bits on every processor and on NVIDIA GPUs (lm.exact).
     `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
-    `document_start_id` is the id before which attention does not look back (lm.model.attention_masks), None if none.
+    `document_start_id` is the id before which attention does not look back (lm.model.kernels), None if none.
     """
 
     sampling_weights: Tensor

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from lm.model.accelerator import copy_to
+from lm.model.machine import copy_to
 from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import read_windows
 

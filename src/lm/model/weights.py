@@ -4,6 +4,7 @@ Its `kept_weights/` has a folder of the same form for each step of train.keep_we
 """
 
 import dataclasses
+import zipfile
 from pathlib import Path
 
 import torch
@@ -22,7 +23,6 @@ from lm.core.files import (
 from lm.core.numerics import Numerics
 from lm.core.params import coerce
 from lm.core.paths import KEPT_WEIGHTS
-from lm.model.archives import check_archive
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 from lm.model.initial import RECORD, WEIGHTS, reject_other_folder
 
@@ -45,6 +45,16 @@ def save_tensors(path: Path, value) -> str:
                 raise error.__context__ from None
             raise
     return sha256_file(path)
+
+
+def check_archive(path: Path) -> None:
+    """Raise ValueError or BadZipFile unless a file is a zip whose content is not longer than the file.
+
+    torch.save does not compress, so the memory of torch.load follows from the length of the file.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+            raise ValueError("it is compressed")
 
 
 def load_tensors(path: Path, sha256: str | None):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lm.core.files import sha256_file, sha256_json
 from lm.model.config import ModelConfig
-from lm.model.device import library_versions
+from lm.model.machine import library_versions
 from lm.tokens.tokenfile import sidecar_path
 from lm.train.config import TrainParams
 

@@ -10,9 +10,9 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.numerics import Numerics
 from lm.core.params import read_section
 from lm.exact.functions import kernels_on
-from lm.model.device import idle_gpu_warnings, is_out_of_memory
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.model.kernels import PRODUCTS_UP_TO
+from lm.model.machine import idle_gpu_warnings, is_out_of_memory
 from lm.train.config import TrainParams
 from lm.train.optimizers import newton_schulz_flops
 from lm.train.ranks import World

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from lm.core.errors import DivergedError, EnvironmentFailure, Interrupted
 from lm.exact import functions as exact
-from lm.model.device import collective_backend
 from lm.model.gemma3 import Gemma3Model
+from lm.model.machine import collective_backend
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
 

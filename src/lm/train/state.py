@@ -71,7 +71,7 @@ class TrainingState:
             setattr(self, name, saved[name])
 
     def record_machine(self, here: dict) -> None:
-        """Record what the steps from here on are `computed_on` (lm.model.device); warn if it has changed."""
+        """Record what the steps from here on are `computed_on` (lm.model.machine); warn if it has changed."""
         before = dict(self.segments[-1]) if self.segments else {}
         before.pop("from_step", None)
         if before == here:

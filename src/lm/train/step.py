@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from lm.core.errors import DivergedError
 from lm.exact import functions as exact
 from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT
-from lm.model.accelerator import copy_to
 from lm.model.gemma3 import Gemma3Model
+from lm.model.machine import copy_to
 from lm.model.score import window_losses
 from lm.tokens.tokenfile import count_ids
 from lm.tokens.windows import TokenWindows, model_selection_starts

@@ -22,7 +22,7 @@ import torch
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import read_json, write_json
 from lm.exact.threads import ThreadTuner
-from lm.model.device import device_name, read_device
+from lm.model.machine import device_name, read_device
 from tools.common.arguments import tool_parser
 from tools.common.environment import processor
 from tools.common.paths import GOLDEN

@@ -10,7 +10,7 @@ from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import check_types, read_json, write_json
 from lm.core.params import read_section, read_yaml
 from lm.exact.threads import ThreadTuner
-from lm.model import device as machine
+from lm.model import machine
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_initial

@@ -12,7 +12,7 @@ from lm.exact import cpu
 from lm.exact import functions as exact
 from lm.exact.functions import product
 from lm.exact.order import SMALLEST_EXPONENT
-from lm.model.attention_masks import visible
+from lm.model.kernels import visible
 from support.model_cases import build
 
 SHAPES = [(1, 5, 1), (3, 700, 1), (1, 256, 9), (64, 1100, 33), (33, 1, 2), (5, 257, 7), (13, 40, 70), (7, 300, 129)]

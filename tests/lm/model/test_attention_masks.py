@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lm.model import kernels
-from lm.model.attention_masks import block_mask, dense_mask, document_numbers
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.kernels import block_mask, dense_mask, document_numbers
 from lm.model.score import positions_in_window, score_tokens
 from support.model_cases import random_model
 

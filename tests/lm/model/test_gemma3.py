@@ -15,10 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm.core.params import read_yaml
 from lm.model import gemma3, kernels
-from lm.model.attention_masks import visible
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token, rotary_table, rotate
-from lm.model.kernels import attend, cross_entropy
+from lm.model.kernels import attend, cross_entropy, visible
 from support import ROOT
 from support.model_cases import assert_close
 from support.model_cases import random_model as build

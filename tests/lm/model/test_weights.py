@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import zipfile
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ import torch
 from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import sha256_file, write_json
 from lm.model.weights import (
+    check_archive,
     load_initial,
+    load_tensors,
     load_trained,
     recorded_numerics,
     save_models,
@@ -113,3 +116,16 @@ def test_a_kept_checkpoint_lies_in_the_folder_of_its_step(tmp_path, trained):
     folder.rename(folder.with_name("step-000000004"))
     with pytest.raises(IntegrityError, match="is of step 3, not that of its folder"):
         load_trained(folder.with_name("step-000000004"), CPU)
+
+
+def test_a_compressed_archive_is_refused(tmp_path):
+    torch.save({"w": torch.zeros(1000)}, tmp_path / "a.pt")
+    check_archive(tmp_path / "a.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "a.pt") as old,
+        zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(IntegrityError, match="it is compressed"):
+        load_tensors(tmp_path / "b.pt", None)

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from lm.core.params import read_section
 from lm.model import gemma3, kernels
-from lm.model.attention_masks import block_mask
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.kernels import block_mask
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState, named_tensors

@@ -15,7 +15,7 @@ import torch
 import train as train_stage
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.params import read_section, read_yaml
-from lm.model.device import pick_device
+from lm.model.machine import pick_device
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.config import TrainParams, TrainRuntime

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from lm.exact.threads import set_num_threads
-from lm.model.device import computed_on
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.machine import computed_on
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors

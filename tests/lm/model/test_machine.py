@@ -10,10 +10,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from lm.core.errors import EnvironmentFailure, ParamsError
-from lm.model import device
-from lm.model.device import (
+from lm.model import machine
+from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.machine import (
     COMPUTE_DTYPES,
     available_memory_bytes,
     bfloat16_speedup,
@@ -27,6 +30,8 @@ from lm.model.device import (
     reject_emulation,
     resolve_dtype,
 )
+from lm.train.optimizers import Muon
+from support.workspace import MICRO_MODEL
 
 CPU = torch.device("cpu")
 
@@ -87,7 +92,7 @@ def test_the_lowest_of_several_limits_counts(tmp_path):
 )
 def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, has, speedup, auto):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {has: True})
-    monkeypatch.setattr(device, "bfloat16_speedup", lambda device: speedup)
+    monkeypatch.setattr(machine, "bfloat16_speedup", lambda device: speedup)
     assert resolve_dtype("auto", CPU) == auto
     printed = capsys.readouterr().out
     assert printed.startswith(f"dtype        {str(auto).removeprefix('torch.')} (")
@@ -118,7 +123,7 @@ def seconds(monkeypatch):
         now[0] += duration if a.dtype == torch.float32 else duration / 4
 
     monkeypatch.setattr(torch, "mm", product)
-    monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return durations
 
 
@@ -175,7 +180,7 @@ def test_another_device_is_refused(monkeypatch, tmp_path):
 @pytest.mark.parametrize("there", [True, False])
 def test_a_build_for_cpus_beside_a_gpu_is_warned_of(monkeypatch, there):
     monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(device, "has_nvidia_driver", lambda: there)
+    monkeypatch.setattr(machine, "has_nvidia_driver", lambda: there)
     found = idle_gpu_warnings()
     assert ["is built for CPUs, so the GPU stays idle; to replace it, run `rm -r .venv`" in each for each in found] == [
         True
@@ -211,3 +216,41 @@ def test_what_results_depend_on_is_recorded(monkeypatch):
         "machine": platform.machine(), "dtype": "bfloat16", "threads": torch.get_num_threads(), "ranks": 4,
         "sharded": True, **versions,
     }  # fmt: skip
+
+
+# A step on a GPU, without one: on tensors of torch's device "meta".
+
+
+class Float64Finder(TorchDispatchMode):
+    """Collect the operations that make a float64 tensor on a device."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
+        if any(each.dtype == torch.float64 and each.device.type != "cpu" for each in tensors):
+            self.found.append(str(func))
+        return made
+
+
+@pytest.mark.parametrize("document_start_id", [None, 0])
+def test_a_step_on_a_gpu_makes_no_float64_tensor(monkeypatch, document_start_id):
+    import torch._dynamo  # its tables must hold torch's own functions, before one is replaced
+
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # torch knows no autocast for meta
+    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50)).to("meta")
+    model.document_start_id = document_start_id
+    muon = Muon([p for p in model.layers.parameters() if p.ndim == 2], lr=0.1, weight_decay=0.1, dtype=torch.bfloat16)
+    ids = torch.zeros(2, 16, dtype=torch.int64, device="meta")
+    with Float64Finder() as finder:
+        loss = model.loss(ids, ids)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        muon.step()
+        model.token_losses(ids, ids)
+        assert loss.device.type == "meta" and finder.found == []
+        torch.ones(2, device="meta").double()
+    assert finder.found != [], "it would see one"
